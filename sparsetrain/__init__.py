@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train recommendation models on Apache TVM with row-sparse gradients.
+
+Letters in shapes: B batch, F features, V rows of a table, D width, N looked-up ids, U unique rows.
+
+Importing this package imports no TVM: each public name is loaded when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sparsetrain import ad as ad
+    from sparsetrain import data as data
+    from sparsetrain import embedding as embedding
+    from sparsetrain import metrics as metrics
+    from sparsetrain import models as models
+    from sparsetrain import optim as optim
+    from sparsetrain import runtime as runtime
+    from sparsetrain.build import Program as Program
+    from sparsetrain.build import value_and_grad as value_and_grad
+    from sparsetrain.sparse_tensor import RowSparse as RowSparse
+    from sparsetrain.trainer import Trainer as Trainer
+    from sparsetrain.trainer import load as load
+
+# Public name -> module that defines it; a module stands for itself.
+_PUBLIC = {
+    "ad": "sparsetrain.ad",
+    "data": "sparsetrain.data",
+    "embedding": "sparsetrain.embedding",
+    "metrics": "sparsetrain.metrics",
+    "models": "sparsetrain.models",
+    "optim": "sparsetrain.optim",
+    "runtime": "sparsetrain.runtime",
+    "Program": "sparsetrain.build",
+    "RowSparse": "sparsetrain.sparse_tensor",
+    "Trainer": "sparsetrain.trainer",
+    "load": "sparsetrain.trainer",
+    "value_and_grad": "sparsetrain.build",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'sparsetrain' has no attribute {name!r}")
+    module = import_module(_PUBLIC[name])
+    value = module if module.__name__ == f"sparsetrain.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])
