@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Define a Relax operator from Python: a name, its type rule and its kernel.
+
+The operator prints as ``R.sparsetrain.<name>`` and legalises like a built-in one. Registering is
+process-wide and happens once, when the module that defines the operator is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import relax
+from tvm.ir import Op, make_node
+
+# What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
+SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
+
+InferType = Callable[[Any], relax.Type]
+Legalize = Callable[[relax.BlockBuilder, Any], relax.Expr]
+
+
+def define_op(
+    name: str, arguments: tuple[str, ...], infer: InferType, legalize: Legalize
+) -> Callable[..., relax.Expr]:
+    """Register ``relax.sparsetrain.<name>`` and return the function that calls it.
+
+    Parameters
+    ----------
+    name : str
+        Name below ``relax.sparsetrain``.
+    arguments : tuple of str
+        Names of the tensor arguments, in order.
+    infer : callable
+        ``infer(call)`` gives the type of the result from ``call.args`` and ``call.attrs``.
+    legalize : callable
+        ``legalize(block_builder, call)`` gives the call of the kernel that computes it.
+
+    Returns
+    -------
+    callable
+        ``op(*tensors, **attributes)``: an unemitted Relax call.
+    """
+    full_name = f"relax.sparsetrain.{name}"
+    tvm_ffi.get_global_func("ir.RegisterOp")(full_name, f"sparsetrain {name}")
+    operator = Op.get(full_name)
+    for argument in arguments:
+        operator.add_argument(argument, "Tensor", "")
+    operator.set_num_inputs(len(arguments))
+    operator.set_attr("FInferType", lambda call, _builder: infer(call))
+    operator.set_attr("FPurity", True)
+    operator.set_attr("FLegalize", legalize)
+
+    def call(*tensors: relax.Expr, **attributes: Any) -> relax.Expr:
+        attrs = make_node("ir.DictAttrs", **attributes) if attributes else None
+        return relax.Call(operator, list(tensors), attrs)
+
+    call.__name__ = name
+    return call
+
+
+def call_kernel(
+    builder: relax.BlockBuilder, kernel: Any, name: str, arguments: list[relax.Expr], out: Any
+) -> relax.Expr:
+    """Call a hand-written PrimFunc from a legalisation; `out` is its type or a list of types."""
+    return relax.call_tir(builder.add_func(kernel, name), arguments, out)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one door to TVM's runtime: threads, targets, memory, compiling.
+
+Invariant: user memory reaches a kernel through `as_tensor` only. Generated code assumes 64-byte
+alignment and C order and checks neither, so the gate copies; a copy of a batch costs microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sparsetrain.errors import ConfigError, DataError, ResourceError
+
+
+def available_cores() -> int:
+    """Cores this process may run on (its affinity mask, not the machine's count)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# TVM's own default is half the cores, and it pins threads from core 0 up, so that two jobs
+# on one machine share a core. Both must be set before the pool starts; the user's values win.
+os.environ.setdefault("TVM_NUM_THREADS", str(available_cores()))
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+import tvm  # noqa: E402  (the two settings above must come first)
+from tvm import relax  # noqa: E402
+
+NDArray: TypeAlias = tvm.runtime.Tensor
+
+
+def num_threads() -> int:
+    """Threads that kernels started from this Python thread run on."""
+    return int(tvm.get_global_func("runtime.NumThreads")())
+
+
+def host_target() -> tvm.target.Target:
+    """This machine's CPU, with the instruction set it really has."""
+    return tvm.target.Target.from_device("cpu")
+
+
+def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:
+    """Turn a user's word for a target into a TVM target.
+
+    Parameters
+    ----------
+    target : str or tvm.target.Target
+        ``"auto"`` and ``"cpu"`` are this machine's CPU, ``"llvm"`` a generic one; a
+        `tvm.target.Target` of kind ``llvm`` is taken as it is.
+
+    Raises
+    ------
+    ConfigError
+        If the target is not a CPU; other targets are not supported yet.
+    """
+    if target in ("auto", "cpu"):
+        return host_target()
+    resolved = tvm.target.Target("llvm") if target == "llvm" else target
+    if not isinstance(resolved, tvm.target.Target) or resolved.kind.name != "llvm":
+        raise ConfigError(
+            f"target {str(target)!r} is not supported: use 'auto', 'cpu', 'llvm' or a "
+            "tvm.target.Target of kind 'llvm'"
+        )
+    return resolved
+
+
+def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
+    """Copy anything NumPy understands into aligned, contiguous memory of TVM's.
+
+    A `tvm.runtime.Tensor` of the right dtype is returned as it is.
+
+    Parameters
+    ----------
+    array : array_like
+        Any shape, strides, alignment, byte order; may be read-only.
+    dtype : str, optional
+        Wanted dtype; by default the array's own, in native byte order.
+
+    Raises
+    ------
+    DataError
+        If a conversion would lose integers or the dtype is no number.
+    """
+    if isinstance(array, tvm.runtime.Tensor):
+        if dtype is None or str(array.dtype) == dtype:
+            return array
+        array = as_numpy(array)
+    source = np.asarray(array)
+    wanted = np.dtype(dtype) if dtype else source.dtype.newbyteorder("=")
+    if source.dtype.kind not in "biuf":
+        raise DataError(f"an array of dtype {source.dtype} is no array of numbers")
+    if wanted.kind in "iu" and not _fits(source, wanted):
+        raise DataError(f"values of dtype {source.dtype} do not fit {wanted} without loss")
+    return tvm.runtime.tensor(np.asarray(source, dtype=wanted, order="C"))
+
+
+def _fits(source: np.ndarray, wanted: np.dtype) -> bool:
+    if source.dtype == wanted or source.size == 0:
+        return True
+    if source.dtype.kind == "f":
+        return False
+    limits = np.iinfo(wanted)
+    return bool(source.min() >= limits.min and source.max() <= limits.max)
+
+
+def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
+    """View a tensor in host memory as a NumPy array, without a copy."""
+    view = np.from_dlpack(tensor)
+    if not writable:
+        view.flags.writeable = False
+    return view
+
+
+def empty(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
+    """Allocate uninitialised memory; out of memory names `what` and the bytes."""
+    try:
+        return tvm.runtime.empty(shape, dtype)
+    except Exception as error:  # TVM reports std::bad_alloc as an InternalError
+        size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+        raise ResourceError(
+            f"no memory for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
+        ) from error
+
+
+def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
+    """Allocate memory filled with zeros, without a second copy of it."""
+    tensor = empty(shape, dtype, what)
+    as_numpy(tensor, writable=True)[...] = 0
+    return tensor
+
+
+def leading_rows(tensor: NDArray, rows: int) -> NDArray:
+    """View the first `rows` rows of a contiguous tensor; the memory is shared."""
+    return tensor._create_view((rows, *map(int, tensor.shape[1:])))
+
+
+def compile_kernel(kernel: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Any:
+    """Compile one scheduled PrimFunc into a callable that writes its output arguments."""
+    module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
+    return tvm.compile(module, target)["kernel"]
+
+
+@lru_cache(maxsize=1)
+def vm_pipeline() -> tvm.transform.Pass:
+    """Lower scheduled Relax to virtual-machine code.
+
+    TVM's default pipeline without `RewriteDataflowReshape`, which aborts on hand-written
+    kernels that have no root block.
+    """
+    passes = relax.transform
+    return tvm.transform.Sequential(
+        [
+            passes.LegalizeOps(),
+            passes.ToNonDataflow(),
+            passes.RemovePurityChecking(),
+            passes.CallTIRRewrite(),
+            passes.StaticPlanBlockMemory(),
+            passes.LowerAllocTensor(),
+            passes.KillAfterLastUse(),
+            passes.LowerRuntimeBuiltin(),
+            passes.ComputePrimValue(),
+            passes.VMShapeLower(),
+            passes.AttachGlobalSymbol(),
+        ]
+    )
+
+
+def build_relax(
+    module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
+) -> relax.VirtualMachine:
+    """Build a Relax module for a CPU target by a pass pipeline, `vm_pipeline` by default."""
+    with target:
+        module = (pipeline or vm_pipeline())(module)
+        executable = relax.build(module, target, relax_pipeline=None)
+    return relax.VirtualMachine(executable, tvm.cpu())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be done to a row-sparse tensor without looking at its numbers.
+
+Every function takes and returns `RowSparse` whose leaves are Relax variables, and binds what it
+computes in the current `BlockBuilder`. The same text serves a trace and, through `eager`, tensors
+at run time. Nothing here coalesces: duplicates stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax
+from tvm.relax import op
+from tvm.runtime import Tensor
+
+from sparsetrain.sparse_tensor.operators import row_numbers, scatter_add_rows, shift_sources
+
+if TYPE_CHECKING:
+    from sparsetrain.sparse_tensor.row_sparse import RowSparse
+
+
+def dtype_of(leaf: Any) -> str:
+    """Dtype of a leaf, traced or not."""
+    return str(leaf.dtype if isinstance(leaf, Tensor) else leaf.ty.dtype)
+
+
+def _emit(expr: relax.Expr) -> relax.Expr:
+    """Bind an expression in the block being built, which also gives it its type."""
+    return relax.BlockBuilder.current().emit(expr)
+
+
+def scale(tensor: RowSparse, factor: Any) -> RowSparse:
+    """Multiply by a scalar: a number or a Relax expression of shape ()."""
+    if not isinstance(factor, relax.Expr):
+        factor = relax.const(factor, dtype_of(tensor.values))
+    return replace(tensor, values=_emit(op.multiply(tensor.values, factor)))
+
+
+def cast(tensor: RowSparse, dtype: str) -> RowSparse:
+    """Convert the values."""
+    return replace(tensor, values=_emit(op.astype(tensor.values, dtype)))
+
+
+def reshape(tensor: RowSparse, shape: tuple[int, ...]) -> RowSparse:
+    """Another split of the leading axes; the rows stay as they are."""
+    return replace(tensor, shape=tuple(shape), num_rows=tensor.num_rows)
+
+
+def slice_rows(tensor: RowSparse, start: int, shape: tuple[int, ...]) -> RowSparse:
+    """Rows ``[start, start + shape[0])``: entries of other rows become padding.
+
+    N stays as it is, so no shape depends on data.
+    """
+    rows = shape[0]
+    shifted = _emit(op.subtract(tensor.indices, _like(start, tensor.indices)))
+    inside = op.logical_and(
+        op.greater_equal(shifted, _like(0, shifted)), op.less(shifted, _like(rows, shifted))
+    )
+    indices = _emit(op.where(inside, shifted, _like(rows, shifted)))
+    return replace(tensor, indices=indices, num_rows=rows, shape=tuple(shape), coalesced=False)
+
+
+def concat(left: RowSparse, right: RowSparse) -> RowSparse:
+    """Add by putting entries side by side. Index dtypes widen to int64 if they differ."""
+    if left.shape != right.shape:
+        raise ValueError(f"RowSparse: shapes {left.shape} and {right.shape} do not add")
+    indices = [left.indices, right.indices]
+    if dtype_of(indices[0]) != dtype_of(indices[1]):
+        indices = [_emit(op.astype(index, "int64")) for index in indices]
+    return replace(
+        left,
+        indices=_emit(op.concat(indices, axis=0)),
+        values=_emit(op.concat([left.values, right.values], axis=0)),
+        source=_concat_source(left, right),
+        coalesced=False,
+    )
+
+
+def _concat_source(left: RowSparse, right: RowSparse) -> relax.Expr | None:
+    if left.source is None and right.source is None:
+        return None
+    shifted = _emit(shift_sources(_source(right), left.values))
+    return _emit(op.concat([_source(left), shifted], axis=0))
+
+
+def _source(tensor: RowSparse) -> relax.Expr:
+    return _emit(row_numbers(tensor.values)) if tensor.source is None else tensor.source
+
+
+def _like(number: int, leaf: relax.Expr) -> relax.Expr:
+    return relax.const(number, dtype_of(leaf))
+
+
+def to_dense(tensor: RowSparse) -> relax.Expr:
+    """The only place where a row-sparse tensor becomes dense.
+
+    Zero-fills the result, then adds entry after entry: the order is that of the indices.
+    """
+    rows = _emit(
+        scatter_add_rows(
+            tensor.indices,
+            tensor.values,
+            tensor.indices if tensor.source is None else tensor.source,
+            num_rows=tensor.num_rows,
+            pooled=int(tensor.source is not None),
+        )
+    )
+    two_axes = tensor.shape == (tensor.num_rows, tensor.width)
+    return rows if two_axes else _emit(op.reshape(rows, tensor.shape))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coalescing: which rows are touched, and in what order their duplicates are summed.
+
+A `CoalescePlan` depends on the ids alone, so it can be made before the values exist. Cost: a
+radix sort of N ids on the bits of `num_rows`, then one pass; nothing is as long as the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import kernels
+
+
+@dataclass(frozen=True)
+class CoalescePlan:
+    """Where each unique row's entries are.
+
+    Entries of ``rows[u]`` are ``order[offsets[u]:offsets[u + 1]]``, first to last. Padding
+    comes after them in `order` and belongs to no row.
+
+    Parameters
+    ----------
+    rows : (U,) int32 or int64
+        Unique row numbers, rising.
+    order : (N,) int32
+        Entry numbers, sorted by row; equal rows keep their order.
+    offsets : (U + 1,) int32
+        Begin of each run in `order`.
+    """
+
+    rows: NDArray
+    order: NDArray
+    offsets: NDArray
+
+    @property
+    def num_unique(self) -> int:
+        """U, the number of distinct rows."""
+        return int(self.rows.shape[0])
+
+
+def make_plan(indices: NDArray, num_rows: int) -> CoalescePlan:
+    """Sort `indices` (N,), all in [0, num_rows], and find the runs."""
+    count, index_dtype = int(indices.shape[0]), str(indices.dtype)
+    sort, find_segments = _plan_kernels(index_dtype)
+    # Not more bits than an index has: a shift past its width is undefined.
+    bits = min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1)
+    passes = max(1, -(-bits // kernels.DIGIT_BITS))
+    keys = runtime.empty((2, count), index_dtype)
+    positions = runtime.empty((2, count), "int32")
+    sort(indices, keys, positions, passes)
+    order = runtime.empty((count,), "int32")
+    rows = runtime.empty((count,), index_dtype)
+    offsets = runtime.empty((count + 1,), "int32")
+    unique = runtime.empty((1,), "int32")
+    find_segments(keys, positions, order, rows, offsets, unique, passes % 2, num_rows)
+    used = int(runtime.as_numpy(unique)[0])
+    return CoalescePlan(
+        runtime.leading_rows(rows, used), order, runtime.leading_rows(offsets, used + 1)
+    )
+
+
+def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
+    """Sum value rows (M, D) into (U, D), each run first to last."""
+    width, dtype = int(values.shape[1]), str(values.dtype)
+    out = runtime.empty((plan.num_unique, width), dtype)
+    kernel = _segment_sum(width, dtype, source is not None)
+    kernel(plan.order, plan.offsets, plan.order if source is None else source, values, out)
+    return out
+
+
+def squared_norm(values: NDArray) -> float:
+    """Sum of squares of (U, D) values, in float64 and in an order fixed by U and D."""
+    partial = runtime.empty((int(values.shape[0]),), "float64")
+    _row_squares(int(values.shape[1]), str(values.dtype))(values, partial)
+    return float(np.sum(runtime.as_numpy(partial)))
+
+
+@cache
+def _plan_kernels(index_dtype: str) -> tuple[Any, Any]:
+    target = runtime.host_target()
+    return (
+        runtime.compile_kernel(kernels.radix_sort_kernel(index_dtype), target),
+        runtime.compile_kernel(kernels.find_segments_kernel(index_dtype), target),
+    )
+
+
+@cache
+def _segment_sum(width: int, dtype: str, pooled: bool) -> Any:
+    kernel = kernels.segment_sum_kernel(width, dtype, pooled)
+    return runtime.compile_kernel(kernel, runtime.host_target())
+
+
+@cache
+def _row_squares(width: int, dtype: str) -> Any:
+    return runtime.compile_kernel(kernels.row_squares_kernel(width, dtype), runtime.host_target())

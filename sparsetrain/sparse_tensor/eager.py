@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a rule written over Relax variables on tensors: trace once per signature, then call.
+
+`algebra` is written once, for traces. Called with run-time tensors, a rule is traced over
+variables of the same dtypes and widths with symbolic lengths, compiled, and kept; the second
+call costs a few microseconds. Numbers among the arguments become scalar inputs, not new traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from sparsetrain import runtime
+
+if TYPE_CHECKING:
+    from sparsetrain.sparse_tensor.row_sparse import RowSparse
+
+_compiled: dict[Any, tuple[Any, RowSparse | None]] = {}
+
+
+def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
+    """Apply `rule` to `arguments` now if their leaves are tensors, else as part of a trace."""
+    if any(getattr(a, "is_traced", False) for a in arguments):
+        return rule(*arguments)
+    first = arguments[0]
+    arguments = tuple(_scalar(a, first.dtype) if _is_number(a) else a for a in arguments)
+    key = (rule.__name__, *map(_signature, arguments))
+    if key not in _compiled:
+        _compiled[key] = _compile(rule, arguments)
+    function, structure = _compiled[key]
+    result = function(*(leaf for a in arguments for leaf in _leaves(a)))
+    return result if structure is None else structure.with_leaves(tuple(result))
+
+
+def _compile(rule: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Trace `rule` over variables like `arguments`; return it with its result's structure."""
+    traced = tuple(_variables(a, f"arg{i}") for i, a in enumerate(arguments))
+    builder = relax.BlockBuilder()
+    with builder.function("rule", [leaf for a in traced for leaf in _leaves(a)]):
+        with builder.dataflow():
+            result = rule(*traced)
+            sparse = hasattr(result, "leaves")
+            leaves = [builder.emit(leaf) for leaf in (result.leaves if sparse else [result])]
+            output = builder.emit_output(relax.Tuple(leaves) if sparse else leaves[0])
+        builder.emit_func_output(output)
+    machine = runtime.build_relax(builder.get(), runtime.host_target())
+    return machine["rule"], result if sparse else None  # its leaves are variables: small
+
+
+def _variables(argument: Any, name: str) -> Any:
+    if hasattr(argument, "leaves"):
+        rows = {leaf: f"{name}_{leaf}" for leaf in ("N", "M")}
+        count = tvm.tirx.Var(rows["N"], "int64")
+        stored = count if argument.source is None else tvm.tirx.Var(rows["M"], "int64")
+        shapes = [(count,), (stored, argument.width), (count,)]
+        return argument.with_leaves(
+            tuple(
+                relax.Var(f"{name}_{i}", relax.TensorType(shape, str(leaf.dtype)))
+                for i, (leaf, shape) in enumerate(zip(argument.leaves, shapes, strict=False))
+            )
+        )
+    if isinstance(argument, runtime.NDArray):
+        return relax.Var(name, relax.TensorType((), str(argument.dtype)))
+    return argument
+
+
+def _leaves(argument: Any) -> tuple[Any, ...]:
+    if hasattr(argument, "leaves"):
+        return tuple(argument.leaves)
+    return (argument,) if isinstance(argument, (runtime.NDArray, relax.Expr)) else ()
+
+
+def _signature(argument: Any) -> Any:
+    if hasattr(argument, "leaves"):
+        dtypes = tuple(str(leaf.dtype) for leaf in argument.leaves)
+        return (*dtypes, argument.num_rows, argument.shape, argument.coalesced)
+    return str(argument.dtype) if isinstance(argument, runtime.NDArray) else argument
+
+
+def _is_number(argument: Any) -> bool:
+    return isinstance(argument, (int, float, np.number)) and not isinstance(argument, bool)
+
+
+def _scalar(number: Any, dtype: str) -> Any:
+    return runtime.as_tensor(np.asarray(number, dtype))

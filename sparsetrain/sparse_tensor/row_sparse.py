@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RowSparse`: a tensor most of whose rows are zero, and the only sparse type of this package.
+
+It is the triple of `tf.IndexedSlices`, with two differences. Duplicate indices are legal and
+**sum**: ``dense[indices[n]] += values[n]``. And an index may name the value row it draws from,
+so the gradient of a pooled bag is one value row per bag, not one per looked-up id.
+
+Cost: memory and time of every operation but `to_dense` depend on N and D, never on `num_rows`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.sparse_tensor import algebra
+from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum, squared_norm
+from sparsetrain.sparse_tensor.eager import eager
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+DENSE_LIMIT_BYTES = 2**30
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowSparse:
+    """A (num_rows, D) tensor given by some of its rows; duplicates sum.
+
+    Leaves are Relax expressions while a program is traced and `tvm.runtime.Tensor` afterwards.
+    An index equal to `num_rows` is padding and contributes nothing (as in JAX's BCOO).
+
+    Parameters
+    ----------
+    indices : (N,) int32 or int64
+        Row of each entry, in [0, num_rows]; any order, duplicates legal.
+    values : (M, D) float
+        Value rows. M is N, unless `source` is given.
+    num_rows : int
+        Rows of the dense tensor.
+    source : (N,) int32, optional
+        Entry n draws its values from row ``source[n]`` of `values`; by default from row n.
+    shape : tuple of int, optional
+        Shape of the dense tensor if it is not (num_rows, D), with the same elements in the same
+        order: (num_rows,) for a vector, or leading axes whose product is num_rows.
+    coalesced : bool
+        Indices are known to be unique, sorted and free of padding, and `source` is None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import sparsetrain as st
+    >>> g = st.RowSparse.from_numpy([2, 0, 2], np.ones((3, 4), "float32"), num_rows=5)
+    >>> g
+    RowSparse(5 x 4, float32, nse=3, int64 indices)
+    >>> g.coalesce().to_dense().numpy()[2]
+    array([2., 2., 2., 2.], dtype=float32)
+    """
+
+    indices: Any
+    values: Any
+    num_rows: int
+    source: Any = None
+    shape: tuple[int, ...] = ()
+    coalesced: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.shape:
+            object.__setattr__(self, "shape", (self.num_rows, self.width))
+        if prod(self.shape) != self.num_rows * self.width:
+            raise DataError(
+                f"RowSparse: shape {self.shape} does not hold {self.num_rows} rows of "
+                f"width {self.width}"
+            )
+
+    @classmethod
+    def from_numpy(cls, indices: Any, values: Any, num_rows: int, source: Any = None) -> RowSparse:
+        """Copy arrays into a checked `RowSparse`; see the class for shapes.
+
+        Raises
+        ------
+        DataError
+            As `validate`.
+        """
+        indices = np.asarray(indices)
+        wide = "int32" if indices.dtype == np.int32 else "int64"
+        if indices.size == 0:
+            indices = indices.astype(wide)
+        tensor = cls(
+            runtime.as_tensor(indices, wide),
+            runtime.as_tensor(_two_axes(values)),
+            int(num_rows),
+            None if source is None else runtime.as_tensor(source, "int32"),
+        )
+        tensor.validate()
+        return tensor
+
+    @classmethod
+    def from_scipy(cls, matrix: scipy.sparse.sparray | scipy.sparse.spmatrix) -> RowSparse:
+        """Take the non-empty rows of a SciPy sparse matrix; the result is coalesced."""
+        rows = matrix.tocsr()
+        stored = np.flatnonzero(np.diff(rows.indptr))
+        values = np.ascontiguousarray(rows[stored].toarray())
+        tensor = cls.from_numpy(stored.astype(np.int64), values, rows.shape[0])
+        return replace(tensor, coalesced=True)
+
+    @property
+    def width(self) -> int:
+        """D, the width of a row."""
+        return int(_shape(self.values)[1])
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the values."""
+        return algebra.dtype_of(self.values)
+
+    @property
+    def nse(self) -> Any:
+        """Number of specified entries N, duplicates and padding counted; symbolic in a trace."""
+        extent = _shape(self.indices)[0]
+        return int(extent) if isinstance(extent, int) else extent
+
+    @property
+    def leaves(self) -> tuple[Any, ...]:
+        """The tensors inside: ``(indices, values)`` or ``(indices, values, source)``."""
+        inner = (self.indices, self.values)
+        return inner if self.source is None else (*inner, self.source)
+
+    def with_leaves(self, leaves: tuple[Any, ...]) -> RowSparse:
+        """The same structure around other leaves."""
+        indices, values, *source = leaves
+        return replace(self, indices=indices, values=values, source=source[0] if source else None)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the leaves are Relax expressions."""
+        return not isinstance(self.values, runtime.NDArray)
+
+    def scale(self, factor: Any) -> RowSparse:
+        """Every value times `factor` (a number, or a Relax scalar while tracing)."""
+        return eager(algebra.scale, self, factor)
+
+    def cast(self, dtype: str) -> RowSparse:
+        """Values in another floating dtype."""
+        return eager(algebra.cast, self, dtype)
+
+    def concat(self, other: RowSparse) -> RowSparse:
+        """The sum of two tensors of one shape: entries side by side, nothing coalesced."""
+        return eager(algebra.concat, self, other)
+
+    __add__ = concat
+
+    def plan(self) -> CoalescePlan:
+        """How to coalesce these indices; depends on them alone."""
+        return make_plan(self.indices, self.num_rows)
+
+    def coalesce(self, plan: CoalescePlan | None = None) -> RowSparse:
+        """Unique sorted rows, duplicates summed in the order in which they stand.
+
+        The bits of the result do not depend on the number of threads.
+        """
+        if self.coalesced:
+            return self
+        plan = plan or self.plan()
+        values = segment_sum(plan, self.values, self.source)
+        return RowSparse(plan.rows, values, self.num_rows, shape=self.shape, coalesced=True)
+
+    def squared_norm(self) -> float:
+        """Sum of squares of the dense tensor, in float64; duplicates are summed first."""
+        return squared_norm(self.coalesce().values)
+
+    def to_dense(self, *, limit_bytes: int | None = DENSE_LIMIT_BYTES) -> Any:
+        """The dense tensor, by explicit call only.
+
+        Parameters
+        ----------
+        limit_bytes : int or None
+            Refuse to allocate more than this; None lifts the limit.
+
+        Raises
+        ------
+        ResourceError
+            If the dense tensor is larger than `limit_bytes`.
+        """
+        size = prod(self.shape) * np.dtype(self.dtype).itemsize
+        if limit_bytes is not None and size > limit_bytes:
+            raise ResourceError(
+                f"to_dense: shape {self.shape} {self.dtype} needs {size / 2**30:.2f} GiB, above "
+                f"the limit of {limit_bytes / 2**30:.2f}; pass limit_bytes=None to allow it"
+            )
+        return eager(algebra.to_dense, self)
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """A SciPy CSR matrix (num_rows, D) of the coalesced rows, explicit zeros included."""
+        import scipy.sparse
+
+        unique = self.coalesce()
+        rows, values = runtime.as_numpy(unique.indices), runtime.as_numpy(unique.values)
+        columns = np.tile(np.arange(self.width), len(rows))
+        entries = (values.ravel(), (np.repeat(rows, self.width), columns))
+        return scipy.sparse.coo_array(entries, shape=(self.num_rows, self.width)).tocsr()
+
+    def validate(self) -> None:
+        """Check what kernels take for granted.
+
+        Raises
+        ------
+        DataError
+            For an index outside [0, num_rows], a `source` outside the value rows, or lengths
+            that do not match; the message names the first bad entry.
+        """
+        indices, values = runtime.as_numpy(self.indices), runtime.as_numpy(self.values)
+        _check_range("index", indices, self.num_rows + 1, "rows + 1 (padding)")
+        entries = len(values) if self.source is None else len(runtime.as_numpy(self.source))
+        if entries != len(indices):
+            raise DataError(
+                f"RowSparse: {len(indices)} indices but {entries} value rows or sources"
+            )
+        if self.source is not None:
+            _check_range("source", runtime.as_numpy(self.source), len(values), "value rows")
+
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.shape))
+        rows = algebra.dtype_of(self.indices)
+        extra = ", coalesced" if self.coalesced else ""
+        pooled = "" if self.source is None else f", {_shape(self.values)[0]} value rows"
+        return f"RowSparse({size}, {self.dtype}, nse={self.nse}, {rows} indices{pooled}{extra})"
+
+
+def _shape(leaf: Any) -> Any:
+    return leaf.shape if isinstance(leaf, runtime.NDArray) else leaf.ty.shape
+
+
+def _two_axes(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise DataError(
+            f"RowSparse: values must be (M, D) floats, not shape {array.shape} {array.dtype}"
+        )
+    return array
+
+
+def _check_range(what: str, array: np.ndarray, end: int, meaning: str) -> None:
+    bad = np.flatnonzero((array < 0) | (array >= end))
+    if len(bad):
+        first = int(bad[0])
+        raise DataError(
+            f"RowSparse: {what} {int(array[first])} at entry {first} is outside [0, {end}) "
+            f"({meaning})"
+        )
