@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reverse-mode differentiation of Relax in which a row-sparse cotangent is a value.
+
+Read `cotangent` (how two meet), `rules` (where sparsity is born), `reverse` (the walker).
+"""
+
+from sparsetrain.ad.check import check_grads as check_grads
+from sparsetrain.ad.dense_rules import bce_with_logits as bce_with_logits
+from sparsetrain.ad.densify import densify as densify
+from sparsetrain.ad.gradient import GradientModule as GradientModule
+from sparsetrain.ad.gradient import gradient as gradient
+from sparsetrain.ad.rules import defvjp as defvjp
+from sparsetrain.ad.rules import row_sparse_cotangent as row_sparse_cotangent

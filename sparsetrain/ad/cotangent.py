@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What flows in reverse, how two of them meet, and the one call that makes one dense.
+
+A cotangent is a Relax variable (dense), a `RowSparse` of variables, or a tuple of cotangents with
+None where nothing arrived yet. `join` is the only function that adds two; `densify` the only one
+that leaves the row-sparse form, and it runs only where the caller asked for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from tvm import relax
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.sparse_tensor import RowSparse, algebra
+
+Cotangent: TypeAlias = "relax.Expr | RowSparse | tuple[Any, ...]"
+
+
+def join(left: Cotangent | None, right: Cotangent | None, where: str, dense: bool) -> Cotangent:
+    """Add two cotangents of one variable.
+
+    Parameters
+    ----------
+    left, right : Cotangent or None
+        None stands for "nothing arrived".
+    where : str
+        The parameter they belong to, for the error message.
+    dense : bool
+        The caller asked for a dense gradient of that parameter.
+
+    Raises
+    ------
+    ConfigError
+        If one is dense and the other row-sparse, and `dense` is False.
+    """
+    if left is None or right is None:
+        return left if right is None else right
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return tuple(join(a, b, where, dense) for a, b in zip(left, right, strict=True))
+    if isinstance(left, RowSparse) and isinstance(right, RowSparse):
+        return algebra.concat(left, right)
+    if isinstance(left, RowSparse) or isinstance(right, RowSparse):
+        if not dense:
+            raise ConfigError(
+                f"parameter {where!r} receives a row-sparse and a dense cotangent (a tied "
+                f"embedding): pass densify=[{where!r}] to accept a dense gradient of the whole "
+                "table, or use two parameters"
+            )
+        left, right = densify(left), densify(right)
+    return emit(relax.op.add(left, right))
+
+
+def densify(cotangent: Cotangent) -> relax.Expr:
+    """The dense form of a cotangent: as long as the table, so by request only."""
+    return algebra.to_dense(cotangent) if isinstance(cotangent, RowSparse) else cotangent
+
+
+def emit(expr: relax.Expr) -> relax.Expr:
+    """Bind an expression in the block being built."""
+    return expr if isinstance(expr, relax.Var) else relax.BlockBuilder.current().emit(expr)
+
+
+def materialize(cotangent: Cotangent | None, ty: relax.Type) -> relax.Expr:
+    """One Relax expression of type `ty`: tuples rebuilt, what never arrived filled with zeros."""
+    if cotangent is None and isinstance(ty, relax.TensorType):
+        return emit(relax.op.zeros(ty.shape, str(ty.dtype)))
+    if isinstance(ty, relax.TupleType):
+        fields: Any = cotangent or (None,) * len(ty.fields)
+        return emit(
+            relax.Tuple([materialize(c, t) for c, t in zip(fields, ty.fields, strict=True)])
+        )
+    return cotangent

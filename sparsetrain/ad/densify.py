@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`densify`: an identity in the model whose cotangent is made dense, because the model says so.
+
+Put it around what is looked up when a row-sparse cotangent cannot go further back, for instance
+rows selected from an activation. The cost is a tensor as long as the argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te
+
+from sparsetrain.ad import cotangent as _cotangent
+from sparsetrain.ad.rules import defvjp
+from sparsetrain.relax_op import define_op
+
+
+def _copy(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda *index: x(*index), "densify")
+
+
+densify = define_op(
+    "densify",
+    ("x",),
+    lambda call: call.args[0].ty,
+    lambda builder, call: builder.call_te(_copy, call.args[0]),
+)
+
+
+def _dense(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
+    return [_cotangent.densify(cotangent)]
+
+
+defvjp("relax.sparsetrain.densify", _dense)
+defvjp("relax.sparsetrain.densify", _dense, row_sparse=True)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a Relax function with a scalar result to one that also returns its gradients.
+
+The new function keeps the forward bindings, appends the reverse pass, and returns
+``(loss, leaf, leaf, ...)``: one leaf for a dense gradient, two or three for a row-sparse one.
+Nothing in it has the shape of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.utils import copy_with_new_vars
+
+from sparsetrain.ad.cotangent import densify as to_dense
+from sparsetrain.ad.reverse import ReversePass, activity, used_vars
+from sparsetrain.errors import ConfigError
+from sparsetrain.sparse_tensor import RowSparse
+
+
+@dataclass(frozen=True)
+class GradientModule:
+    """A Relax module with one gradient function, and what its flat results mean.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        Holds the function, not yet lowered.
+    function : str
+        Its name: the primal's with ``_adjoint`` appended.
+    arguments : tuple of str
+        Names of the function's arguments, in order.
+    structure : dict
+        Parameter name -> None for a dense gradient, or a traced `RowSparse` as a template.
+    """
+
+    module: tvm.IRModule
+    function: str
+    arguments: tuple[str, ...]
+    structure: dict[str, RowSparse | None]
+
+    def unflatten(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """Gradients by parameter name, from the results after the loss."""
+        rest, gradients = list(leaves), {}
+        for name, template in self.structure.items():
+            used = 1 if template is None else len(template.leaves)
+            taken, rest = rest[:used], rest[used:]
+            gradients[name] = taken[0] if template is None else template.with_leaves(tuple(taken))
+        return gradients
+
+
+def gradient(
+    module: tvm.IRModule,
+    function: str,
+    wrt: Sequence[str] | None = None,
+    densify: Sequence[str] = (),
+) -> GradientModule:
+    """Differentiate a function of one dataflow block and a scalar floating-point result.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        From ``nn.Module.export_tvm`` or any other source of Relax.
+    function : str
+        Name of the function in `module`.
+    wrt : sequence of str, optional
+        Parameters to differentiate; by default all floating-point arguments after the first
+        ``num_input`` (the function attribute that ``export_tvm`` sets; 0 without it).
+    densify : sequence of str
+        Parameters whose row-sparse gradient may become dense. Nothing else ever does.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name, a function of another form, an operator without a rule, a result
+        that does not depend on a parameter, or a tied embedding not named in `densify`.
+    """
+    primal = _find(module, function)
+    names = tuple(param.name for param in primal.params)
+    primal = copy_with_new_vars(primal)
+    wanted = _wanted(primal, names, wrt, densify)
+    builder = relax.BlockBuilder()
+    name = f"{function}_adjoint"
+    with builder.function(name, list(primal.params), attrs=_attrs(primal)):
+        with builder.dataflow():
+            loss, bindings = _replay(primal, builder)
+            reverse = ReversePass(activity(bindings, wanted), frozenset(densify))
+            _check_reached(loss, reverse, wanted)
+            reverse.run(bindings, loss)
+            gradients = {n: _finish(reverse, v, n in densify) for v, n in wanted.items()}
+            leaves = [leaf for g in gradients.values() for leaf in _leaves(g)]
+            output = builder.emit_output(relax.Tuple([loss, *leaves]))
+        builder.emit_func_output(output)
+    adjoint = _with_callees(builder.get(), module)
+    adjoint = relax.transform.DeadCodeElimination([name])(adjoint)
+    structure = {n: g if isinstance(g, RowSparse) else None for n, g in gradients.items()}
+    return GradientModule(adjoint, name, names, structure)
+
+
+def _find(module: tvm.IRModule, function: str) -> relax.Function:
+    names = {v.name_hint: f for v, f in module.functions.items() if isinstance(f, relax.Function)}
+    if function not in names:
+        raise ConfigError(f"no Relax function {function!r} in the module; it has {sorted(names)}")
+    found = names[function]
+    blocks = found.body.blocks
+    if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
+        raise ConfigError(
+            f"function {function!r} must be one dataflow block: write it under R.dataflow(), or "
+            "run relax.transform.ConvertToDataflow first"
+        )
+    return found
+
+
+def _wanted(
+    primal: relax.Function,
+    names: Sequence[str],
+    wrt: Sequence[str] | None,
+    densify: Sequence[str],
+) -> dict[relax.Var, str]:
+    variables = dict(zip(names, primal.params, strict=True))
+    if wrt is None:
+        inputs = int(primal.attrs.get("num_input", 0))
+        wrt = [n for n in names[inputs:] if "float" in str(variables[n].ty.dtype)]
+    for name in (*wrt, *densify):
+        if name not in variables:
+            raise ConfigError(f"no argument {name!r} to differentiate; there are {list(names)}")
+    return {variables[name]: name for name in wrt}
+
+
+def _replay(
+    primal: relax.Function, builder: relax.BlockBuilder
+) -> tuple[relax.Var, list[relax.VarBinding]]:
+    """Emit the bindings the result depends on; return the result and those bindings."""
+    block, result = primal.body.blocks[0], primal.body.body
+    ty = getattr(result, "ty", None)
+    if not (isinstance(ty, relax.TensorType) and ty.ndim == 0 and "float" in str(ty.dtype)):
+        raise ConfigError(f"only a scalar floating-point result can be differentiated, not {ty}")
+    needed, live = {result}, []
+    for binding in reversed(block.bindings):
+        if binding.var in needed:
+            live.append(binding)
+            needed.update(used_vars(binding.value))
+    emitted: list[relax.VarBinding] = []
+    renamed: dict[relax.Var, relax.Var] = {}
+    for binding in reversed(live):
+        value = _rename(binding.value, renamed)
+        if isinstance(binding.var, relax.DataflowVar):
+            binding = relax.VarBinding(binding.var, value)
+            builder.emit_normalized(binding)
+        else:  # an output of the block; inside the new block it is a variable like others
+            renamed[binding.var] = builder.emit(value, binding.var.name)
+            binding = relax.VarBinding(renamed[binding.var], value)
+        emitted.append(binding)
+    return renamed.get(result, result), emitted
+
+
+def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
+    """Replace variables in a right-hand side; rarely needed, so it copies only what changes."""
+    if not renamed or not any(v in renamed for v in used_vars(value)):
+        return value
+    if isinstance(value, relax.Var):
+        return renamed[value]
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_rename(item, renamed) for item in value.fields])
+    if isinstance(value, relax.TupleGetItem):
+        return relax.TupleGetItem(_rename(value.tuple_value, renamed), value.index)
+    arguments = [_rename(item, renamed) for item in value.args]
+    return relax.Call(value.op, arguments, value.attrs, value.ty_args)
+
+
+def _check_reached(loss: relax.Var, reverse: ReversePass, wanted: dict[relax.Var, str]) -> None:
+    reached = reverse.depends.get(loss, frozenset())
+    for name in wanted.values():
+        if name not in reached:
+            raise ConfigError(
+                f"the result does not depend on parameter {name!r}: leave it out of wrt"
+            )
+
+
+def _finish(reverse: ReversePass, variable: relax.Var, dense: bool) -> Any:
+    cotangent = reverse.cotangents.get(variable)
+    if cotangent is None:
+        raise ConfigError(
+            f"no cotangent reaches parameter {reverse.depends[variable]}: leave it out of wrt"
+        )
+    return to_dense(cotangent) if dense else cotangent
+
+
+def _leaves(gradient: Any) -> tuple[Any, ...]:
+    return gradient.leaves if isinstance(gradient, RowSparse) else (gradient,)
+
+
+def _attrs(primal: relax.Function) -> dict[str, Any]:
+    return {"num_input": int(primal.attrs["num_input"])} if "num_input" in primal.attrs else {}
+
+
+def _with_callees(adjoint: tvm.IRModule, module: tvm.IRModule) -> tvm.IRModule:
+    """Bring along what the primal may call: kernels and private functions."""
+    for var, function in module.functions.items():
+        private = function.attrs is None or "global_symbol" not in function.attrs
+        if private or isinstance(function, tvm.tirx.PrimFunc):
+            adjoint[var] = function
+    return adjoint

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reverse pass over one dataflow block.
+
+Walks the bindings last to first, hands each variable's cotangent to the rule of the call that
+made it, and joins what the rule returns into the arguments. Only variables on a path from a wanted
+parameter are visited (activity), so nothing is computed for what needs no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+
+from sparsetrain.ad.cotangent import Cotangent, densify, emit, join, materialize
+from sparsetrain.ad.rules import find_rule
+from sparsetrain.errors import ConfigError
+from sparsetrain.sparse_tensor import RowSparse
+
+STOP = frozenset({"relax.grad.no_grad"})
+
+
+def activity(
+    bindings: Iterable[relax.VarBinding], wanted: dict[relax.Var, str]
+) -> dict[relax.Var, frozenset[str]]:
+    """Which wanted parameters each floating-point variable depends on; others are left out."""
+    depends = {var: frozenset([name]) for var, name in wanted.items()}
+    for binding in bindings:
+        if _stops(binding.value) or not _is_float(binding.var.ty):
+            continue
+        sources = [depends[v] for v in used_vars(binding.value) if v in depends]
+        if sources:
+            depends[binding.var] = frozenset().union(*sources)
+    return depends
+
+
+def used_vars(value: Any) -> list[relax.Var]:
+    """Variables read by the right-hand side of a binding in normal form."""
+    if isinstance(value, relax.Var):
+        return [value]
+    if isinstance(value, relax.Tuple):
+        return [var for item in value.fields for var in used_vars(item)]
+    if isinstance(value, relax.TupleGetItem):
+        return used_vars(value.tuple_value)
+    if isinstance(value, relax.Call):
+        return [var for item in value.args for var in used_vars(item)]
+    return []
+
+
+@dataclass
+class ReversePass:
+    """The cotangents gathered so far, and how one more is added.
+
+    Parameters
+    ----------
+    depends : dict
+        Result of `activity`.
+    densify : frozenset of str
+        Parameters whose gradient may become dense.
+    """
+
+    depends: dict[relax.Var, frozenset[str]]
+    densify: frozenset[str] = frozenset()
+    cotangents: dict[relax.Var, Cotangent] = field(default_factory=dict)
+
+    def run(self, bindings: Sequence[relax.VarBinding], loss: relax.Var) -> None:
+        """Fill `cotangents` of the parameters from ``d loss / d loss = 1``."""
+        ones = emit(relax.op.ones(loss.ty.shape, str(loss.ty.dtype)))
+        self.add(loss, ones)
+        for binding in reversed(bindings):
+            cotangent = self.cotangents.pop(binding.var, None)
+            if cotangent is not None:
+                self._through(binding, cotangent)
+
+    def add(self, target: Any, cotangent: Any) -> None:
+        """Join a cotangent into a variable, or field by field into a tuple of variables."""
+        if cotangent is None or not any(v in self.depends for v in used_vars(target)):
+            return
+        if isinstance(target, relax.Tuple):
+            for index, item in enumerate(target.fields):
+                self.add(item, _field(cotangent, index))
+            return
+        if isinstance(cotangent, relax.Expr):
+            cotangent = emit(cotangent)
+        before = self.cotangents.get(target)
+        self.cotangents[target] = join(
+            before, cotangent, self._origin(target), self._may_densify(target)
+        )
+
+    def _through(self, binding: relax.VarBinding, cotangent: Cotangent) -> None:
+        value = binding.value
+        if isinstance(value, (relax.Var, relax.Tuple)):
+            self.add(value, cotangent)
+        elif isinstance(value, relax.TupleGetItem):
+            fields: list[Any] = [None] * len(value.tuple_value.ty.fields)
+            fields[value.index] = cotangent
+            self.add(value.tuple_value, tuple(fields))
+        elif isinstance(value, relax.Call):
+            for argument, part in zip(value.args, self._rule(binding, cotangent), strict=False):
+                self.add(argument, None if _is_no_grad(part) else part)
+
+    def _rule(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
+        call = binding.value
+        rule = find_rule(call, cotangent)
+        if rule is None and isinstance(cotangent, RowSparse) and self._may_densify(binding.var):
+            cotangent = densify(cotangent)
+            rule = find_rule(call, cotangent)
+        if rule is None:
+            raise ConfigError(_missing_rule(call, cotangent, self._origin(binding.var)))
+        if isinstance(binding.var.ty, relax.TupleType):
+            cotangent = materialize(cotangent, binding.var.ty)
+        return rule(binding.var, call, cotangent, relax.BlockBuilder.current())
+
+    def _origin(self, var: relax.Var) -> str:
+        return ", ".join(sorted(self.depends[var]))
+
+    def _may_densify(self, var: relax.Var) -> bool:
+        return bool(self.depends[var] & self.densify)
+
+
+def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
+    name = getattr(call.op, "name", None) or getattr(call.op, "name_hint", str(call.op))
+    if isinstance(cotangent, RowSparse):
+        return (
+            f"operator {name!r} has no rule for the row-sparse cotangent of parameter "
+            f"{parameter!r}: register one with ad.defvjp({name!r}, rule, row_sparse=True), or "
+            f"accept a dense one with ad.densify around its result or densify=[{parameter!r}]"
+        )
+    return (
+        f"operator {name!r} has no derivative (needed for parameter {parameter!r}): register one "
+        f"with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"
+    )
+
+
+def _field(cotangent: Any, index: int) -> Any:
+    if isinstance(cotangent, tuple):
+        return cotangent[index]
+    return relax.TupleGetItem(emit(cotangent), index)
+
+
+def _stops(value: Any) -> bool:
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in STOP
+
+
+def _is_no_grad(part: Any) -> bool:
+    return part is None or (isinstance(part, relax.Expr) and _stops(part))
+
+
+def _is_float(ty: Any) -> bool:
+    if isinstance(ty, relax.TupleType):
+        return any(_is_float(item) for item in ty.fields)
+    return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule table: which operators emit a row-sparse cotangent and which carry one.
+
+A rule maps the cotangent of a call's result to cotangents of its arguments::
+
+    rule(output, call, cotangent, builder) -> [cotangent or None, one per argument]
+
+`output` is the variable bound to the call. A dense cotangent goes to the rule registered with
+`defvjp(name, rule)`, else to TVM's own (its operator attribute ``FPrimalGradient``). A row-sparse
+one goes to the rule registered with ``row_sparse=True``; there is no fallback, so nothing becomes
+dense unnoticed. A new operator is one `defvjp` here and one line in ``tests/ad/cases.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import Cotangent, emit
+from sparsetrain.errors import ConfigError
+from sparsetrain.sparse_tensor import RowSparse, algebra
+
+# (output, call, cotangent, builder) -> one cotangent or None per argument
+Rule = Callable[[relax.Var, Any, Any, relax.BlockBuilder], Sequence[Any]]
+
+DENSE: dict[str, Rule] = {}
+ROW_SPARSE: dict[str, Rule] = {}
+
+
+def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
+    """Register the reverse rule of a Relax operator.
+
+    Parameters
+    ----------
+    name : str
+        Full name, as in ``"relax.take"``.
+    rule : callable
+        ``rule(output, call, cotangent, builder)``, see the module. Expressions it returns are
+        bound by the walker; those of arguments that need no gradient are dropped.
+    row_sparse : bool
+        The rule takes a `RowSparse` cotangent instead of a dense one.
+    """
+    (ROW_SPARSE if row_sparse else DENSE)[name] = rule
+
+
+def find_rule(call: Any, cotangent: Cotangent) -> Rule | None:
+    """The rule for this operator and this kind of cotangent, or None."""
+    if not isinstance(call.op, tvm.ir.Op):
+        return None
+    if isinstance(cotangent, RowSparse):
+        return ROW_SPARSE.get(call.op.name)
+    return DENSE.get(call.op.name) or call.op.get_attr("FPrimalGradient")
+
+
+# --- Where sparsity is born -------------------------------------------------------------------
+
+
+def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Expr) -> RowSparse:
+    """The cotangent of a table of which rows `ids` were read into ``cotangent``'s shape.
+
+    Forward Form
+        ``y[i, ...] = table[ids[i], ...]``, ids of any rank
+    Backward
+        ``RowSparse(indices=ids flattened, values=cotangent as one row per id)``
+    """
+    shape = [int(extent) for extent in table.ty.shape]
+    width = 1
+    for extent in shape[1:]:
+        width *= extent
+    indices = emit(op.reshape(ids, [-1])) if len(ids.ty.shape) != 1 else ids
+    values = cotangent
+    if len(shape) != 2 or len(ids.ty.shape) != 1:
+        values = emit(op.reshape(cotangent, [-1, width]))
+    return RowSparse(indices, values, shape[0], shape=tuple(shape))
+
+
+_TAKE_INDEX = {
+    "fast": lambda ids, rows: ids,
+    "clip": lambda ids, rows: op.minimum(op.maximum(ids, rows(0)), rows(-1)),
+    "wrap": lambda ids, rows: op.floor_mod(ids, rows(None)),
+}
+
+
+def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Rows of a table (axis 0, rows known when compiling) give a row-sparse cotangent.
+
+    Any other `take` selects from an activation; its cotangent is dense, by TVM's rule.
+    """
+    table, ids = call.args
+    static = all(isinstance(extent, tvm.tirx.IntImm) for extent in table.ty.shape)
+    if call.attrs["axis"] != 0 or not static:
+        return call.op.get_attr("FPrimalGradient")(output, call, cotangent, builder)
+    mode = str(call.attrs["mode"])
+    if mode not in _TAKE_INDEX:
+        raise ConfigError(f"relax.take: mode {mode!r} has no derivative; use {sorted(_TAKE_INDEX)}")
+    rows, dtype = int(table.ty.shape[0]), str(ids.ty.dtype)
+    bound = {None: rows, 0: 0, -1: rows - 1}
+    ids = emit(_TAKE_INDEX[mode](ids, lambda which: relax.const(bound[which], dtype)))
+    return [row_sparse_cotangent(table, ids, cotangent), None]
+
+
+defvjp("relax.take", _take)
+
+# --- What carries it: operators linear in the table -------------------------------------------
+
+
+def _scalar(expr: relax.Expr) -> relax.Expr:
+    """The factor of a multiplication, if it has one element; nothing else keeps rows sparse."""
+    if any(int(extent) != 1 for extent in expr.ty.shape):
+        raise ConfigError(
+            "a table times a tensor of more than one element has no row-sparse cotangent: multiply "
+            "after the lookup, or put ad.densify around the table"
+        )
+    return emit(op.reshape(expr, [])) if len(expr.ty.shape) else expr
+
+
+def _astype(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
+    return [algebra.cast(cotangent, str(call.args[0].ty.dtype))]
+
+
+def _negative(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
+    return [algebra.scale(cotangent, -1.0)]
+
+
+def _multiply(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
+    """Forward: ``y = table * c`` or ``c * table``. Backward: ``cotangent * c``."""
+    left, right = call.args
+    if len(left.ty.shape) >= len(right.ty.shape):
+        return [algebra.scale(cotangent, _scalar(right)), None]
+    return [None, algebra.scale(cotangent, _scalar(left))]
+
+
+def _divide(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
+    """Forward: ``y = table / c``. Backward: ``cotangent / c``."""
+    factor = emit(op.divide(relax.const(1.0, cotangent.dtype), _scalar(call.args[1])))
+    return [algebra.scale(cotangent, factor), None]
+
+
+def _reshape(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
+    """Rows stay rows as long as the last axis is kept, whatever the leading ones are."""
+    shape = tuple(int(extent) for extent in call.args[0].ty.shape)
+    return [algebra.reshape(cotangent, shape), None]
+
+
+def _concat(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
+    """Forward: tables on top of each other. Backward: each table's rows; others are padding."""
+    if call.attrs["axis"] not in (0, None):
+        raise ConfigError("tables joined along their width have no row-sparse cotangent")
+    start, parts = 0, []
+    for table in call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ():
+        shape = tuple(int(extent) for extent in table.ty.shape)
+        parts.append(algebra.slice_rows(cotangent, start, shape))
+        start += shape[0]
+    return [tuple(parts)]
+
+
+defvjp("relax.astype", _astype, row_sparse=True)
+defvjp("relax.negative", _negative, row_sparse=True)
+defvjp("relax.multiply", _multiply, row_sparse=True)
+defvjp("relax.divide", _divide, row_sparse=True)
+defvjp("relax.reshape", _reshape, row_sparse=True)
+defvjp("relax.concat", _concat, row_sparse=True)

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line per rule: a small float64 program that uses it, for every test that takes a table.
+
+Shapes are numbers or the letter of a symbolic extent; `SIZES` gives each letter a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+from sparsetrain import ad
+from sparsetrain.embedding import embedding_bag, lookup
+from sparsetrain.models.interaction import interaction
+
+SIZES = {"B": 5, "N": 7}
+ROWS = 6  # rows of every table here; ids lie below
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program: differentiated parameters, other inputs, and its body.
+
+    `body` gets the variables by name and returns any floating-point tensor; the loss is the sum
+    of its product with ``cos(1), cos(2), ...``, so that every element matters differently.
+    """
+
+    name: str
+    rule: str
+    params: Mapping[str, tuple]
+    body: Callable[..., relax.Expr]
+    ids: Mapping[str, tuple] = field(default_factory=dict)
+    dtype: str = "float64"
+
+
+def _bag(mode: str, features: int = 1) -> Callable[..., relax.Expr]:
+    return lambda table, ids, offsets: embedding_bag(
+        table, ids, offsets, mode=mode, features=features
+    )
+
+
+X = {"x": ("B", 3)}
+TABLE = {"table": (ROWS, 3)}
+IDS = {"ids": ("N",)}
+BAGS = {"ids": ("N",), "offsets": (6,)}
+
+DENSE_CASES = [
+    Case("relu", "relax.nn.relu", X, lambda x: op.nn.relu(x)),
+    Case("square", "relax.square", X, lambda x: op.square(x)),
+    Case("squeeze", "relax.squeeze", {"x": ("B", 1, 3)}, lambda x: op.squeeze(x, axis=[1])),
+    Case("flatten", "relax.flatten", {"x": (2, 3, 2)}, lambda x: op.flatten(x)),
+    Case("clip", "relax.clip", X, lambda x: op.clip(x, -1.0, 1.0)),
+    Case("softplus", "relax.nn.softplus", X, lambda x: op.nn.softplus(x, beta=1.5)),
+    Case("gelu", "relax.nn.gelu", X, lambda x: op.nn.gelu(x)),
+    Case(
+        "layer norm",
+        "relax.nn.layer_norm",
+        {"x": ("B", 3), "gamma": (3,), "beta": (3,)},
+        lambda x, gamma, beta: op.nn.layer_norm(x, gamma, beta, axes=[-1]),
+        dtype="float32",
+    ),
+    Case(
+        "layer norm over two axes",
+        "relax.nn.layer_norm",
+        {"x": ("B", 2, 3), "gamma": (2, 3), "beta": (2, 3)},
+        lambda x, gamma, beta: op.nn.layer_norm(x, gamma, beta, axes=[-2, -1]),
+        dtype="float32",
+    ),
+    Case("mean of all", "relax.mean", X, lambda x: op.mean(x)),
+    Case("mean over a batch", "relax.mean", X, lambda x: op.mean(x, axis=[0])),
+    Case("mean, axis kept", "relax.mean", X, lambda x: op.mean(x, axis=[-1], keepdims=True)),
+    Case(
+        "slice",
+        "relax.strided_slice",
+        {"x": (5, 4)},
+        lambda x: op.strided_slice(x, axes=[0, 1], begin=[1, 0], end=[5, 3], strides=[2, 1]),
+    ),
+    Case(
+        "slice from the end",
+        "relax.strided_slice",
+        {"x": (5, 4)},
+        lambda x: op.strided_slice(x, axes=[-1], begin=[-3], end=[-1]),
+    ),
+    Case(
+        "concat along a batch",
+        "relax.concat",
+        {"x": ("B", 3), "y": ("N", 3), "z": (2, 3)},
+        lambda x, y, z: op.concat([x, y, z], axis=0),
+    ),
+    Case(
+        "concat of columns",
+        "relax.concat",
+        {"x": ("B", 3), "y": ("B", 2)},
+        lambda x, y: op.concat([x, y], axis=-1),
+    ),
+    Case(
+        "binary cross-entropy",
+        "relax.sparsetrain.bce_with_logits",
+        {"z": ("B", 1), "y": ("B", 1)},
+        lambda z, y: ad.bce_with_logits(z, y),
+    ),
+    Case(
+        "interaction",
+        "relax.sparsetrain.interaction",
+        {"x": ("B", 3), "e": ("B", 4, 3)},
+        lambda x, e: interaction(x, e),
+    ),
+    Case(
+        "densify",
+        "relax.sparsetrain.densify",
+        {"x": (4, 3), "w": (3, 2)},
+        lambda x, w: op.take(ad.densify(op.matmul(x, w)), relax.const([1, 1, 3]), axis=0),
+    ),
+]
+
+SPARSE_CASES = [
+    Case("take", "relax.take", TABLE, lambda table, ids: op.take(table, ids, axis=0), IDS),
+    Case(
+        "take from a vector",
+        "relax.take",
+        {"table": (ROWS,)},
+        lambda table, ids: op.take(table, ids, axis=0),
+        IDS,
+    ),
+    Case(
+        "take by a matrix of ids",
+        "relax.take",
+        TABLE,
+        lambda table, ids: op.take(table, ids, axis=0),
+        {"ids": ("B", 2)},
+    ),
+    Case(
+        "take, clipped",
+        "relax.take",
+        TABLE,
+        lambda table, ids: op.take(table, op.subtract(ids, relax.const(2, "int64")), 0, "clip"),
+        IDS,
+    ),
+    Case("lookup", "relax.sparsetrain.lookup", TABLE, lambda table, ids: lookup(table, ids), IDS),
+    Case(
+        "lookup by a matrix of ids",
+        "relax.sparsetrain.lookup",
+        TABLE,
+        lambda table, ids: lookup(table, ids),
+        {"ids": ("B", 2)},
+    ),
+    Case("bag, sum", "relax.sparsetrain.embedding_bag", TABLE, _bag("sum"), BAGS),
+    Case("bag, mean", "relax.sparsetrain.embedding_bag", TABLE, _bag("mean"), BAGS),
+    Case(
+        "bags of features",
+        "relax.sparsetrain.embedding_bag",
+        TABLE,
+        _bag("mean", features=5),
+        BAGS,
+    ),
+    Case(
+        "weighted bag",
+        "relax.sparsetrain.embedding_bag",
+        {"table": (ROWS, 3), "weights": ("N",)},
+        lambda table, weights, ids, offsets: embedding_bag(table, ids, offsets, weights),
+        BAGS,
+    ),
+    Case(
+        "table looked up twice",
+        "relax.take",
+        TABLE,
+        lambda table, ids, more: op.concat(
+            [op.take(table, ids, axis=0), op.take(table, more, axis=0)], axis=0
+        ),
+        {"ids": ("N",), "more": (3,)},
+    ),
+    Case(
+        "plain and pooled lookups of one table",
+        "relax.sparsetrain.embedding_bag",
+        TABLE,
+        lambda table, ids, offsets: _emit(
+            op.concat(
+                [
+                    _emit(lookup(table, ids)),
+                    _emit(op.reshape(_emit(_bag("sum")(table, ids, offsets)), [-1, 3])),
+                ],
+                axis=0,
+            )
+        ),
+        BAGS,
+    ),
+    Case("cast", "relax.astype", TABLE, lambda table, ids: lookup(_half(table), ids), IDS),
+    Case(
+        "negate", "relax.negative", TABLE, lambda table, ids: lookup(op.negative(table), ids), IDS
+    ),
+    Case(
+        "times a number",
+        "relax.multiply",
+        TABLE,
+        lambda table, ids: lookup(op.multiply(relax.const(3.0, "float64"), table), ids),
+        IDS,
+    ),
+    Case(
+        "over a number",
+        "relax.divide",
+        TABLE,
+        lambda table, ids: lookup(op.divide(table, relax.const([4.0], "float64")), ids),
+        IDS,
+    ),
+    Case(
+        "tables stacked by reshape",
+        "relax.reshape",
+        {"table": (2, ROWS // 2, 3)},
+        lambda table, ids: lookup(op.reshape(table, [ROWS, 3]), ids),
+        IDS,
+    ),
+    Case(
+        "tables on top of each other",
+        "relax.concat",
+        {"first": (2, 3), "second": (ROWS - 2, 3)},
+        lambda first, second, ids: lookup(op.concat([first, second], axis=0), ids),
+        IDS,
+    ),
+]
+
+CASES = DENSE_CASES + SPARSE_CASES
+
+
+def _emit(expr: relax.Expr) -> relax.Expr:
+    return relax.BlockBuilder.current().emit(expr)
+
+
+def _half(table: relax.Expr) -> relax.Expr:
+    """Through float32 and back: two casts, so the gradient is that of a float64 program."""
+    return op.astype(op.astype(table, "float32"), "float64")
+
+
+def build(case: Case) -> tvm.IRModule:
+    """The case as a Relax module with one function ``loss``."""
+    letters = {letter: tvm.tirx.Var(letter, "int64") for letter in SIZES}
+
+    def variable(name: str, shape: tuple, dtype: str) -> relax.Var:
+        extents = [letters.get(extent, extent) for extent in shape]
+        return relax.Var(name, relax.TensorType(extents, dtype))
+
+    variables = {n: variable(n, shape, case.dtype) for n, shape in case.params.items()}
+    variables |= {n: variable(n, shape, "int64") for n, shape in case.ids.items()}
+    builder = relax.BlockBuilder()
+    with builder.function("loss", list(variables.values())):
+        with builder.dataflow():
+            result = builder.emit(builder.normalize(case.body(**variables)))
+            weighted = builder.emit(op.multiply(result, op.cos(ramp(builder, result))))
+            loss = builder.emit_output(builder.emit(op.sum(weighted)))
+        builder.emit_func_output(loss)
+    return builder.get()
+
+
+def ramp(builder: relax.BlockBuilder, like: relax.Expr) -> relax.Expr:
+    """1, 2, 3, ... in the shape of `like`."""
+    ones = builder.emit(op.ones(like.ty.shape, str(like.ty.dtype)))
+    flat = builder.emit(op.reshape(ones, [-1]))
+    return builder.emit(op.reshape(builder.emit(op.cumsum(flat, axis=0)), like.ty.shape))
+
+
+def sample(case: Case, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Parameters and inputs with numbers in them; ids repeat, bags are uneven and one is empty."""
+    rng = np.random.default_rng(seed)
+
+    def shape(letters: tuple) -> tuple[int, ...]:
+        return tuple(SIZES.get(extent, extent) for extent in letters)
+
+    params = {n: 4 * rng.random(shape(s)) - 2 for n, s in case.params.items()}
+    ids = {n: rng.integers(0, ROWS, shape(s)) for n, s in case.ids.items() if n != "offsets"}
+    if "offsets" in case.ids:
+        ids["offsets"] = np.array([0, 3, 3, 4, 6, 7])
+    return params, ids

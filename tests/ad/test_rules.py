@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule of the table against central differences, and what the rules promise."""
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain.ad.rules import DENSE, ROW_SPARSE
+from tests.ad.cases import CASES, SPARSE_CASES, build, sample
+
+# Central differences need float64 throughout. TVM's layer norm has none, and a cast through float32
+# is a staircase; both are checked below in another way.
+SMOOTH = [case for case in CASES if case.dtype == "float64" and case.name != "cast"]
+LAYER_NORMS = [case for case in CASES if case.rule == "relax.nn.layer_norm"]
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
+def test_rule_agrees_with_central_differences(case):
+    params, inputs = sample(case)
+    program = st.value_and_grad(build(case), "loss", list(case.params), target="llvm")
+    st.ad.check_grads(program, params, inputs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("case", LAYER_NORMS, ids=lambda case: case.name)
+def test_layer_norm_agrees_with_float64_numpy(case):
+    params, _ = sample(case)
+    axes = tuple(range(1, params["x"].ndim))
+
+    def loss(params, _):
+        x = params["x"]
+        spread = np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+        y = (x - x.mean(axes, keepdims=True)) / spread * params["gamma"] + params["beta"]
+        return np.sum(y * np.cos(1.0 + np.arange(y.size)).reshape(y.shape)), gradients
+
+    _, found = st.value_and_grad(build(case), "loss", list(params))(params, {})
+    gradients = {name: gradient.numpy().astype(np.float64) for name, gradient in found.items()}
+    st.ad.check_grads(loss, params, {}, rtol=1e-4, atol=1e-5)
+
+
+def test_cast_carries_rows_unchanged():
+    case = next(case for case in SPARSE_CASES if case.name == "cast")
+    plain = next(case for case in SPARSE_CASES if case.name == "lookup")
+    params, inputs = sample(case)
+    through, straight = (
+        st.value_and_grad(build(c), "loss", ["table"])(params, inputs)[1]["table"]
+        .to_dense()
+        .numpy()
+        for c in (case, plain)
+    )
+    np.testing.assert_allclose(through, straight, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", SPARSE_CASES, ids=lambda case: case.name)
+def test_tables_get_row_sparse_gradients(case):
+    gradient = st.ad.gradient(build(case), "loss", list(case.params))
+    tables = [name for name in case.params if name != "weights"]
+    assert all(isinstance(gradient.structure[name], st.RowSparse) for name in tables)
+
+
+def test_every_rule_has_a_case():
+    covered = {case.rule for case in CASES}
+    assert set(DENSE) | set(ROW_SPARSE) == covered
+
+
+def test_check_grads_finds_a_wrong_rule(monkeypatch):
+    monkeypatch.setitem(DENSE, "relax.square", lambda output, call, cotangent, builder: [cotangent])
+    case = next(case for case in CASES if case.name == "square")
+    params, inputs = sample(case)
+    program = st.value_and_grad(build(case), "loss", ["x"])
+    with pytest.raises(st.errors.NumericalError, match="gradient of 'x' is wrong"):
+        st.ad.check_grads(program, params, inputs)
