@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding lookups: the Relax operators, and modules that place features in tables."""
+
+from sparsetrain.embedding.collection import EmbeddingBag as EmbeddingBag
+from sparsetrain.embedding.collection import EmbeddingBagCollection as EmbeddingBagCollection
+from sparsetrain.embedding.collection import Table as Table
+from sparsetrain.embedding.operators import embedding_bag as embedding_bag
+from sparsetrain.embedding.operators import lookup as lookup

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many features, many tables, few lookups: tables of one width are stacked in one storage.
+
+A storage is one parameter of all rows of its tables, and a table is a range of its rows. So a step
+has one lookup, one coalescing plan and one row update, not one per feature. Features may share a
+table. `locate` turns each feature's ids into rows of the storage, on the host, while the batch is
+checked; the model sees rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from tvm.relax.frontend import nn
+
+from sparsetrain.embedding.operators import embedding_bag, lookup
+from sparsetrain.errors import ConfigError
+
+Pooling = Literal["sum", "mean"] | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One embedding table.
+
+    Parameters
+    ----------
+    name : str
+        Name in parameters and checkpoints.
+    rows : int
+        V.
+    width : int
+        D.
+    """
+
+    name: str
+    rows: int
+    width: int
+
+
+class EmbeddingBag(nn.Module):
+    """One table, looked up by one id per example or pooled over a bag of ids.
+
+    Parameters
+    ----------
+    rows, width : int
+        V and D of the table.
+    pooling : {None, "sum", "mean"}
+        None: one id per result row. Otherwise as `torch.nn.EmbeddingBag` with
+        ``include_last_offset=True``.
+    features : int
+        Features whose bags follow one another in `ids`; see `embedding_bag`.
+    dtype : str
+        Dtype of the table.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        pooling: Pooling = None,
+        *,
+        features: int = 1,
+        dtype: str = "float32",
+    ) -> None:
+        self.weight = nn.Parameter((rows, width), dtype)
+        self.pooling = pooling
+        self.features = features
+
+    def forward(
+        self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None
+    ) -> nn.Tensor:
+        """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
+        if self.pooling is None:
+            result = lookup(self.weight._expr, ids._expr)
+        elif offsets is None:
+            raise ConfigError("EmbeddingBag with pooling needs offsets")
+        else:
+            result = embedding_bag(
+                self.weight._expr,
+                ids._expr,
+                offsets._expr,
+                None if weights is None else weights._expr,
+                mode=self.pooling,
+                features=self.features,
+            )
+        return nn.op.wrap_nested(result, "embedding")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a storage keeps its tables, and which rows each of its features uses.
+
+    Parameters
+    ----------
+    starts : dict of str to int
+        First row of each table.
+    features : tuple of int
+        Positions, among all features, of those whose ids belong to this storage.
+    first_rows, table_rows : (F,) int64
+        For each of those features, the first row and the number of rows of its table.
+    """
+
+    starts: dict[str, int]
+    features: tuple[int, ...]
+    first_rows: np.ndarray
+    table_rows: np.ndarray
+
+    @property
+    def index_dtype(self) -> str:
+        """int32 where every row of the storage fits, else int64."""
+        return "int32" if sum(self.table_rows) < 2**31 else "int64"
+
+
+class EmbeddingBagCollection(nn.Module):
+    """Embeddings of F features from tables that may be shared, one storage for each width.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        Unique names.
+    features : sequence of str, optional
+        For each feature, the name of its table; by default one feature per table, in order.
+    pooling : {None, "sum", "mean"}
+        None: one id per example and feature.
+    dtype : str
+        Dtype of the tables.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        features: Sequence[str] | None = None,
+        pooling: Pooling = None,
+        dtype: str = "float32",
+    ) -> None:
+        by_name = {table.name: table for table in tables}
+        if len(by_name) != len(tables):
+            raise ConfigError("EmbeddingBagCollection: table names must differ")
+        features = list(by_name) if features is None else list(features)
+        unknown = [name for name in features if name not in by_name]
+        if unknown:
+            raise ConfigError(f"EmbeddingBagCollection: no table {unknown[0]!r}: {list(by_name)}")
+        self.tables = tuple(tables)
+        self.pooling = pooling
+        self.placements = {
+            width: _place([t for t in tables if t.width == width], features, by_name)
+            for width in sorted({by_name[name].width for name in features})
+        }
+        for width, placement in self.placements.items():
+            rows = sum(t.rows for t in tables if t.width == width)
+            count = len(placement.features)
+            storage = EmbeddingBag(rows, width, pooling, features=count, dtype=dtype)
+            setattr(self, f"width{width}", storage)
+
+    def storage(self, width: int) -> EmbeddingBag:
+        """The module that holds all tables of one width."""
+        return getattr(self, f"width{width}")
+
+    def forward(self, located: Mapping[int, Sequence[nn.Tensor]]) -> dict[int, nn.Tensor]:
+        """Width -> (B, F, D) embeddings, from width -> the arrays that `locate` names."""
+        return {width: self.storage(width)(*arrays) for width, arrays in located.items()}
+
+    def slices(self) -> dict[str, tuple[int, slice]]:
+        """Table name -> (width of its storage, rows in it)."""
+        return {
+            table.name: (table.width, slice(start, start + table.rows))
+            for table in self.tables
+            if table.width in self.placements
+            for start in [self.placements[table.width].starts[table.name]]
+        }
+
+    def locate(self, ids: np.ndarray | Sequence[Any]) -> dict[int, tuple[np.ndarray, ...]]:
+        """Rows of each storage from checked ids of each feature.
+
+        Parameters
+        ----------
+        ids : (B, F) integer array, or F bags with `ids`, `offsets` and `weights`
+            Table-local ids, already checked against the rows of each table.
+
+        Returns
+        -------
+        dict
+            Width -> ``(rows (B, F),)`` without pooling, or ``(rows (N,), offsets (F * B + 1,))``
+            with ``weights (N,)`` as a third array if the bags have them.
+        """
+        find = _locate_single if self.pooling is None else _locate_bags
+        return {width: find(placement, ids) for width, placement in self.placements.items()}
+
+
+def _place(
+    tables: Sequence[Table], features: Sequence[str], by_name: Mapping[str, Table]
+) -> Placement:
+    ends = np.cumsum([table.rows for table in tables])
+    starts = {table.name: int(end) - table.rows for table, end in zip(tables, ends, strict=True)}
+    here = [position for position, name in enumerate(features) if name in starts]
+    return Placement(
+        starts,
+        tuple(here),
+        np.array([starts[features[position]] for position in here], np.int64),
+        np.array([by_name[features[position]].rows for position in here], np.int64),
+    )
+
+
+def _locate_single(placement: Placement, ids: Any) -> tuple[np.ndarray, ...]:
+    if not isinstance(ids, np.ndarray):
+        raise ConfigError("this model takes one id per feature, (B, F); the batch holds bags")
+    chosen = ids if len(placement.features) == ids.shape[1] else ids[:, placement.features]
+    dtype = placement.index_dtype
+    return (np.add(chosen, placement.first_rows, dtype=dtype, casting="unsafe"),)
+
+
+def _locate_bags(placement: Placement, bags: Any) -> tuple[np.ndarray, ...]:
+    if isinstance(bags, np.ndarray):
+        bags = [_single_ids(column) for column in bags.T]
+    chosen = [bags[position] for position in placement.features]
+    rows = [
+        np.add(bag.ids, first, dtype=placement.index_dtype, casting="unsafe")
+        for bag, first in zip(chosen, placement.first_rows, strict=True)
+    ]
+    before = np.cumsum([0, *(len(r) for r in rows)])
+    offsets = [bag.offsets[:-1] + start for bag, start in zip(chosen, before, strict=False)]
+    located = (np.concatenate(rows), np.concatenate([*offsets, before[-1:]]).astype(np.int64))
+    weights = [bag.weights for bag in chosen if bag.weights is not None]
+    if weights and len(weights) != len(chosen):
+        raise ConfigError("per-sample weights must be given for all features of a batch or none")
+    return (*located, np.concatenate(weights)) if weights else located
+
+
+@dataclass(frozen=True)
+class _single_ids:
+    """One id per bag, seen as bags."""
+
+    ids: np.ndarray
+    weights: None = None
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return np.arange(len(self.ids) + 1)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU kernels of embedding lookups, one id or a bag of ids per output row.
+
+Preconditions (checked where data enters): ids lie in [0, V), offsets rise from 0 to N. Row numbers
+become int64 before they are multiplied by a width: V * D may pass 2**31.
+
+What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
+do not depend on the number of threads. What is vectorised: the columns of a row.
+
+A bag's number is feature-major, ``bag = f * B + b``, because each feature brings its own ids and
+offsets; its result stands at ``[b, f]``, where the interaction wants it.
+"""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.sparse_tensor.kernels import column_tiles
+
+# TVMScript reads every name below as part of the kernel, so the variants are chosen by flags
+# that are Python constants when the script is parsed: no branch is left in the compiled code.
+
+
+def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
+    """``out[n] = table[ids[n]]``."""
+    tiles, lanes = column_tiles(width)
+
+    @T.prim_func(s_tir=True, private=True)
+    def lookup(table: T.handle, ids: T.handle, out: T.handle):
+        T.func_attr(SCHEDULED)
+        V, N = T.int64(), T.int64()
+        Table = T.match_buffer(table, (V, width), dtype)
+        Ids = T.match_buffer(ids, (N,), id_dtype)
+        Out = T.match_buffer(out, (N, width), dtype)
+        for n in T.parallel(N):
+            for t in T.serial(tiles):
+                for d in T.vectorized(lanes):
+                    Out[n, t * lanes + d] = Table[T.int64(Ids[n]), t * lanes + d]
+
+    return lookup
+
+
+def bag_kernel(
+    width: int, dtype: str, id_dtype: str, features: int, mean: bool, weighted: bool
+) -> PrimFunc:
+    """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0."""
+    tiles, lanes = column_tiles(width)
+
+    @T.prim_func(s_tir=True, private=True)
+    def embedding_bag(
+        table: T.handle, ids: T.handle, offsets: T.handle, weights: T.handle, out: T.handle
+    ):
+        T.func_attr(SCHEDULED)
+        V, N, W, B = T.int64(), T.int64(), T.int64(), T.int64()
+        Table = T.match_buffer(table, (V, width), dtype)
+        Ids = T.match_buffer(ids, (N,), id_dtype)
+        Offsets = T.match_buffer(offsets, (B * features + 1,), "int64")
+        Weights = T.match_buffer(weights, (W,), dtype if weighted else "int64")
+        Out = T.match_buffer(out, (B, features, width), dtype)
+        for k in T.parallel(B * features):
+            first = Offsets[k]
+            count = Offsets[k + 1] - first
+            for t in T.serial(tiles):
+                total = T.alloc_buffer((lanes,), dtype, scope="local")
+                for d in T.vectorized(lanes):
+                    total[d] = T.cast(0, dtype)
+                for n in T.serial(count):
+                    row = T.int64(Ids[first + n])
+                    for d in T.vectorized(lanes):
+                        if weighted:
+                            total[d] = total[d] + Table[row, t * lanes + d] * Weights[first + n]
+                        else:
+                            total[d] = total[d] + Table[row, t * lanes + d]
+                divisor = T.cast(T.max(count, T.int64(1)), dtype) if mean else T.cast(1, dtype)
+                for d in T.vectorized(lanes):
+                    Out[k % B, k // B, t * lanes + d] = total[d] / divisor
+
+    return embedding_bag
+
+
+def bag_source_kernel(features: int, id_dtype: str) -> PrimFunc:
+    """For each id, the row of the (B * F, D) cotangent that its bag's result has."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def bag_source(offsets: T.handle, ids: T.handle, out: T.handle):
+        T.func_attr(SCHEDULED)
+        N, K = T.int64(), T.int64()
+        Offsets = T.match_buffer(offsets, (K,), "int64")
+        T.match_buffer(ids, (N,), id_dtype)  # only its length is read
+        Out = T.match_buffer(out, (N,), "int32")
+        batch = (K - 1) // features
+        for k in T.parallel(K - 1):
+            for n in T.serial(Offsets[k + 1] - Offsets[k]):
+                Out[Offsets[k] + n] = T.int32(k % batch * features + k // batch)
+
+    return bag_source
+
+
+def bag_mean_cotangent_kernel(width: int, dtype: str, features: int) -> PrimFunc:
+    """The cotangent (B, F, D) of a mean, divided by the length of each bag."""
+    tiles, lanes = column_tiles(width)
+
+    @T.prim_func(s_tir=True, private=True)
+    def bag_mean_cotangent(cotangent: T.handle, offsets: T.handle, out: T.handle):
+        T.func_attr(SCHEDULED)
+        B = T.int64()
+        Cotangent = T.match_buffer(cotangent, (B, features, width), dtype)
+        Offsets = T.match_buffer(offsets, (B * features + 1,), "int64")
+        Out = T.match_buffer(out, (B, features, width), dtype)
+        for k in T.parallel(B * features):
+            count = T.max(Offsets[k + 1] - Offsets[k], T.int64(1))
+            for t in T.serial(tiles):
+                for d in T.vectorized(lanes):
+                    Out[k % B, k // B, t * lanes + d] = Cotangent[
+                        k % B, k // B, t * lanes + d
+                    ] / T.cast(count, dtype)
+
+    return bag_mean_cotangent
+
+
+def weighted_values_kernel(width: int, dtype: str) -> PrimFunc:
+    """For each id, its weight times the cotangent of its bag: (N, D)."""
+    tiles, lanes = column_tiles(width)
+
+    @T.prim_func(s_tir=True, private=True)
+    def weighted_values(cotangent: T.handle, source: T.handle, weights: T.handle, out: T.handle):
+        T.func_attr(SCHEDULED)
+        N, M = T.int64(), T.int64()
+        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
+        Source = T.match_buffer(source, (N,), "int32")
+        Weights = T.match_buffer(weights, (N,), dtype)
+        Out = T.match_buffer(out, (N, width), dtype)
+        for n in T.parallel(N):
+            for t in T.serial(tiles):
+                for d in T.vectorized(lanes):
+                    Out[n, t * lanes + d] = (
+                        Weights[n] * Cotangent[T.int64(Source[n]), t * lanes + d]
+                    )
+
+    return weighted_values
+
+
+def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
+    """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def weight_cotangent(
+        table: T.handle, ids: T.handle, cotangent: T.handle, source: T.handle, out: T.handle
+    ):
+        T.func_attr(SCHEDULED)
+        V, N, M = T.int64(), T.int64(), T.int64()
+        Table = T.match_buffer(table, (V, width), dtype)
+        Ids = T.match_buffer(ids, (N,), id_dtype)
+        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
+        Source = T.match_buffer(source, (N,), "int32")
+        Out = T.match_buffer(out, (N,), dtype)
+        for n in T.parallel(N):
+            Out[n] = T.cast(0, dtype)
+            for d in T.serial(width):
+                Out[n] = Out[n] + Table[T.int64(Ids[n]), d] * Cotangent[T.int64(Source[n]), d]
+
+    return weight_cotangent

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding lookups as Relax operators, and their row-sparse reverse rules.
+
+``lookup`` reads one row per id; ``embedding_bag`` sums or averages a bag of rows, as
+`torch.nn.EmbeddingBag` does. The cotangent of the table is a `RowSparse`; a bag's is not expanded:
+every id of a bag points at the bag's one value row. Per-sample weights receive a dense cotangent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.relax import op
+
+from sparsetrain.ad import defvjp, row_sparse_cotangent
+from sparsetrain.embedding import kernels
+from sparsetrain.relax_op import call_kernel, define_op
+from sparsetrain.sparse_tensor import RowSparse
+
+
+def _dtype(expr: relax.Expr) -> str:
+    return str(expr.ty.dtype)
+
+
+def _width(expr: relax.Expr) -> int:
+    return int(expr.ty.shape[-1])
+
+
+# --- One id per row of the result ---------------------------------------------------------------
+
+
+def _lookup_type(call: Any) -> relax.Type:
+    table, ids = call.args
+    return relax.TensorType((*ids.ty.shape, table.ty.shape[1]), table.ty.dtype)
+
+
+def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    table, ids = call.args
+    kernel = kernels.lookup_kernel(_width(table), _dtype(table), _dtype(ids))
+    if len(ids.ty.shape) == 1:
+        return call_kernel(builder, kernel, "lookup", [table, ids], call.ty)
+    flat = builder.emit(op.reshape(ids, [-1]))
+    out = relax.TensorType((flat.ty.shape[0], table.ty.shape[1]), table.ty.dtype)
+    rows = builder.emit(call_kernel(builder, kernel, "lookup", [table, flat], out))
+    return op.reshape(rows, call.ty.shape)
+
+
+# table (V, D), ids of any shape -> (*ids.shape, D).
+lookup = define_op("lookup", ("table", "ids"), _lookup_type, _lookup_kernel)
+
+
+def _lookup_vjp(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    table, ids = call.args
+    return [row_sparse_cotangent(table, ids, cotangent), None]
+
+
+# --- A bag of ids per row of the result ---------------------------------------------------------
+
+
+def _bag_type(call: Any) -> relax.Type:
+    table, _, offsets, _ = call.args
+    features = int(call.attrs["features"])
+    batch = (offsets.ty.shape[0] - 1) // features
+    return relax.TensorType((batch, features, table.ty.shape[1]), table.ty.dtype)
+
+
+def _bag_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    table, ids, *_ = call.args
+    kernel = kernels.bag_kernel(
+        _width(table),
+        _dtype(table),
+        _dtype(ids),
+        int(call.attrs["features"]),
+        bool(call.attrs["mean"]),
+        bool(call.attrs["weighted"]),
+    )
+    return call_kernel(builder, kernel, "embedding_bag", list(call.args), call.ty)
+
+
+_bag = define_op("embedding_bag", ("table", "ids", "offsets", "weights"), _bag_type, _bag_kernel)
+
+
+def embedding_bag(
+    table: relax.Expr,
+    ids: relax.Expr,
+    offsets: relax.Expr,
+    weights: relax.Expr | None = None,
+    *,
+    mode: str = "sum",
+    features: int = 1,
+) -> relax.Expr:
+    """Sum or mean of the table rows of each bag; an empty bag gives zeros.
+
+    Parameters
+    ----------
+    table : (V, D) float
+        Embedding parameter.
+    ids : (N,) int32 or int64
+        All bags' ids, one bag after another, feature by feature.
+    offsets : (F * B + 1,) int64
+        Where each bag begins in `ids`; the last entry is N.
+    weights : (N,) float, optional
+        Per-sample weights; only with ``mode="sum"``, as in PyTorch.
+    mode : {"sum", "mean"}
+        How a bag is pooled.
+    features : int
+        F, how many features' bags follow one another.
+
+    Returns
+    -------
+    (B, F, D) float
+    """
+    if mode not in ("sum", "mean") or (mode == "mean" and weights is not None):
+        raise ValueError("embedding_bag: mode is 'sum', or 'mean' without weights")
+    return _bag(
+        table,
+        ids,
+        offsets,
+        offsets if weights is None else weights,
+        features=features,
+        mean=int(mode == "mean"),
+        weighted=int(weights is not None),
+    )
+
+
+def _call_op(name: str, arguments: tuple[str, ...], infer: Any, kernel: Any) -> Any:
+    """Define an operator whose kernel depends on its call alone."""
+
+    def legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+        return call_kernel(builder, kernel(call), name, list(call.args), call.ty)
+
+    return define_op(name, arguments, infer, legalize)
+
+
+def _vector(length_of: int, dtype_of: int | str) -> Any:
+    def infer(call: Any) -> relax.Type:
+        dtype = dtype_of if isinstance(dtype_of, str) else call.args[dtype_of].ty.dtype
+        return relax.TensorType((call.args[length_of].ty.shape[0],), dtype)
+
+    return infer
+
+
+_bag_source = _call_op(
+    "bag_source",
+    ("offsets", "ids"),
+    _vector(1, "int32"),
+    lambda call: kernels.bag_source_kernel(int(call.attrs["features"]), _dtype(call.args[1])),
+)
+_bag_mean_cotangent = _call_op(
+    "bag_mean_cotangent",
+    ("cotangent", "offsets"),
+    lambda call: call.args[0].ty,
+    lambda call: kernels.bag_mean_cotangent_kernel(
+        _width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1])
+    ),
+)
+_weighted_values = _call_op(
+    "weighted_values",
+    ("cotangent", "source", "weights"),
+    lambda call: relax.TensorType(
+        (call.args[1].ty.shape[0], call.args[0].ty.shape[1]), call.args[0].ty.dtype
+    ),
+    lambda call: kernels.weighted_values_kernel(_width(call.args[0]), _dtype(call.args[0])),
+)
+_weight_cotangent = _call_op(
+    "weight_cotangent",
+    ("table", "ids", "cotangent", "source"),
+    _vector(1, 0),
+    lambda call: kernels.weight_cotangent_kernel(
+        _width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1])
+    ),
+)
+
+
+def _bag_vjp(
+    output: relax.Var, call: Any, cotangent: relax.Expr, builder: relax.BlockBuilder
+) -> list:
+    """Forward Form: ``y[bag] = sum of w[n] table[ids[n]]`` over the bag, or its mean.
+
+    Backward: ``RowSparse(ids, cotangent, source=bag of n)``; divided by the bag's length for a
+    mean; with weights, one value row ``w[n] cotangent[bag of n]`` per id, and for the weights
+    ``table[ids[n]] . cotangent[bag of n]``.
+    """
+    table, ids, offsets, weights = call.args
+    features = int(call.attrs["features"])
+    if call.attrs["mean"]:
+        cotangent = builder.emit(_bag_mean_cotangent(cotangent, offsets))
+    source = builder.emit(_bag_source(offsets, ids, features=features))
+    values = builder.emit(op.reshape(cotangent, [-1, _width(table)]))  # (B * F, D)
+    rows = int(table.ty.shape[0])
+    if not call.attrs["weighted"]:
+        return [RowSparse(ids, values, rows, source), None, None, None]
+    weighted = builder.emit(_weighted_values(values, source, weights))  # (N, D)
+    return [
+        RowSparse(ids, weighted, rows),
+        None,
+        None,
+        _weight_cotangent(table, ids, values, source),
+    ]
+
+
+defvjp("relax.sparsetrain.lookup", _lookup_vjp)
+defvjp("relax.sparsetrain.embedding_bag", _bag_vjp)

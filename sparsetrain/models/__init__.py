@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models as library classes: `DLRM`, and what it is made of."""
+
+from sparsetrain.models.dlrm import DLRM as DLRM
+from sparsetrain.models.interaction import dot_interaction as dot_interaction
+from sparsetrain.models.mlp import MLP as MLP
+
+# Kind, as written in a saved run -> class. Loading constructs nothing else.
+MODELS = {DLRM.kind: DLRM}

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLRM: dense features through a bottom MLP, ids through embeddings, their pairs through a top MLP.
+
+Naumov et al. 2019, https://arxiv.org/abs/1906.00091. The model is ordinary `tvm.relax.frontend.nn`
+with two operators of this package: the embedding lookup and the dot interaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.relax.frontend import nn
+
+from sparsetrain import runtime
+from sparsetrain.ad import bce_with_logits
+from sparsetrain.embedding import EmbeddingBagCollection, Table
+from sparsetrain.embedding.collection import Pooling
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.initialize import fill_normal_, fill_uniform_
+from sparsetrain.models.interaction import dot_interaction, output_width
+from sparsetrain.models.mlp import MLP
+
+
+class DLRM(nn.Module):
+    """The deep learning recommendation model.
+
+    Parameters
+    ----------
+    rows : sequence of F int
+        Rows of each feature's table.
+    dim : int
+        D, width of all tables.
+    bottom : sequence of int
+        Hidden widths of the bottom MLP; its input (`num_dense`) and its output (`dim`) are added.
+    top : sequence of int
+        Hidden widths of the top MLP; its input and its single output are added.
+    num_dense : int
+        Dense features of an example.
+    pooling : {None, "sum", "mean"}
+        None: one id per feature. Otherwise bags of ids, given as `sparsetrain.data.Ragged`.
+    weighted : bool
+        Bags have per-sample weights; only with ``pooling="sum"``.
+    names : sequence of F str, optional
+        Names of the features and their tables; ``C1``, ``C2``, ... by default.
+    """
+
+    kind = "dlrm"
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        dim: int = 16,
+        bottom: Sequence[int] = (64,),
+        top: Sequence[int] = (64,),
+        num_dense: int = 13,
+        pooling: Pooling = None,
+        weighted: bool = False,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
+        self._config: dict[str, Any] = {
+            "rows": [int(n) for n in rows],
+            "dim": int(dim),
+            "bottom": [int(n) for n in bottom],
+            "top": [int(n) for n in top],
+            "num_dense": int(num_dense),
+            "pooling": pooling,
+            "weighted": bool(weighted),
+            "names": names,
+        }
+        _check_config(self._config)
+        tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
+        self.bottom = MLP([num_dense, *bottom, dim], last_relu=True)
+        self.embeddings = EmbeddingBagCollection(tables, pooling=pooling)
+        self.top = MLP([output_width(len(rows), dim), *top, 1], last_relu=False)
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments, as plain values."""
+        return dict(self._config)
+
+    def logits(
+        self,
+        dense: nn.Tensor,
+        rows: nn.Tensor,
+        offsets: nn.Tensor | None = None,
+        weights: nn.Tensor | None = None,
+    ) -> nn.Tensor:
+        """(B, num_dense) floats and located ids -> (B, 1) logits."""
+        located = [a for a in (rows, offsets, weights) if a is not None]
+        x = self.bottom(dense)  # (B, D)
+        e = self.embeddings({self._config["dim"]: located})[self._config["dim"]]  # (B, F, D)
+        return self.top(dot_interaction(x, e))  # (B, 1)
+
+    def loss(
+        self,
+        labels: nn.Tensor,
+        dense: nn.Tensor,
+        rows: nn.Tensor,
+        offsets: nn.Tensor | None = None,
+        weights: nn.Tensor | None = None,
+    ) -> nn.Tensor:
+        """Mean binary cross-entropy of the batch, a () tensor."""
+        logits = self.logits(dense, rows, offsets, weights)  # (B, 1)
+        targets = nn.op.reshape(labels, logits.shape)
+        each = nn.op.wrap_nested(bce_with_logits(logits._expr, targets._expr), "bce")
+        return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
+
+    def export(self) -> tvm.IRModule:
+        """A Relax module with the functions ``loss`` and ``logits`` and a symbolic batch size."""
+        index_dtype = self.embeddings.placements[self._config["dim"]].index_dtype
+        inputs = {"dense": nn.spec.Tensor(["B", self._config["num_dense"]], "float32")}
+        if self._config["pooling"] is None:
+            inputs["rows"] = nn.spec.Tensor(["B", len(self._config["rows"])], index_dtype)
+        else:
+            inputs["rows"] = nn.spec.Tensor(["N"], index_dtype)
+            inputs["offsets"] = nn.spec.Tensor(["bags_plus_1"], "int64")
+        if self._config["weighted"]:
+            inputs["weights"] = nn.spec.Tensor(["N"], "float32")
+        labels = nn.spec.Tensor(["B"], "float32")
+        module, _ = self.export_tvm({"loss": {"labels": labels, **inputs}, "logits": dict(inputs)})
+        return module
+
+    def inputs(self, batch: Any) -> dict[str, np.ndarray]:
+        """Check a batch against this model and turn it into the arguments of its functions.
+
+        Raises
+        ------
+        DataError
+            If an id is outside its table, or the numbers of features differ.
+        """
+        batch.check_rows(self._config["rows"], self._config["names"])
+        _check_width(batch.dense, self._config["num_dense"])
+        located = self.embeddings.locate(batch.ids)[self._config["dim"]]
+        wanted = 3 if self._config["weighted"] else 2 if self._config["pooling"] else 1
+        if len(located) != wanted:
+            given = "has" if len(located) > wanted else "lacks"
+            raise ConfigError(
+                f"the batch {given} per-sample weights, but the model's weighted is "
+                f"{self._config['weighted']}"
+            )
+        names = ("rows", "offsets", "weights")
+        arrays = {"dense": batch.dense, **dict(zip(names, located, strict=False))}
+        return arrays if batch.labels is None else {**arrays, "labels": batch.labels}
+
+    def initialize(self, seed: int) -> dict[str, runtime.NDArray]:
+        """Fresh parameters by name.
+
+        Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
+        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code.
+
+        Raises
+        ------
+        ResourceError
+            If there is no memory for a parameter.
+        """
+        return {name: self._initial(name, param, seed) for name, param in self.named_parameters()}
+
+    def _initial(self, name: str, param: nn.Parameter, seed: int) -> runtime.NDArray:
+        shape = tuple(int(extent) for extent in param.shape)
+        tensor = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
+        view = runtime.as_numpy(tensor, writable=True)
+        if name.startswith("embeddings."):
+            for table, rows in self.tables()[name].items():
+                part = view[rows]
+                fill_uniform_(part, float(np.sqrt(1 / len(part))), seed, f"embeddings.{table}")
+        else:
+            fill_normal_(
+                view, float(np.sqrt((2 if len(shape) > 1 else 1) / sum(shape))), seed, name
+            )
+        return tensor
+
+    def tables(self) -> Mapping[str, dict[str, slice]]:
+        """Parameter name of each storage -> the rows of each table in it."""
+        width = self._config["dim"]
+        slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
+        return {f"embeddings.width{width}.weight": slices}
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
+        """Names as in the exported functions, and the parameters."""
+        return super().named_parameters(prefix)
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    for name in ("rows", "bottom", "top"):
+        if any(value < 1 for value in config[name]):
+            raise ConfigError(f"DLRM: every number in {name} must be 1 or more: {config[name]}")
+    if not config["rows"] or config["dim"] < 1 or config["num_dense"] < 1:
+        raise ConfigError("DLRM: it takes at least one table, one dense feature and dim 1")
+    if config["pooling"] not in (None, "sum", "mean"):
+        raise ConfigError(f"DLRM: pooling is None, 'sum' or 'mean', not {config['pooling']!r}")
+    if config["weighted"] and config["pooling"] != "sum":
+        raise ConfigError("DLRM: weighted bags need pooling='sum'")
+    if len(config["names"]) != len(config["rows"]):
+        raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
+
+
+def _check_width(dense: np.ndarray, num_dense: int) -> None:
+    if dense.shape[1] != num_dense:
+        raise ConfigError(f"the batch has {dense.shape[1]} dense features, the model {num_dense}")

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stack of linear layers with ReLU between them, the dense part of every model here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm.relax.frontend import nn
+
+
+class MLP(nn.Module):
+    """Linear layers of the given widths.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Input width, then the width of each layer's result.
+    last_relu : bool
+        Apply ReLU after the last layer too.
+    dtype : str
+        Dtype of weights and biases.
+    """
+
+    def __init__(self, widths: Sequence[int], *, last_relu: bool, dtype: str = "float32") -> None:
+        pairs = zip(widths[:-1], widths[1:], strict=True)
+        self.layers = nn.ModuleList([nn.Linear(a, b, dtype=dtype) for a, b in pairs])
+        self.last_relu = last_relu
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, widths[0]) -> (B, widths[-1])."""
+        for position, layer in enumerate(self.layers, 1):
+            x = layer(x)
+            if self.last_relu or position < len(self.layers):
+                x = nn.op.relu(x)
+        return x

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adagrad: each element's rate falls with the squares it has seen.
+
+``s <- s + g^2``, then ``w <- w - lr g / (sqrt(s) + eps)``; epsilon outside the root, as in PyTorch.
+A row that is not touched has g = 0 and does not move, so row updates equal dense ones exactly.
+"""
+
+from sparsetrain.optim.formula import Formula, Slot, sqrt
+from sparsetrain.optim.optimizer import Optimizer
+
+
+def _step(w, g, slots, h):
+    (total,) = slots
+    total = total + g * g
+    return w - h.lr * g / (sqrt(total) + h.eps), (total,)
+
+
+def adagrad(lr: float, *, eps: float = 1e-10, initial: float = 0.0) -> Optimizer:
+    """Adagrad, one accumulator per element.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate.
+    eps : float
+        Added to the root of the accumulator.
+    initial : float
+        The accumulator before the first step.
+
+    References
+    ----------
+    Duchi, Hazan, Singer 2011, https://jmlr.org/papers/v12/duchi11a.html
+    """
+    return Optimizer(
+        Formula("adagrad", _step, (Slot("sum", "element", initial),)), {"lr": lr, "eps": eps}
+    )

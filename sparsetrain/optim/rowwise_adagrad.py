@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Row-wise Adagrad: one accumulator per row, so a table's state is V numbers instead of V x D.
+
+``s <- s + mean over the row of g^2``, then ``w <- w - lr g / (sqrt(s) + eps)``. A vector
+parameter (a bias) has rows of one element, which is ordinary Adagrad.
+"""
+
+from sparsetrain.optim.formula import Formula, Slot, sqrt
+from sparsetrain.optim.optimizer import Optimizer
+
+
+def _square(g):
+    return g * g
+
+
+def _step(w, g, slots, h):
+    (total,) = slots
+    total = total + h.row_mean
+    return w - h.lr * g / (sqrt(total) + h.eps), (total,)
+
+
+def rowwise_adagrad(lr: float, *, eps: float = 1e-8, initial: float = 0.0) -> Optimizer:
+    """Adagrad with one accumulator per row of a matrix or table.
+
+    Parameters
+    ----------
+    lr : float
+        Learning rate.
+    eps : float
+        Added to the root of the accumulator.
+    initial : float
+        The accumulator before the first step.
+
+    References
+    ----------
+    Naumov et al. 2019, https://arxiv.org/abs/1906.00091; the form of FBGEMM's
+    ``EXACT_ROWWISE_ADAGRAD``.
+    """
+    slots = (Slot("sum", "row", initial),)
+    formula = Formula("rowwise_adagrad", _step, slots, row_mean=_square)
+    return Optimizer(formula, {"lr": lr, "eps": eps})
