@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Batch`: the one value that goes from data to model, and the gate that makes it safe.
+
+Compiled kernels check neither alignment nor bounds, so everything is checked here, once: types,
+shapes, finiteness, labels, signs. What passes is owned by the batch, native, C-contiguous and
+read-only. Cost: one copy of the arrays and a few passes over them, under 0.1 ms for 2048 rows of
+13 + 26 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsetrain.errors import DataError
+
+from .convert import Array, frozen, negative_at, to_dense, to_ids, to_labels
+from .ragged import Ragged, checked
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Batch:
+    """Rows of one step: dense features, categorical ids and, unless only predicting, labels.
+
+    The arguments are copied: changing them afterwards does not change the batch.
+
+    Parameters
+    ----------
+    dense : array-like (B, F_dense), real numbers
+        Kept as float32.
+    ids : array-like (B, F) of integers, or a sequence of F `Ragged` of B bags each
+        Kept as int64, or as a tuple of `Ragged`.
+    labels : array-like (B,) of 0 and 1, optional
+        Kept as float32.
+
+    Raises
+    ------
+    DataError
+        If a shape, type or value breaks this; it names the row and the feature.
+
+    Examples
+    --------
+    >>> Batch(dense=[[0.5]], ids=[[3, 1]], labels=[1])
+    <Batch: rows=1, dense=1, features=2, labels=yes>
+    """
+
+    dense: Array
+    ids: Array | tuple[Ragged, ...]
+    labels: Array | None
+
+    def __init__(
+        self,
+        dense: npt.ArrayLike,
+        ids: npt.ArrayLike | Sequence[Ragged],
+        labels: npt.ArrayLike | None = None,
+    ) -> None:
+        owned = to_dense(dense)
+        if not len(owned):
+            raise DataError("a batch needs at least one row, dense has none")
+        self._set(
+            owned,
+            _checked_ids(ids, len(owned)),
+            None if labels is None else to_labels(labels, len(owned)),
+        )
+
+    def _set(self, dense: Array, ids: Array | tuple[Ragged, ...], labels: Array | None) -> None:
+        for name, value in (("dense", dense), ("ids", ids), ("labels", labels)):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def _trusted(cls, dense: Array, ids: Array, labels: Array | None) -> Batch:
+        """Wrap arrays of our own loader: of the right types, C-contiguous, checked, not shared."""
+        batch = object.__new__(cls)
+        batch._set(frozen(dense), frozen(ids), None if labels is None else frozen(labels))
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.dense)
+
+    def __repr__(self) -> str:
+        labels = "no" if self.labels is None else "yes"
+        return (
+            f"<Batch: rows={len(self)}, dense={self.dense.shape[1]}, "
+            f"features={self.num_features}, labels={labels}>"
+        )
+
+    @property
+    def num_features(self) -> int:
+        """Categorical features, F."""
+        return len(self.ids) if isinstance(self.ids, tuple) else int(self.ids.shape[1])
+
+    def check_rows(self, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
+        """Check every id against the table it will look up.
+
+        Parameters
+        ----------
+        rows : sequence of F int
+            Rows of each feature's table.
+        names : sequence of F str, optional
+            What to call the features in a message; their numbers otherwise.
+
+        Raises
+        ------
+        DataError
+            If the batch has another number of features, or an id is not below its table's rows.
+        """
+        if len(rows) != self.num_features:
+            raise DataError(
+                f"the batch has {self.num_features} categorical features, the model {len(rows)}"
+            )
+        ids = self.ids
+        fault = _first_ragged(ids, rows) if isinstance(ids, tuple) else _first_outside(ids, rows)
+        if fault is None:
+            return
+        row, feature, id_ = fault
+        raise DataError(
+            f"row {row}, feature {names[feature] if names else feature}: id {id_} is outside its "
+            f"table of {rows[feature]} rows; use the encoder of the model, or a larger table"
+        )
+
+
+def _checked_ids(ids: object, num_rows: int) -> Array | tuple[Ragged, ...]:
+    if isinstance(ids, Ragged):
+        raise DataError("ids is one Ragged; give a sequence of them, one for each feature")
+    if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
+        if not all(isinstance(item, Ragged) for item in ids):
+            raise DataError("ids mixes Ragged with something else; give a Ragged for each feature")
+        return tuple(checked(bags, feature, num_rows) for feature, bags in enumerate(ids))
+    array = to_ids(ids, "ids", 2)
+    if len(array) != num_rows:
+        raise DataError(f"ids have {len(array)} rows, dense has {num_rows}")
+    where = negative_at(array)
+    if where is not None:
+        shown = np.asarray(ids)[where]
+        raise DataError(f"ids: row {where[0]}, feature {where[1]}: id {shown} is not in 0..2**63-1")
+    return array
+
+
+def _first_outside(ids: Array, rows: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return (row, feature, id) of the first id of a (B, F) array that no table row answers to."""
+    limits = np.asarray(rows, dtype=np.int64)
+    if (ids.max(axis=0) < limits).all():
+        return None
+    row, feature = (int(i) for i in np.argwhere(ids >= limits)[0])
+    return row, feature, int(ids[row, feature])
+
+
+def _first_ragged(ids: tuple[Ragged, ...], rows: Sequence[int]) -> tuple[int, int, int] | None:
+    for feature, (bags, limit) in enumerate(zip(ids, rows, strict=True)):
+        if len(bags.ids) and bags.ids.max() >= limit:
+            position = int(np.argmax(bags.ids >= limit))
+            return bags.row_of(position), feature, int(bags.ids[position])
+    return None

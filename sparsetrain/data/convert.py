@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate for arrays a user hands over: whatever NumPy can read becomes a checked, native array.
+
+Every function copies, so the result never shares memory with its argument, and marks the copy
+read-only. Cost: one copy and one or two passes over it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.errors import DataError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_NUMBERS = (
+    "biufO"  # dtype kinds that may hold real numbers; object columns come from pandas and lists
+)
+_INTEGERS = "iu"
+
+
+def as_array(value: object, what: str) -> Array:
+    """Return `value` as an array, or raise `DataError` saying that `what` is none."""
+    if np.ma.is_masked(value):
+        raise DataError(f"{what} is a masked array with masked entries; fill them first")
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what} cannot be read as an array: {_one_line(error)}") from None
+
+
+def frozen(array: Array) -> Array:
+    """Return `array`, marked read-only."""
+    array.flags.writeable = False
+    return array
+
+
+def _one_line(error: Exception) -> str:
+    return str(error).split("\n")[0].rstrip(".")
+
+
+def _float32(array: Array, what: str) -> Array:
+    """Copy to float32; what does not fit becomes inf, which the callers look for."""
+    if array.dtype.kind not in _NUMBERS:
+        raise DataError(f"{what} has dtype {array.dtype}; give real numbers")
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(array, dtype=np.float32, order="C", copy=True)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what} holds something that is no number: {_one_line(error)}") from None
+
+
+def to_dense(value: object) -> Array:
+    """Return dense features as (B, F_dense) float32, all finite."""
+    array = as_array(value, "dense")
+    if array.ndim != 2:
+        raise DataError(f"dense must be (rows, columns), its shape is {array.shape}")
+    dense = _float32(array, "dense")
+    if not np.isfinite(dense).all():
+        row, column = np.argwhere(~np.isfinite(dense))[0]
+        raise DataError(
+            f"dense: row {row}, column {column}: {array[row, column]} is not finite in float32; "
+            "fill or drop it before making a batch"
+        )
+    return frozen(dense)
+
+
+def to_labels(value: object, num_rows: int) -> Array:
+    """Return labels as (B,) float32, each 0 or 1."""
+    array = as_array(value, "labels")
+    if array.shape != (num_rows,):
+        raise DataError(
+            f"labels must be ({num_rows},) as dense has it, their shape is {array.shape}"
+        )
+    labels = _float32(array, "labels")
+    bad = (labels != 0) & (labels != 1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(f"labels: row {row}: {label_fault(labels[row], array[row])}")
+    return frozen(labels)
+
+
+def label_fault(number: float, shown: object) -> str:
+    """Say what is wrong with a label that is neither 0 nor 1."""
+    if np.isnan(number):
+        return "the label is null; drop the row or give it 0 or 1"
+    return f"the label is {shown}; it must be 0 or 1"
+
+
+def to_ids(value: object, what: str, ndim: int) -> Array:
+    """Return integer ids as int64; their sign is for the caller to check with `negative_at`."""
+    array = as_array(value, what)
+    if array.ndim != ndim:
+        shape = "(rows, features)" if ndim == 2 else "one-dimensional"
+        raise DataError(f"{what} must be {shape}, their shape is {array.shape}")
+    if array.dtype.kind not in _INTEGERS and array.size:
+        raise DataError(f"{what} have dtype {array.dtype}; give integers")
+    return frozen(np.array(array, dtype=np.int64, order="C", copy=True))
+
+
+def negative_at(ids: Array) -> tuple[int, ...] | None:
+    """Return the index of the first negative id, or None; a uint64 beyond int64 counts as one."""
+    if not ids.size or ids.min() >= 0:
+        return None
+    return tuple(int(i) for i in np.argwhere(ids < 0)[0])
+
+
+def to_weights(value: object, what: str, count: int) -> Array:
+    """Return per-sample weights as (N,) float32, all finite."""
+    array = as_array(value, what)
+    if array.shape != (count,):
+        raise DataError(f"{what} must be ({count},), one for each id, their shape is {array.shape}")
+    weights = _float32(array, what)
+    if not np.isfinite(weights).all():
+        entry = int(np.argmin(np.isfinite(weights)))
+        raise DataError(f"{what}: entry {entry} is not finite")
+    return frozen(weights)

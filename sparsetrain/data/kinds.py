@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a column holds, as far as an encoding cares: the table from Arrow types to four kinds.
+
+Every place that depends on a column's type asks here, so that a type is accepted or refused in all
+of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
+
+# Binary columns are text whose writer left the annotation out, as older Spark and Hive do.
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pt.is_integer, INTEGER),
+    (pt.is_boolean, INTEGER),
+    (pt.is_floating, FLOAT),
+    (pt.is_string, TEXT),
+    (pt.is_large_string, TEXT),
+    (pt.is_string_view, TEXT),
+    (pt.is_binary, TEXT),
+    (pt.is_large_binary, TEXT),
+    (pt.is_binary_view, TEXT),
+    (pt.is_null, EMPTY),
+)
+
+
+def kind_of(type_: pa.DataType) -> str | None:
+    """Return the kind of an Arrow type, a dictionary's being its values'; None if not usable."""
+    if pt.is_dictionary(type_):
+        type_ = type_.value_type
+    return next((kind for test, kind in _KINDS if test(type_)), None)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which columns of a table are label, dense features and categories, found by name alone.
+
+Order and extra columns do not matter. A file is *already encoded* when all its dense columns are
+floats and all its categories integers; anything else is raw. That rule reads types, never values,
+so two files of one schema are never understood differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from sparsetrain.errors import ConfigError
+
+from .kinds import EMPTY, FLOAT, INTEGER, TEXT, kind_of
+from .place import Place
+
+RAW, ENCODED, AUTO = "raw", "encoded", "auto"
+
+
+class Family(NamedTuple):
+    """One way to number columns: a prefix, its first number and who names them so."""
+
+    prefix: str
+    first: int
+    title: str
+
+    def name(self, index: int) -> str:
+        """Return the name of the column at `index`, counted from 0."""
+        return f"{self.prefix}{self.first + index}"
+
+    def count(self, names: Sequence[str]) -> int:
+        """Return how many columns `names` must have to reach the highest numbered one there."""
+        pattern = re.compile(re.escape(self.prefix) + r"(0|[1-9]\d{0,3})")
+        numbers = [int(hit[1]) for name in names if (hit := pattern.fullmatch(name))]
+        return max(0, max(numbers, default=self.first - 1) - self.first + 1)
+
+
+DENSE = (Family("I", 1, "Criteo"), Family("int_", 0, "torchrec"))
+CATEGORIES = (Family("C", 1, "Criteo"), Family("cat_", 0, "torchrec"))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one schema and what they are.
+
+    Attributes
+    ----------
+    dense, categories : tuple of str
+        Names in the order of their numbers, whatever their order in the file.
+    label : str or None
+        None when no label was asked for.
+    encoded : bool
+        Whether the values go to the model as they are.
+    layout : str
+        One line for people.
+    """
+
+    dense: tuple[str, ...]
+    categories: tuple[str, ...]
+    label: str | None
+    encoded: bool
+    layout: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every column to be read."""
+        return (*((self.label,) if self.label else ()), *self.dense, *self.categories)
+
+
+def find_columns(
+    schema: pa.Schema,
+    where: str = "data",
+    *,
+    label: bool = True,
+    num_dense: int | None = None,
+    num_categories: int | None = None,
+    treat_as: str = AUTO,
+) -> Columns:
+    """Find the columns of a schema by name.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    where : str
+        What to call the data in a message, such as its file.
+    label : bool
+        Whether a label column must be there; otherwise it is not looked for.
+    num_dense, num_categories : int, optional
+        How many there must be; by default as many as the highest number in a name says.
+    treat_as : {"auto", "raw", "encoded"}
+        Overrides the rule that recognises already encoded data.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    DataError
+        If a column is missing, there twice or of a type that cannot be used.
+    ConfigError
+        If `treat_as` is something else.
+    """
+    check_treat_as(treat_as)
+    place = Place(where)
+    dense = _numbered(schema.names, DENSE, num_dense, "dense", place)
+    categories = _numbered(schema.names, CATEGORIES, num_categories, "category", place)
+    label_name = _label(schema.names, place) if label else None
+    kinds = {name: _kind(schema, name, place) for name in (*dense, *categories)}
+    if label_name:
+        _kind(schema, label_name, place)
+    encoded = _is_encoded(dense, categories, kinds, treat_as, place)
+    title = next(f.title for f in CATEGORIES if f.name(0) == categories[0])
+    layout = _describe(title, dense, categories, kinds, encoded) + (
+        f", label in {label_name}" if label_name else ""
+    )
+    return Columns(dense, categories, label_name, encoded, layout)
+
+
+def check_treat_as(treat_as: str) -> None:
+    """Raise `ConfigError` unless `treat_as` is one of the three words."""
+    if treat_as not in (AUTO, RAW, ENCODED):
+        raise ConfigError(f"treat_as is {treat_as!r}; it must be 'auto', 'raw' or 'encoded'")
+
+
+def relevant(names: Sequence[str]) -> list[str]:
+    """Return the names that could be a label, a dense or a category column."""
+    pattern = re.compile("|".join(f"{f.prefix}\\d+" for f in (*DENSE, *CATEGORIES)))
+    return [name for name in names if pattern.fullmatch(name) or name.lower() == "label"]
+
+
+def _numbered(
+    names: Sequence[str], families: Sequence[Family], wanted: int | None, what: str, place: Place
+) -> tuple[str, ...]:
+    """Return the columns of the best represented family, in order and without a gap."""
+    counts = [
+        sum(name in names for name in _all(family, family.count(names))) for family in families
+    ]
+    family = families[counts.index(max(counts))]
+    if counts.count(max(counts)) > 1 and max(counts):
+        both = " and ".join(f.name(0) for f in families)
+        raise place.error(f"{what} columns are there under two names, {both}; drop one set")
+    found = _all(family, wanted or max(family.count(names), 1))
+    for name in found:
+        _check_once(names, name, what, place)
+    return found
+
+
+def _all(family: Family, count: int) -> tuple[str, ...]:
+    return tuple(family.name(index) for index in range(count))
+
+
+def _check_once(names: Sequence[str], name: str, what: str, place: Place) -> None:
+    if names.count(name) > 1:
+        raise place.of(name).error("the column is there twice; drop one")
+    if name not in names:
+        raise place.of(name).error(f"the {what} column is missing; {_hint(name, names)}")
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    """Say which name was probably meant: the same in another case, or the most similar one."""
+
+    def likeness(other: str) -> tuple[float, bool]:
+        same = other.lower() == name.lower()
+        return same or SequenceMatcher(None, name, other).ratio(), other[:1] == name[:1]
+
+    near = max(names, key=likeness, default="")
+    return (
+        f"the nearest name there is {near}"
+        if likeness(near)[0] >= 0.5
+        else f"there are {_few(names)}"
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") if names else "no columns"
+
+
+def _label(names: Sequence[str], place: Place) -> str:
+    found = [name for name in names if name.lower() == "label"]
+    if len(found) > 1:
+        raise place.error(f"{len(found)} label columns, {' and '.join(found)}; drop all but one")
+    if not found:
+        _check_once(names, "label", "label", place)
+    return found[0]
+
+
+def _kind(schema: pa.Schema, name: str, place: Place) -> str:
+    kind = kind_of(schema.field(name).type)
+    if kind is None:
+        raise place.of(name).error(
+            f"type {schema.field(name).type} cannot be used; store integers, floats or text"
+        )
+    return kind
+
+
+def _is_encoded(
+    dense: Sequence[str],
+    categories: Sequence[str],
+    kinds: dict[str, str],
+    treat_as: str,
+    place: Place,
+) -> bool:
+    if treat_as == RAW:
+        return False
+    odd = [name for name in categories if kinds[name] != INTEGER]
+    if treat_as == ENCODED and odd:
+        raise place.of(odd[0]).error(
+            f"already encoded ids must be integers, this column holds {kinds[odd[0]]}"
+        )
+    return treat_as == ENCODED or (not odd and all(kinds[name] == FLOAT for name in dense))
+
+
+def _describe(
+    title: str,
+    dense: Sequence[str],
+    categories: Sequence[str],
+    kinds: dict[str, str],
+    encoded: bool,
+) -> str:
+    left = f"{len(dense)} dense {_span(dense)}"
+    if encoded:
+        ids = f"{len(categories)} ids {_span(categories)}"
+        return f"already encoded, {title} names: {left} and {ids}, used as they are"
+    right = f"{len(categories)} categories {_span(categories)} as {_kinds(categories, kinds)}"
+    return f"raw, {title} names: {left} as {_kinds(dense, kinds)}, {right}"
+
+
+def _kinds(names: Sequence[str], kinds: dict[str, str]) -> str:
+    seen = {kinds[name] for name in names}
+    return " and ".join(kind for kind in (INTEGER, FLOAT, TEXT, EMPTY) if kind in seen)
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Criteo-shaped rows of any number, from a seed, with labels drawn from known probabilities.
+
+A chunk depends on the seed, its number and its size alone, so chunks can be made in any order and
+by any process. A seed fixes the whole world (which ids exist, what they weigh), so a training and
+a test set are two ranges of chunks of one generator. Figures can differ in the last digit between
+processors, since NumPy's logarithm and power do.
+"""
+
+import math
+from operator import index
+from os import PathLike
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.synthetic import figures
+from sparsetrain.data.synthetic.calibration import calibrate
+from sparsetrain.data.synthetic.ceiling import Truth, sigmoid
+from sparsetrain.data.synthetic.effects import Effects
+from sparsetrain.data.synthetic.hex_text import hex_column
+from sparsetrain.data.synthetic.sample import Sample, Sampler
+from sparsetrain.data.synthetic.streams import CHUNK, PILOT, WORLD, Stream
+from sparsetrain.data.synthetic.writing import SCHEMA, write_chunks
+from sparsetrain.errors import ConfigError
+
+_PILOT_ROWS = 1 << 17
+_MAX_ROWS = 1 << 24  # a chunk's text offsets are int32, and a chunk is held in memory
+
+
+class SyntheticCriteo:
+    """Make rows with the columns, gaps and frequencies of Criteo's, and a known ceiling.
+
+    Parameters
+    ----------
+    seed : int
+        Not negative.
+    click_rate : float
+        Mean probability of a click, between 0.01 and 0.99.
+    bayes_auc : float
+        AUC of the true probabilities, between 0.55 and 0.99; no model can beat it.
+    max_cardinality : int, optional
+        At most this many distinct ids per column, 2 or more. By default as many as Criteo has, up
+        to ten million.
+
+    Raises
+    ------
+    ConfigError
+        If an argument does not fit.
+
+    Notes
+    -----
+    The click rate and the ceiling are met on pilot rows; on others they vary by about 0.002. The
+    truth of the rows in hand comes from `chunk_with_truth` and `write`.
+
+    Examples
+    --------
+    >>> rows = SyntheticCriteo(seed=7)
+    >>> rows.chunk(0, rows=1000).num_rows
+    1000
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        click_rate: float = 0.256,
+        bayes_auc: float = 0.80,
+        max_cardinality: int | None = None,
+    ) -> None:
+        self.seed = _whole("seed", seed, 0)
+        self.click_rate = _between("click_rate", click_rate, 0.01, 0.99)
+        self.bayes_auc = _between("bayes_auc", bayes_auc, 0.55, 0.99)
+        self.max_cardinality = max_cardinality
+        if max_cardinality is not None:
+            self.max_cardinality = _whole("max_cardinality", max_cardinality, 2)
+        self._sampler = Sampler(figures.load(), self.max_cardinality)
+        world = Stream(self.seed, WORLD)
+        self._keys = world.integers(len(figures.CATEGORIES)) >> 32
+        self._effects = Effects(self._sampler, world)
+        pilot = self._sampler.draw(Stream(self.seed, PILOT), _PILOT_ROWS)
+        self._calibration = calibrate(self._effects.parts(pilot), self.click_rate, self.bayes_auc)
+
+    def chunk(self, k: int, rows: int = 65536) -> pa.Table:
+        """Return chunk `k`: label and I1 to I13 int32, C1 to C26 text of 8 hex digits.
+
+        Parameters
+        ----------
+        k : int
+            Number of the chunk, from 0.
+        rows : int
+            Rows in it; a different size is different data.
+        """
+        return self.chunk_with_truth(k, rows)[0]
+
+    def chunk_with_truth(self, k: int, rows: int = 65536) -> tuple[pa.Table, np.ndarray]:
+        """Return chunk `k` and the true probability of a click of each row, float64 (rows,)."""
+        table, logits = self._make(_whole("k", k, 0), _whole("rows", rows, 1, _MAX_ROWS))
+        return table, sigmoid(logits)
+
+    def write(
+        self,
+        path: str | PathLike[str],
+        rows: int,
+        *,
+        first_chunk: int = 0,
+        chunk_rows: int = 65536,
+    ) -> Truth:
+        """Write the first `rows` rows of chunks `first_chunk`, `first_chunk + 1`, ... as parquet.
+
+        The file appears whole or not at all and replaces one of the same name. Its metadata hold
+        the ceiling, which `read_truth` reads. Memory does not depend on `rows`.
+
+        Parameters
+        ----------
+        path : path
+            File to write, in a folder that exists.
+        rows : int
+            How many rows; fewer rows are a prefix of more.
+        first_chunk : int
+            Where to start. Files that share no chunk share no row.
+        chunk_rows : int
+            Rows per chunk, and per row group of the file.
+
+        Returns
+        -------
+        Truth
+            What a perfect model scores on these rows.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be written there.
+        ResourceError
+            If the disk is full.
+        """
+        rows, chunk_rows = _whole("rows", rows, 1), _whole("chunk_rows", chunk_rows, 1, _MAX_ROWS)
+        first = _whole("first_chunk", first_chunk, 0)
+        chunks = (self._make(first + i, chunk_rows) for i in range(math.ceil(rows / chunk_rows)))
+        made_by = {
+            "seed": self.seed,
+            "click_rate": self.click_rate,
+            "bayes_auc": self.bayes_auc,
+            "max_cardinality": self.max_cardinality,
+            "first_chunk": first,
+            "chunk_rows": chunk_rows,
+        }
+        return write_chunks(path, chunks, rows, made_by)
+
+    def _make(self, k: int, rows: int) -> tuple[pa.Table, np.ndarray]:
+        """Return chunk `k` and its true logits, float64 (rows,)."""
+        stream = Stream(self.seed, CHUNK, k, rows)
+        sample = self._sampler.draw(stream, rows)
+        logits = self._calibration.logits(self._effects.parts(sample))
+        labels = (stream.uniform(rows) < sigmoid(logits)).astype(np.int32)
+        return self._table(labels, sample), logits
+
+    def _table(self, labels: np.ndarray, sample: Sample) -> pa.Table:
+        columns = {"label": pa.array(labels)}
+        integers = zip(figures.INTEGERS, sample.integers, sample.absent, strict=True)
+        columns |= {name: pa.array(values, mask=gone) for name, values, gone in integers}
+        categories = zip(figures.CATEGORIES, sample.ranks, self._keys, strict=True)
+        columns |= {name: hex_column(ranks, key) for name, ranks, key in categories}
+        return pa.table(columns, schema=SCHEMA)
+
+
+def _whole(name: str, value: int, low: int, high: float = math.inf) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+    if not low <= number <= high:
+        limit = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+        raise ConfigError(f"{name} must be {limit}, not {number}")
+    return number
+
+
+def _between(name: str, value: float, low: float, high: float) -> float:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
+    return float(value)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import numpy as np
+import pytest
+from criteo_tables import assert_batches_equal, encoded_table, make_rows, table
+
+from sparsetrain.data import Encoder
+from sparsetrain.errors import CheckpointError
+
+ROWS = make_rows()
+TEXTS = ROWS | {"C2": [f"v{i % 7}" for i in range(60)]}
+
+
+def assert_states_equal(left, right):
+    assert left[0] == right[0]
+    assert left[1].keys() == right[1].keys()
+    for name, array in left[1].items():
+        assert array.dtype == right[1][name].dtype
+        np.testing.assert_array_equal(array, right[1][name])
+
+
+FITTED = {
+    "hex": lambda: Encoder.fit(table(ROWS), min_count=1),
+    "text": lambda: Encoder.fit(table(TEXTS), min_count=3, max_rows=6, dense_fill=-1.5),
+    "flags": lambda: Encoder.fit(table(ROWS), missing_flags=True, nan="missing", treat_as="raw"),
+    "nothing frequent": lambda: Encoder.fit(table(ROWS), min_count=1000),
+}
+
+
+@pytest.mark.parametrize("fit", FITTED.values(), ids=FITTED.keys())
+def test_an_encoder_survives_being_saved(fit):
+    encoder = fit()
+    manifest, arrays = encoder.to_state()
+    again = Encoder.from_state(json.loads(json.dumps(manifest)), arrays)
+    assert_batches_equal(again.encode(table(TEXTS)), encoder.encode(table(TEXTS)))
+    assert_states_equal(again.to_state(), encoder.to_state())
+    assert all(array.dtype.kind in "iu" for array in arrays.values())
+
+
+def test_an_encoder_of_encoded_data_survives_being_saved():
+    encoder = Encoder.fit(encoded_table())
+    again = Encoder.from_state(*encoder.to_state())
+    assert_batches_equal(again.encode(encoded_table()), encoder.encode(encoded_table()))
+    assert again.to_state() == encoder.to_state()
+
+
+def drop(name):
+    return lambda state: state.pop(name)
+
+
+def put(name, value):
+    return lambda state: state.update({name: value})
+
+
+def settings(**values):
+    return lambda state: state.update(settings=state["settings"] | values)
+
+
+def edit(name, index, value):
+    def change(arrays):
+        arrays[name] = arrays[name].copy()
+        arrays[name][index] = value
+
+    return change
+
+
+MANIFESTS = {
+    "another file's": (put("format", "x"), "is not an encoder's"),
+    "a later version": (put("version", 2), "has version 2, this program reads 1"),
+    "no rows": (drop("rows"), "lacks 'rows' as a list"),
+    "rows of another number": (put("rows", [5]), "has another number of rows than of columns"),
+    "negative rows": (put("rows", [-5] * 4), "has a table of impossible size"),
+    "rows beyond memory": (put("rows", [2**60] * 4), "has a table of impossible size"),
+    "rows that are true": (put("rows", [True] * 4), "has a table of impossible size"),
+    "no columns": (put("columns", []), "has no names in 'columns'"),
+    "columns that are numbers": (put("dense_columns", [1]), "has no names in 'dense_columns'"),
+    "an unknown setting": (settings(color="red"), "has other settings than this program knows"),
+    "a setting of another type": (settings(min_count="5"), "has a setting 'min_count' of another"),
+    "a setting out of range": (settings(min_count=0), "min_count is 0; it must be 1 or more"),
+    "fewer rows than ids": (put("rows", [3] * 4), "gives a value a row outside its table"),
+    "encoded, with arrays": (put("encoded", True), "has arrays that already encoded data does not"),
+}
+
+ARRAYS = {
+    "one missing": (drop("numbers"), "has other arrays than this program knows"),
+    "one too many": (put("code", np.zeros(1)), "has other arrays than this program knows"),
+    "objects": (put("numbers", np.array([None])), "has an array 'numbers' of another type"),
+    "two dimensions": (put("texts", np.zeros((2, 2), np.uint8)), "has an array 'texts' of another"),
+    "fewer ids": (
+        lambda a: put("number_ids", a["number_ids"][1:])(a),
+        "array 'number_ids' of anot",
+    ),
+    "fewer text ids": (
+        lambda a: put("text_ids", a["text_ids"][1:])(a),
+        "array 'text_ids' of anoth",
+    ),
+    "an id of the reserved": (edit("number_ids", 0, 1), "gives a value a row outside its table"),
+    "a negative id": (edit("text_ids", 0, -9), "gives a value a row outside its table"),
+    "starts that fall": (edit("number_starts", 1, 10**9), "has inconsistent 'number_starts'"),
+    "starts that end early": (edit("text_starts", -1, 0), "has inconsistent 'text_starts'"),
+    "offsets beyond the bytes": (edit("text_offsets", -1, 10**9), "inconsistent 'text_offsets'"),
+    "no offsets": (put("text_offsets", np.zeros(0, np.int64)), "has inconsistent 'text_offsets'"),
+    "one value twice": (
+        lambda arrays: edit("numbers", 1, arrays["numbers"][0])(arrays),
+        "has one value twice in a column",
+    ),
+}
+
+
+def assert_refused(manifest, arrays, message):
+    with pytest.raises(CheckpointError) as caught:
+        Encoder.from_state(manifest, arrays)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("the saved encoder")
+
+
+@pytest.mark.parametrize("change, message", MANIFESTS.values(), ids=MANIFESTS.keys())
+def test_a_damaged_manifest_is_refused(change, message):
+    manifest, arrays = Encoder.fit(table(TEXTS), min_count=1).to_state()
+    change(manifest)
+    assert_refused(manifest, arrays, message)
+
+
+@pytest.mark.parametrize("change, message", ARRAYS.values(), ids=ARRAYS.keys())
+def test_damaged_arrays_are_refused(change, message):
+    manifest, arrays = Encoder.fit(table(TEXTS), min_count=1).to_state()
+    change(arrays)
+    assert_refused(manifest, arrays, message)
+
+
+def test_a_loaded_encoder_shares_no_memory_with_its_arrays():
+    encoder = Encoder.fit(table(TEXTS), min_count=1)
+    manifest, arrays = encoder.to_state()
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    again = Encoder.from_state(manifest, arrays)
+    for array in arrays.values():
+        array[...] = 0
+    assert_batches_equal(again.encode(table(TEXTS)), encoder.encode(table(TEXTS)))

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sparsetrain.data.counts import ValueCounts
+from sparsetrain.data.id_table import IdTable
+from sparsetrain.data.missing import NanRule
+from sparsetrain.data.place import Place
+from sparsetrain.data.text import as_bytes, hex_numbers, lengths
+from sparsetrain.data.vocabulary import Vocabulary
+
+PLACE, NAN = Place("t"), NanRule()
+
+hexes = st.integers(0, 2**32 - 1).map("{:08x}".format)
+texts = st.one_of(st.sampled_from(["", "a", "00000001"]), hexes, st.text(max_size=9))
+columns = st.lists(st.one_of(st.none(), texts), min_size=1, max_size=40)
+quick = settings(max_examples=60, deadline=None)
+
+
+def learn(values, min_count=1, max_rows=None, type_=None):
+    counts = ValueCounts()
+    counts.add(pa.array(values, type_ or pa.string()), NAN, PLACE)
+    return Vocabulary.from_counts(counts, min_count, max_rows, NAN)
+
+
+def encode(vocabulary, values, type_=None):
+    return vocabulary.encode(pa.array(values, type_ or pa.string()), PLACE).tolist()
+
+
+@quick
+@given(columns, columns, st.integers(1, 3), st.sampled_from([None, 4, 7]))
+def test_ids_keep_their_promises(seen, later, min_count, max_rows):
+    vocabulary = learn(seen, min_count, max_rows)
+    counts = Counter(value for value in seen if value)
+    for value, id_ in zip(seen + later, encode(vocabulary, seen + later), strict=True):
+        expected = 0 if not value else 1 if counts[value] < min_count else None
+        assert id_ == expected if expected is not None else 2 <= id_ < vocabulary.rows
+    if max_rows:
+        assert vocabulary.rows <= max_rows
+
+
+@quick
+@given(columns)
+def test_different_values_have_different_ids_and_equal_ones_the_same(values):
+    ids = encode(learn(values), values)
+    pairs = {(value or None, id_) for value, id_ in zip(values, ids, strict=True)}
+    assert len(pairs) == len({value for value, _ in pairs}) == len({id_ for _, id_ in pairs})
+
+
+@quick
+@given(columns)
+def test_ids_follow_falling_counts(values):
+    counts = Counter(value for value in values if value)
+    ids = dict(zip(values, encode(learn(values), values), strict=True))
+    ranked = sorted(counts, key=ids.get)
+    assert [counts[value] for value in ranked] == sorted(counts.values(), reverse=True)
+    assert [ids[value] for value in ranked] == list(range(2, 2 + len(ranked)))
+
+
+@quick
+@given(columns, st.sampled_from([pa.large_string(), pa.string_view(), pa.binary()]))
+def test_a_dictionary_and_a_slice_of_any_text_type_are_read_alike(values, type_):
+    vocabulary = learn(values, 1)
+    expected = encode(vocabulary, values)
+    array = pa.array(values, pa.string())
+    padded = pa.concat_arrays([pa.array(["zzz", None, "00000000"]), array, array]).cast(type_)
+    assert vocabulary.encode(padded.slice(3, len(values)), PLACE).tolist() == expected
+    coded = array.dictionary_encode()
+    assert vocabulary.encode(coded, PLACE).tolist() == expected
+    counts = ValueCounts()
+    counts.add(coded, NAN, PLACE)
+    assert Vocabulary.from_counts(counts, 1, None, NAN).rows == vocabulary.rows
+
+
+def test_a_dictionary_may_repeat_values_and_hold_nulls_and_unused_entries():
+    coded = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 2, None, 3], pa.int8()), pa.array(["a", "a", None, "", "unused"])
+    )
+    counts = ValueCounts()
+    counts.add(coded, NAN, PLACE)
+    vocabulary = Vocabulary.from_counts(counts, 1, None, NAN)
+    assert vocabulary.texts == (b"a",)
+    assert vocabulary.encode(coded, PLACE).tolist() == [2, 2, 0, 0, 0]
+
+
+def test_text_under_a_null_is_not_read():
+    hidden = pa.Array.from_buffers(
+        pa.string(),
+        2,
+        [
+            pa.py_buffer(b"\x02"),
+            pa.array([0, 8, 16], pa.int32()).buffers()[1],
+            pa.py_buffer(b"0" * 15 + b"1"),
+        ],
+    )
+    assert hidden.to_pylist() == [None, "00000001"]
+    assert encode(learn(["00000001"]), hidden.to_pylist()) == [0, 2]
+    assert learn(["00000001"]).encode(hidden, PLACE).tolist() == [0, 2]
+
+
+@quick
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40), st.integers(1, 4))
+def test_counts_do_not_depend_on_how_the_data_is_cut(values, cuts):
+    whole, parts = ValueCounts(), ValueCounts()
+    whole.add(pa.array(values, pa.int64()), NAN, PLACE)
+    for piece in np.array_split(np.array(values, dtype=np.int64), cuts):
+        parts.add(pa.array(piece), NAN, PLACE)
+    for found in (whole.numbers(), parts.numbers()):
+        assert dict(zip(*(part.tolist() for part in found), strict=True)) == Counter(values)
+        assert (found[0][1:] > found[0][:-1]).all()
+
+
+def test_counts_are_merged_as_they_grow():
+    counts = ValueCounts()
+    for start in range(0, 40):
+        counts.add(pa.array(np.arange(start * 50_000, (start + 2) * 50_000)), NAN, PLACE)
+    numbers, times = counts.numbers()
+    assert len(numbers) == 41 * 50_000
+    assert np.bincount(times).tolist() == [0, 2 * 50_000, 39 * 50_000]
+
+
+@quick
+@given(st.sets(st.integers(-(2**63), 2**63 - 1), max_size=200), st.integers(0, 2**63 - 1))
+@example(set(range(0, 2**40, 2**32)), 7)
+@example({0}, 1)
+@example(set(), 0)
+def test_the_hash_table_is_a_dict(keys, stranger):
+    held = np.array(sorted(keys), dtype=np.int64)
+    ids = np.arange(2, 2 + len(held))
+    asked = np.append(held[::-1], np.array([stranger, 0, -1], dtype=np.int64))
+    expected = dict(zip(held.tolist(), ids.tolist(), strict=True))
+    found = IdTable(held, ids, 1).find(asked).tolist()
+    assert found == [expected.get(key, 1) for key in asked.tolist()]
+
+
+def test_the_hash_table_finds_keys_that_all_want_one_slot():
+    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    clash = np.array([i * inverse % 2**64 for i in range(1, 200)], dtype=np.uint64).view(np.int64)
+    table = IdTable(clash[:100], np.arange(100) + 2, 1)
+    assert table.find(clash).tolist() == [*range(2, 102), *[1] * 99]
+
+
+HEX = [
+    "00000000",
+    "ffffffff",
+    "0123456789",
+    "89abcdef",
+    "89ABCDEF",
+    "0000000g",
+    "",
+    "1234567",
+    "é00000b",
+]
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view(), pa.binary()])
+def test_only_eight_lower_case_hex_digits_are_numbers(type_):
+    array = as_bytes(pa.array([*HEX, None], pa.string()).cast(type_))
+    numbers, is_hex = hex_numbers(array, lengths(array))
+    assert numbers[is_hex].tolist() == [0, 0xFFFFFFFF, 0x89ABCDEF]
+    assert np.flatnonzero(is_hex).tolist() == [0, 1, 3]
+
+
+def test_an_integer_type_changes_no_key_but_that_of_a_wrapped_hash():
+    vocabulary = learn([2**32 - 1, 5, 2**32 - 2], type_=pa.int64())
+    expected = encode(vocabulary, [5, 2**32 - 1], pa.int64())
+    for type_ in (pa.uint32(), pa.uint64()):
+        assert encode(vocabulary, [5, 2**32 - 1], type_) == expected
+    assert encode(vocabulary, [5, -1], pa.int32()) == expected
+    assert encode(vocabulary, [5, -1], pa.int64()) == [expected[0], 1]
+    assert encode(vocabulary, [5, -1], pa.int8()) == [expected[0], 1]
