@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products read their operands where they lie: no transpose is ever materialised.
+
+Reverse-mode autodiff writes `matmul(permute_dims(x), g)` and a linear layer `matmul(x,
+permute_dims(w))`. Operator fusion never moves a transpose into a product, so each would cost one
+copy of the matrix per step. This pass rewrites such a product into one whose index expressions
+are transposed instead.
+
+Invariant: only 2-D products of one dtype are rewritten, values are unchanged. The transposes
+become dead code, which a later pass removes.
+"""
+
+import tvm
+from tvm import relax, te
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+
+@tvm.transform.module_pass(opt_level=0, name="FoldTransposeIntoMatmul")
+class FoldTransposeIntoMatmul:
+    """Replace `matmul` of transposed operands by a product in the form NT, TN or TT."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        folder = _Folder(mod)
+        for name, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                folder.builder_.update_func(name, folder.fold(function))
+        return folder.builder_.get()
+
+
+@mutator
+class _Folder(PyExprMutator):
+    def fold(self, function: relax.Function) -> relax.Function:
+        self._definitions = relax.analysis.get_var2val(function)
+        return self.visit_expr(function)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not _is_plain_matmul(call):
+            return super().visit_call_(call)
+        sources = [self._before_transpose(operand) for operand in call.args]
+        left, right = (source is not None for source in sources)
+        if not (left or right):
+            return super().visit_call_(call)
+        operands = [
+            self.visit_expr(operand if source is None else source)
+            for source, operand in zip(sources, call.args, strict=True)
+        ]
+        name = f"matmul_{'NT'[left]}{'NT'[right]}"
+        return self.builder_.call_te(
+            _product, *operands, left, right, primfunc_name_hint=name.lower()
+        )
+
+    def _before_transpose(self, operand: relax.Expr) -> relax.Expr | None:
+        """The matrix of which `operand` is the transpose, or None."""
+        value = self._definitions.get(operand) if isinstance(operand, relax.Var) else operand
+        if not _is_call(value, "relax.permute_dims"):
+            return None
+        axes = value.attrs.axes
+        return value.args[0] if axes is None or [int(a) for a in axes] == [1, 0] else None
+
+
+def _is_call(value: relax.Expr | None, operator: str) -> bool:
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, tvm.ir.Op)
+        and value.op.name == operator
+    )
+
+
+def _is_plain_matmul(call: relax.Call) -> bool:
+    if not _is_call(call, "relax.matmul"):
+        return False
+    operands = [operand.ty for operand in call.args]
+    return (
+        all(isinstance(t, relax.TensorType) and t.ndim == 2 for t in operands)
+        and all(t.shape is not None for t in operands)
+        and len({str(t.dtype) for t in [*operands, call.ty]}) == 1
+    )
+
+
+def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -> te.Tensor:
+    inner = a.shape[0] if transpose_a else a.shape[1]
+    k = te.reduce_axis((0, inner), name="k")
+    shape = (a.shape[1] if transpose_a else a.shape[0], b.shape[0] if transpose_b else b.shape[1])
+
+    def element(i: tvm.tirx.Var, j: tvm.tirx.Var) -> tvm.ir.Expr:
+        left = a[k, i] if transpose_a else a[i, k]
+        right = b[j, k] if transpose_b else b[k, j]
+        return te.sum(left * right, axis=k)
+
+    return te.compute(shape, element, name="matmul")

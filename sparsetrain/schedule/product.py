@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recognise a matrix product in a loop nest, whatever way its operands lie in memory.
+
+A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A
+is indexed by i and k, B by k and j, in any order, and leading batch axes may occur in either.
+Forms: NN, NT, TN, TT.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir.dlight.analysis import SBlockInfo
+
+# Known when the function is scheduled (int), or only when it runs.
+Extent: TypeAlias = int | tirx.Expr
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor: its place among the block's reads, and the dimensions in which two axes lie."""
+
+    read: int
+    outer: int  # dimension of i in the left operand, of j in the right one
+    contracted: int  # dimension of k
+
+    @property
+    def contracted_is_contiguous(self) -> bool:
+        """Whether neighbours in memory are neighbours in `k`."""
+        return self.contracted > self.outer
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matched product: the block, its operands and the extents of its axes."""
+
+    info: SBlockInfo
+    left: Operand
+    right: Operand
+    batch_axes: int
+    rows: Extent
+    columns: Extent
+    contracted: Extent
+
+
+def match_product(sch: s_tir.Schedule, info: SBlockInfo) -> Product | None:
+    """The product that `info`'s block computes, or None."""
+    kinds = info.dom_kind()
+    if len(kinds) < 3 or kinds != "S" * (len(kinds) - 1) + "R":
+        return None
+    block = sch.get(info.block_rv)
+    factors = _factors(block)
+    if factors is None or not _is_zero(block.init):
+        return None
+    i, j, k = range(len(kinds))[-3:]
+    axes = [axis.var for axis in block.iter_vars]
+    if _positions(block.body.indices, axes) != list(range(k)):
+        return None
+    operands = [_operand(block, load, axes, i, j, k) for load in factors]
+    left = next((o for o in operands if o and o[0] == i), None)
+    right = next((o for o in operands if o and o[0] == j), None)
+    if left is None or right is None:
+        return None
+    return Product(info, left[1], right[1], i, *info.dom()[-3:])
+
+
+def _factors(block: s_tir.SBlock) -> list[TensorLoad] | None:
+    """The two loads of `C[...] = C[...] + a * b`, or None."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
+        return None
+    total, term = store.value.a, store.value.b
+    if not isinstance(total, TensorLoad) or not total.source.same_as(store.buffer):
+        return None
+    if not isinstance(term, tirx.Mul):
+        return None
+    loads = [term.a, term.b]
+    return loads if all(isinstance(load, TensorLoad) for load in loads) else None
+
+
+def _is_zero(init: tirx.Stmt | None) -> bool:
+    return (
+        isinstance(init, tirx.BufferStore)
+        and isinstance(init.value, tirx.FloatImm)
+        and init.value.value == 0
+    )
+
+
+def _positions(indices: list, axes: list) -> list[int | None]:
+    """For every index, which axis it is; None for anything but a plain axis."""
+    return [
+        next((n for n, axis in enumerate(axes) if index.same_as(axis)), None) for index in indices
+    ]
+
+
+def _operand(
+    block: s_tir.SBlock, load: TensorLoad, axes: list, i: int, j: int, k: int
+) -> tuple[int, Operand] | None:
+    """Whether `load` is the left (i) or the right (j) operand, and how it lies."""
+    found = _positions(load.indices, axes)
+    outer = [axis for axis in (i, j) if axis in found]
+    if None in found or k not in found or len(outer) != 1 or len(set(found)) != len(found):
+        return None
+    read = next(n for n, region in enumerate(block.reads) if _same_place(region, load))
+    return outer[0], Operand(read, found.index(outer[0]), found.index(k))
+
+
+def _same_place(region, load: TensorLoad) -> bool:
+    return region.source.same_as(load.source) and all(
+        r.min.same_as(index) for r, index in zip(region.region, load.indices, strict=True)
+    )

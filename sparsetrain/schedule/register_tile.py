@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many numbers a CPU core holds in registers: the shape of the innermost tile.
+
+A product's tile of `rows` x `columns` accumulators must hide the latency of fused multiply-adds
+(about eight must be in flight) and leave registers for one row of the right operand. 8 x 2
+vectors of the 32 AVX-512 registers and 6 x 2 of the 16 older ones do both.
+
+The width comes from the target's features. `llvm_get_vector_width` is not used: in TVM 0.27 it
+answers 512 for every x86 CPU.
+"""
+
+from typing import NamedTuple
+
+from tvm.target import Target
+from tvm.target.codegen import target_has_features
+
+
+class VectorUnit(NamedTuple):
+    """Bits of one vector register, and how many registers there are."""
+
+    bits: int
+    registers: int
+
+    def lanes(self, dtype: str) -> int:
+        """Numbers of `dtype` in one vector (at least one)."""
+        return max(1, self.bits // _bits(dtype))
+
+
+class RegisterTile(NamedTuple):
+    """Rows and columns of a product that one core accumulates in registers."""
+
+    rows: int
+    columns: int
+
+
+# The first feature that the target has decides.
+_UNITS = (
+    ("avx512f", VectorUnit(512, 32)),
+    ("avx", VectorUnit(256, 16)),
+    ("neon", VectorUnit(128, 32)),
+)
+_BASELINE = VectorUnit(128, 16)
+
+
+def vector_unit(target: Target) -> VectorUnit:
+    """The vector registers of a CPU target; plain `llvm` counts as 16 registers of 128 bits."""
+    return next((unit for name, unit in _UNITS if target_has_features(name, target)), _BASELINE)
+
+
+def register_tile(target: Target, dtype: str, columns: int | None) -> RegisterTile:
+    """The tile for a product of `columns` columns (None: known at run time only).
+
+    Narrow results get one vector per row, so that at most one vector's width is wasted.
+    """
+    unit = vector_unit(target)
+    lanes = unit.lanes(dtype)
+    vectors = 1 if columns is not None and columns <= lanes else 2
+    return RegisterTile(rows=8 if unit.registers >= 32 else 6, columns=vectors * lanes)
+
+
+def _bits(dtype: str) -> int:
+    return int("".join(character for character in dtype if character.isdigit()) or 8)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every CPU schedule rule shares: when it is asked, and how it declines.
+
+A rule receives one function of loops over blocks and returns a faster schedule of it, or None. A
+schedule primitive may also refuse half-way: schedules are built on a copy, so a rule that fails
+leaves nothing behind and the next one is asked. A function that every rule declines is compiled
+as it is.
+"""
+
+from tvm import s_tir, tirx
+from tvm.error import InternalError
+from tvm.ir import PrimType
+from tvm.s_tir.dlight import ScheduleRule
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.s_tir.schedule.schedule import ScheduleError
+from tvm.target import Target
+
+
+class CpuRule(ScheduleRule):
+    """Base of the rules for `llvm` targets; subclasses implement `schedule`."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        """Return a schedule of `func`, or None if this rule does not fit it."""
+        del tunable  # Nothing here is searched: one schedule per function.
+        if target.kind.name != "llvm" or not has_blocks(func) or not has_wide_extents(func):
+            return None
+        sch = s_tir.Schedule(func)
+        blocks = normalize_prim_func(sch)
+        if not blocks:
+            return None
+        try:
+            return self.schedule(sch, blocks, target)
+        except (ScheduleError, InternalError):
+            # A primitive refuses what it cannot prove safe, or fails one of TVM's own checks.
+            return None
+
+    def schedule(
+        self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
+    ) -> s_tir.Schedule | None:
+        """Transform `sch`, whose blocks are in program order, and return it."""
+        raise NotImplementedError
+
+
+def has_blocks(func: tirx.PrimFunc) -> bool:
+    """Whether `func` is written in blocks, the form that schedules can transform."""
+    return isinstance(func.body, s_tir.SBlockRealize)
+
+
+def has_wide_extents(func: tirx.PrimFunc) -> bool:
+    """Whether every extent is int64, as in all kernels that Relax generates.
+
+    Kernels written with plain Python integers have int32 extents. Schedules would mix the two,
+    which code generation refuses.
+    """
+    extents = [extent for param in func.params for extent in getattr(param.ty, "shape", ())]
+    return all(str(extent.ty.dtype) == "int64" for extent in extents)
+
+
+def output_dtype(sch: s_tir.Schedule, block: SBlockRV) -> str:
+    """The dtype of what `block` writes, as in `float32`."""
+    dtype = sch.get(block).writes[0].source.dtype
+    return str(dtype.dtype if isinstance(dtype, PrimType) else dtype)
+
+
+def static_extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
+    """The loop's number of iterations, or None if only known at run time."""
+    extent = sch.get(loop).extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else None
+
+
+def parallel_over(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
+    """Fuse `loops` into one and spread it over the threads."""
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    sch.parallel(fused)
+    return fused
+
+
+def vectorize_if_whole(sch: s_tir.Schedule, loop: LoopRV, lanes: int) -> None:
+    """Vectorise `loop` by `lanes` if they divide it.
+
+    A remainder would become a guard on every lane. LLVM's own vectoriser masks such a loop
+    better, so it is left alone.
+    """
+    extent = static_extent(sch, loop)
+    if extent is None or lanes < 2 or extent % lanes:
+        return
+    sch.vectorize(sch.split(loop, [None, lanes])[-1])
