@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a long run tells that it is alive: rows per second, loss and time left, on stderr.
+
+A `Progress` is told of every batch; it decides by the clock alone when to show something, so that
+a call costs about a microsecond. On a terminal it is a bar, elsewhere one line every few seconds.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, TextIO
+
+# The loss shown is a moving average whose memory is about this many batches.
+_SMOOTHING_BATCHES = 50
+
+
+class Progress(Protocol):
+    """What `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always."""
+
+    def start(self, total: int | None) -> None:
+        """Begin; `total` is the number of rows to come, None when unknown."""
+
+    def advance(self, rows: int, loss: float) -> None:
+        """Count `rows` more rows, whose mean loss was `loss`."""
+
+    def finish(self) -> None:
+        """End, after the last batch or after an error."""
+
+
+class Snapshot(NamedTuple):
+    """Where a run stands: counts of rows, rates per second, times in seconds."""
+
+    rows: int
+    total: int | None
+    seconds: float
+    rows_per_s: float
+    loss: float | None
+    seconds_left: float | None
+
+    def describe(self) -> str:
+        """Return the state in one line; what is not known is left out."""
+        of_total = f" of {self.total:,} rows ({self.rows / self.total:.0%})" if self.total else ""
+        parts = [f"{self.rows:,}" + (of_total or " rows"), f"{self.rows_per_s:,.0f} rows/s"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        if self.seconds_left is not None:
+            parts.append(f"{format_seconds(self.seconds_left)} left")
+        return ", ".join(parts)
+
+
+class Meter:
+    """Counts rows and smooths the loss; shows nothing.
+
+    Parameters
+    ----------
+    total : int, optional
+        Rows to come.
+    clock : callable
+        Returns seconds from any fixed moment.
+    """
+
+    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total = total
+        self._clock = clock
+        self._started = clock()
+        self._rows = 0
+        self._batches = 0
+        self._loss = 0.0
+
+    def add(self, rows: int, loss: float) -> None:
+        """Count one batch; a plain mean at first, a moving one later."""
+        self._rows += rows
+        self._batches += 1
+        self._loss += (loss - self._loss) / min(self._batches, _SMOOTHING_BATCHES)
+
+    def snapshot(self) -> Snapshot:
+        """Return where the run stands now."""
+        seconds = self._clock() - self._started
+        rate = self._rows / seconds if seconds > 0 else 0.0
+        left = None
+        if self._total is not None and rate > 0:
+            left = max(self._total - self._rows, 0) / rate
+        loss = self._loss if self._batches else None
+        return Snapshot(self._rows, self._total, seconds, rate, loss, left)
+
+
+class Lines:
+    """Plain lines, one every `interval` seconds and one at the end: for logs and pipes."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        interval: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._interval = interval
+        self._clock = clock
+        self._meter = Meter(None, clock)
+        self._due = 0.0
+
+    def start(self, total: int | None) -> None:
+        """Begin counting."""
+        self._meter = Meter(total, self._clock)
+        self._due = self._clock() + self._interval
+
+    def advance(self, rows: int, loss: float) -> None:
+        """Count a batch; print a line if one is due."""
+        self._meter.add(rows, loss)
+        if self._clock() >= self._due:
+            self._due = self._clock() + self._interval
+            self._print(self._meter.snapshot().describe())
+
+    def finish(self) -> None:
+        """Print what the whole run came to."""
+        end = self._meter.snapshot()
+        if end.rows:
+            done = end._replace(total=None, seconds_left=None)
+            self._print(f"{done.describe()}, took {format_seconds(end.seconds)}")
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class Bar:
+    """A bar that redraws at most ten times a second: for terminals.
+
+    It draws from the training thread. A refreshing thread of its own would take turns with the
+    kernels' threads on a small machine.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._clock = clock
+        self._meter = Meter(None, clock)
+        self._due = 0.0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def start(self, total: int | None) -> None:
+        """Draw the empty bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._meter = Meter(total, self._clock)
+        console = Console(file=self._stream)
+        self._bar = RichProgress(
+            BarColumn(), TextColumn("{task.description}"), console=console, auto_refresh=False
+        )
+        self._task = self._bar.add_task("starting", total=total)
+        self._bar.start()
+
+    def advance(self, rows: int, loss: float) -> None:
+        """Count a batch; redraw if it is time."""
+        self._meter.add(rows, loss)
+        if self._clock() >= self._due:
+            self._due = self._clock() + 0.1
+            self._draw()
+
+    def finish(self) -> None:
+        """Draw the last state and give the cursor back; safe to call twice."""
+        if self._bar is not None:
+            self._draw()
+            self._bar.stop()
+            self._bar = None
+
+    def _draw(self) -> None:
+        now = self._meter.snapshot()
+        self._bar.update(self._task, completed=now.rows, description=now.describe())
+        self._bar.refresh()
+
+
+class Silent:
+    """Shows nothing."""
+
+    def start(self, total: int | None) -> None:
+        """Do nothing."""
+
+    def advance(self, rows: int, loss: float) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+def make_progress(
+    progress: Progress | Literal["auto"] | None = "auto", stream: TextIO | None = None
+) -> Progress:
+    """Return the progress that a caller's argument asks for.
+
+    Parameters
+    ----------
+    progress : Progress, "auto" or None
+        An object is returned as it is; None is silent; "auto" is a bar on a terminal and lines
+        elsewhere.
+    stream : text stream, optional
+        Where "auto" writes; stderr by default.
+    """
+    if progress is None:
+        return Silent()
+    if progress != "auto":
+        return progress
+    stream = stream if stream is not None else sys.stderr
+    return Bar(stream) if stream.isatty() else Lines(stream)
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration for people: `8 s`, `3 min 20 s`, `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
