@@ -1,0 +1,49 @@
+# `make test` and `make demo` set up all they need in .venv; the second time they start at once.
+# Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help test demo lint format install clean
+
+help:
+	@echo "make test     lint, types and tests, as CI runs them"
+	@echo "make demo     trains a DLRM on synthetic Criteo data in about a minute"
+	@echo "make lint     ruff and mypy alone"
+	@echo "make format   lets ruff rewrite what it can"
+	@echo "make clean    removes .venv and every cache"
+
+test: lint
+	$(BIN)/python -m pytest
+
+demo: $(STAMP)
+	$(BIN)/sparsetrain demo
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(STAMP)
+
+# The build backend comes from the constraints too, hence --no-build-isolation. The stamp is made
+# last: an interrupted installation starts again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12"; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || \
+	  { echo "no virtual environment: on Debian and Ubuntu, install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt hatchling editables
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation \
+	  --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
