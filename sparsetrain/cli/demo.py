@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain demo`: a DLRM learns data whose best possible score is known.
+
+The synthetic generator knows the true click probability of every row, so its own AUC and logloss
+are the ceiling: no model can do better, and a constant is the floor.
+"""
+
+import math
+import os
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsetrain.cli.options import AsJson, settings_from
+from sparsetrain.cli.output import emit, format_score, format_table, note
+from sparsetrain.cli.preflight import require_free
+from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.training import Files, run_training
+from sparsetrain.progress import format_seconds
+
+_CHUNK_ROWS = 65_536
+
+_Rows = Annotated[int, typer.Option("--rows", min=1000, help="Rows to train on.")]
+_HeldOut = Annotated[int, typer.Option("--held-out", min=1000, help="Rows of each test file.")]
+_Seed = Annotated[int, typer.Option("--seed", min=0, help="Of data, weights and row order.")]
+_Folder = Annotated[
+    Path | None, typer.Option("--folder", help="Keep data and model in this new folder.")
+]
+
+
+def demo(
+    rows: _Rows = 1_000_000,
+    held_out: _HeldOut = 50_000,
+    seed: _Seed = 0,
+    folder: _Folder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train on synthetic data with a known ceiling."""
+    if folder is not None:
+        require_free(folder)
+    settings = settings_from({"--seed": seed}, None, None)
+    place = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
+    with StopSignals() as stop, place as name:
+        os.makedirs(name, exist_ok=True)
+        files, ceiling = _write_data(Path(name), rows, held_out, seed, keep=folder is not None)
+        result = run_training(settings, files, stop)
+        stop.raise_if_requested()
+    result = {**result, "ceiling": ceiling, "verdict": _verdict(result["test"], ceiling)}
+    emit(result, _describe(result), as_json)
+
+
+def _write_data(
+    folder: Path, rows: int, held_out: int, seed: int, keep: bool
+) -> tuple[Files, dict[str, float]]:
+    """Write three parquet files of fresh chunks; return them and the ceiling of the test file."""
+    import sparsetrain as st
+
+    generator = st.data.SyntheticCriteo(seed)
+    sizes = {"train": rows, "valid": held_out, "test": held_out}
+    paths = {name: folder / f"{name}.parquet" for name in sizes}
+    chunk = 0
+    for name, size in sizes.items():
+        note(f"writing {size:,} synthetic rows for {name}")
+        truth = generator.write(paths[name], size, first_chunk=chunk, chunk_rows=_CHUNK_ROWS)
+        chunk += math.ceil(size / _CHUNK_ROWS)  # files that share no chunk share no row
+    out = folder / "model" if keep else None
+    files = Files([paths["train"]], paths["valid"], paths["test"], out)
+    return files, {"auc": truth.auc, "logloss": truth.logloss}
+
+
+def _verdict(test: dict[str, Any], ceiling: dict[str, float]) -> str:
+    """Judge in plain words: the share of what can be learnt that was."""
+    floor, best = test["constant_logloss"], ceiling["logloss"]
+    if test["logloss"] >= floor:
+        return "The training failed: the model is no better than a constant."
+    share = (floor - test["logloss"]) / (floor - best)
+    if share > 1:
+        return "Better than the truth itself: the test data leaked into the training."
+    return f"The model learnt: {share:.0%} of the way from a constant to the best possible logloss."
+
+
+def _describe(result: dict[str, Any]) -> str:
+    test, ceiling = result["test"], result["ceiling"]
+    rows = [
+        ["test data", "AUC", "logloss"],
+        ["a constant", "0.5000", format_score(test["constant_logloss"])],
+        ["the trained DLRM", format_score(test["auc"]), format_score(test["logloss"])],
+        ["best possible", format_score(ceiling["auc"]), format_score(ceiling["logloss"])],
+    ]
+    lines = [
+        f"trained on {result['rows']:,} rows in {format_seconds(result['seconds'])}, "
+        f"{result['rows_per_s']:,.0f} rows/s",
+        "",
+        format_table(rows),
+        "",
+        result["verdict"],
+    ]
+    if result["out"]:
+        data = Path(result["out"]).with_name("test.parquet")
+        lines.append(f"Next: sparsetrain evaluate {result['out']} {data}")
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain doctor`: what is installed, what kernels are compiled for, and CUDA or why not.
+
+A check that fails says so in its line; it never keeps the others from being made.
+"""
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import typer
+
+from sparsetrain.cli.options import AsJson
+from sparsetrain.cli.output import emit
+from sparsetrain.errors import ResourceError, SparsetrainError
+
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scipy", "pydantic")
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Say what is installed, the target, and CUDA or why not."""
+    found: dict[str, str | dict[str, str]] = {}
+    broken: list[str] = []
+    for name, check in _CHECKS.items():
+        try:
+            found[name] = check()
+        except Exception as error:  # whatever is wrong with an installation belongs in the report
+            found[name] = f"broken: {type(error).__name__}: {' '.join(str(error).split())}"
+            broken.append(name)
+    text = "\n".join(f"{name + ':':<13}{_line(value)}" for name, value in found.items())
+    emit({**found, "ok": not broken}, text, as_json)
+    if broken:
+        raise typer.Exit(ResourceError.exit_code)
+
+
+def _line(value: str | dict[str, str]) -> str:
+    if isinstance(value, str):
+        return value
+    return ", ".join(f"{name} {version}" for name, version in value.items())
+
+
+def _version() -> str:
+    import sparsetrain
+
+    return sparsetrain.__version__
+
+
+def _python() -> str:
+    return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+
+
+def _packages() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _PACKAGES}
+
+
+def _target() -> str:
+    import sparsetrain as st
+
+    target = st.runtime.host_target()
+    known = (str(target.attrs[key]) for key in ("mcpu", "mtriple") if key in target.attrs)
+    details = ", ".join(known)
+    return f"{target.kind.name} ({details})" if details else str(target.kind.name)
+
+
+def _threads() -> str:
+    import sparsetrain as st
+
+    cores = st.runtime.available_cores()
+    return f"{st.runtime.num_threads()}, on {cores} available cores (TVM_NUM_THREADS sets them)"
+
+
+def _memory() -> str:
+    pages = {name: os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")}
+    total, free = (count * os.sysconf("SC_PAGE_SIZE") / 2**30 for count in pages.values())
+    return f"{total:.1f} GiB, {free:.1f} GiB of it free"
+
+
+def _cuda() -> str:
+    import tvm
+
+    import sparsetrain as st
+
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no: there is no NVIDIA driver (libcuda.so.1)"
+    device: Any = tvm.cuda(0)
+    if not device.exist:
+        return "no: there is an NVIDIA driver, but TVM sees no device (nvidia-smi tells more)"
+    try:
+        st.runtime.resolve_target("cuda")
+    except SparsetrainError as error:
+        return f"{device.device_name} is there, but not used: {error}"
+    return str(device.device_name)
+
+
+_CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
+    "sparsetrain": _version,
+    "python": _python,
+    "packages": _packages,
+    "target": _target,
+    "threads": _threads,
+    "memory": _memory,
+    "cuda": _cuda,
+}

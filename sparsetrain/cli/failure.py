@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place where an exception becomes an exit code and one line for people."""
+
+import errno
+
+import typer
+
+from sparsetrain.cli.stop import Stopped
+from sparsetrain.errors import DataError, ResourceError, SparsetrainError
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the message, which is always a single line."""
+    for matches, say in _RULES:
+        if matches(error):
+            code, message = say(error)
+            return code, " ".join(message.split())
+    text = " ".join(str(error).split())
+    return 1, f"error: a fault of this package, please report it: {type(error).__name__}: {text}"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    # TVM reports memory that it cannot get as an InternalError with this text.
+    return isinstance(error, MemoryError) or "std::bad_alloc" in str(error)
+
+
+def _no_space(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in _NO_SPACE
+
+
+def _usage(error: BaseException) -> str:
+    text = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "sparsetrain"
+    return f"error: {text} (see {command} --help)"
+
+
+def _system(error: BaseException) -> str:
+    assert isinstance(error, OSError)
+    return f"error: {error.filename or 'input or output'}: {error.strerror or error}"
+
+
+# Tried in order; the first that matches speaks.
+_RULES = (
+    (
+        lambda e: isinstance(e, SparsetrainError),
+        lambda e: (e.exit_code, f"error: {e}"),
+    ),
+    (
+        lambda e: isinstance(e, Stopped),
+        lambda e: (128 + e.signum, f"stopped by {e.name}"),
+    ),
+    (lambda e: isinstance(e, typer.TyperException), lambda e: (2, _usage(e))),
+    (
+        _out_of_memory,
+        lambda e: (
+            ResourceError.exit_code,
+            "error: out of memory; smaller train.batch_size, model.dim or data.max_rows need less",
+        ),
+    ),
+    (_no_space, lambda e: (ResourceError.exit_code, _system(e))),
+    (lambda e: isinstance(e, OSError), lambda e: (DataError.exit_code, _system(e))),
+)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that commands share, and how options become settings."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsetrain.settings import Settings, resolve_settings
+from sparsetrain.settings.sources import Entry
+
+AsJson = Annotated[bool, typer.Option("--json", help="End stdout with one JSON object.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML or YAML.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; wins over all others."),
+]
+BatchSize = Annotated[
+    int, typer.Option("--batch-size", min=1, help="Rows per batch; changes speed, not results.")
+]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that `train --out` wrote.")]
+
+# Option -> the setting that it is short for.
+_SETTINGS = {
+    "--optimizer": "optimizer.name",
+    "--lr": "optimizer.lr",
+    "--batch-size": "train.batch_size",
+    "--epochs": "train.epochs",
+    "--seed": "train.seed",
+    "--target": "train.target",
+    "--min-count": "data.min_count",
+}
+
+
+def settings_from(
+    options: Mapping[str, Any], config: Path | None, overrides: list[str] | None
+) -> Settings:
+    """Resolve the settings of a command; an option that was not given is None and counts not."""
+    entries = [
+        Entry(_SETTINGS[option], value, option)
+        for option, value in options.items()
+        if value is not None
+    ]
+    return resolve_settings(config, os.environ, entries, overrides or ())

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands print: one JSON object or text for people on stdout, notes on stderr."""
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def note(text: str) -> None:
+    """Tell people something that is not the result."""
+    print(f"sparsetrain: {text}", file=sys.stderr, flush=True)
+
+
+def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
+    """Print the result of a command, as the last thing on stdout."""
+    print(json.dumps(_plain(result), allow_nan=False) if as_json else text, flush=True)
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as aligned text; the first row is the heading, the first column names.
+
+    Examples
+    --------
+    >>> print(format_table([["", "AUC"], ["test", "0.75"]]))
+           AUC
+    test  0.75
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return "\n".join(lines)
+
+
+def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
+    """Return the scores of named data sets as a table, a constant's logloss beside each."""
+    rows = [["", "rows", "AUC", "logloss", "constant's", "NE", "calibration"]]
+    for name, score in scores.items():
+        if score is not None:
+            rows.append([name, *(format_score(score[key], form) for key, form in _COLUMNS.items())])
+    return format_table(rows)
+
+
+def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
+    """Make a failed training loud: note it when a constant would have scored as well."""
+    constant = score["constant_logloss"]
+    if constant is not None and score["logloss"] >= constant:
+        note(
+            f"warning: on {name} the model is no better than a constant "
+            f"(logloss {score['logloss']:.4f}, the constant's {constant:.4f})"
+        )
+
+
+_COLUMNS = {
+    "rows": "{:,}",
+    "auc": "{:.4f}",
+    "logloss": "{:.4f}",
+    "constant_logloss": "{:.4f}",
+    "ne": "{:.4f}",
+    "calibration": "{:.3f}",
+}
+
+
+def format_score(value: float | None, form: str = "{:.4f}") -> str:
+    """Return a score as text, `-` where it is not defined."""
+    return "-" if value is None else form.format(value)
+
+
+def _plain(value: Any) -> Any:
+    """Turn NumPy scalars and paths into what JSON has; what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain predict`: one probability per row, in the order of the rows."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparsetrain.cli.options import AsJson, BatchSize, Model
+from sparsetrain.cli.output import emit
+from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.stop import StopSignals
+from sparsetrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def predict(
+    model: Model,
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Parquet file; labels are ignored.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FILE", help="Where to write: .parquet or .csv; replaced."),
+    ],
+    batch_size: BatchSize = 4096,
+    as_json: AsJson = False,
+) -> None:
+    """Write the click probability of every row."""
+    import pyarrow as pa
+
+    import sparsetrain as st
+
+    write = _writer_for(out, rows)
+    with StopSignals():
+        st.data.open_source(str(rows))
+        trainer = st.load(model)
+        probability = trainer.predict(str(rows), batch_size=batch_size)
+        _replace(out, pa.table({"probability": probability}), write)
+    count, mean = len(probability), float(probability.mean(dtype="float64"))
+    result = {"rows": count, "out": str(out), "mean_probability": mean}
+    emit(result, f"{count:,} probabilities, mean {mean:.4f}, written to {out}", as_json)
+
+
+def _writer_for(out: Path, rows: Path) -> Callable[["pa.Table", str], None]:
+    writer = _WRITERS.get(out.suffix.lower())
+    if writer is None:
+        raise ConfigError(f"--out {out}: predictions end in {' or '.join(_WRITERS)}")
+    if out.is_dir() or (out.exists() and rows.exists() and out.samefile(rows)):
+        raise ConfigError(f"--out {out}: is a folder or the input itself; name another file")
+    require_writable(out)
+    return writer
+
+
+def _replace(out: Path, table: "pa.Table", write: Callable[["pa.Table", str], None]) -> None:
+    """Write beside `out` and rename, so that `out` is never half a file."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        write(table, str(partial))
+        with open(partial, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_parquet(table: "pa.Table", path: str) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path, write_page_checksum=True)
+
+
+def _write_csv(table: "pa.Table", path: str) -> None:
+    import pyarrow.csv as csv
+
+    csv.write_csv(table, path)
+
+
+_WRITERS = {".parquet": _write_parquet, ".csv": _write_csv}

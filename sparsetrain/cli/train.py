@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain train`: from the user's files to a saved and scored model."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
+from sparsetrain.cli.output import emit, format_score, format_scores, format_table
+from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.training import Files, run_training
+from sparsetrain.progress import format_seconds
+
+_File = Annotated[Path | None, typer.Option(metavar="FILE", help="Parquet file to score on.")]
+
+
+def train(
+    train: Annotated[
+        list[Path], typer.Argument(metavar="TRAIN", help="Parquet files to train on.")
+    ],
+    valid: _File = None,
+    test: _File = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Save the run in this new folder."),
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", help="sgd, adagrad or rowwise_adagrad.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Rows per step.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over TRAIN.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of weights and row order.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="auto, cpu or llvm.")] = None,
+    min_count: Annotated[
+        int | None, typer.Option("--min-count", help="Rarer categories share one row.")
+    ] = None,
+    overrides: Overrides = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a DLRM on Criteo-format parquet and score it."""
+    options = {
+        "--optimizer": optimizer,
+        "--lr": lr,
+        "--batch-size": batch_size,
+        "--epochs": epochs,
+        "--seed": seed,
+        "--target": target,
+        "--min-count": min_count,
+    }
+    settings = settings_from(options, config, overrides)
+    with StopSignals() as stop:
+        result = run_training(settings, Files(train, valid, test, out), stop)
+        emit(result, _describe(result), as_json)
+        stop.raise_if_requested()
+
+
+def _describe(result: dict[str, Any]) -> str:
+    took = format_seconds(result["seconds"])
+    lines = [f"trained on {result['rows']:,} rows in {took}, {result['rows_per_s']:,.0f} rows/s"]
+    if len(result["epochs"]) > 1:
+        lines += ["", _describe_epochs(result["epochs"])]
+    scores = {name: result[name] for name in ("valid", "test")}
+    if any(scores.values()):
+        lines += ["", format_scores(scores)]
+    return "\n".join(lines)
+
+
+def _describe_epochs(epochs: list[dict[str, Any]]) -> str:
+    """Show where training helped and where it began to overfit."""
+    rows = [["epoch", "training loss", "valid AUC", "valid logloss"]]
+    for number, epoch in enumerate(epochs, 1):
+        valid = epoch.get("valid") or {}
+        cells = (epoch["loss"], valid.get("auc"), valid.get("logloss"))
+        rows.append([str(number), *(format_score(cell) for cell in cells)])
+    return format_table(rows)

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line over a fake library: exit codes, streams, places, signals.
+
+What the commands compute is tested where it is computed; `test_cli_real.py` runs them for real.
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import sparsetrain
+from sparsetrain import errors
+from sparsetrain.cli import main
+
+SCORES = {
+    "auc": 0.75,
+    "auc_bound": 1e-6,
+    "logloss": 0.5,
+    "ne": 0.9,
+    "calibration": np.float32(1.0),
+    "rows": 10,
+    "constant_logloss": 0.6,
+    "positive_rate": 0.25,
+}
+
+
+class FakeEncoder:
+    layout = "raw, Criteo names"
+    rows = [3, 4]
+    num_dense = 13
+    columns = ("C1", "C2")
+
+
+class FakeTrainer:
+    """Trains for four batches of one row; `during` runs in each."""
+
+    def __init__(self, library):
+        self.library = library
+
+    def fit(self, train, *, validation, epochs, batch_size, shuffle, progress, stop):
+        self.library.calls.append("fit")
+        scored = {"valid": self.library.scores} if validation else {}
+        rows = 0
+        while rows < 4 and not stop():
+            self.library.during()
+            rows += 1
+        return {
+            "rows": rows,
+            "seconds": 2.0,
+            "rows_per_s": rows / 2,
+            "epochs": [{"rows": rows, "loss": 0.5, **scored}] * epochs,
+            "stopped": rows < 4,
+        }
+
+    def save(self, folder, extra):
+        self.library.calls.append("save")
+        self.library.saved = (str(folder), extra)
+
+    def evaluate(self, data, batch_size=4096):
+        self.library.calls.append("evaluate")
+        return self.library.scores
+
+    def predict(self, data, batch_size=4096):
+        return np.array([0.25, 0.75], dtype=np.float32)
+
+
+class FakeLibrary:
+    """Stands for `sparsetrain`; notes the calls that matter here."""
+
+    def __init__(self):
+        self.calls, self.saved, self.built = [], None, {}
+        self.scores = dict(SCORES)
+        self.missing = ()
+
+    def during(self):
+        pass
+
+    def open_source(self, data):
+        for path in [data] if isinstance(data, str) else data:
+            if path in self.missing:
+                raise errors.DataError(f"{path}: no such file")
+
+    def fit_encoder(self, sources, **settings):
+        self.calls.append("fit encoder")
+        self.built["data"] = settings
+        return FakeEncoder()
+
+    def dataset(self, path, encoder):
+        self.calls.append(f"read {path}")
+        return SimpleNamespace(batches=lambda batch_size, prefetch: iter(()))
+
+    def build(self, **settings):
+        self.built["model"] = settings
+
+    def optimizer(self, **settings):
+        self.built["optimizer"] = settings
+
+    def trainer(self, model, **settings):
+        self.built["trainer"] = settings
+        return FakeTrainer(self)
+
+    def names(self):
+        return {
+            "data": SimpleNamespace(
+                open_source=self.open_source,
+                Dataset=self.dataset,
+                Encoder=SimpleNamespace(fit=self.fit_encoder),
+            ),
+            "models": SimpleNamespace(DLRM=self.build),
+            "optim": SimpleNamespace(sgd=self.optimizer, adagrad=self.optimizer),
+            "Trainer": self.trainer,
+            "load": lambda folder: FakeTrainer(self),
+        }
+
+
+@pytest.fixture
+def library(monkeypatch):
+    fake = FakeLibrary()
+    for name, value in fake.names().items():
+        monkeypatch.setitem(vars(sparsetrain), name, value)
+    for name in [name for name in os.environ if name.startswith("SPARSETRAIN_")]:
+        monkeypatch.delenv(name)
+    return fake
+
+
+def test_train_ends_stdout_with_one_json_object(library, capsys):
+    assert main(["train", "a", "b", "--valid", "v", "--test", "t", "--json"]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert {"valid", "test", "constant_logloss", "rows_per_s", "settings"} <= set(result)
+    assert result["test"] == {**SCORES, "calibration": 1.0}
+    assert (result["constant_logloss"], result["rows_per_s"]) == (0.6, 2.0)
+    assert result["settings"]["train"]["batch_size"] == 128
+    assert "layout: raw, Criteo names" in printed.err
+
+
+def test_train_prints_a_table_for_people(library, capsys):
+    assert main(["train", "a", "--test", "t"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "trained on 4 rows in 2 s, 2 rows/s"
+    assert lines[2].split() == ["rows", "AUC", "logloss", "constant's", "NE", "calibration"]
+    assert lines[3].split() == ["test", "10", "0.7500", "0.5000", "0.6000", "0.9000", "1.000"]
+
+
+def test_several_epochs_are_scored_one_by_one(library, capsys):
+    assert main(["train", "a", "--valid", "v", "--epochs", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:5] == [
+        "epoch  training loss  valid AUC  valid logloss",
+        "1             0.5000     0.7500         0.5000",
+        "2             0.5000     0.7500         0.5000",
+    ]
+    assert "evaluate" not in library.calls
+
+
+def test_a_score_that_is_not_defined_prints_as_a_dash(library, capsys):
+    library.scores["auc"] = None
+    assert main(["evaluate", "model", "t"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["t", "10", "-"]
+
+
+def test_a_useless_model_is_loud(library, capsys):
+    library.scores["logloss"] = 0.6
+    assert main(["train", "a", "--test", "t"]) == 0
+    assert "warning: on test the model is no better than a constant" in capsys.readouterr().err
+
+
+def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSETRAIN_MODEL__DIM", "8")
+    config = tmp_path / "run.toml"
+    config.write_text("[model]\ndim = 4\nbottom = [32]\n[train]\nseed = 7\n")
+    out = tmp_path / "deep" / "run"
+    options = ["--optimizer", "sgd", "--lr", "0.5", "--min-count", "2", "--config", str(config)]
+    assert main(["train", "a", "--out", str(out), *options, "--set", "model.top=16,8"]) == 0
+    assert library.built["model"] == {
+        "rows": [3, 4],
+        "num_dense": 13,
+        "names": ("C1", "C2"),
+        "dim": 8,
+        "bottom": (32,),
+        "top": (16, 8),
+    }
+    assert library.built["optimizer"] == {"lr": 0.5}
+    assert library.built["data"]["min_count"] == 2
+    assert library.built["trainer"]["seed"] == 7
+    folder, extra = library.saved
+    assert folder == str(out)
+    assert extra["settings"]["model"] == {"dim": 8, "bottom": [32], "top": [16, 8]}
+
+
+def test_held_out_files_are_read_before_the_training_and_scored_after_saving(library, tmp_path):
+    main(["train", "a", "--valid", "v", "--test", "t", "--out", str(tmp_path / "run")])
+    before, after = ["fit encoder", "read v", "read t"], ["fit", "save", "evaluate", "evaluate"]
+    assert library.calls == before + after
+
+
+@pytest.mark.parametrize("missing", ["a", "v", "t"])
+def test_a_missing_file_is_found_before_anything_slow(library, capsys, tmp_path, missing):
+    library.missing = (missing,)
+    out = tmp_path / "run"
+    assert main(["train", "a", "--valid", "v", "--test", "t", "--out", str(out)]) == 3
+    assert capsys.readouterr().err == f"sparsetrain: error: {missing}: no such file\n"
+    assert library.calls == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def occupied(path):
+    path.mkdir()
+    (path / "mine.txt").write_text("keep")
+
+
+def read_only_parent(path):
+    path.parent.mkdir()
+    path.parent.chmod(0o500)
+
+
+@pytest.mark.parametrize(
+    "name, prepare, message",
+    [
+        ("run", occupied, "exists already; name another folder or remove this one"),
+        ("run", lambda path: path.symlink_to("nowhere"), "exists already"),
+        ("file/run", lambda path: path.parent.write_text(""), "is not a folder"),
+        pytest.param(
+            "locked/run",
+            read_only_parent,
+            "no permission to write in",
+            marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere"),
+        ),
+    ],
+)
+def test_an_out_folder_that_cannot_be_made_is_found_first(
+    library, capsys, tmp_path, name, prepare, message
+):
+    path = tmp_path / name
+    prepare(path)
+    assert main(["train", "a", "--out", str(path)]) == 2
+    assert message in capsys.readouterr().err
+    assert library.calls == []
+
+
+ERRORS = [
+    (errors.ConfigError("bad\nsetting"), 2, "error: bad setting"),
+    (errors.DataError("a.parquet: row 3"), 3, "error: a.parquet: row 3"),
+    (errors.CheckpointError("bad run"), 4, "error: bad run"),
+    (errors.NumericalError("loss is nan"), 5, "error: loss is nan"),
+    (errors.ResourceError("no memory"), 6, "error: no memory"),
+    (MemoryError(), 6, "error: out of memory; "),
+    (RuntimeError("InternalError: std::bad_alloc"), 6, "error: out of memory; "),
+    (OSError(errno.ENOSPC, "No space left on device", "x"), 6, "error: x: No space left"),
+    (PermissionError(errno.EACCES, "Permission denied", "x"), 3, "error: x: Permission denied"),
+    (KeyError("x"), 1, "error: a fault of this package, please report it: KeyError: 'x'"),
+]
+
+
+@pytest.mark.parametrize("error, code, message", ERRORS, ids=lambda value: repr(value)[:30])
+def test_every_error_becomes_its_code_and_one_line(library, capsys, error, code, message):
+    def fail():
+        raise error
+
+    library.during = fail
+    assert main(["train", "a", "--json"]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    last = printed.err.splitlines()[-1]
+    assert last.startswith(f"sparsetrain: {message}")
+    assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize(
+    "arguments, environ, shown",
+    [
+        (["train", "a"], {}, False),
+        (["train", "a"], {"SPARSETRAIN_TRACEBACK": "0"}, False),
+        (["train", "a"], {"SPARSETRAIN_TRACEBACK": "1"}, True),
+        (["--traceback", "train", "a"], {}, True),
+        (["train", "a", "--traceback"], {}, True),
+    ],
+)
+def test_a_traceback_is_shown_only_when_asked_for(
+    library, capsys, monkeypatch, arguments, environ, shown
+):
+    library.missing = ("a",)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert main(arguments) == 3
+    assert ("Traceback" in capsys.readouterr().err) is shown
+
+
+USAGE = [
+    ([], "Usage: sparsetrain"),
+    (["trian"], "No such command 'trian'"),
+    (["train"], "Missing argument 'TRAIN'. (see sparsetrain train --help)"),
+    (["train", "a", "--epoch", "1"], "No such option: --epoch"),
+    (["train", "a", "--epochs", "x"], "Invalid value for '--epochs'"),
+    (["train", "a", "--epochs", "0"], "--epochs: train.epochs = 0 must be greater than or equal"),
+    (["train", "a", "--target", "cuda"], "--target: train.target = 'cuda' must be 'auto', 'cpu'"),
+    (["train", "a", "--set", "train.epoch=1"], "did you mean 'train.epochs'?"),
+    (["train", "a", "--config", "none.toml"], "none.toml: cannot read settings"),
+    (["evaluate", "model"], "Missing argument 'DATA'"),
+    (["predict", "model", "a", "--out", "a.txt"], "--out a.txt: predictions end in .parquet or"),
+    (["predict", "model", "a"], "Missing option '--out'"),
+]
+
+
+@pytest.mark.parametrize("arguments, message", USAGE, ids=lambda value: " ".join(value)[:30])
+def test_wrong_usage_is_code_two_and_one_line(library, capsys, arguments, message):
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
+    assert library.calls == []
+    assert not arguments or printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("signum, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_training_after_the_batch_and_saves(library, capsys, tmp_path, signum, code):
+    library.during = lambda: os.kill(os.getpid(), signum)
+    before = signal.getsignal(signum)
+    arguments = ["train", "a", "--test", "t", "--out", str(tmp_path / "run"), "--json"]
+    assert main(arguments) == code
+    assert library.calls == ["fit encoder", "read t", "fit", "save"]
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert (result["rows"], result["test"], result["stopped"]) == (1, None, signum.name)
+    assert printed.err.endswith(f"sparsetrain: stopped by {signum.name}\n")
+    assert signal.getsignal(signum) is before
+
+
+def test_a_second_signal_stops_at_once(library, tmp_path):
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    library.during = twice
+    assert main(["train", "a", "--out", str(tmp_path / "run")]) == 130
+    assert library.calls == ["fit encoder", "fit"]
+
+
+def test_a_signal_before_the_training_stops_at_once(library, monkeypatch):
+    monkeypatch.setattr(library, "open_source", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setitem(vars(sparsetrain), "data", SimpleNamespace(open_source=library.open_source))
+    assert main(["train", "a"]) == 143
+    assert library.calls == []
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_predict_writes_one_probability_per_row(library, capsys, tmp_path, suffix):
+    pandas = pytest.importorskip("pandas")
+    out = tmp_path / "new" / f"p.{suffix}"
+    assert main(["predict", "model", "rows", "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "rows": 2,
+        "out": str(out),
+        "mean_probability": 0.5,
+    }
+    table = getattr(pandas, f"read_{suffix}")(out)
+    assert list(table.columns) == ["probability"]
+    assert table["probability"].tolist() == [0.25, 0.75]
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_predict_never_writes_over_its_input(library, capsys, tmp_path):
+    rows = tmp_path / "rows.parquet"
+    rows.write_bytes(b"mine")
+    assert main(["predict", "model", str(rows), "--out", str(rows)]) == 2
+    assert rows.read_bytes() == b"mine"
+
+
+def test_help_imports_none_of_the_heavy_packages():
+    code = (
+        "import sys; from sparsetrain.cli import main; code = main(['train', '--help']);"
+        "heavy = {'tvm', 'numpy', 'pyarrow', 'pandas', 'scipy'} & set(sys.modules);"
+        "sys.exit(code or ' '.join(sorted(heavy)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--batch-size" in done.stdout
+
+
+def test_a_reader_that_has_left_causes_no_complaint():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sparsetrain.cli", "--version"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_version_is_printed(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{sparsetrain.__version__}\n"

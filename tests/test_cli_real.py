@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands over the real library: train, evaluate and predict agree; bad files are refused."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparsetrain.cli import main
+from sparsetrain.data.synthetic import SyntheticCriteo
+
+SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
+
+
+@pytest.fixture(scope="module")
+def tables():
+    generator = SyntheticCriteo(seed=3, max_cardinality=50, bayes_auc=0.95)
+    return {"train": generator.chunk(0, rows=4_000), "test": generator.chunk(1, rows=1_000)}
+
+
+@pytest.fixture(scope="module")
+def files(tables, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for name, table in tables.items():
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(files, tmp_path_factory):
+    """Train once for all tests; returns the folder of the model and the JSON result."""
+    out = tmp_path_factory.mktemp("runs") / "model"
+    command = ["train", str(files / "train.parquet"), "--valid", str(files / "test.parquet")]
+    options = ["--test", str(files / "test.parquet"), "--out", str(out), "--epochs", "2", "--json"]
+    with contextlib.redirect_stdout(io.StringIO()) as stdout:
+        assert main([*command, *options, *SMALL]) == 0
+    return out, json.loads(stdout.getvalue())
+
+
+def test_training_beats_the_constant(run):
+    _, result = run
+    assert result["rows"] == 8_000
+    assert result["test"]["auc"] > 0.7
+    assert result["test"]["logloss"] < result["constant_logloss"]
+    assert result["valid"] == result["test"]
+
+
+def test_evaluate_repeats_the_scores_of_training(run, files, capsys):
+    model, result = run
+    assert main(["evaluate", str(model), str(files / "test.parquet"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result["test"]
+
+
+def test_predict_needs_no_label_and_keeps_the_order(run, files, tables, tmp_path, capsys):
+    model, result = run
+    unlabelled = tmp_path / "rows.parquet"
+    pq.write_table(tables["test"].drop_columns(["label"]).slice(0, 700), unlabelled)
+    out = tmp_path / "out.parquet"
+    assert main(["predict", str(model), str(unlabelled), "--out", str(out)]) == 0
+    assert "700 probabilities" in capsys.readouterr().out
+    probability = pq.read_table(out)["probability"].to_numpy()
+    assert probability.dtype == np.float32
+    labels = tables["test"]["label"].to_numpy()[:700]
+    assert probability[labels == 1].mean() > probability[labels == 0].mean()
+
+
+def test_settings_are_stored_with_the_run(run):
+    model, result = run
+    assert result["settings"]["model"] == {"dim": 4, "bottom": [8], "top": [8]}
+    stored = "".join(path.read_text() for path in model.glob("*.json"))
+    assert '"min_count"' in stored
+
+
+def column(table, name, values):
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+def at_row(table, name, row, value, dtype):
+    values = table[name].cast(dtype).to_pylist()
+    values[row] = value
+    return column(table, name, pa.array(values, dtype))
+
+
+BAD_ROWS = [
+    # (what, the table, what the message says)
+    ("null label", lambda t: at_row(t, "label", 33, None, pa.int32()), ("row 33", "label")),
+    ("label 2", lambda t: at_row(t, "label", 33, 2, pa.int32()), ("row 33", "label")),
+    ("NaN", lambda t: at_row(t, "I3", 33, float("nan"), pa.float64()), ("row 33", "I3")),
+    ("missing column", lambda t: t.drop_columns(["C9"]), ("C9",)),
+    ("no rows", lambda t: t.slice(0, 0), ("no rows",)),
+]
+BAD_FILES = [
+    ("truncated", lambda data: data[: len(data) // 2], ("truncated",)),
+    ("empty", lambda data: b"", ("empty",)),
+    ("text", lambda data: b"label,I1\n0,1\n", ("not a parquet file",)),
+]
+PARTS = ["train", "test"]
+
+
+def refuse(capsys, tmp_path, files, bad, part, said):
+    """Run `train` with `bad` in the place of `part`; everything about the refusal is checked."""
+    paths = {name: str(files / f"{name}.parquet") for name in PARTS} | {part: str(bad)}
+    out = tmp_path / "run"
+    command = ["train", paths["train"], "--test", paths["test"], "--out", str(out), *SMALL]
+    assert main([*command, "--json"]) == 3
+    printed = capsys.readouterr()
+    last = printed.err.splitlines()[-1]
+    assert last.startswith(f"sparsetrain: error: {bad}: ")
+    for words in said:
+        assert words in last
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name, damage, said", BAD_ROWS, ids=[case[0] for case in BAD_ROWS])
+def test_bad_rows_are_refused_in_one_line(
+    capsys, tmp_path, files, tables, name, damage, said, part
+):
+    bad = tmp_path / "bad.parquet"
+    pq.write_table(damage(tables[part]), bad)
+    refuse(capsys, tmp_path, files, bad, part, said)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name, damage, said", BAD_FILES, ids=[case[0] for case in BAD_FILES])
+def test_bad_files_are_refused_in_one_line(capsys, tmp_path, files, name, damage, said, part):
+    bad = tmp_path / "bad.parquet"
+    bad.write_bytes(damage((files / f"{part}.parquet").read_bytes()))
+    refuse(capsys, tmp_path, files, bad, part, said)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_folder_without_parquet_is_refused_in_one_line(capsys, tmp_path, files, part):
+    bad = tmp_path / "folder"
+    bad.mkdir()
+    refuse(capsys, tmp_path, files, bad, part, ())
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_folder_that_is_no_model_is_refused(capsys, tmp_path, files, command):
+    out = ["--out", str(tmp_path / "p.csv")] if command == "predict" else []
+    assert main([command, str(tmp_path), str(files / "test.parquet"), *out]) == 4
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"sparsetrain: error: {tmp_path}")
+    assert printed.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_leaves_a_run_that_can_be_used(files, tmp_path, capsys):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "sparsetrain.cli", "train", str(files / "train.parquet")]
+    process = subprocess.Popen(
+        [*command, "--out", str(out), "--epochs", "1000000", *SMALL],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if "rows/s" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    rest = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 143
+    assert f"saved to {out}" in rest
+    assert main(["evaluate", str(out), str(files / "test.parquet"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 1_000
+
+
+def test_the_demo_shows_floor_result_and_ceiling(capsys):
+    assert main(["demo", "--rows", "3000", "--held-out", "1000", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["ceiling"]["auc"] > result["test"]["auc"] > 0.5
+    assert result["ceiling"]["logloss"] < result["test"]["logloss"]
+    assert result["verdict"]
+
+
+def test_doctor_names_versions_target_and_cuda(capsys):
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True
+    assert found["packages"]["apache-tvm"].startswith("0.27")
+    assert found["target"].startswith("llvm")
+    assert found["cuda"]
+
+
+@pytest.mark.skipif("SPARSETRAIN_SAMPLE_DATA" not in os.environ, reason="no sample data named")
+def test_real_criteo_rows_train_to_the_score_of_other_frameworks(capsys):
+    folder = os.environ["SPARSETRAIN_SAMPLE_DATA"]
+    parts = {name: f"{folder}/criteo_kaggle_{name}.parquet" for name in ("train", "val", "test")}
+    held_out = ["--valid", parts["val"], "--test", parts["test"]]
+    assert main(["train", parts["train"], *held_out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["test"]["auc"] >= 0.75
