@@ -4,7 +4,7 @@
 The AUC comes from two histograms (clicks, others) over 2^20 bins of the logit. A bin holds the
 float32 numbers that share their top 20 bits, so bins are narrow where floats are dense and no range
 is assumed. Pairs of rows in different bins are counted exactly; pairs inside a bin count half, and
-`auc_bound` says how much that can be wrong. A row costs about 40 ns and the state 24 MB, whatever
+`auc_bound` says how much that can be wrong. A row costs about 20 ns and the state 24 MB, whatever
 the number of rows; sorting would need them all.
 """
 

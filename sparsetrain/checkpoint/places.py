@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a checkpoint is before, during and after a save: the only file that changes folders.
+
+    .NAME.new-XXXXXXXX   being written; nobody reads it
+    NAME                 the checkpoint
+    .NAME.old            the one before, between the two renames of `publish`
+
+A folder cannot be exchanged for another in one step everywhere, so there is a moment without NAME.
+Whoever finds none takes `.NAME.old`, which is complete for as long as NAME is missing.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
+from sparsetrain.errors import CheckpointError
+
+
+def located(folder: str | os.PathLike[str]) -> Path:
+    """Return the absolute path, links followed, so that neighbours lie on the same disk."""
+    path = Path(folder).resolve()
+    if not path.name:
+        raise CheckpointError(f"{path} cannot be a checkpoint: choose a folder below it")
+    return path
+
+
+def aside(target: Path) -> Path:
+    """Return where the previous checkpoint is while a new one takes its place."""
+    return target.with_name(f".{target.name}.old")
+
+
+def restore(target: Path) -> None:
+    """Undo what a killed save left behind: the old checkpoint comes back, drafts go."""
+    old = aside(target)
+    if not os.path.lexists(target) and (old / FILE).exists():
+        os.rename(old, target)
+        sync_folder(target.parent)
+    if old.is_dir():
+        remove(old)
+    _remove_drafts(target)
+
+
+def require_replaceable(target: Path) -> None:
+    """Refuse a target that holds anything but a checkpoint of ours.
+
+    Raises
+    ------
+    CheckpointError
+        If replacing `target` would delete something else.
+    """
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise CheckpointError(f"{target} is a file: choose another folder")
+    names = sorted(os.listdir(target))
+    foreign = [name for name in names if not _is_ours(name)]
+    if foreign:
+        reason = f"it holds {foreign[0]!r}, which is no part of a checkpoint"
+    elif not names or _is_manifest(target / FILE):
+        return
+    else:
+        reason = "it is no checkpoint of sparsetrain"
+    raise CheckpointError(f"{target} is not replaced: {reason}; choose another folder")
+
+
+@contextlib.contextmanager
+def draft(target: Path) -> Iterator[Path]:
+    """Make an empty neighbour of `target` to write in; it is removed if it is not published."""
+    folder = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
+    os.mkdir(folder)
+    try:
+        with _locked(folder):
+            yield folder
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # published
+            remove(folder)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Create a file; what was written is on the disk when the block is left."""
+    with open(path, "xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def publish(folder: Path, target: Path) -> None:
+    """Put a complete `folder` where `target` is; the old one goes last."""
+    old = aside(target)
+    sync_folder(folder)
+    replacing = os.path.lexists(target)
+    if replacing:
+        os.rename(target, old)
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if replacing:
+            with contextlib.suppress(OSError):
+                os.rename(old, target)
+        raise
+    sync_folder(target.parent)
+    if replacing:
+        # The save is done; if something keeps the old folder, the next save says so.
+        with contextlib.suppress(OSError):
+            remove(old)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder of ours, manifest first: what is left of it is never taken for a checkpoint.
+
+    A file that is not ours stays, and makes this fail.
+    """
+    names = sorted(os.listdir(folder), key=lambda name: name != FILE)
+    for name in filter(_is_ours, names):
+        os.unlink(folder / name)
+    os.rmdir(folder)
+
+
+def _remove_drafts(target: Path) -> None:
+    if not target.parent.is_dir():
+        return
+    for name in os.listdir(target.parent):
+        if name.startswith(f".{target.name}.new-"):
+            path = target.parent / name
+            # Another save may be cleaning up too.
+            with contextlib.suppress(OSError), _locked(path) as dead:
+                if dead:
+                    remove(path)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a draft: who can have it knows that its writer is gone.
+
+    A file system without locks answers no, and drafts of killed saves stay there.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        taken = True
+    except OSError:
+        taken = False
+    try:
+        yield taken
+    finally:
+        os.close(descriptor)
+
+
+def _is_ours(name: str) -> bool:
+    return name == FILE or ARRAY_FILE.fullmatch(name) is not None
+
+
+def _is_manifest(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            parse(file.read(MAX_BYTES + 1))
+    except (OSError, ValueError):
+        return False
+    return True

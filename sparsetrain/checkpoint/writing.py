@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Save arrays and a manifest so that, killed at any moment, the old save or the new one is there.
+
+Everything is checked before anything is written: names, dtypes, the target, free space. Files are
+flushed one by one, the manifest last, then the folder is renamed into place. Extra memory is one
+block; the disk holds the old and the new save for a moment.
+"""
+
+import contextlib
+import errno
+import shutil
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.checkpoint import places
+from sparsetrain.checkpoint.array_file import DTYPES, file_size, write_array
+from sparsetrain.checkpoint.manifest import FILE, MAX_ARRAYS, MAX_AXES, Entry, dump
+from sparsetrain.errors import CheckpointError, ResourceError
+
+_SLACK = 1 << 20  # the manifest, folder blocks and rounding
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def write(
+    folder: str | PathLike[str], arrays: Mapping[str, np.ndarray], manifest: dict[str, Any]
+) -> None:
+    """Save `arrays` and `manifest` in `folder`, in place of the checkpoint that is there.
+
+    Parameters
+    ----------
+    folder : path
+        Where to save; folders above it are made.
+    arrays : mapping of str to ndarray
+        Booleans, integers or floats, of any shape, layout and byte order.
+    manifest : dict
+        What to keep beside them: text, numbers, booleans, None, lists, and dicts with text keys.
+        Tuples come back as lists.
+
+    Raises
+    ------
+    CheckpointError
+        If an array or the manifest cannot be kept, if `folder` holds anything but a checkpoint, or
+        if it cannot be written.
+    ResourceError
+        If the disk has not enough room.
+
+    Notes
+    -----
+    One process saves to a folder at a time: of two at once, one may get an error. What is there
+    stays complete.
+    """
+    target, checked = places.located(folder), _checked(arrays)
+    dump([], manifest)  # before anything is written: can it be kept?
+    with _errors_of(target):
+        places.restore(target)
+        places.require_replaceable(target)
+        _require_space(target, checked)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with places.draft(target) as draft:
+            _fill(draft, checked, manifest)
+            places.publish(draft, target)
+
+
+def _fill(draft: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    entries = []
+    for number, (name, array) in enumerate(arrays.items()):
+        file_name, dtype = f"{number:03}.npy", array.dtype.name
+        with places.new_file(draft / file_name) as file:
+            crc = write_array(file, array)
+        size = file_size(dtype, array.shape)
+        entries.append(Entry(name, file_name, dtype, array.shape, size, crc))
+    with places.new_file(draft / FILE) as file:
+        file.write(dump(entries, about))
+
+
+def _checked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if len(arrays) > MAX_ARRAYS:
+        raise CheckpointError(f"{len(arrays)} arrays are more than the {MAX_ARRAYS} of a folder")
+    checked = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in checked.items():
+        if not isinstance(name, str) or not name:
+            raise CheckpointError(f"an array has the name {name!r}: names are text")
+        if array.dtype.name not in DTYPES or array.ndim > MAX_AXES:
+            raise CheckpointError(
+                f"array {name!r} is {array.dtype.name} with {array.ndim} axes: "
+                "only booleans, integers and floats of at most 64 bits are kept"
+            )
+    return checked
+
+
+def _require_space(target: Path, arrays: dict[str, np.ndarray]) -> None:
+    needed = _SLACK + sum(file_size(a.dtype.name, a.shape) for a in arrays.values())
+    existing = next(parent for parent in target.parents if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise ResourceError(
+            f"{target} needs {needed / 1e9:.2f} GB, but the disk has {free / 1e9:.2f} GB free"
+        )
+
+
+@contextlib.contextmanager
+def _errors_of(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = ResourceError if error.errno in _FULL else CheckpointError
+        raise kind(f"{target} cannot be written: {error.strerror or error}") from None

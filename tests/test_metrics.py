@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming scores equal the textbook formulas, whatever the batches."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.metrics import ClickMetrics
+
+INF = math.inf
+
+
+def scored(logits, labels) -> dict:
+    metrics = ClickMetrics()
+    metrics.update(np.asarray(logits), np.asarray(labels))
+    return metrics.result()
+
+
+def exact_auc(logits, labels) -> float:
+    """Share of (click, other) pairs in the right order, by mid-ranks of a sort."""
+    z, clicks = np.asarray(logits, np.float32).astype(np.float64), np.asarray(labels) == 1
+    _, place, count = np.unique(z, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - 0.5 * (count - 1))[place]
+    p, n = clicks.sum(), (~clicks).sum()
+    return (ranks[clicks].sum() - p * (p + 1) / 2) / (p * n)
+
+
+def drawn(rows: int, seed: int = 0, rate: float = 0.25) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.random(rows) < rate
+    return (rng.normal(size=rows) + labels).astype(np.float32), labels
+
+
+LOGITS = {
+    "normal": drawn(20_000),
+    "rare clicks": drawn(20_000, rate=0.003),
+    "close together": (drawn(20_000)[0] * 1e-5, drawn(20_000)[1]),
+    "all within one bin": (1.0 + drawn(5000)[0] * 1e-5, drawn(5000)[1]),
+    "rounded, so many ties": (np.round(drawn(5000)[0], 1), drawn(5000)[1]),
+    "very large": (drawn(5000)[0] * 1e30, drawn(5000)[1]),
+    "subnormal": (drawn(5000)[0] * 1e-40, drawn(5000)[1]),
+    "float64": (drawn(5000)[0].astype(np.float64) / 3, drawn(5000)[1]),
+    "float16": (drawn(5000)[0].astype(np.float16), drawn(5000)[1]),
+}
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_auc_is_within_its_bound_of_the_sorted_one(name):
+    logits, labels = LOGITS[name]
+    result = scored(logits, labels)
+    assert abs(result["auc"] - exact_auc(logits, labels)) <= result["auc_bound"] + 1e-12
+
+
+@pytest.mark.parametrize("name", ["normal", "rare clicks", "close together"])
+def test_the_bound_is_small_for_ordinary_logits(name):
+    assert scored(*LOGITS[name])["auc_bound"] < 1e-4
+
+
+@given(
+    hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(width=32, allow_nan=False)),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=40, deadline=None)
+def test_auc_keeps_its_bound_for_any_floats(logits, seed):
+    labels = np.random.default_rng(seed).permutation(len(logits)) % 2
+    result = scored(logits, labels)
+    assert abs(result["auc"] - exact_auc(logits, labels)) <= result["auc_bound"] + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "auc"),
+    [
+        ([1.0, 2.0, 3.0], [0, 0, 1], 1.0),
+        ([1.0, 2.0, 3.0], [1, 0, 0], 0.0),
+        ([0.5, 0.5, 0.5, 0.5], [1, 0, 1, 0], 0.5),
+        ([0.0, -0.0], [0, 1], 0.5),
+        ([-1e-45, 0.0], [0, 1], 1.0),
+        ([-2.0, -1.0, 1.0], [0, 1, 1], 1.0),
+        ([-INF, INF], [0, 1], 1.0),
+        ([INF, INF], [0, 1], 0.5),
+        ([3e38, INF], [0, 1], 1.0),
+        ([1e300, INF], [0, 1], 0.5),  # one number in float32
+    ],
+)
+def test_small_cases_of_auc_are_exact_and_known_to_be(logits, labels, auc):
+    result = scored(logits, labels)
+    assert (result["auc"], result["auc_bound"]) == (auc, 0.0)
+
+
+def test_losses_follow_the_formulas_in_float64():
+    logits, labels = drawn(10_000)
+    p = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    rate = labels.mean()
+    logloss = -np.where(labels, np.log(p), np.log1p(-p)).mean()
+    constant = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+    result = scored(logits, labels)
+    assert result["logloss"] == pytest.approx(logloss, rel=1e-12)
+    assert result["constant_logloss"] == pytest.approx(constant, rel=1e-12)
+    assert result["ne"] == pytest.approx(logloss / constant, rel=1e-12)
+    assert result["calibration"] == pytest.approx(p.mean() / rate, rel=1e-12)
+    assert (result["rows"], result["positive_rate"]) == (10_000, rate)
+
+
+def test_the_constant_itself_has_entropy_one_and_calibration_one():
+    labels = np.arange(100) % 4 == 0
+    result = scored(np.full(100, math.log(0.25 / 0.75)), labels)
+    assert result["ne"] == pytest.approx(1.0, rel=1e-12)
+    assert result["calibration"] == pytest.approx(1.0, rel=1e-12)
+    assert (result["auc"], result["auc_bound"]) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("logit", "label", "loss"),
+    [(800.0, 1, 0.0), (800.0, 0, 800.0), (-800.0, 1, 800.0), (1e300, 0, 1e300)]
+    + [(INF, 1, 0.0), (-INF, 0, 0.0), (INF, 0, INF), (-INF, 1, INF)],
+)
+def test_far_logits_neither_overflow_nor_become_nan(logit, label, loss):
+    result = scored([logit], [label])
+    assert result["logloss"] == loss
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.int32, np.int64, np.uint8, np.float32, np.float64])
+def test_labels_may_be_of_any_numeric_type(kind):
+    logits, labels = drawn(500)
+    assert scored(logits, labels.astype(kind)) == scored(logits, labels)
+
+
+def test_strided_and_read_only_arrays_give_the_same():
+    logits, labels = drawn(1000)
+    logits.flags.writeable = False
+    assert scored(logits[::2], labels[::2]) == scored(logits[::2].copy(), labels[::2].copy())
+
+
+def test_the_same_batches_give_the_same_bits():
+    logits, labels = drawn(3000)
+    results = []
+    for _ in range(2):
+        metrics = ClickMetrics()
+        for start in range(0, 3000, 700):
+            metrics.update(logits[start : start + 700], labels[start : start + 700])
+        results.append(metrics.result())
+    assert results[0] == results[1]
+    assert results[0] == pytest.approx(scored(logits, labels), rel=1e-12)
+
+
+def test_merging_is_associative_and_equals_one_pass():
+    logits, labels = drawn(3000)
+
+    def part(start: int) -> ClickMetrics:
+        metrics = ClickMetrics()
+        metrics.update(logits[start : start + 1000], labels[start : start + 1000])
+        return metrics
+
+    left, right, tail = part(0), part(0), part(1000)
+    left.merge(part(1000))
+    left.merge(part(2000))
+    tail.merge(part(2000))
+    right.merge(tail)
+    counted = ("auc", "auc_bound", "rows", "positive_rate", "constant_logloss")
+    assert [left.result()[k] for k in counted] == [right.result()[k] for k in counted]
+    assert [left.result()[k] for k in counted] == [scored(logits, labels)[k] for k in counted]
+    assert left.result() == pytest.approx(right.result(), rel=1e-12)
+
+
+def test_merging_leaves_the_other_alone_and_nothing_adds_nothing():
+    metrics, other = ClickMetrics(), ClickMetrics()
+    metrics.update(*drawn(100))
+    before = metrics.result()
+    other.merge(metrics)
+    metrics.merge(ClickMetrics())
+    metrics.update(np.empty(0, np.float32), np.empty(0, bool))
+    assert metrics.result() == before == other.result()
+
+
+@pytest.mark.parametrize(
+    ("labels", "missing"),
+    [
+        ([], set(ClickMetrics().result()) - {"rows"}),
+        ([0, 0], {"auc", "auc_bound", "ne", "calibration"}),
+        ([1, 1], {"auc", "auc_bound", "ne"}),
+    ],
+)
+def test_a_score_that_does_not_exist_is_none(labels, missing):
+    result = scored(np.zeros(len(labels)), np.array(labels, int))
+    assert {name for name, value in result.items() if value is None} == missing
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "kind", "message"),
+    [
+        ([0.0, math.nan], [0, 1], NumericalError, "row 11: the logit is NaN"),
+        ([0.0, 0.0], [1, 2], DataError, "row 11: the label is 2, but must be 0 or 1"),
+        ([0.0, 0.0], [0.5, 1], DataError, "row 10: the label is 0.5"),
+        ([0.0, 0.0], [0.0, math.nan], DataError, "row 11: the label is nan"),
+        ([0.0, 0.0], [0], ConfigError, "logits (2,) and labels (1,)"),
+        ([[0.0], [0.0]], [[0], [1]], ConfigError, "logits (2, 1) and labels (2, 1)"),
+    ],
+)
+def test_bad_rows_are_named_and_change_nothing(logits, labels, kind, message):
+    metrics = ClickMetrics()
+    metrics.update(*drawn(10, seed=3))
+    before = metrics.result()
+    with pytest.raises(kind, match=re.escape(message)):
+        metrics.update(np.array(logits), np.array(labels))
+    assert metrics.result() == before
