@@ -37,7 +37,7 @@ class _Folder(PyExprMutator):
         return self.visit_expr(function)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if not _is_plain_matmul(call):
+        if not is_plain_matmul(call):
             return super().visit_call_(call)
         sources = [self._before_transpose(operand) for operand in call.args]
         left, right = (source is not None for source in sources)
@@ -55,13 +55,18 @@ class _Folder(PyExprMutator):
     def _before_transpose(self, operand: relax.Expr) -> relax.Expr | None:
         """The matrix of which `operand` is the transpose, or None."""
         value = self._definitions.get(operand) if isinstance(operand, relax.Var) else operand
-        if not _is_call(value, "relax.permute_dims"):
-            return None
-        axes = value.attrs.axes
-        return value.args[0] if axes is None or [int(a) for a in axes] == [1, 0] else None
+        return transposed_source(value)
 
 
-def _is_call(value: relax.Expr | None, operator: str) -> bool:
+def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
+    """The matrix that the call `value` transposes, or None if it does something else."""
+    if value is None or not _is_call(value, "relax.permute_dims") or value.ty.ndim != 2:
+        return None
+    axes = value.attrs.axes
+    return value.args[0] if axes is None or [int(a) for a in axes] == [1, 0] else None
+
+
+def _is_call(value: relax.Expr, operator: str) -> bool:
     return (
         isinstance(value, relax.Call)
         and isinstance(value.op, tvm.ir.Op)
@@ -69,7 +74,8 @@ def _is_call(value: relax.Expr | None, operator: str) -> bool:
     )
 
 
-def _is_plain_matmul(call: relax.Call) -> bool:
+def is_plain_matmul(call: relax.Call) -> bool:
+    """A product of two matrices of one dtype, which a transpose can be moved into."""
     if not _is_call(call, "relax.matmul"):
         return False
     operands = [operand.ty for operand in call.args]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
 
-The list is TVM's own CPU pipeline with three differences. Transposes are folded into products,
-kernels are scheduled by the rules of this package (TVM's pipeline schedules nothing on a CPU),
-and `RewriteDataflowReshape` is left out: it aborts on hand-written kernels that have no root
-block, and a reshape fuses into its neighbours anyway.
+The list is TVM's own CPU pipeline with four differences. Transposes are cancelled or folded into
+products. Kernels are scheduled by the rules of this package (TVM's pipeline schedules nothing on a
+CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which would turn them back and
+aborts on hand-written kernels without a root block, is not needed. Generated shape functions are
+declared free of aliasing.
 
 Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
 """
@@ -16,11 +17,13 @@ from tvm.target import Target
 
 from sparsetrain.errors import ConfigError
 
+from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
 from .fallback import Fallback
 from .fold_transpose import FoldTransposeIntoMatmul
 from .matmul import Matmul
 from .reduction import RowwiseReductions, SingleReduction
+from .rule import has_blocks, has_wide_extents
 
 # Asked in this order; the first that does not decline decides.
 CPU_RULES = (Matmul(), Elementwise(), SingleReduction(), RowwiseReductions(), Fallback())
@@ -49,39 +52,39 @@ def pipeline(target: Target) -> tvm.transform.Pass:
     --------
     >>> target = Target.from_device("cpu")
     >>> executable = relax.build(module, target, relax_pipeline=pipeline(target))  # doctest: +SKIP
+
     """
     if target.kind.name != "llvm":
         raise ConfigError(f"no schedule for target kind {target.kind.name!r}: use an llvm target")
-    passes = tvm.transform.Sequential([*optimize(), *lower()])
+    sequence = tvm.transform.Sequential(passes())
 
     @tvm.transform.module_pass(opt_level=0, name="SparsetrainCpuPipeline")
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
-            return passes(module)
+            return sequence(module)
 
     return run
 
 
-def optimize() -> list[tvm.transform.Pass]:
-    """Passes that decide what the kernels are and how each one runs."""
+def passes() -> list[tvm.transform.Pass]:
+    """The whole list, in order; those up to fusion decide what the kernels are."""
     return [
+        # Which kernels there are.
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        KeepHandWrittenKernels(),
+        CancelTranspose(),
         FoldTransposeIntoMatmul(),
-        relax.transform.LegalizeOps(),
+        # A reshape that stays one becomes another view of the same memory, not a copy.
+        relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),
+        KeepHandWrittenKernels(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
+        # How each one runs.
         ApplyDefaultSchedule(*CPU_RULES),
-    ]
-
-
-def lower() -> list[tvm.transform.Pass]:
-    """Passes that turn Relax functions into code for its virtual machine."""
-    return [
+        # What calls them: from a graph of values to code of the virtual machine.
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
@@ -98,24 +101,31 @@ def lower() -> list[tvm.transform.Pass]:
 
 @tvm.transform.module_pass(opt_level=0, name="KeepHandWrittenKernels")
 class KeepHandWrittenKernels:
-    """Mark the kernels that a module brings along as opaque to fusion.
+    """Make scheduled kernels opaque to fusion, and those that fusion cannot take apart.
 
-    Fusion would rebuild them from blocks they may not have, or undo their schedule. Those without
-    the attribute `tirx.is_scheduled` are still offered to the schedule rules.
+    They come with the module, or from operators that are legalised into them. Fusion would undo
+    the schedule of a kernel marked `tirx.is_scheduled`, and fails on kernels without blocks or with
+    32-bit extents.
     """
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Set `op_pattern` of every kernel to opaque."""
+        """Set `op_pattern` of such kernels to opaque."""
         opaque = 8  # OpPatternKind.kOpaque, which Python does not name.
         functions = {
-            name: function.with_attr("op_pattern", opaque)
-            if isinstance(function, tirx.PrimFunc)
-            else function
+            name: function.with_attr("op_pattern", opaque) if _is_kept(function) else function
             for name, function in mod.functions_items()
         }
         return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _is_kept(function: tvm.ir.BaseFunc) -> bool:
+    return isinstance(function, tirx.PrimFunc) and not (
+        has_blocks(function)
+        and has_wide_extents(function)
+        and not function.attrs.get("tirx.is_scheduled")
+    )
 
 
 @tvm.transform.module_pass(opt_level=0, name="ShapeFunctionsDoNotAlias")

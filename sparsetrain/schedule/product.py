@@ -2,7 +2,7 @@
 """Recognise a matrix product in a loop nest, whatever way its operands lie in memory.
 
 A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A
-is indexed by i and k, B by k and j, in any order, and leading batch axes may occur in either.
+is indexed by i and k, B by k and j, in any order; batch axes may lead in either.
 Forms: NN, NT, TN, TT.
 """
 
@@ -100,7 +100,9 @@ def _operand(
     """Whether `load` is the left (i) or the right (j) operand, and how it lies."""
     found = _positions(load.indices, axes)
     outer = [axis for axis in (i, j) if axis in found]
-    if None in found or k not in found or len(outer) != 1 or len(set(found)) != len(found):
+    if None in found or len(outer) != 1 or len(set(found)) != len(found):
+        return None
+    if set(found[-2:]) != {outer[0], k}:
         return None
     read = next(n for n, region in enumerate(block.reads) if _same_place(region, load))
     return outer[0], Operand(read, found.index(outer[0]), found.index(k))

@@ -138,8 +138,15 @@ def _schedule_rows(
         *outer, chunk, within = sch.get_loops(partial)
         sch.reorder(chunk, *outer, within)
         _accumulate_rows(sch, partial, [chunk, *outer], within, lanes)
-        return  # What is left is a handful of partial results: serial, in order.
+        # What is left is a handful of partial results: serial, in order.
+        _start_from_zero(sch, block)
+        return
     _accumulate_rows(sch, block, spatial or [sch.add_unit_loop(reduced)], reduced, lanes)
+
+
+def _start_from_zero(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Write the initial value by itself: within the reduced loop, a length of 0 never writes it."""
+    sch.decompose_reduction(block, sch.get_loops(block)[-1])
 
 
 def _has_few_rows(sch: s_tir.Schedule, spatial: list[LoopRV]) -> bool:
@@ -160,6 +167,8 @@ def _accumulate_rows(
     length = static_extent(sch, reduced)
     if length is None or length < 2 * lanes:
         parallel_over(sch, outer)
+        if length is None:
+            _start_from_zero(sch, block)
         return
     _, lane = sch.split(reduced, [None, lanes])
     partial = sch.rfactor(lane, len(sch.get(block).writes[0].region))

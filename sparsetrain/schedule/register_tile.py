@@ -11,6 +11,7 @@ answers 512 for every x86 CPU.
 
 from typing import NamedTuple
 
+from tvm import DataType
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
@@ -23,7 +24,7 @@ class VectorUnit(NamedTuple):
 
     def lanes(self, dtype: str) -> int:
         """Numbers of `dtype` in one vector (at least one)."""
-        return max(1, self.bits // _bits(dtype))
+        return max(1, self.bits // DataType(dtype).bits)
 
 
 class RegisterTile(NamedTuple):
@@ -56,7 +57,3 @@ def register_tile(target: Target, dtype: str, columns: int | None) -> RegisterTi
     lanes = unit.lanes(dtype)
     vectors = 1 if columns is not None and columns <= lanes else 2
     return RegisterTile(rows=8 if unit.registers >= 32 else 6, columns=vectors * lanes)
-
-
-def _bits(dtype: str) -> int:
-    return int("".join(character for character in dtype if character.isdigit()) or 8)

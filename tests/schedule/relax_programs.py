@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small Relax programs for the tests of the schedule, and how to run them."""
 
+from itertools import takewhile
+
 import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
 from sparsetrain.schedule import pipeline
-from sparsetrain.schedule.pipeline import CPU_RULES, optimize
+from sparsetrain.schedule.pipeline import CPU_RULES, passes
 
 TARGETS = {
     "host": Target.from_device("cpu"),
@@ -108,13 +110,19 @@ def random_arguments(module, batch, seed=0):
 
 def rules_by_kernel(module, target="host"):
     """For every kernel that fusion leaves, the name of the rule that schedules it, or None."""
-    with TARGETS[target]:
-        kernels = tvm.transform.Sequential(optimize()[:-1])(module)
+    kernels = run_passes(module, until="ApplyDefaultSchedule", target=target)
     return {
         name.name_hint: _rule(kernel, TARGETS[target])
         for name, kernel in kernels.functions_items()
         if isinstance(kernel, tirx.PrimFunc)
     }
+
+
+def run_passes(module, until, target="host"):
+    """The module just before the pass named `until`."""
+    early = takewhile(lambda one: one.info.name != until, passes())
+    with TARGETS[target]:
+        return tvm.transform.Sequential(list(early))(module)
 
 
 def _rule(kernel, target):

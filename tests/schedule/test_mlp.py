@@ -32,6 +32,14 @@ def test_gradients_agree_with_float64_at_every_batch_size(sizes):
         assert_exact(run(*arguments), mlp_reference(*arguments))
 
 
+def test_an_empty_batch_gives_empty_results_and_zero_gradients():
+    module = mlp(13, 40, 1)
+    output, ct_x, *gradients = compile_main(module)(*random_arguments(module, 0))
+    assert output.shape == (0, 1)
+    assert ct_x.shape == (0, 13)
+    assert not any(gradient.any() for gradient in gradients)
+
+
 def test_every_kernel_has_the_rule_meant_for_it():
     rules = rules_by_kernel(mlp(64, 128, 32))
     assert sorted(rules.values()) == ["Matmul"] * 6 + ["SingleReduction"] * 2

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposes that undo each other disappear, and a product's transpose becomes another product.
+
+A linear layer is `matmul(x, permute_dims(w))`. Its reverse pass gives
+`permute_dims(permute_dims(w))` where the weight itself is meant, and the weight's gradient as
+`permute_dims(matmul(x', g))`, which is `matmul(g', x)`. Left alone, both are copies of a weight
+matrix per layer and step.
+
+Invariant: only 2-D tensors are touched, values are unchanged. What becomes dead is removed later.
+"""
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .fold_transpose import is_plain_matmul, transposed_source
+
+
+@tvm.transform.module_pass(opt_level=0, name="CancelTranspose")
+class CancelTranspose:
+    """Rewrite transposes of transposes and of products; run before `FoldTransposeIntoMatmul`."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        canceller = _Canceller(mod)
+        for name, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                canceller.builder_.update_func(name, canceller.cancel(function))
+        return canceller.builder_.get()
+
+
+@mutator
+class _Canceller(PyExprMutator):
+    def cancel(self, function: relax.Function) -> relax.Function:
+        self._definitions = relax.analysis.get_var2val(function)
+        self._uses = relax.analysis.udchain(function.body.blocks[0]) if _one_block(function) else {}
+        return self.visit_expr(function)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        source = transposed_source(call)
+        if source is None:
+            return super().visit_call_(call)
+        inner = self._definitions.get(source) if isinstance(source, relax.Var) else None
+        original = transposed_source(inner)
+        if original is not None:
+            return self.visit_expr(original)
+        if inner is not None and is_plain_matmul(inner) and len(self._uses.get(source, ())) == 1:
+            left, right = (self._transposed(operand) for operand in inner.args)
+            return self.builder_.normalize(relax.op.matmul(right, left))
+        return super().visit_call_(call)
+
+    def _transposed(self, operand: relax.Expr) -> relax.Expr:
+        value = self._definitions.get(operand) if isinstance(operand, relax.Var) else operand
+        source = transposed_source(value)
+        if source is not None:
+            return self.visit_expr(source)
+        return self.builder_.emit(relax.op.permute_dims(self.visit_expr(operand)))
+
+
+def _one_block(function: relax.Function) -> bool:
+    blocks = function.body.blocks
+    return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
