@@ -20,6 +20,7 @@ from sparsetrain.embedding.operators import embedding_bag, lookup
 from sparsetrain.errors import ConfigError
 
 Pooling = Literal["sum", "mean"] | None
+POOLINGS = (None, "sum", "mean")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class EmbeddingBag(nn.Module):
         features: int = 1,
         dtype: str = "float32",
     ) -> None:
+        if pooling not in POOLINGS:
+            raise ConfigError(f"EmbeddingBag: pooling is None, 'sum' or 'mean', not {pooling!r}")
+        if rows < 1 or width < 1:
+            raise ConfigError(f"EmbeddingBag: no table of {rows} rows and width {width}")
         self.weight = nn.Parameter((rows, width), dtype)
         self.pooling = pooling
         self.features = features
@@ -74,6 +79,8 @@ class EmbeddingBag(nn.Module):
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None
     ) -> nn.Tensor:
         """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
+        if self.pooling is None and (offsets is not None or weights is not None):
+            raise ConfigError("EmbeddingBag without pooling takes ids alone")
         if self.pooling is None:
             result = lookup(self.weight._expr, ids._expr)
         elif offsets is None:
@@ -100,19 +107,21 @@ class Placement:
         First row of each table.
     features : tuple of int
         Positions, among all features, of those whose ids belong to this storage.
-    first_rows, table_rows : (F,) int64
-        For each of those features, the first row and the number of rows of its table.
+    first_rows : (F,) int64
+        For each of those features, the first row of its table.
+    rows : int
+        Rows of the storage: of all its tables, whether a feature uses them or not.
     """
 
     starts: dict[str, int]
     features: tuple[int, ...]
     first_rows: np.ndarray
-    table_rows: np.ndarray
+    rows: int
 
     @property
     def index_dtype(self) -> str:
         """int32 where every row of the storage fits, else int64."""
-        return "int32" if sum(self.table_rows) < 2**31 else "int64"
+        return "int32" if self.rows < 2**31 else "int64"
 
 
 class EmbeddingBagCollection(nn.Module):
@@ -143,17 +152,18 @@ class EmbeddingBagCollection(nn.Module):
         features = list(by_name) if features is None else list(features)
         unknown = [name for name in features if name not in by_name]
         if unknown:
-            raise ConfigError(f"EmbeddingBagCollection: no table {unknown[0]!r}: {list(by_name)}")
+            raise ConfigError(
+                f"EmbeddingBagCollection: no table {unknown[0]!r}; there are {list(by_name)}"
+            )
         self.tables = tuple(tables)
         self.pooling = pooling
         self.placements = {
-            width: _place([t for t in tables if t.width == width], features, by_name)
+            width: _place([t for t in tables if t.width == width], features)
             for width in sorted({by_name[name].width for name in features})
         }
         for width, placement in self.placements.items():
-            rows = sum(t.rows for t in tables if t.width == width)
             count = len(placement.features)
-            storage = EmbeddingBag(rows, width, pooling, features=count, dtype=dtype)
+            storage = EmbeddingBag(placement.rows, width, pooling, features=count, dtype=dtype)
             setattr(self, f"width{width}", storage)
 
     def storage(self, width: int) -> EmbeddingBag:
@@ -191,9 +201,7 @@ class EmbeddingBagCollection(nn.Module):
         return {width: find(placement, ids) for width, placement in self.placements.items()}
 
 
-def _place(
-    tables: Sequence[Table], features: Sequence[str], by_name: Mapping[str, Table]
-) -> Placement:
+def _place(tables: Sequence[Table], features: Sequence[str]) -> Placement:
     ends = np.cumsum([table.rows for table in tables])
     starts = {table.name: int(end) - table.rows for table, end in zip(tables, ends, strict=True)}
     here = [position for position, name in enumerate(features) if name in starts]
@@ -201,7 +209,7 @@ def _place(
         starts,
         tuple(here),
         np.array([starts[features[position]] for position in here], np.int64),
-        np.array([by_name[features[position]].rows for position in here], np.int64),
+        sum(table.rows for table in tables),
     )
 
 

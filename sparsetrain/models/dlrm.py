@@ -8,6 +8,7 @@ with two operators of this package: the embedding lookup and the dot interaction
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sparsetrain import runtime
 from sparsetrain.ad import bce_with_logits
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.models.interaction import dot_interaction, output_width
 from sparsetrain.models.mlp import MLP
@@ -60,22 +61,25 @@ class DLRM(nn.Module):
         weighted: bool = False,
         names: Sequence[str] | None = None,
     ) -> None:
+        rows = _whole("rows", rows)
         names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
         self._config: dict[str, Any] = {
-            "rows": [int(n) for n in rows],
-            "dim": int(dim),
-            "bottom": [int(n) for n in bottom],
-            "top": [int(n) for n in top],
-            "num_dense": int(num_dense),
+            "rows": rows,
+            "dim": _whole("dim", [dim])[0],
+            "bottom": _whole("bottom", bottom),
+            "top": _whole("top", top),
+            "num_dense": _whole("num_dense", [num_dense])[0],
             "pooling": pooling,
             "weighted": bool(weighted),
-            "names": names,
+            "names": [str(name) for name in names],
         }
         _check_config(self._config)
+        # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
+        dim, num_dense = self._config["dim"], self._config["num_dense"]
         tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
-        self.bottom = MLP([num_dense, *bottom, dim], last_relu=True)
+        self.bottom = MLP([num_dense, *self._config["bottom"], dim], last_relu=True)
         self.embeddings = EmbeddingBagCollection(tables, pooling=pooling)
-        self.top = MLP([output_width(len(rows), dim), *top, 1], last_relu=False)
+        self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
@@ -153,9 +157,13 @@ class DLRM(nn.Module):
 
         Raises
         ------
+        ConfigError
+            If the seed is not a whole number of 0 or more.
         ResourceError
             If there is no memory for a parameter.
         """
+        if not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise ConfigError(f"seed must be a whole number of 0 or more, not {seed!r}")
         return {name: self._initial(name, param, seed) for name, param in self.named_parameters()}
 
     def _initial(self, name: str, param: nn.Parameter, seed: int) -> runtime.NDArray:
@@ -183,6 +191,13 @@ class DLRM(nn.Module):
         return super().named_parameters(prefix)
 
 
+def _whole(name: str, numbers: Sequence[int]) -> list[int]:
+    try:
+        return [index(number) for number in numbers]
+    except TypeError:
+        raise ConfigError(f"DLRM: {name} must be whole numbers, not {numbers!r}") from None
+
+
 def _check_config(config: Mapping[str, Any]) -> None:
     for name in ("rows", "bottom", "top"):
         if any(value < 1 for value in config[name]):
@@ -199,4 +214,4 @@ def _check_config(config: Mapping[str, Any]) -> None:
 
 def _check_width(dense: np.ndarray, num_dense: int) -> None:
     if dense.shape[1] != num_dense:
-        raise ConfigError(f"the batch has {dense.shape[1]} dense features, the model {num_dense}")
+        raise DataError(f"the batch has {dense.shape[1]} dense features, the model {num_dense}")

@@ -11,7 +11,9 @@ of a batch would all go through memory. Here they stay in registers and the firs
 
 What is parallel: samples. What is vectorised: forward the columns of the Gram matrix (the vectors
 are transposed into `columns`, so that no dot product needs a sum across lanes), backward the width.
-Each row tile of `TILE` vectors shares the loads of the other operand.
+Each row tile of `TILE` vectors shares the loads of the other operand; forward it goes over the
+columns in blocks of `LANES`, which stay in registers whatever F is, and skips blocks above the
+diagonal.
 """
 
 from __future__ import annotations
@@ -24,13 +26,11 @@ from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.ad import defvjp
-from sparsetrain.errors import ConfigError
 from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 TILE = 4
 LANES = 16
-MAX_FEATURES = 255  # the Gram matrix of a sample lies on a thread's stack
 
 
 def output_width(features: int, width: int) -> int:
@@ -76,19 +76,22 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                 for j in T.serial(columns - vectors):
                     column[d, vectors + j] = T.cast(0, dtype)
             for tile in T.serial(rows // TILE):
-                gram = T.alloc_buffer((TILE, columns), dtype, scope="local")
-                for r in T.unroll(TILE):
-                    for j in T.vectorized(columns):
-                        gram[r, j] = T.cast(0, dtype)
-                for d in T.serial(width):
+                for c in T.serial((tile * TILE + TILE + LANES - 2) // LANES):
+                    gram = T.alloc_buffer((TILE, LANES), dtype, scope="local")
                     for r in T.unroll(TILE):
-                        for j in T.vectorized(columns):
-                            gram[r, j] = gram[r, j] + row[tile * TILE + r, d] * column[d, j]
-                for r in T.unroll(TILE):
-                    i = tile * TILE + r
-                    if i < vectors:
-                        for j in T.serial(i):
-                            Out[b, width + i * (i - 1) // 2 + j] = gram[r, j]
+                        for j in T.vectorized(LANES):
+                            gram[r, j] = T.cast(0, dtype)
+                    for d in T.serial(width):
+                        for r in T.unroll(TILE):
+                            for j in T.vectorized(LANES):
+                                gram[r, j] = (
+                                    gram[r, j] + row[tile * TILE + r, d] * column[d, c * LANES + j]
+                                )
+                    for r in T.unroll(TILE):
+                        i = tile * TILE + r
+                        if i < vectors:
+                            for j in T.serial(T.min(T.max(i - c * LANES, 0), LANES)):
+                                Out[b, width + i * (i - 1) // 2 + c * LANES + j] = gram[r, j]
 
     return interaction
 
@@ -129,8 +132,6 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                 for t in T.serial(tiles):
                     for d in T.vectorized(lanes):
                         row[f + 1, t * lanes + d] = Embeddings[b, f, t * lanes + d]
-            for i in T.serial(rows):
-                pair[i, T.min(i, vectors - 1)] = T.cast(0, dtype)
             for i in T.serial(vectors):
                 for j in T.serial(i):
                     value = Cotangent[b, width + i * (i - 1) // 2 + j]
@@ -175,8 +176,6 @@ def _sizes(call: Any) -> tuple[int, int, str]:
 
 def _forward_type(call: Any) -> relax.Type:
     features, width, dtype = _sizes(call)
-    if features > MAX_FEATURES:
-        raise ConfigError(f"interaction: {features} features are more than {MAX_FEATURES}")
     return relax.TensorType((call.args[0].ty.shape[0], output_width(features, width)), dtype)
 
 

@@ -193,11 +193,12 @@ def _store_row_slots(
     h: SimpleNamespace,
     shared: Any,
 ) -> None:
-    """Write each per-row slot once; its new value may depend on the row's mean, not on elements."""
-    zero = tirx.const(0, old[0].ty.dtype if old and old[0] is not None else "float32")
+    """Write each per-row slot once; `check_formula` made sure that no element decides its value."""
     if not any(slot.per == "row" for slot in formula.slots):
         return
-    _, new = _apply(formula, zero, zero, old, h, shared)
+    unused = _zero(str(slots[0].dtype))  # stands for what belongs to one element
+    old = tuple(unused if value is None else value for value in old)
+    _, new = _apply(formula, unused, unused, old, h, shared)
     for slot, buffer, value in zip(formula.slots, slots, new, strict=True):
         if slot.per == "row":
             T.buffer_store(buffer, value, [row])

@@ -12,16 +12,19 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from numbers import Real
 from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.formula import Formula, Slot
+from sparsetrain.optim.formula import Formula, Slot, check_formula
 from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 
 State = dict[str, dict[str, NDArray]]
+
+DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,13 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         for name, value in self.hyper.items():
-            if not (isinstance(value, (int, float)) and 0 <= value < float("inf")):
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not (number and 0 <= value < float("inf")):
                 raise ConfigError(
                     f"{self.formula.name}: {name} must be finite and 0 or more, not {value!r}"
                 )
+        object.__setattr__(self, "hyper", {name: float(v) for name, v in self.hyper.items()})
+        check_formula(self.formula, self.hyper)
 
     def init(self, params: Mapping[str, NDArray]) -> State:
         """Allocate the slots of each parameter.
@@ -89,20 +95,39 @@ class Optimizer:
         Raises
         ------
         ConfigError
-            If a gradient has no parameter or state, or another shape or dtype.
+            If a gradient has no parameter or state, or another shape or dtype; nothing is
+            written then.
         """
         for name, gradient in gradients.items():
             if name not in params or name not in state:
                 raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
-            self._check(name, params[name], gradient)
+            self._check(name, params[name], gradient, state[name])
+        for name, gradient in gradients.items():
             update = self._rows_ if isinstance(gradient, RowSparse) else self._dense_
             update(params[name], gradient, state[name])
 
-    def _check(self, name: str, param: NDArray, gradient: NDArray | RowSparse) -> None:
-        found = (tuple(map(int, gradient.shape)), str(gradient.dtype))
-        wanted = (tuple(map(int, param.shape)), str(param.dtype))
+    def _check(
+        self, name: str, param: NDArray, gradient: NDArray | RowSparse, slots: Mapping[str, NDArray]
+    ) -> None:
+        """Make sure that the kernels may trust the shapes they are given."""
+        for array in (param,) if isinstance(gradient, RowSparse) else (param, gradient):
+            if not isinstance(array, runtime.NDArray):
+                raise ConfigError(
+                    f"optimizer: {name!r} is a {type(array).__name__}; parameters and gradients "
+                    "are tensors of sparsetrain.runtime.as_tensor"
+                )
+        wanted, found = _kind(param), _kind(gradient)
         if found != wanted:
             raise ConfigError(f"optimizer: gradient of {name!r} is {found}, parameter is {wanted}")
+        if wanted[1] not in DTYPES:
+            raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
+        for slot in self.formula.slots:
+            shape = _slot_shape(slot, wanted[0])
+            if slot.name not in slots or _kind(slots[slot.name]) != (shape, wanted[1]):
+                raise ConfigError(
+                    f"optimizer: the state of {name!r} has no {slot.name!r} of shape {shape}; use "
+                    "the state from this optimizer's init"
+                )
 
     def _rows_(self, param: NDArray, gradient: RowSparse, slots: dict[str, NDArray]) -> None:
         plan = gradient.plan()
@@ -151,10 +176,17 @@ def _matrix_shape(formula: Formula, shape: tuple[int, ...]) -> tuple[int, int]:
     return (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (prod(shape), 1)
 
 
+def _kind(array: NDArray | RowSparse) -> tuple[tuple[int, ...], str]:
+    return tuple(map(int, array.shape)), str(array.dtype)
+
+
+def _slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
+    by_row = slot.per == "row" and len(shape) > 1
+    return (prod(shape[:-1]),) if by_row else shape
+
+
 def _new_slot(name: str, slot: Slot, param: NDArray) -> NDArray:
-    shape = tuple(map(int, param.shape))
-    if slot.per == "row":
-        shape = (prod(shape[:-1]),) if len(shape) > 1 else shape
+    shape = _slot_shape(slot, tuple(map(int, param.shape)))
     tensor = runtime.empty(shape, str(param.dtype), f"slot {slot.name!r} of parameter {name!r}")
     runtime.as_numpy(tensor, writable=True)[...] = slot.initial
     return tensor

@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.relax import op
 from tvm.runtime import Tensor
 
+from sparsetrain.errors import DataError
 from sparsetrain.sparse_tensor.operators import row_numbers, scatter_add_rows, shift_sources
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ def slice_rows(tensor: RowSparse, start: int, shape: tuple[int, ...]) -> RowSpar
 
 def concat(left: RowSparse, right: RowSparse) -> RowSparse:
     """Add by putting entries side by side. Index dtypes widen to int64 if they differ."""
-    if left.shape != right.shape:
-        raise ValueError(f"RowSparse: shapes {left.shape} and {right.shape} do not add")
+    kinds = [(tensor.shape, dtype_of(tensor.values)) for tensor in (left, right)]
+    if kinds[0] != kinds[1]:
+        raise DataError(f"RowSparse: {kinds[0]} and {kinds[1]} do not add")
     indices = [left.indices, right.indices]
     if dtype_of(indices[0]) != dtype_of(indices[1]):
         indices = [_emit(op.astype(index, "int64")) for index in indices]

@@ -83,6 +83,8 @@ def _signature(argument: Any) -> Any:
 
 
 def _is_number(argument: Any) -> bool:
+    if isinstance(argument, np.ndarray):
+        return argument.ndim == 0
     return isinstance(argument, (int, float, np.number)) and not isinstance(argument, bool)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError, ResourceError
-from sparsetrain.sparse_tensor import algebra
+from sparsetrain.sparse_tensor import algebra, checks
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum, squared_norm
 from sparsetrain.sparse_tensor.eager import eager
 
@@ -88,12 +88,12 @@ class RowSparse:
             As `validate`.
         """
         indices = np.asarray(indices)
-        wide = "int32" if indices.dtype == np.int32 else "int64"
+        wide = "int32" if indices.dtype.name == "int32" else "int64"  # in any byte order
         if indices.size == 0:
             indices = indices.astype(wide)
         tensor = cls(
             runtime.as_tensor(indices, wide),
-            runtime.as_tensor(_two_axes(values)),
+            runtime.as_tensor(checks.value_rows(values)),
             int(num_rows),
             None if source is None else runtime.as_tensor(source, "int32"),
         )
@@ -146,14 +146,22 @@ class RowSparse:
         return eager(algebra.scale, self, factor)
 
     def cast(self, dtype: str) -> RowSparse:
-        """Values in another floating dtype."""
+        """Values in another floating dtype, by name."""
+        checks.check_floating(dtype)
         return eager(algebra.cast, self, dtype)
 
     def concat(self, other: RowSparse) -> RowSparse:
-        """The sum of two tensors of one shape: entries side by side, nothing coalesced."""
+        """The sum of two tensors of one shape and dtype: entries side by side, not coalesced.
+
+        Raises
+        ------
+        DataError
+            If shapes or dtypes differ.
+        """
         return eager(algebra.concat, self, other)
 
-    __add__ = concat
+    def __add__(self, other: object) -> RowSparse:
+        return self.concat(other) if isinstance(other, RowSparse) else NotImplemented
 
     def plan(self) -> CoalescePlan:
         """How to coalesce these indices; depends on them alone."""
@@ -185,15 +193,21 @@ class RowSparse:
         Raises
         ------
         ResourceError
-            If the dense tensor is larger than `limit_bytes`.
+            If the dense tensor is larger than `limit_bytes`, or than the memory there is.
         """
         size = prod(self.shape) * np.dtype(self.dtype).itemsize
+        needs = f"to_dense: shape {self.shape} {self.dtype} needs {size / 2**30:.2f} GiB"
         if limit_bytes is not None and size > limit_bytes:
+            limit = f"{limit_bytes / 2**30:.2f}"
             raise ResourceError(
-                f"to_dense: shape {self.shape} {self.dtype} needs {size / 2**30:.2f} GiB, above "
-                f"the limit of {limit_bytes / 2**30:.2f}; pass limit_bytes=None to allow it"
+                f"{needs}, above the limit of {limit}; pass limit_bytes=None to allow it"
             )
-        return eager(algebra.to_dense, self)
+        try:
+            return eager(algebra.to_dense, self)
+        except RuntimeError as error:  # TVM reports std::bad_alloc as an InternalError
+            if "bad_alloc" not in str(error):
+                raise
+            raise ResourceError(f"{needs}, more memory than there is") from error
 
     def to_scipy(self) -> scipy.sparse.csr_array:
         """A SciPy CSR matrix (num_rows, D) of the coalesced rows, explicit zeros included."""
@@ -211,18 +225,15 @@ class RowSparse:
         Raises
         ------
         DataError
-            For an index outside [0, num_rows], a `source` outside the value rows, or lengths
-            that do not match; the message names the first bad entry.
+            For an index outside [0, num_rows], a `source` outside the value rows, shapes, dtypes
+            or lengths that do not fit, or a `coalesced` that is not true; the message names the
+            first bad entry.
         """
         indices, values = runtime.as_numpy(self.indices), runtime.as_numpy(self.values)
-        _check_range("index", indices, self.num_rows + 1, "rows + 1 (padding)")
-        entries = len(values) if self.source is None else len(runtime.as_numpy(self.source))
-        if entries != len(indices):
-            raise DataError(
-                f"RowSparse: {len(indices)} indices but {entries} value rows or sources"
-            )
-        if self.source is not None:
-            _check_range("source", runtime.as_numpy(self.source), len(values), "value rows")
+        source = None if self.source is None else runtime.as_numpy(self.source)
+        checks.check_entries(indices, values, source, self.num_rows)
+        if self.coalesced:
+            checks.check_coalesced(indices, source, self.num_rows)
 
     def __repr__(self) -> str:
         size = " x ".join(map(str, self.shape))
@@ -234,22 +245,3 @@ class RowSparse:
 
 def _shape(leaf: Any) -> Any:
     return leaf.shape if isinstance(leaf, runtime.NDArray) else leaf.ty.shape
-
-
-def _two_axes(values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.ndim != 2 or array.dtype.kind != "f":
-        raise DataError(
-            f"RowSparse: values must be (M, D) floats, not shape {array.shape} {array.dtype}"
-        )
-    return array
-
-
-def _check_range(what: str, array: np.ndarray, end: int, meaning: str) -> None:
-    bad = np.flatnonzero((array < 0) | (array >= end))
-    if len(bad):
-        first = int(bad[0])
-        raise DataError(
-            f"RowSparse: {what} {int(array[first])} at entry {first} is outside [0, {end}) "
-            f"({meaning})"
-        )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernels of row-sparse tensors take for granted, checked on host arrays.
+
+Cost: a few passes over the N indices; the values are not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.errors import DataError
+
+FLOATS = ("float16", "float32", "float64")
+
+
+def check_floating(dtype: str) -> None:
+    """Refuse a dtype that values cannot have."""
+    if dtype not in FLOATS:
+        raise DataError(f"RowSparse: values are one of {', '.join(FLOATS)}, not {dtype}")
+
+
+def value_rows(values: Any) -> np.ndarray:
+    """`values` as an array (M, D) of a supported dtype, D at least 1."""
+    array = np.asarray(values)
+    if array.ndim != 2 or array.shape[1] < 1:
+        raise DataError(
+            f"RowSparse: values must be (M, D) with D of 1 or more, not shape {array.shape}"
+        )
+    check_floating(array.dtype.name)
+    return array
+
+
+def check_entries(
+    indices: np.ndarray, values: np.ndarray, source: np.ndarray | None, num_rows: int
+) -> None:
+    """Check shapes, dtypes and ranges; see `RowSparse` for what they must be."""
+    value_rows(values)
+    _check_vector("indices", indices, ("int32", "int64"))
+    if num_rows < 0:
+        raise DataError(f"RowSparse: num_rows is {num_rows}; it must be 0 or more")
+    _check_range("index", indices, num_rows + 1, f"0 to {num_rows}, where {num_rows} is padding")
+    if source is not None:
+        _check_vector("source", source, ("int32",))
+        _check_range("source", source, len(values), f"the {len(values)} value rows")
+    entries, what = (len(values), "value rows") if source is None else (len(source), "sources")
+    if entries != len(indices):
+        raise DataError(f"RowSparse: {len(indices)} indices but {entries} {what}")
+
+
+def check_coalesced(indices: np.ndarray, source: np.ndarray | None, num_rows: int) -> None:
+    """Check the promise of a tensor that says it is coalesced."""
+    if source is not None:
+        raise DataError("RowSparse: a coalesced tensor has no source")
+    falls = np.flatnonzero(indices[1:] <= indices[:-1])
+    if len(falls):
+        entry = int(falls[0]) + 1
+        raise DataError(
+            f"RowSparse: coalesced, but index {int(indices[entry])} at entry {entry} is not above "
+            f"index {int(indices[entry - 1])} before it"
+        )
+    if len(indices) and indices[-1] == num_rows:
+        raise DataError(f"RowSparse: coalesced, but entry {len(indices) - 1} is padding")
+
+
+def _check_vector(what: str, array: np.ndarray, dtypes: tuple[str, ...]) -> None:
+    if array.ndim != 1 or array.dtype.name not in dtypes:
+        wanted = " or ".join(dtypes)
+        raise DataError(
+            f"RowSparse: {what} must be (N,) {wanted}, not shape {array.shape} {array.dtype}"
+        )
+
+
+def _check_range(what: str, array: np.ndarray, end: int, allowed: str) -> None:
+    bad = np.flatnonzero((array < 0) | (array >= end))
+    if len(bad):
+        entry = int(bad[0])
+        raise DataError(
+            f"RowSparse: {what} {int(array[entry])} at entry {entry} is outside {allowed}"
+        )

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where features, tables and storages go, and that a stacked lookup reads the right rows."""
+
+import numpy as np
+import pytest
+from tvm.relax.frontend import nn
+
+import sparsetrain as st
+from sparsetrain.data import Ragged
+from sparsetrain.embedding import EmbeddingBag, EmbeddingBagCollection, Table
+from sparsetrain.errors import ConfigError
+from sparsetrain.runtime import as_numpy
+from tests.helpers import assert_same_bits
+
+RNG = np.random.default_rng(5)
+# Two storages: a (5 rows), b (3) and unused (4) of width 8; wide (7 rows) of width 17.
+TABLES = [Table("a", 5, 8), Table("wide", 7, 17), Table("unused", 4, 8), Table("b", 3, 8)]
+FEATURES = ["b", "a", "wide", "a"]  # a is shared by two features
+
+
+def collection(pooling=None, features=FEATURES) -> EmbeddingBagCollection:
+    return EmbeddingBagCollection(TABLES, features, pooling)
+
+
+def draw_ids(batch: int) -> np.ndarray:
+    rows = {table.name: table.rows for table in TABLES}
+    return RNG.integers(0, [rows[name] for name in FEATURES], (batch, len(FEATURES)))
+
+
+def test_tables_of_one_width_are_stacked_in_one_storage():
+    assert collection().slices() == {
+        "a": (8, slice(0, 5)),
+        "unused": (8, slice(5, 9)),
+        "b": (8, slice(9, 12)),
+        "wide": (17, slice(0, 7)),
+    }
+    shapes = {name: tuple(p.shape) for name, p in collection().named_parameters()}
+    assert shapes == {"width8.weight": (12, 8), "width17.weight": (7, 17)}
+
+
+def test_by_default_every_table_has_one_feature():
+    placement = EmbeddingBagCollection(TABLES[:1] + TABLES[2:]).placements[8]
+    assert placement.features == (0, 1, 2)
+    assert_same_bits(placement.first_rows, np.array([0, 5, 9]))
+
+
+def test_ids_become_rows_of_the_storage_of_their_feature():
+    ids = np.array([[0, 0, 6, 4], [2, 4, 0, 0]])
+    located = collection().locate(ids)
+    assert_same_bits(located[8][0], np.array([[9, 0, 4], [11, 4, 0]], "int32"))
+    assert_same_bits(located[17][0], np.array([[6], [0]], "int32"))
+
+
+def test_bags_become_rows_one_feature_after_the_other():
+    bags = [Ragged([2, 0], [0, 2, 2]), Ragged([4], [0, 0, 1]), Ragged([], [0, 0, 0])]
+    bags = [Ragged(np.array(b.ids, "int64"), b.offsets) for b in bags]
+    located = collection("sum").locate([*bags, Ragged([1, 1, 3], [0, 3, 3])])
+    rows, offsets = located[8]
+    assert_same_bits(rows, np.array([11, 9, 4, 1, 1, 3], "int32"))
+    assert_same_bits(offsets, np.array([0, 2, 2, 2, 3, 6, 6]))
+    assert_same_bits(located[17][0], np.array([], "int32"))
+    assert_same_bits(located[17][1], np.array([0, 0, 0]))
+
+
+def test_weights_follow_their_ids():
+    bags = [Ragged([1], [0, 1], [0.5]), Ragged([2, 0], [0, 2], [2.0, 3.0])]
+    made = EmbeddingBagCollection([Table("x", 3, 4), Table("y", 3, 4)], pooling="sum")
+    rows, _, weights = made.locate(bags)[4]
+    assert_same_bits(rows, np.array([1, 5, 3], "int32"))
+    np.testing.assert_array_equal(weights, [0.5, 2.0, 3.0])
+
+
+def test_one_id_per_feature_may_be_given_where_bags_are_expected():
+    ids = np.array([[0, 1, 2, 3], [2, 0, 6, 4]])
+    rows, offsets = collection("mean").locate(ids)[8]
+    assert_same_bits(rows, np.array([9, 11, 1, 0, 3, 4], "int32"))
+    assert_same_bits(offsets, np.arange(7))
+
+
+@pytest.mark.parametrize(
+    ("tables", "features", "dtype"),
+    [
+        ([Table("a", 2**31 - 1, 4)], ["a"], "int32"),
+        ([Table("a", 2**31, 4)], ["a"], "int64"),
+        ([Table("a", 2**30, 4), Table("b", 2**30, 4)], ["a", "b"], "int64"),
+        ([Table("a", 2**30, 4), Table("b", 2**30, 8)], ["a", "b"], "int32"),
+        # A table counts once, whatever the number of its features, and also without any.
+        ([Table("a", 2**30, 4)], ["a", "a", "a"], "int32"),
+        ([Table("a", 2**31, 4), Table("b", 10, 4)], ["b"], "int64"),
+    ],
+)
+def test_rows_are_int64_where_those_of_a_storage_do_not_fit_int32(tables, features, dtype):
+    made = EmbeddingBagCollection(tables, features)
+    assert made.placements[4].index_dtype == dtype
+    rows = made.locate(np.array([[3] * len(features)]))[4][0]
+    assert rows.dtype == dtype
+    assert (rows == made.placements[4].first_rows + 3).all()
+
+
+@pytest.mark.parametrize("pooling", [None, "sum", "mean"])
+def test_a_stacked_lookup_reads_the_rows_of_each_features_table(pooling):
+    made, ids = collection(pooling), draw_ids(6)
+    params = {
+        name: RNG.standard_normal([int(n) for n in p.shape]).astype("f4")
+        for name, p in made.named_parameters()
+    }
+    for width, located in made.locate(ids).items():
+        inputs = dict(zip(("ids", "offsets"), located, strict=False))
+        weight = params[f"width{width}.weight"]
+        found = as_numpy(_program(made.storage(width), inputs)({"weight": weight}, inputs))
+        slices, used = made.slices(), made.placements[width].features
+        tables = [weight[slices[FEATURES[f]][1]] for f in used]
+        expected = [table[ids[:, f]] for table, f in zip(tables, used, strict=True)]
+        assert_same_bits(found, np.stack(expected, axis=1))
+
+
+def _program(storage: EmbeddingBag, inputs: dict[str, np.ndarray]) -> st.Program:
+    letters = {"ids": ["B", "F"], "offsets": ["K"]}
+    spec = {
+        name: nn.spec.Tensor(letters[name][-array.ndim :], str(array.dtype))
+        for name, array in inputs.items()
+    }
+    module, _ = storage.export_tvm({"forward": spec})
+    return st.Program(module, "forward")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: EmbeddingBagCollection([Table("a", 2, 4), Table("a", 3, 4)]),
+            "table names must differ",
+        ),
+        (
+            lambda: EmbeddingBagCollection(TABLES, ["a", "c"]),
+            r"no table 'c'; there are \['a', 'wide', 'unused', 'b'\]",
+        ),
+        (
+            lambda: EmbeddingBagCollection(TABLES, pooling="max"),
+            "pooling is None, 'sum' or 'mean', not 'max'",
+        ),
+        (lambda: EmbeddingBagCollection([Table("a", 0, 4)]), "no table of 0 rows and width 4"),
+        (lambda: EmbeddingBag(3, 0), "no table of 3 rows and width 0"),
+    ],
+)
+def test_a_placement_that_cannot_be_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_bags_for_a_model_of_single_ids_are_refused():
+    with pytest.raises(ConfigError, match="takes one id per feature, .B, F.; the batch holds bags"):
+        collection().locate([Ragged([0], [0, 1])] * 4)
+
+
+def test_weights_for_some_features_only_are_refused():
+    bags = [Ragged([1], [0, 1], [0.5]), Ragged([0], [0, 1])]
+    made = EmbeddingBagCollection([Table("x", 3, 4), Table("y", 3, 4)], pooling="sum")
+    with pytest.raises(ConfigError, match="for all features of a batch or none"):
+        made.locate(bags)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "arguments", "message"),
+    [
+        (None, ("ids", "offsets"), "EmbeddingBag without pooling takes ids alone"),
+        ("sum", ("ids",), "EmbeddingBag with pooling needs offsets"),
+    ],
+)
+def test_an_argument_that_the_pooling_has_no_use_for_is_refused(pooling, arguments, message):
+    spec = {name: nn.spec.Tensor(["N"], "int64") for name in arguments}
+    with pytest.raises(ConfigError, match=message):
+        EmbeddingBag(3, 4, pooling).export_tvm({"forward": spec})

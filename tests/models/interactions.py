@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interaction as compiled programs, and NumPy's answer."""
+
+from functools import cache
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+import sparsetrain as st
+from sparsetrain.models.interaction import interaction, output_width
+
+
+@cache
+def program(features: int, width: int, dtype: str = "float32"):
+    """The forward program, and the one whose gradients are the cotangents of ``x`` and ``e``."""
+    module = _module(features, width, dtype)
+    return st.Program(module, "forward"), st.value_and_grad(module, "probe", ["x", "e"])
+
+
+def _module(features: int, width: int, dtype: str) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    for name in ("forward", "probe"):
+        batch = tvm.tirx.Var("B", "int64")
+        shapes = {
+            "x": (batch, width),
+            "e": (batch, features, width),
+            "cotangent": (batch, output_width(features, width)),
+        }
+        x, e, cotangent = (relax.Var(n, relax.TensorType(s, dtype)) for n, s in shapes.items())
+        with builder.function(name, [x, e] if name == "forward" else [x, e, cotangent]):
+            with builder.dataflow():
+                result = builder.emit(interaction(x, e))
+                if name == "probe":
+                    result = builder.emit(op.sum(builder.emit(op.multiply(result, cotangent))))
+                result = builder.emit_output(result)
+            builder.emit_func_output(result)
+    return builder.get()
+
+
+def in_numpy(x: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """``[x, lower triangle of the Gram matrix of x and the rows of e]``, per sample."""
+    vectors = np.concatenate([x[:, None], e], axis=1)
+    gram = vectors @ vectors.transpose(0, 2, 1)
+    rows, columns = np.tril_indices(vectors.shape[1], -1)
+    return np.concatenate([x, gram[:, rows, columns]], axis=1)
+
+
+def vjp_in_numpy(x: np.ndarray, e: np.ndarray, cotangent: np.ndarray):
+    """Cotangents of `x` and `e`."""
+    vectors = np.concatenate([x[:, None], e], axis=1)
+    count, width = vectors.shape[1:]
+    rows, columns = np.tril_indices(count, -1)
+    pairs = np.zeros((len(x), count, count))
+    pairs[:, rows, columns] = pairs[:, columns, rows] = cotangent[:, width:]
+    through = pairs @ vectors
+    return through[:, 0] + cotangent[:, :width], through[:, 1:]

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLRM: what it refuses, what a batch becomes, and its loss against NumPy."""
+
+import numpy as np
+import pytest
+
+from sparsetrain.data import Batch, Ragged
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models import DLRM
+from sparsetrain.runtime import as_numpy
+from tests import small_dlrm
+from tests.helpers import assert_same_bits
+from tests.models.interactions import in_numpy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": []}, "it takes at least one table, one dense feature and dim 1"),
+        ({"rows": [5], "dim": 0}, "it takes at least one table, one dense feature and dim 1"),
+        ({"rows": [5], "num_dense": 0}, "it takes at least one table, one dense feature and dim 1"),
+        ({"rows": [5, 0]}, r"every number in rows must be 1 or more: \[5, 0\]"),
+        ({"rows": [5], "top": [-1]}, r"every number in top must be 1 or more: \[-1\]"),
+        ({"rows": [5.5]}, r"rows must be whole numbers, not \[5.5\]"),
+        ({"rows": 5}, "rows must be whole numbers, not 5"),
+        ({"rows": [5], "bottom": ["64"]}, r"bottom must be whole numbers, not \['64'\]"),
+        ({"rows": [5], "dim": 16.0}, r"dim must be whole numbers, not \[16.0\]"),
+        ({"rows": [5], "pooling": "max"}, "pooling is None, 'sum' or 'mean', not 'max'"),
+        ({"rows": [5], "weighted": True}, "weighted bags need pooling='sum'"),
+        ({"rows": [5], "pooling": "mean", "weighted": True}, "weighted bags need pooling='sum'"),
+        ({"rows": [5, 6], "names": ["a"]}, "1 names for 2 tables"),
+        ({"rows": [5, 6], "names": ["a", "a"]}, "table names must differ"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        DLRM(**arguments)
+
+
+def test_its_configuration_makes_the_same_model_again():
+    model = DLRM(rows=np.array([50, 7]), dim=np.int64(8), bottom=(), top=(4, 3), pooling="mean")
+    again = DLRM(**model.config())
+    assert again.config() == model.config()
+    shapes = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, again)]
+    assert shapes[0] == shapes[1]
+    assert shapes[0]["embeddings.width8.weight"] == (57, 8)
+    assert shapes[0]["top.layers.0.weight"] == (4, 8 + 3)
+
+
+def test_more_than_two_billion_rows_need_int64_ids_and_no_memory_before_training():
+    module = DLRM(rows=[2**31, 3], dim=2).export()
+    ids = {param.name: str(param.ty.dtype) for param in module["loss"].params}["rows"]
+    assert ids == "int64"
+
+
+# --- What a batch becomes -------------------------------------------------------------------------
+
+SINGLE = DLRM(rows=[5, 4], dim=4, num_dense=2)
+BAGS = DLRM(rows=[5, 4], dim=4, num_dense=2, pooling="sum")
+WEIGHTED = DLRM(rows=[5, 4], dim=4, num_dense=2, pooling="sum", weighted=True)
+DENSE = np.array([[0.5, 1], [2, 3]], "f4")
+
+
+def test_single_ids_become_rows_of_the_storage():
+    inputs = SINGLE.inputs(Batch(DENSE, [[0, 1], [4, 3]], [0, 1]))
+    assert inputs.keys() == {"dense", "rows", "labels"}
+    assert_same_bits(inputs["dense"], DENSE)
+    assert_same_bits(inputs["rows"], np.array([[0, 6], [4, 8]], "int32"))
+    assert_same_bits(inputs["labels"], np.array([0, 1], "f4"))
+
+
+def test_bags_become_rows_and_offsets_one_feature_after_the_other():
+    inputs = BAGS.inputs(Batch(DENSE, [Ragged([0, 4, 2], [0, 2, 3]), Ragged([3], [0, 1, 1])]))
+    assert inputs.keys() == {"dense", "rows", "offsets"}
+    assert_same_bits(inputs["rows"], np.array([0, 4, 2, 8], "int32"))
+    assert_same_bits(inputs["offsets"], np.array([0, 2, 3, 4, 4]))
+
+
+def test_weights_come_with_their_bags():
+    bags = [Ragged([0, 4, 2], [0, 2, 3], [1, 2, 3]), Ragged([3], [0, 1, 1], [4])]
+    inputs = WEIGHTED.inputs(Batch(DENSE, bags))
+    assert_same_bits(inputs["weights"], np.array([1, 2, 3, 4], "f4"))
+
+
+def test_a_model_of_bags_takes_single_ids_as_bags_of_one():
+    inputs = BAGS.inputs(Batch(DENSE, [[0, 1], [4, 3]]))
+    assert_same_bits(inputs["rows"], np.array([0, 4, 6, 8], "int32"))
+    assert_same_bits(inputs["offsets"], np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("model", "dense", "ids", "error", "message"),
+    [
+        (
+            SINGLE,
+            DENSE,
+            [[0, 0], [0, 4]],
+            DataError,
+            "row 1, feature C2: id 4 is outside its table",
+        ),
+        (SINGLE, DENSE, [[0], [0]], DataError, "the batch has 1 categorical features, the model 2"),
+        (SINGLE, DENSE[:, :1], [[0, 0]] * 2, DataError, "has 1 dense features, the model 2"),
+        (
+            SINGLE,
+            DENSE,
+            [Ragged([0], [0, 1, 1]), Ragged([0], [0, 1, 1])],
+            ConfigError,
+            "takes one id per feature",
+        ),
+        (
+            BAGS,
+            DENSE,
+            [Ragged([0], [0, 1, 1]), Ragged([1, 4], [0, 1, 2])],
+            DataError,
+            "row 1, feature C2: id 4 is outside its table of 4 rows",
+        ),
+        (
+            BAGS,
+            DENSE,
+            [Ragged([0], [0, 1, 1], [1]), Ragged([0], [0, 1, 1], [1])],
+            ConfigError,
+            "the batch has per-sample weights, but the model's weighted is False",
+        ),
+        (
+            WEIGHTED,
+            DENSE,
+            [Ragged([0], [0, 1, 1]), Ragged([0], [0, 1, 1])],
+            ConfigError,
+            "the batch lacks per-sample weights, but the model's weighted is True",
+        ),
+        (
+            WEIGHTED,
+            DENSE,
+            [Ragged([0], [0, 1, 1], [1]), Ragged([0], [0, 1, 1])],
+            ConfigError,
+            "for all features of a batch or none",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(model, dense, ids, error, message):
+    with pytest.raises(error, match=message):
+        model.inputs(Batch(dense, ids))
+
+
+# --- The model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", small_dlrm.KINDS)
+def test_the_loss_is_that_of_the_model_in_numpy(kind):
+    trainer, batch = small_dlrm.trainer(kind), small_dlrm.batch(23, kind=kind)
+    loss, _ = trainer.program(trainer.params, trainer.model.inputs(batch))
+    logits = _logits(trainer.state_dict(), batch, kind)
+    probability = 1 / (1 + np.exp(-logits))
+    clicks = batch.labels == 1
+    expected = -np.log(np.where(clicks, probability, 1 - probability)).mean()
+    assert float(as_numpy(loss)) == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(trainer.predict(batch), probability, rtol=1e-4)
+
+
+def _logits(params: dict[str, np.ndarray], batch: Batch, kind: str) -> np.ndarray:
+    x = _mlp(params, "bottom", batch.dense.astype("f8"), last_relu=True)
+    features = range(len(small_dlrm.ROWS))
+    tables = [params[f"embeddings.C{f + 1}.weight"].astype("f8") for f in features]
+    if kind == "single":
+        e = [table[batch.ids[:, f]] for f, table in enumerate(tables)]
+    else:
+        e = [_pooled(table, batch.ids[f], kind) for f, table in enumerate(tables)]
+    return _mlp(params, "top", in_numpy(x, np.stack(e, axis=1)), last_relu=False)[:, 0]
+
+
+def _mlp(params: dict[str, np.ndarray], name: str, x: np.ndarray, last_relu: bool) -> np.ndarray:
+    layers = sum(key.startswith(name) and key.endswith("weight") for key in params)
+    for layer in range(layers):
+        weight, bias = (params[f"{name}.layers.{layer}.{part}"] for part in ("weight", "bias"))
+        x = x @ weight.T.astype("f8") + bias
+        if last_relu or layer + 1 < layers:
+            x = np.maximum(x, 0)
+    return x
+
+
+def _pooled(table: np.ndarray, bags: Ragged, kind: str) -> np.ndarray:
+    factors = np.ones(len(bags.ids)) if bags.weights is None else bags.weights
+    pooled = []
+    for begin, end in zip(bags.offsets[:-1], bags.offsets[1:], strict=True):
+        total = factors[begin:end] @ table[bags.ids[begin:end]]
+        pooled.append(total / max(end - begin, 1) if kind == "mean" else total)
+    return np.stack(pooled)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Initial weights: the laws of the reference, and independence of everything but seed and name."""
+
+import numpy as np
+import pytest
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.models import DLRM
+from sparsetrain.models.initialize import BLOCK, fill_normal_, fill_uniform_
+from sparsetrain.runtime import as_numpy
+from tests.helpers import assert_same_bits
+
+STORAGE = "embeddings.width8.weight"
+
+
+def tables(model: DLRM, seed: int = 0) -> dict[str, np.ndarray]:
+    storage = as_numpy(model.initialize(seed)[STORAGE])
+    return {name: storage[rows] for name, rows in model.tables()[STORAGE].items()}
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
+    first, again, other = (DLRM(rows=[50, 7], dim=8).initialize(seed) for seed in (3, 3, 4))
+    for name, tensor in first.items():
+        assert_same_bits(again[name], as_numpy(tensor))
+        assert (as_numpy(other[name]) != as_numpy(tensor)).any()
+
+
+def test_a_table_does_not_depend_on_the_other_tables():
+    alone = tables(DLRM(rows=[50], dim=8, names=["b"]))
+    among = tables(DLRM(rows=[9, 50, 3], dim=8, names=["a", "b", "c"]))
+    assert_same_bits(alone["b"], among["b"])
+    assert (among["a"] != among["b"][:9]).any()
+
+
+def test_the_mlps_do_not_depend_on_the_tables():
+    small, large = (DLRM(rows=rows, dim=8).initialize(0) for rows in ([5], [500]))
+    for name, tensor in small.items():
+        if name != STORAGE:
+            assert_same_bits(large[name], as_numpy(tensor))
+
+
+@pytest.mark.parametrize("rows", [4, 100, 40_000])
+def test_a_table_is_uniform_within_one_over_the_root_of_its_rows(rows):
+    table = tables(DLRM(rows=[rows], dim=8))["C1"]
+    bound = np.sqrt(1 / rows)
+    assert table.dtype == np.float32
+    assert table.min() >= -bound and table.max() < bound
+    if rows > 1000:
+        deciles = np.histogram(table, 10, (-bound, bound))[0] / table.size
+        np.testing.assert_allclose(deciles, 0.1, atol=0.005)
+
+
+def test_linear_layers_are_normal_with_the_deviations_of_the_reference():
+    params = DLRM(rows=[5], dim=8, bottom=(400,), top=(300,), num_dense=200).initialize(0)
+    weight = as_numpy(params["bottom.layers.0.weight"])
+    bias = as_numpy(params["bottom.layers.0.bias"])
+    assert weight.shape == (400, 200) and bias.shape == (400,)
+    assert weight.std() == pytest.approx(np.sqrt(2 / 600), rel=0.02)
+    assert bias.std() == pytest.approx(np.sqrt(1 / 400), rel=0.15)
+    assert abs(weight.mean()) < 0.001
+
+
+def test_a_large_table_is_filled_block_by_block_with_different_numbers():
+    out = np.empty(2 * BLOCK + 5, np.float32)
+    fill_uniform_(out, 1.0, 0, "t")
+    parts = [out[:5], out[BLOCK : BLOCK + 5], out[2 * BLOCK :]]
+    assert len({part.tobytes() for part in parts}) == 3
+    begin = np.empty(BLOCK, np.float32)
+    fill_uniform_(begin, 1.0, 0, "t")
+    assert_same_bits(begin, out[:BLOCK])
+
+
+@pytest.mark.parametrize("fill", [fill_uniform_, fill_normal_])
+def test_float64_parameters_are_filled_too(fill):
+    single, double = np.empty((3, 4), "f4"), np.empty((3, 4))
+    fill(single, 0.5, 7, "w")
+    fill(double, 0.5, 7, "w")
+    np.testing.assert_allclose(double, single, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None, "0"])
+def test_a_seed_that_is_no_natural_number_is_refused(seed):
+    with pytest.raises(ConfigError, match="seed must be a whole number of 0 or more, not"):
+        DLRM(rows=[5]).initialize(seed)

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled programs: what is in their IR, and the gate through which arrays come in."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+import sparsetrain as st
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError, DataError
+from tests import small_dlrm
+from tests.array_layouts import LAYOUTS
+
+# --- Nothing in the gradient function is as long as a table -------------------------------------
+
+# No other extent of the model comes near these, nor does their sum.
+TABLE_ROWS = [10_007 + 17 * feature for feature in range(26)]
+FORBIDDEN = {*TABLE_ROWS, sum(TABLE_ROWS)}
+
+
+def _trainer(kind: str) -> st.Trainer:
+    model = st.models.DLRM(rows=TABLE_ROWS, bottom=(512, 256, 64), **small_dlrm.KINDS[kind])
+    return st.Trainer(model, st.optim.adagrad(0.02))
+
+
+def table_long(module: tvm.IRModule) -> list[str]:
+    """Describe every tensor, parameters apart, one of whose extents is a table's rows."""
+    found: list[str] = []
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            params, seen = set(function.params), []
+            relax.analysis.post_order_visit(function.body, seen.append)
+            found += [line for expr in seen if expr not in params for line in _table_long(expr)]
+        else:
+            shapes = [buffer.shape for buffer in function.buffer_map.values()]
+            found += [f"buffer {shape}" for shape in shapes if _is_table_long(shape)]
+    return found
+
+
+def _table_long(expr: relax.Expr) -> list[str]:
+    tensors = _tensor_types(getattr(expr, "ty", None))
+    return [f"{type(expr).__name__} of {ty}" for ty in tensors if _is_table_long(ty.shape)]
+
+
+def _tensor_types(ty) -> list[relax.TensorType]:
+    if isinstance(ty, relax.TupleType):
+        return [tensor for field in ty.fields for tensor in _tensor_types(field)]
+    return [ty] if isinstance(ty, relax.TensorType) else []
+
+
+def _is_table_long(shape) -> bool:
+    return any(isinstance(n, tvm.tirx.IntImm) and int(n) in FORBIDDEN for n in shape)
+
+
+@pytest.mark.parametrize("kind", small_dlrm.KINDS)
+def test_the_gradient_of_a_full_dlrm_binds_no_tensor_as_long_as_a_table(kind):
+    program = _trainer(kind).program
+    assert isinstance(program.module, tvm.IRModule)
+    (table,) = [p for p in program.module["loss_adjoint"].params if _is_table_long(p.ty.shape)]
+    assert table.name == "embeddings.width16.weight"
+    assert table_long(program.module) == []
+
+
+def test_the_search_for_long_tensors_finds_a_densified_gradient():
+    trainer = _trainer("single")
+    densified = st.value_and_grad(
+        trainer.model.export(), "loss", densify=["embeddings.width16.weight"]
+    )
+    assert any("Call" in line for line in table_long(densified.module))
+
+
+def test_the_module_is_the_program_before_lowering():
+    module = _trainer("single").program.module
+    script = module.script()
+    assert "R.sparsetrain.lookup" in script and "R.matmul" in script
+    assert "call_tir" not in script
+    assert "loss" not in [var.name_hint for var in module.functions]
+
+
+# --- Arguments ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["single", "weighted"])
+def called(request):
+    """A program, its parameters, the arrays of a batch and the result it gives."""
+    trainer = small_dlrm.trainer(request.param)
+    inputs = trainer.model.inputs(small_dlrm.batch(37, kind=request.param))
+    return (
+        trainer.program,
+        trainer.params,
+        inputs,
+        _numbers(trainer.program, trainer.params, inputs),
+    )
+
+
+def _numbers(program, params, inputs) -> bytes:
+    loss, gradients = program(params, inputs)
+    leaves = [leaf for g in gradients.values() for leaf in getattr(g, "leaves", (g,))]
+    return b"".join(runtime.as_numpy(leaf).tobytes() for leaf in (loss, *leaves))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_program_gives_the_same_bits_however_its_arrays_lie_in_memory(layout, called):
+    program, params, inputs, expected = called
+    arranged = {name: LAYOUTS[layout](np.asarray(array)) for name, array in inputs.items()}
+    assert _numbers(program, params, arranged) == expected
+
+
+def test_a_program_does_not_keep_or_change_its_arrays(called):
+    program, params, inputs, expected = called
+    own = {name: array.copy() for name, array in inputs.items()}
+    loss, gradients = program(params, own)
+    for name, array in own.items():
+        np.testing.assert_array_equal(array, inputs[name])
+        array[...] = 0
+    assert _numbers(program, params, inputs) == expected
+    table = gradients["embeddings.width8.weight"]
+    np.testing.assert_array_equal(runtime.as_numpy(table.indices), inputs["rows"].ravel())
+
+
+def test_tensors_and_arrays_can_be_mixed_and_params_win(called):
+    program, params, inputs, expected = called
+    tensors = {name: runtime.as_tensor(array) for name, array in inputs.items()}
+    assert _numbers(program, params, tensors) == expected
+    arrays = {name: runtime.as_numpy(tensor) for name, tensor in params.items()}
+    assert _numbers(program, arrays, inputs) == expected
+    assert _numbers(program, {**params, **inputs}, {"labels": "not looked at"}) == expected
+
+
+def _change(name, make):
+    return lambda inputs: {**inputs, name: make(np.array(inputs[name]))}
+
+
+def _put(value, *place):
+    def change(array):
+        array[place] = value
+        return array
+
+    return change
+
+
+TOTAL = sum(small_dlrm.ROWS)
+BAD_ARGUMENTS = {
+    "a missing argument": (
+        lambda inputs: {n: a for n, a in inputs.items() if n != "dense"},
+        ConfigError,
+        "argument 'dense' of 'loss_adjoint' is missing; given: ",
+    ),
+    "an id past the end": (
+        _change("rows", _put(TOTAL, -1)),
+        DataError,
+        rf"argument 'rows': id {TOTAL} at \(\d+.*\) is outside the table's {TOTAL} rows",
+    ),
+    "a negative id": (_change("rows", _put(-1, 0)), DataError, "'rows': id -1 at "),
+    "an id beyond int32": (
+        _change("rows", lambda rows: rows.astype(np.int64) + 2**40),
+        DataError,
+        "'rows': values of dtype int64 do not fit int32",
+    ),
+    "ids that are floats": (
+        _change("rows", lambda rows: rows + 0.5),
+        DataError,
+        "'rows': values of dtype float64 do not fit int32",
+    ),
+    "text": (
+        _change("dense", lambda a: a.astype(str)),
+        DataError,
+        "'dense': .* is no array of num",
+    ),
+    "complex numbers": (_change("dense", lambda a: a + 1j), DataError, "no array of numbers"),
+    "nothing": (_change("labels", lambda a: np.full(len(a), None)), DataError, "no array of num"),
+    "lists of unequal length": (
+        lambda inputs: {**inputs, "dense": [[1.0], [1.0, 2.0]]},
+        DataError,
+        "argument 'dense': setting an array element",
+    ),
+    "a column too few": (
+        _change("dense", lambda a: a[:, :12]),
+        DataError,
+        r"'dense' must have shape \(B, 13\), not \(37, 12\)",
+    ),
+    "an axis too many": (
+        _change("labels", lambda a: a[:, None]),
+        DataError,
+        r"'labels' must have shape \(B\), not \(37, 1\)",
+    ),
+    "a row too few": (
+        _change("dense", lambda a: a[1:]),
+        DataError,
+        "'dense' has B = 36 on axis 0, but 'labels' has B = 37: they must be equal",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_an_argument_that_does_not_fit_is_refused_in_one_line(case, called):
+    change, error, message = BAD_ARGUMENTS[case]
+    program, params, inputs, expected = called
+    with pytest.raises(error, match=message) as raised:
+        program(params, change(inputs))
+    assert "\n" not in str(raised.value)
+    assert _numbers(program, params, inputs) == expected
+
+
+BAD_OFFSETS = {
+    "a number of them that is no multiple of the features": (
+        lambda offsets: offsets[:-1],
+        r"'offsets' has 111 offsets, but must have 3 \* B \+ 1",
+    ),
+    "none": (lambda offsets: offsets[:0], "'offsets' has 0 offsets"),
+    "a first one that is not 0": (_put(1, 0), "'offsets' must rise from 0 to the number of ids"),
+    "a last one beyond the ids": (_put(10**6, -1), "'offsets' must rise"),
+    "a last one before the end of the ids": (lambda o: np.minimum(o, o[-1] - 1), "must rise"),
+    "one that falls": (_put(10**6, 50), "'offsets' must rise"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OFFSETS)
+def test_offsets_that_would_leave_the_ids_are_refused(case):
+    change, message = BAD_OFFSETS[case]
+    trainer = small_dlrm.trainer("weighted")
+    inputs = trainer.model.inputs(small_dlrm.batch(37, kind="weighted"))
+    with pytest.raises(DataError, match=message):
+        trainer.program(trainer.params, {**inputs, "offsets": change(inputs["offsets"].copy())})
+
+
+def test_weights_of_another_number_than_the_ids_are_refused():
+    trainer = small_dlrm.trainer("weighted")
+    inputs = trainer.model.inputs(small_dlrm.batch(37, kind="weighted"))
+    with pytest.raises(DataError, match="'weights' has N = .* but 'rows' has N = "):
+        trainer.program(trainer.params, {**inputs, "weights": inputs["weights"][1:]})
+
+
+# --- Programs that are no models ----------------------------------------------------------------
+
+
+def _module(body, **shapes) -> tvm.IRModule:
+    """A function `loss` of float64 tensors `table` and others, and int64 `ids` (N,)."""
+    count = tvm.tirx.Var("N", "int64")
+    variables = {"ids": relax.Var("ids", relax.TensorType((count,), "int64"))}
+    for name, shape in shapes.items():
+        variables[name] = relax.Var(name, relax.TensorType(shape, "float64"))
+    builder = relax.BlockBuilder()
+    with builder.function("loss", list(variables.values())):
+        with builder.dataflow():
+            out = builder.emit(op.sum(builder.emit(body(variables, builder))))
+            output = builder.emit_output(out)
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+TABLE = np.arange(12.0).reshape(4, 3)
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+def test_one_program_serves_every_length(count, table_program):
+    ids = np.random.default_rng(count).integers(0, 4, count)
+    loss, gradients = table_program({"table": TABLE}, {"ids": ids})
+    assert float(loss.numpy()) == TABLE[ids].sum()
+    expected = np.bincount(ids, minlength=4)[:, None] * np.ones(3)
+    np.testing.assert_array_equal(gradients["table"].to_dense().numpy(), expected)
+
+
+@pytest.fixture(scope="module")
+def table_program():
+    module = _module(lambda v, _: op.take(v["table"], v["ids"], axis=0), table=(4, 3))
+    program = st.value_and_grad(module, "loss", ["table"])
+    assert program.compile() is program
+    return program
+
+
+@pytest.mark.parametrize("ids", [[4], [-1], [0, 1, 2, 3, 2**62]])
+def test_ids_of_any_function_are_checked(ids, table_program):
+    with pytest.raises(DataError, match="is outside the table's 4 rows"):
+        table_program({"table": TABLE}, {"ids": ids})
+
+
+LOOKUPS = {
+    "rows": (lambda v, _: op.take(v["table"], v["ids"], axis=0), [3], 4),
+    "columns": (lambda v, _: op.take(v["table"], v["ids"], axis=1), [2], 3),
+    "ids that were cast": (
+        lambda v, b: op.take(v["table"], b.emit(op.astype(v["ids"], "int32")), axis=0),
+        [3],
+        4,
+    ),
+    "two tables": (
+        lambda v, b: op.add(
+            b.emit(op.sum(b.emit(op.take(v["table"], v["ids"], axis=0)))),
+            b.emit(op.sum(b.emit(op.take(v["small"], v["ids"], axis=0)))),
+        ),
+        [1],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOOKUPS)
+def test_the_smallest_axis_that_ids_are_looked_up_in_bounds_them(case):
+    body, good, bound = LOOKUPS[case]
+    program = st.Program(_module(body, table=(4, 3), small=(2, 3)), "loss")
+    params = {"table": TABLE, "small": np.ones((2, 3))}
+    assert np.isfinite(float(program(params, {"ids": good}).numpy()))
+    with pytest.raises(DataError, match=f"id {bound} at .* outside the table's {bound} rows"):
+        program(params, {"ids": [bound]})
+
+
+@pytest.mark.parametrize(("mode", "row"), [("clip", 3), ("wrap", 1)])
+def test_ids_outside_are_legal_where_the_lookup_says_what_they_mean(mode, row):
+    module = _module(lambda v, _: op.take(v["table"], v["ids"], axis=0, mode=mode), table=(4, 3))
+    loss, gradients = st.value_and_grad(module, "loss", ["table"])({"table": TABLE}, {"ids": [5]})
+    assert float(loss.numpy()) == TABLE[row].sum()
+    assert gradients["table"].to_scipy().nonzero()[0].tolist() == 3 * [row]
+
+
+def test_only_what_is_asked_for_is_differentiated():
+    module = _module(
+        lambda v, b: op.multiply(b.emit(op.take(v["table"], v["ids"], axis=0)), v["row"]),
+        table=(4, 3),
+        row=(3,),
+    )
+    arrays = {"table": TABLE, "row": np.array([1.0, 10.0, 100.0]), "ids": [1, 1]}
+    _, gradients = st.value_and_grad(module, "loss", ["row"])({}, arrays)
+    assert list(gradients) == ["row"]
+    np.testing.assert_array_equal(gradients["row"].numpy(), 2 * TABLE[1])

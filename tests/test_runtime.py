@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate between user memory and kernels, and the other promises of `runtime`."""
+
+import numpy as np
+import pytest
+import tvm
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError, DataError, ResourceError
+from sparsetrain.sparse_tensor import RowSparse
+from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
+
+
+def _misaligned(array: np.ndarray) -> np.ndarray:
+    """A copy that begins one element after a 64-byte line."""
+    room = np.empty(array.size + 128 // array.itemsize, array.dtype)
+    begin = -room.ctypes.data % 64 // array.itemsize + 1
+    copy = room[begin : begin + array.size].reshape(array.shape)
+    copy[...] = array
+    assert copy.ctypes.data % 64 == array.itemsize
+    return copy
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+# How user memory may lie, and a view or copy of an array that lies so.
+LAYOUTS = {
+    "misaligned": _misaligned,
+    "every second row": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "reversed": lambda a: a[::-1].copy()[::-1],
+    "column major": np.asfortranarray,
+    "read-only": _read_only,
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_the_gate_gives_the_same_numbers_in_aligned_memory(layout, dtype):
+    array = LAYOUTS[layout](np.arange(35).reshape(7, 5).astype(dtype))
+    tensor = runtime.as_tensor(array)
+    view = runtime.as_numpy(tensor)
+    assert view.ctypes.data % 64 == 0
+    assert_same_bits(tensor, np.array(array.tolist(), dtype))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_kernel_gets_the_right_numbers_from_any_layout(layout):
+    indices, values = np.array([[2], [0], [2], [4]]), np.arange(20.0).reshape(4, 5)
+    indices, values = LAYOUTS[layout](indices)[:, 0], LAYOUTS[layout](values)
+    expected = dense_sum(indices, values, 6)
+    assert_row_sparse(RowSparse.from_numpy(indices, values, 6).coalesce(), expected)
+
+
+def test_the_gate_copies_so_later_changes_do_not_show():
+    array = np.arange(4.0)
+    tensor = runtime.as_tensor(array)
+    array[:] = -1
+    assert_same_bits(tensor, np.arange(4.0))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (1,)])
+def test_the_gate_takes_scalars_and_empty_arrays(shape):
+    assert_same_bits(runtime.as_tensor(np.full(shape, 7, np.float32)), np.full(shape, 7, "f4"))
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "expected"),
+    [
+        ([1, 2], "int32", np.array([1, 2], "int32")),
+        (np.array([3], "uint64"), "int64", np.array([3])),
+        ([True, False], "int32", np.array([1, 0], "int32")),
+        ([1, 0], "float32", np.array([1, 0], "float32")),
+        (2.5, None, np.array(2.5)),
+        ([], "int64", np.array([], "int64")),
+    ],
+)
+def test_the_gate_converts_what_fits(given, dtype, expected):
+    assert_same_bits(runtime.as_tensor(given, dtype), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "message"),
+    [
+        ([2**31], "int32", "values of dtype int64 do not fit int32 without loss"),
+        ([-1], "uint8", "values of dtype int64 do not fit uint8 without loss"),
+        (np.array([2**63], "uint64"), "int64", "values of dtype uint64 do not fit int64 "),
+        ([1.0], "int64", "values of dtype float64 do not fit int64 without loss"),
+        ([float("nan")], "int32", "values of dtype float64 do not fit int32 without loss"),
+        (["a"], None, "an array of dtype <U1 is no array of numbers"),
+        ([None, 1], None, "an array of dtype object is no array of numbers"),
+        ([1j], None, "an array of dtype complex128 is no array of numbers"),
+    ],
+)
+def test_the_gate_refuses_what_would_be_lost(given, dtype, message):
+    with pytest.raises(DataError, match=message):
+        runtime.as_tensor(given, dtype)
+
+
+def test_a_tensor_passes_the_gate_as_it_is_unless_another_dtype_is_wanted():
+    tensor = runtime.as_tensor([1, 2])
+    assert runtime.as_tensor(tensor) is tensor
+    assert runtime.as_tensor(tensor, "int64") is tensor
+    assert_same_bits(runtime.as_tensor(tensor, "float32"), np.array([1, 2], "f4"))
+
+
+def test_a_numpy_view_of_a_tensor_shares_memory_and_is_read_only_unless_asked():
+    tensor = runtime.zeros((2, 3), "float32")
+    assert not runtime.as_numpy(tensor).flags.writeable
+    runtime.as_numpy(tensor, writable=True)[1, 2] = 5
+    assert_same_bits(tensor, np.array([[0, 0, 0], [0, 0, 5]], "f4"))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_leading_rows_share_the_memory_of_the_tensor(rows):
+    tensor = runtime.as_tensor(np.arange(6.0).reshape(3, 2))
+    view = runtime.leading_rows(tensor, rows)
+    runtime.as_numpy(tensor, writable=True)[...] += 1
+    assert_same_bits(view, np.arange(1.0, 7).reshape(3, 2)[:rows])
+
+
+def test_out_of_memory_names_what_it_was_for_and_the_bytes():
+    message = r"no memory for table 'C3': shape \(2199023255552,\) float32 needs 8192.00 GiB"
+    with pytest.raises(ResourceError, match=message):
+        runtime.empty((2**41,), "float32", "table 'C3'")
+
+
+@pytest.mark.parametrize("word", ["auto", "cpu"])
+def test_the_words_for_this_machine_name_its_cpu(word):
+    assert str(runtime.resolve_target(word)) == str(runtime.host_target())
+
+
+def test_a_target_of_kind_llvm_is_taken_as_it_is():
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 2})
+    assert runtime.resolve_target(target) is target
+    assert runtime.resolve_target("llvm").kind.name == "llvm"
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpus", None, 3, tvm.target.Target("c")])
+def test_a_target_that_is_not_a_cpu_is_refused_with_what_there_is(target):
+    with pytest.raises(ConfigError, match="is not supported: use 'auto', 'cpu', 'llvm' or a tvm"):
+        runtime.resolve_target(target)
