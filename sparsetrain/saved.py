@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsetrain import checkpoint
+from sparsetrain import checkpoint, runtime
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.models import MODELS
@@ -38,10 +38,10 @@ def save(trainer: Trainer, folder: str | Path, extra: Mapping[str, Any] | None =
         "model": {"kind": trainer.model.kind, "config": trainer.model.config()},
         "optimizer": {
             "name": trainer.optimizer.formula.name,
-            "hyper": dict(trainer.optimizer.hyper),
+            "hyper": {name: float(value) for name, value in trainer.optimizer.hyper.items()},
         },
         "encoder": manifest,
-        "seed": trainer.seed,
+        "seed": int(trainer.seed),
         "steps": trainer.steps,
         "epochs": trainer.epochs,
         "extra": dict(extra or {}),
@@ -51,26 +51,34 @@ def save(trainer: Trainer, folder: str | Path, extra: Mapping[str, Any] | None =
 
 def load(folder: str | Path, *, target: Any, optimizer: Optimizer | None) -> Trainer:
     """Read what `save` wrote; see `sparsetrain.load`."""
-    from sparsetrain.trainer import Trainer
-
+    target = runtime.resolve_target(target)
     arrays, manifest = checkpoint.read(folder, mmap=True)
     if manifest.get("kind") != KIND:
         raise CheckpointError(f"{folder}: holds {manifest.get('kind')!r}, not a saved trainer")
     try:
-        model = _model(manifest["model"])
-        encoder = _encoder(manifest["encoder"], arrays)
-        trainer = Trainer(
-            model,
-            optimizer or _optimizer(manifest["optimizer"]),
-            target=target,
-            seed=int(manifest["seed"]),
-            encoder=encoder,
-        )
-        trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
+        return _trainer(arrays, manifest, target, optimizer)
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder}: its manifest lacks or garbles {error}") from error
-    except ConfigError as error:
+    except ValueError as error:  # our own errors, and those of int()
         raise CheckpointError(f"{folder}: {error}") from error
+
+
+def _trainer(
+    arrays: Mapping[str, np.ndarray],
+    manifest: Mapping[str, Any],
+    target: Any,
+    optimizer: Optimizer | None,
+) -> Trainer:
+    from sparsetrain.trainer import Trainer
+
+    trainer = Trainer(
+        _model(manifest["model"]),
+        optimizer or _optimizer(manifest["optimizer"]),
+        target=target,
+        seed=int(manifest["seed"]),
+        encoder=_encoder(manifest["encoder"], arrays),
+    )
+    trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
     trainer.load_state_dict({n: a for n, a in arrays.items() if not n.startswith(ENCODER)})
     return trainer
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Trainer`: parameters, optimizer state and the step that changes them.
 
-A step is three calls: `Program` gives the loss and the gradients (row-sparse for tables), all of
-them are checked to be finite, `Optimizer.apply_` writes the dense parameters and the touched rows. Cost and memory
-depend on the ids of the batch, not on the rows of the tables.
+A step is three calls: `Program` gives the loss and the gradients (row-sparse for tables), all are
+checked to be finite, `Optimizer.apply_` writes the dense parameters and the touched rows. Cost and
+memory depend on the ids of the batch, not on the rows of the tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.build import GradientProgram, Program, value_and_grad
 from sparsetrain.data import Batch, Dataset, Encoder
-from sparsetrain.errors import DataError, NumericalError
+from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.metrics import ClickMetrics
 from sparsetrain.optim import Optimizer
 from sparsetrain.progress import make_progress
@@ -101,20 +101,15 @@ class Trainer:
         DataError
             If the batch has no labels or does not fit the model.
         NumericalError
-            If the loss is not finite; nothing is updated then.
+            If the loss or a gradient is not finite; nothing is updated then.
         """
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        tensor, gradients = self.program(self.params, self.model.inputs(batch))
-        loss = Loss(tensor)
-        if not np.isfinite(float(loss)):
-            raise NumericalError(
-                f"the loss of step {self.steps + 1} is {float(loss)}: nothing was updated; lower "
-                "the learning rate or look at this batch's dense features"
-            )
+        loss, gradients = self.program(self.params, self.model.inputs(batch))
+        _check_finite(self.steps + 1, loss, gradients)
         self.optimizer.apply_(self.params, gradients, self.state)
         self.steps += 1
-        return Loss(tensor)
+        return Loss(loss)
 
     def fit(
         self,
@@ -149,7 +144,16 @@ class Trainer:
         dict
             ``rows``, ``seconds``, ``rows_per_s`` (of training alone), ``loss`` (mean of the last
             epoch), ``epochs`` (a dict each, with ``valid`` if there is validation), ``stopped``.
+
+        Raises
+        ------
+        ConfigError
+            If `epochs` or `batch_size` is below 1.
+        NumericalError
+            As `step`; the batches before stay trained on.
         """
+        if epochs < 1:
+            raise ConfigError(f"epochs is {epochs}; it must be 1 or more")
         dataset = self._dataset(train)
         held_out = None if validation is None else self._dataset(validation)
         stop = stop or (lambda: False)
@@ -221,7 +225,8 @@ class Trainer:
         dataset = Dataset(data, self.encoder, require_label=False)
         logits = [self._score(batch) for batch in dataset.batches(batch_size)]
         scores = np.concatenate(logits) if logits else np.empty(0, np.float32)
-        return (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
+            return (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
 
     def _score(self, batch: Batch) -> np.ndarray:
         inputs = self.model.inputs(batch)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small DLRMs, batches for them, and one compilation for all tests of a run.
+
+A program does not depend on weights, optimizer or batch size, so trainers of one kind share it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+import sparsetrain as st
+from sparsetrain.data import Batch, Ragged
+
+ROWS = [50, 20, 7]
+NUM_DENSE = 13
+# Kind -> how the model looks ids up.
+KINDS = {
+    "single": {},
+    "sum": {"pooling": "sum"},
+    "mean": {"pooling": "mean"},
+    "weighted": {"pooling": "sum", "weighted": True},
+}
+
+
+def model(kind: str = "single") -> st.models.DLRM:
+    return st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,), **KINDS[kind])
+
+
+@cache
+def _compiled(kind: str) -> st.Trainer:
+    return st.Trainer(model(kind), st.optim.sgd(0.0))
+
+
+def trainer(kind: str = "single", optimizer=None, seed: int = 0, encoder=None) -> st.Trainer:
+    made = st.Trainer(model(kind), optimizer or st.optim.adagrad(0.05), seed=seed, encoder=encoder)
+    return share_programs(made, kind)
+
+
+def share_programs(made: st.Trainer, kind: str = "single") -> st.Trainer:
+    """Give `made` programs that are compiled already."""
+    made.program, made._logits = _compiled(kind).program, _compiled(kind)._logits
+    return made
+
+
+def batch(size: int, seed: int = 0, kind: str = "single", labels: bool = True) -> Batch:
+    """Return rows whose label follows the first dense feature and the first id, mostly."""
+    rng = np.random.default_rng([seed, size])
+    dense = rng.normal(size=(size, NUM_DENSE)).astype(np.float32)
+    ids = np.stack([rng.zipf(1.4, size) % rows for rows in ROWS], axis=1)
+    clicks = dense[:, 0] + (ids[:, 0] == 1) > rng.normal(scale=0.5, size=size)
+    found = ids if kind == "single" else [bags(ids[:, f], f, rng, kind) for f in range(len(ROWS))]
+    return Batch(dense, found, clicks if labels else None)
+
+
+def bags(first: np.ndarray, feature: int, rng: np.random.Generator, kind: str) -> Ragged:
+    """Return bags of 0 to 4 ids that repeat now and then; those not empty begin with `first`."""
+    lengths = rng.integers(0, 5, len(first))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids = rng.integers(0, ROWS[feature], offsets[-1])
+    ids[offsets[:-1][lengths > 0]] = first[lengths > 0]
+    weights = rng.normal(size=len(ids)).astype(np.float32) if kind == "weighted" else None
+    return Ragged(ids, offsets, weights)
+
+
+def assert_same_state(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Compare parameters and slots bit for bit."""
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        assert actual[name].dtype == array.dtype, name
+        assert actual[name].tobytes() == array.tobytes(), name
+
+
+def raw_rows(size: int, seed: int = 0) -> dict[str, list]:
+    """Return raw Criteo columns from which an encoder learns tables of `ROWS` rows."""
+    rng = np.random.default_rng([seed, size])
+    columns = {"label": rng.integers(0, 2, size).tolist()}
+    for index in range(NUM_DENSE):
+        columns[f"I{index + 1}"] = rng.integers(-2, 1000, size).tolist()
+    for index, rows in enumerate(ROWS):
+        # Two rows of a table are reserved: for missing values and for rare ones.
+        values = np.arange(size) % (rows - 2)
+        columns[f"C{index + 1}"] = [f"{value:08x}" for value in rng.permutation(values)]
+    return columns
+
+
+def encoder() -> st.data.Encoder:
+    return st.data.Encoder.fit(raw_rows(300), min_count=1)

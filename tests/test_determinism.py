@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same bits for every number of threads, and when run again.
+
+Threads are fixed when TVM starts, so each number is a process of its own that runs this file.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tvm
+
+import sparsetrain as st
+from tests import small_dlrm
+
+KINDS = ("single", "weighted")
+_BIG_CORES = 1  # TVM's word for any core where all are alike
+SIZES = (128, 37)  # 37 rows are no multiple of any tile, vector or number of threads
+
+
+@pytest.fixture(scope="module")
+def digests():
+    """Number of threads -> what `main` prints in a process with so many."""
+    started = {threads: _start(threads) for threads in (1, 2, 3)}
+    outputs = {threads: process.communicate()[0] for threads, process in started.items()}
+    assert all(process.returncode == 0 for process in started.values())
+    return {threads: output.splitlines() for threads, output in outputs.items()}
+
+
+def _start(threads: int) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "TVM_NUM_THREADS": str(threads), "TVM_THREAD_POOL_SPIN_COUNT": "0"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_processes_have_the_threads_they_were_given(digests):
+    assert [int(lines[0]) for lines in digests.values()] == [1, 2, 3]
+
+
+def test_weights_and_slots_do_not_depend_on_the_number_of_threads(digests):
+    first, second, third = (lines[1:] for lines in digests.values())
+    assert first == second == third
+
+
+def test_a_second_run_gives_the_same_weights_and_slots(digests):
+    for _, *runs in digests.values():
+        assert len(runs) == 2 * len(KINDS)
+        assert runs[: len(KINDS)] == runs[len(KINDS) :]
+
+
+def digest(kind: str) -> str:
+    """Hash of everything training changes, after some steps of two sizes."""
+    trainer = small_dlrm.trainer(kind)
+    for seed in range(5):
+        for size in SIZES:
+            trainer.step(small_dlrm.batch(size, seed, kind))
+    whole = hashlib.sha256()
+    for name, array in sorted(trainer.state_dict().items()):
+        whole.update(name.encode() + array.tobytes())
+    return f"{kind} {whole.hexdigest()}"
+
+
+def main() -> None:
+    """Print the number of threads, then each kind's hash, twice."""
+    # By itself TVM starts no more threads than there are cores.
+    threads = int(os.environ["TVM_NUM_THREADS"])
+    tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, threads)
+    print(st.runtime.num_threads())
+    for kind in 2 * KINDS:
+        print(digest(kind))
+
+
+if __name__ == "__main__":
+    main()

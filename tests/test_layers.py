@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who imports whom, read from the source: the directions that keep the parts apart.
+
+A part is a package or a module directly in `sparsetrain`. Imports inside functions and for type
+checkers count too: they say what a part knows about.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sparsetrain
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "sparsetrain"
+
+# Part -> the parts it may import besides itself. `errors` is for all.
+MAY_IMPORT = {
+    "errors": set(),
+    "relax_op": set(),
+    "progress": set(),
+    "runtime": set(),
+    "metrics": set(),
+    "checkpoint": set(),
+    "settings": set(),
+    "data": set(),
+    "state": {"runtime"},
+    "arguments": {"runtime"},
+    "schedule": set(),
+    "sparse_tensor": {"runtime", "relax_op"},
+    "ad": {"sparse_tensor", "relax_op"},
+    "optim": {"sparse_tensor", "runtime", "relax_op"},
+    "embedding": {"ad", "sparse_tensor", "relax_op"},
+    "models": {"ad", "embedding", "sparse_tensor", "runtime", "relax_op"},
+    "build": {"ad", "arguments", "schedule", "runtime"},
+    "trainer": {"build", "data", "metrics", "optim", "sparse_tensor"}
+    | {"progress", "runtime", "saved", "state"},
+    "saved": {"checkpoint", "data", "models", "optim", "runtime", "trainer"},
+    "cli": {"__init__", "progress", "settings"},
+}
+# Outside the kernels and the graph, nothing depends on TVM.
+WITHOUT_TVM = {"errors", "progress", "metrics", "checkpoint", "settings", "data", "state"} | {
+    "trainer",
+    "saved",
+}
+ONLY_FROM_AD = {
+    "embedding": {"defvjp", "row_sparse_cotangent"},
+    "models": {"defvjp", "bce_with_logits"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Return full names of all that a file imports: modules, or names in modules."""
+    package = ["sparsetrain", *path.relative_to(PACKAGE).parts[:-1]] if _ours(path) else []
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _ours(path: Path) -> bool:
+    return PACKAGE in path.parents
+
+
+def files(part: str) -> list[Path]:
+    module = PACKAGE / f"{part}.py"
+    return [module] if module.exists() else sorted((PACKAGE / part).rglob("*.py"))
+
+
+def parts_imported(part: str) -> set[str]:
+    names = [n.split(".") for path in files(part) for n in imports(path)]
+    ours = {n[1] if len(n) > 1 else "__init__" for n in names if n[0] == "sparsetrain"}
+    return {name if files(name) else "__init__" for name in ours}
+
+
+def test_every_part_has_its_place():
+    found = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert found - {"__init__"} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_a_part_imports_only_what_lies_below_it(part):
+    assert parts_imported(part) - {part, "errors"} <= MAY_IMPORT[part]
+
+
+def test_the_directions_have_no_circle_but_loading():
+    # `trainer` saves by way of `saved`, which makes a trainer; both import inside a function.
+    rest = {part: set(below) for part, below in MAY_IMPORT.items()}
+    rest["saved"].discard("trainer")
+    rest["cli"].discard("__init__")
+    while rest:
+        lowest = {part for part, below in rest.items() if not below & rest.keys()}
+        assert lowest, f"a circle among {sorted(rest)}"
+        rest = {part: below for part, below in rest.items() if part not in lowest}
+
+
+@pytest.mark.parametrize("part", sorted(WITHOUT_TVM))
+def test_a_part_that_needs_no_tvm_imports_none(part):
+    names = {name.split(".")[0] for path in files(part) for name in imports(path)}
+    assert not names & {"tvm", "tvm_ffi"}
+
+
+@pytest.mark.parametrize("part", ONLY_FROM_AD)
+def test_operators_meet_the_ad_through_its_rule_table_only(part):
+    names = {name for path in files(part) for name in imports(path)}
+    assert {n for n in names if n.startswith("sparsetrain.ad")} <= {
+        f"sparsetrain.ad.{name}" for name in ONLY_FROM_AD[part]
+    }
+
+
+# --- Commands and examples use public names -----------------------------------------------------
+
+
+USERS = [
+    path for folder in (PACKAGE / "cli", ROOT / "examples") for path in sorted(folder.rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize("path", USERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_and_examples_use_public_names(path):
+    for first, *rest in _uses(ast.parse(path.read_text())):
+        assert first in sparsetrain.__all__, first
+        for name in rest:
+            assert not name.startswith("_") and hasattr(getattr(sparsetrain, first), name), name
+
+
+def _uses(tree: ast.AST) -> set[tuple[str, ...]]:
+    """Return `("data", "Batch")` for `st.data.Batch`, where `st` is the package."""
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "sparsetrain"
+    }
+    chains = (_chain(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {chain[1:3] for chain in chains if chain and chain[0] in names}
+
+
+def _chain(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Attribute):
+        return (*before, node.attr) if (before := _chain(node.value)) else ()
+    return (node.id,) if isinstance(node, ast.Name) else ()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.py")), ids=lambda p: p.stem)
+def test_examples_import_the_package_only(path):
+    assert {n for n in imports(path) if n.startswith("sparsetrain")} == {"sparsetrain"}

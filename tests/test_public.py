@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public names, pinned: a change here is a change of what users can rely on."""
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import sparsetrain as st
+
+PUBLIC = {
+    "sparsetrain": (
+        "Program RowSparse Trainer __version__ ad data embedding load metrics models optim runtime "
+        "value_and_grad"
+    ),
+    "ad": (
+        "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
+    ),
+    "data": (
+        "Batch BatchSource Columns Dataset Encoder Ragged Source SyntheticCriteo Truth "
+        "find_columns open_source read_truth"
+    ),
+    "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",
+    "metrics": "ClickMetrics",
+    "models": "DLRM MLP MODELS dot_interaction",
+    "optim": "Formula OPTIMIZERS Optimizer Slot adagrad rowwise_adagrad sgd sqrt",
+    "runtime": (
+        "NDArray as_numpy as_tensor available_cores build_relax compile_kernel empty host_target "
+        "leading_rows num_threads resolve_target vm_pipeline zeros"
+    ),
+    "Trainer": (
+        "evaluate fit load_state_dict predict program save state_dict step"  # methods
+    ),
+    "Program": "compile",
+    "RowSparse": (
+        "cast coalesce concat coalesced dtype from_numpy from_scipy is_traced leaves nse plan "
+        "scale shape source squared_norm to_dense to_scipy validate width with_leaves"
+    ),
+}
+
+
+def names(owner: object) -> set[str]:
+    """Return the names that a package re-exports, a module defines or a class has."""
+    if owner is st:
+        return set(st.__all__)
+    own = {name: value for name, value in vars(owner).items() if not name.startswith("_")}
+    if isinstance(owner, ModuleType) and not hasattr(owner, "__path__"):
+        home = owner.__name__
+        return {n for n, v in own.items() if getattr(v, "__module__", None) == home} | (
+            {"NDArray"} & own.keys()
+        )
+    return {name for name, value in own.items() if not isinstance(value, ModuleType)}
+
+
+@pytest.mark.parametrize("owner", PUBLIC)
+def test_the_public_names_are_these(owner):
+    found = names(st if owner == "sparsetrain" else getattr(st, owner))
+    assert found == set(PUBLIC[owner].split())
+
+
+def test_every_public_name_exists_and_is_listed():
+    for name in st.__all__:
+        assert getattr(st, name) is not None
+        assert name in dir(st)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'sparsetrain' has no attribute 'Traner'"):
+        _ = st.Traner
+
+
+HEAVY = ("tvm", "tvm_ffi", "pyarrow", "pandas", "torch", "scipy", "numpy")
+# What is run -> the heavy packages that it may import.
+LIGHT = {
+    "import sparsetrain": "",
+    "from sparsetrain.cli import main; main(['--help'])": "",
+    "from sparsetrain.cli import main; main(['--version'])": "",
+    "from sparsetrain.cli import main; main(['train', '--help'])": "",
+    "import sparsetrain as st; st.metrics.ClickMetrics()": "numpy",
+    "import sparsetrain as st; st.data.Batch([[0.5]], [[1]])": "numpy pyarrow",
+}
+
+
+@pytest.mark.parametrize("statement", LIGHT)
+def test_what_is_light_imports_nothing_heavy(statement):
+    script = f"{statement}\nimport sys; print('loaded:', *sorted(set(sys.modules) & set({HEAVY})))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.splitlines()[-1].removeprefix("loaded:").split()
+    assert set(loaded) <= set(LIGHT[statement].split())
