@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 
-from sparsetrain import ad, runtime, schedule
+from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 
 
@@ -38,7 +38,12 @@ class Program:
 
     @cached_property
     def _compiled(self) -> Any:
-        machine = runtime.build_relax(self.module, self.target, schedule.pipeline(self.target))
+        pipeline = schedule.pipeline(self.target)
+        machine = cache.load_or_build(
+            self.module,
+            self.target,
+            lambda: runtime.compile_relax(self.module, self.target, pipeline),
+        )
         return machine[self.function]
 
     def compile(self) -> Program:

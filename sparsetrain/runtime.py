@@ -170,11 +170,24 @@ def vm_pipeline() -> tvm.transform.Pass:
     )
 
 
+def compile_relax(
+    module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
+) -> relax.VMExecutable:
+    """Compile a Relax module for a CPU target by a pass pipeline, `vm_pipeline` by default."""
+    with target:
+        module = (pipeline or vm_pipeline())(module)
+        return relax.build(module, target, relax_pipeline=None)
+
+
+def virtual_machine(library: Any) -> relax.VirtualMachine:
+    """What runs the functions of a compiled Relax module, by name."""
+    # TVM's default allocator keeps a block for every size it has seen, and the number of ids in a
+    # batch of bags is another one each time.
+    return relax.VirtualMachine(library, tvm.cpu(), memory_cfg="naive")
+
+
 def build_relax(
     module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
 ) -> relax.VirtualMachine:
-    """Build a Relax module for a CPU target by a pass pipeline, `vm_pipeline` by default."""
-    with target:
-        module = (pipeline or vm_pipeline())(module)
-        executable = relax.build(module, target, relax_pipeline=None)
-    return relax.VirtualMachine(executable, tvm.cpu())
+    """`compile_relax` and `virtual_machine` in one."""
+    return virtual_machine(compile_relax(module, target, pipeline))

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One private cache of compiled programs for a test session and the processes that it starts."""
+
+import os
+import tempfile
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache():
+    """Neither read nor fill the cache of whoever runs the tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.get("SPARSETRAIN_CACHE")
+        os.environ["SPARSETRAIN_CACHE"] = folder
+        yield
+        if before is None:
+            del os.environ["SPARSETRAIN_CACHE"]
+        else:
+            os.environ["SPARSETRAIN_CACHE"] = before

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled programs come back from disk, and only those that this user put there."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import sparsetrain as st
+from sparsetrain import cache, runtime
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+
+
+@I.ir_module
+class Double:
+    """Two times x."""
+
+    @R.function
+    def main(x: R.Tensor(("B",), "float32")) -> R.Tensor(("B",), "float32"):
+        with R.dataflow():
+            y = R.add(x, x)
+            R.output(y)
+        return y
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs"))
+    return cache.folder()
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """How often a program was really compiled."""
+    calls, compile_relax = [], runtime.compile_relax
+
+    def counting(*arguments):
+        calls.append(1)
+        return compile_relax(*arguments)
+
+    monkeypatch.setattr(runtime, "compile_relax", counting)
+    return calls
+
+
+def run():
+    result = st.Program(Double, "main", "llvm")({}, {"x": np.arange(3, dtype="float32")})
+    assert result.numpy().tolist() == [0, 2, 4]
+
+
+def test_a_second_program_is_not_compiled(place, compiled):
+    run()
+    run()
+    assert len(compiled) == 1
+    assert len(list(place.glob("*.so"))) == 1
+
+
+def test_folder_and_files_belong_to_the_user_alone(place):
+    run()
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert next(place.glob("*.so")).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF", None], ids=["empty", "cut", "flipped"])
+def test_a_damaged_file_is_compiled_again(place, compiled, damage):
+    run()
+    file = next(place.glob("*.so"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.unlink()  # a new file: the old one is mapped by this process
+    file.write_bytes(bytes(content) if damage is None else damage)
+    file.chmod(0o600)
+    run()
+    assert len(compiled) == 2
+
+
+def test_a_file_that_others_may_write_is_not_loaded(place, compiled):
+    run()
+    next(place.glob("*.so")).chmod(0o666)
+    run()
+    assert len(compiled) == 2
+
+
+def test_a_folder_that_others_may_write_is_not_used(place):
+    place.chmod(0o777)
+    assert cache.folder() is None
+
+
+def test_a_link_is_not_used(tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "link"))
+    assert cache.folder() is None
+
+
+def test_empty_name_turns_the_cache_off(monkeypatch, compiled):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", "")
+    run()
+    run()
+    assert len(compiled) == 2
+
+
+def test_target_and_module_decide_the_key():
+    generic, host = (runtime.resolve_target(name) for name in ("llvm", "cpu"))
+    other = tvm.IRModule({"other": Double["main"].with_attr("global_symbol", "other")})
+    keys = [cache.digest(Double, generic), cache.digest(Double, host), cache.digest(other, generic)]
+    assert len(set(keys)) == 3
+    assert cache.digest(Double, generic) == keys[0]
+
+
+def test_the_least_recently_used_files_go_first(place, monkeypatch):
+    monkeypatch.setattr(cache, "KEEP_FILES", 2)
+    for age in range(4):
+        file = place / f"{age:032d}-{'0' * 16}.so"
+        file.write_bytes(b"")
+        os.utime(file, (1000 - age, 1000 - age))
+    run()
+    assert sorted(file.name[:32] for file in place.glob("0*.so")) == [f"{0:032d}"]
+
+
+def test_two_processes_may_race(place):
+    script = "from tests.test_cache import run; run()"
+    racers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2)]
+    assert [racer.wait() for racer in racers] == [0, 0]
+    assert not [entry for entry in place.iterdir() if entry.is_dir()]
+
+
+def test_nothing_is_written_to_stderr(place, capfd):
+    run()
+    run()
+    assert capfd.readouterr().err == ""
