@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparsetrain import runtime as runtime
     from sparsetrain.build import Program as Program
     from sparsetrain.build import value_and_grad as value_and_grad
+    from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
     from sparsetrain.trainer import Trainer as Trainer
     from sparsetrain.trainer import load as load
@@ -38,6 +39,7 @@ _PUBLIC = {
     "RowSparse": "sparsetrain.sparse_tensor",
     "Trainer": "sparsetrain.trainer",
     "load": "sparsetrain.trainer",
+    "set_num_threads": "sparsetrain.runtime",
     "value_and_grad": "sparsetrain.build",
 }
 

@@ -39,6 +39,32 @@ def num_threads() -> int:
     return int(tvm.get_global_func("runtime.NumThreads")())
 
 
+def set_num_threads(count: int) -> None:
+    """Run kernels started from this Python thread on `count` threads from now on.
+
+    Results do not depend on the number. ``TVM_NUM_THREADS``, or the cores this process may use,
+    decide before the first call.
+
+    Raises
+    ------
+    ConfigError
+        If `count` is below 1, or above what the pool was started with: it cannot grow.
+    """
+    if count < 1:
+        raise ConfigError(f"set_num_threads: {count} is below 1")
+    os.environ["TVM_NUM_THREADS"] = str(count)  # for a pool that is not started yet
+    tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
+    if num_threads() != count and count <= available_cores():
+        raise ConfigError(
+            f"set_num_threads: kernels already run on {num_threads()} threads, and TVM's pool "
+            f"cannot grow to {count}: call it before the first kernel, or set TVM_NUM_THREADS"
+        )
+
+
+# TVM's mode that leaves it to the system which core a thread runs on.
+_SHARE_ALL_CORES = -3
+
+
 def host_target() -> tvm.target.Target:
     """This machine's CPU, with the instruction set it really has."""
     return tvm.target.Target.from_device("cpu")

@@ -12,7 +12,7 @@ import sparsetrain as st
 PUBLIC = {
     "sparsetrain": (
         "Program RowSparse Trainer __version__ ad data embedding load metrics models optim runtime "
-        "value_and_grad"
+        "set_num_threads value_and_grad"
     ),
     "ad": (
         "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
@@ -26,8 +26,9 @@ PUBLIC = {
     "models": "DLRM MLP MODELS dot_interaction",
     "optim": "Formula OPTIMIZERS Optimizer Slot adagrad rowwise_adagrad sgd sqrt",
     "runtime": (
-        "NDArray as_numpy as_tensor available_cores build_relax compile_kernel empty host_target "
-        "leading_rows num_threads resolve_target vm_pipeline zeros"
+        "NDArray as_numpy as_tensor available_cores build_relax compile_kernel compile_relax empty "
+        "host_target leading_rows num_threads resolve_target set_num_threads virtual_machine "
+        "vm_pipeline zeros"
     ),
     "Trainer": (
         "evaluate fit load_state_dict predict program save state_dict step"  # methods

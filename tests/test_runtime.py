@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate between user memory and kernels, and the other promises of `runtime`."""
 
+import resource
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tvm
@@ -9,6 +12,8 @@ from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
+
+STATM = Path("/proc/self/statm")
 
 
 def _misaligned(array: np.ndarray) -> np.ndarray:
@@ -145,3 +150,17 @@ def test_a_target_of_kind_llvm_is_taken_as_it_is():
 def test_a_target_that_is_not_a_cpu_is_refused_with_what_there_is(target):
     with pytest.raises(ConfigError, match="is not supported: use 'auto', 'cpu', 'llvm' or a tvm"):
         runtime.resolve_target(target)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="reads the memory in use from Linux's /proc")
+def test_results_of_ever_new_sizes_leave_no_memory_behind():
+    values = np.zeros((4200, 64), "f4")  # 1 MiB
+    RowSparse.from_numpy(np.zeros(4200, "i4"), values, 5).scale(2)
+    before = _resident_bytes()
+    for entries in range(4000, 4200):
+        RowSparse.from_numpy(np.zeros(entries, "i4"), values[:entries], 5).scale(2)
+    assert _resident_bytes() - before < 20 * 2**20
+
+
+def _resident_bytes() -> int:
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()
