@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sparsetrain import runtime as runtime
     from sparsetrain.build import Program as Program
     from sparsetrain.build import value_and_grad as value_and_grad
+    from sparsetrain.fit import EarlyStopping as EarlyStopping
+    from sparsetrain.run import Run as Run
     from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
     from sparsetrain.trainer import Trainer as Trainer
@@ -35,8 +37,10 @@ _PUBLIC = {
     "models": "sparsetrain.models",
     "optim": "sparsetrain.optim",
     "runtime": "sparsetrain.runtime",
+    "EarlyStopping": "sparsetrain.fit",
     "Program": "sparsetrain.build",
     "RowSparse": "sparsetrain.sparse_tensor",
+    "Run": "sparsetrain.run",
     "Trainer": "sparsetrain.trainer",
     "load": "sparsetrain.trainer",
     "set_num_threads": "sparsetrain.runtime",

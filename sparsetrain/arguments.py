@@ -34,6 +34,7 @@ class Arguments:
     def __init__(self, function: relax.Function, name: str) -> None:
         self.function = name
         self.types = {param.name: param.ty for param in function.params}
+        self.num_inputs = int(function.attrs.get("num_input", len(self.types)))
         self._symbols = {n: _symbols(ty) for n, ty in self.types.items()}
         self._rows: dict[str, int] = {}
         self._bags: dict[str, tuple[str, int]] = {}

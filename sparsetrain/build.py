@@ -67,7 +67,9 @@ class Program:
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
-        return self._compiled(*self.arguments.bind(params, inputs))
+        bound = self.arguments.bind(params, inputs)
+        runtime.bound_pool(bound[: self.arguments.num_inputs])
+        return self._compiled(*bound)
 
 
 class GradientProgram(Program):

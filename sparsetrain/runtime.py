@@ -8,6 +8,7 @@ alignment and C order and checks neither, so the gate copies; a copy of a batch 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -206,10 +207,27 @@ def compile_relax(
 
 
 def virtual_machine(library: Any) -> relax.VirtualMachine:
-    """What runs the functions of a compiled Relax module, by name."""
-    # TVM's default allocator keeps a block for every size it has seen, and the number of ids in a
-    # batch of bags is another one each time.
-    return relax.VirtualMachine(library, tvm.cpu(), memory_cfg="naive")
+    """What runs the functions of a compiled Relax module, by name.
+
+    Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of
+    a known size allocates nothing. Whoever calls it with ever new sizes calls `bound_pool`.
+    """
+    return relax.VirtualMachine(library, tvm.cpu(), memory_cfg="pooled")
+
+
+_POOLED_SIZES = 16  # batch sizes, say: of a training run there are two, of bags one each step
+_seen_sizes: set[Any] = set()
+
+
+def bound_pool(tensors: Iterable[NDArray]) -> None:
+    """Tell what a program is about to run on; too many different shapes empty the pool."""
+    sizes = tuple(tuple(tensor.shape) for tensor in tensors)
+    if sizes in _seen_sizes:
+        return
+    if len(_seen_sizes) >= _POOLED_SIZES:
+        tvm.get_global_func("vm.builtin.memory_manager.clear")()
+        _seen_sizes.clear()
+    _seen_sizes.add(sizes)
 
 
 def build_relax(

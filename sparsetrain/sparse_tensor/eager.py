@@ -33,7 +33,9 @@ def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
     if key not in _compiled:
         _compiled[key] = _compile(rule, arguments)
     function, structure = _compiled[key]
-    result = function(*(leaf for a in arguments for leaf in _leaves(a)))
+    leaves = [leaf for a in arguments for leaf in _leaves(a)]
+    runtime.bound_pool(leaves)
+    result = function(*leaves)
     return result if structure is None else structure.with_leaves(tuple(result))
 
 
