@@ -6,6 +6,7 @@ A program does not depend on weights, optimizer or batch size, so trainers of on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ import sparsetrain as st
 from sparsetrain.data import Batch, Ragged
 
 ROWS = [50, 20, 7]
+FULL_ROWS = [7 * feature + 40 for feature in range(26)]
 NUM_DENSE = 13
 # Kind -> how the model looks ids up.
 KINDS = {
@@ -26,6 +28,11 @@ KINDS = {
 
 def model(kind: str = "single") -> st.models.DLRM:
     return st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,), **KINDS[kind])
+
+
+def full_model() -> st.models.DLRM:
+    """Tables as many and layers as wide as people use: every way to schedule a layer runs."""
+    return st.models.DLRM(rows=FULL_ROWS, dim=16, bottom=(512, 256, 64), top=(512, 256))
 
 
 @cache
@@ -44,21 +51,24 @@ def share_programs(made: st.Trainer, kind: str = "single") -> st.Trainer:
     return made
 
 
-def batch(size: int, seed: int = 0, kind: str = "single", labels: bool = True) -> Batch:
+def batch(
+    size: int, seed: int = 0, kind: str = "single", labels: bool = True, rows: Sequence[int] = ROWS
+) -> Batch:
     """Return rows whose label follows the first dense feature and the first id, mostly."""
     rng = np.random.default_rng([seed, size])
     dense = rng.normal(size=(size, NUM_DENSE)).astype(np.float32)
-    ids = np.stack([rng.zipf(1.4, size) % rows for rows in ROWS], axis=1)
+    ids = np.stack([rng.zipf(1.4, size) % count for count in rows], axis=1)
     clicks = dense[:, 0] + (ids[:, 0] == 1) > rng.normal(scale=0.5, size=size)
-    found = ids if kind == "single" else [bags(ids[:, f], f, rng, kind) for f in range(len(ROWS))]
-    return Batch(dense, found, clicks if labels else None)
+    if kind != "single":
+        ids = [bags(column, n, rng, kind) for column, n in zip(ids.T, rows, strict=True)]
+    return Batch(dense, ids, clicks if labels else None)
 
 
-def bags(first: np.ndarray, feature: int, rng: np.random.Generator, kind: str) -> Ragged:
+def bags(first: np.ndarray, rows: int, rng: np.random.Generator, kind: str) -> Ragged:
     """Return bags of 0 to 4 ids that repeat now and then; those not empty begin with `first`."""
     lengths = rng.integers(0, 5, len(first))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    ids = rng.integers(0, ROWS[feature], offsets[-1])
+    ids = rng.integers(0, rows, offsets[-1])
     ids[offsets[:-1][lengths > 0]] = first[lengths > 0]
     weights = rng.normal(size=len(ids)).astype(np.float32) if kind == "weighted" else None
     return Ragged(ids, offsets, weights)

@@ -20,6 +20,9 @@ OPTIMIZERS = {
     "adagrad that starts above 0": lambda params: torch.optim.Adagrad(
         params, lr=0.05, eps=1e-8, initial_accumulator_value=0.1
     ),
+    "adagrad that starts at 1": lambda params: torch.optim.Adagrad(
+        params, lr=0.02, eps=1e-8, initial_accumulator_value=1.0
+    ),
 }
 
 
