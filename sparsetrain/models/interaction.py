@@ -11,7 +11,7 @@ of a batch would all go through memory. Here they stay in registers and the firs
 
 What is parallel: samples. What is vectorised: forward the columns of the Gram matrix (the vectors
 are transposed into `columns`, so that no dot product needs a sum across lanes), backward the width.
-Each row tile of `TILE` vectors shares the loads of the other operand; forward it goes over the
+Each tile of rows shares the loads of the other operand; forward it goes over the
 columns in blocks of `LANES`, which stay in registers whatever F is, and skips blocks above the
 diagonal.
 """
@@ -29,8 +29,9 @@ from sparsetrain.ad import defvjp
 from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
-TILE = 4
 LANES = 16
+MAX_BACKWARD_LANES = 64
+ACCUMULATORS = 16  # vectors of LANES that a register tile holds; with 2 more per step they fit 32
 
 
 def output_width(features: int, width: int) -> int:
@@ -42,10 +43,17 @@ def _round_up(number: int, to: int) -> int:
     return -(-number // to) * to
 
 
+def row_tile(vectors: int, lanes: int) -> int:
+    """Rows of a register tile of `lanes` columns: as many as fit, with the least padding."""
+    most = max(1, min(vectors, ACCUMULATORS * LANES // _round_up(lanes, LANES)))
+    return min(range(-(-most // 2), most + 1), key=lambda rows: (_round_up(vectors, rows), -rows))
+
+
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
     vectors = features + 1
-    rows, columns = _round_up(vectors, TILE), _round_up(vectors, LANES)
+    tile_rows = row_tile(vectors, LANES)
+    rows, columns = _round_up(vectors, tile_rows), _round_up(vectors, LANES)
     tiles, lanes = column_tiles(width)
     out_width = output_width(features, width)
 
@@ -75,20 +83,21 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                     column[d, j] = row[j, d]
                 for j in T.serial(columns - vectors):
                     column[d, vectors + j] = T.cast(0, dtype)
-            for tile in T.serial(rows // TILE):
-                for c in T.serial((tile * TILE + TILE + LANES - 2) // LANES):
-                    gram = T.alloc_buffer((TILE, LANES), dtype, scope="local")
-                    for r in T.unroll(TILE):
+            for tile in T.serial(rows // tile_rows):
+                for c in T.serial((tile * tile_rows + tile_rows + LANES - 2) // LANES):
+                    gram = T.alloc_buffer((tile_rows, LANES), dtype, scope="local")
+                    for r in T.unroll(tile_rows):
                         for j in T.vectorized(LANES):
                             gram[r, j] = T.cast(0, dtype)
                     for d in T.serial(width):
-                        for r in T.unroll(TILE):
+                        for r in T.unroll(tile_rows):
                             for j in T.vectorized(LANES):
                                 gram[r, j] = (
-                                    gram[r, j] + row[tile * TILE + r, d] * column[d, c * LANES + j]
+                                    gram[r, j]
+                                    + row[tile * tile_rows + r, d] * column[d, c * LANES + j]
                                 )
-                    for r in T.unroll(TILE):
-                        i = tile * TILE + r
+                    for r in T.unroll(tile_rows):
+                        i = tile * tile_rows + r
                         if i < vectors:
                             for j in T.serial(T.min(T.max(i - c * LANES, 0), LANES)):
                                 Out[b, width + i * (i - 1) // 2 + c * LANES + j] = gram[r, j]
@@ -103,8 +112,9 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     cotangents are the rows of ``G X``; the dense one gets the first D columns on top.
     """
     vectors = features + 1
-    rows = _round_up(vectors, TILE)
-    tiles, lanes = column_tiles(width)
+    tiles, lanes = column_tiles(width, MAX_BACKWARD_LANES)
+    tile_rows = row_tile(vectors, lanes)
+    rows = _round_up(vectors, tile_rows)
     out_width = output_width(features, width)
 
     @T.prim_func(s_tir=True, private=True)
@@ -142,29 +152,30 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                     pair[vectors + i, j] = T.cast(0, dtype)
             for i in T.serial(vectors):
                 pair[i, i] = T.cast(0, dtype)
-            for tile in T.serial(rows // TILE):
+            for tile in T.serial(rows // tile_rows):
                 for t in T.serial(tiles):
-                    total = T.alloc_buffer((TILE, lanes), dtype, scope="local")
-                    for r in T.unroll(TILE):
+                    total = T.alloc_buffer((tile_rows, lanes), dtype, scope="local")
+                    for r in T.unroll(tile_rows):
                         for d in T.vectorized(lanes):
                             total[r, d] = T.cast(0, dtype)
                     for j in T.serial(vectors):
-                        for r in T.unroll(TILE):
+                        for r in T.unroll(tile_rows):
                             for d in T.vectorized(lanes):
                                 total[r, d] = (
-                                    total[r, d] + pair[tile * TILE + r, j] * row[j, t * lanes + d]
+                                    total[r, d]
+                                    + pair[tile * tile_rows + r, j] * row[j, t * lanes + d]
                                 )
-                    for r in T.unroll(TILE):
-                        if tile * TILE + r == 0:
+                    for r in T.unroll(tile_rows):
+                        if tile * tile_rows + r == 0:
                             for d in T.vectorized(lanes):
                                 DenseCotangent[b, t * lanes + d] = (
                                     total[r, d] + Cotangent[b, t * lanes + d]
                                 )
-                        elif tile * TILE + r < vectors:
+                        elif tile * tile_rows + r < vectors:
                             for d in T.vectorized(lanes):
-                                EmbeddingsCotangent[b, tile * TILE + r - 1, t * lanes + d] = total[
-                                    r, d
-                                ]
+                                EmbeddingsCotangent[b, tile * tile_rows + r - 1, t * lanes + d] = (
+                                    total[r, d]
+                                )
 
     return interaction_backward
 

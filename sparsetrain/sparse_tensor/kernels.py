@@ -21,9 +21,9 @@ DIGITS = 1 << DIGIT_BITS
 MAX_LANES = 128
 
 
-def column_tiles(width: int) -> tuple[int, int]:
-    """Split a row of `width` columns into (tiles, lanes) with lanes a divisor up to 128."""
-    lanes = max(lane for lane in range(1, min(width, MAX_LANES) + 1) if width % lane == 0)
+def column_tiles(width: int, most: int = MAX_LANES) -> tuple[int, int]:
+    """Split a row of `width` columns into (tiles, lanes) with lanes a divisor up to `most`."""
+    lanes = max(lane for lane in range(1, min(width, most) + 1) if width % lane == 0)
     return width // lanes, lanes
 
 
