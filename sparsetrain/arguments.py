@@ -3,7 +3,7 @@
 
 Generated code checks nothing: an id outside its table reads other memory, a falling offset writes
 to it. So arrays are checked for shape, dtype, range of ids and order of offsets, and copied into
-aligned memory. Tensors of TVM's runtime are trusted, but for extents that must agree. What an
+aligned memory. Tensors of TVM's runtime are used as they are; their ids are checked too. What an
 argument is looked up in is read off the function once. Cost: one pass over ids and offsets.
 """
 
@@ -62,9 +62,8 @@ class Arguments:
         if value is None:
             given = sorted({*params, *inputs})
             raise ConfigError(f"argument {name!r} of {self.function!r} is missing; given: {given}")
-        if isinstance(value, runtime.NDArray):
-            return value
-        tensor = _checked(value, name, self.types[name])
+        known = isinstance(value, runtime.NDArray)
+        tensor = value if known else _checked(value, name, self.types[name])
         if name in self._rows:
             _check_ids(runtime.as_numpy(tensor), name, self._rows[name])
         return tensor
@@ -127,6 +126,8 @@ def _symbols(ty: Any) -> list[tuple[int, str]]:
 
 
 def _checked(value: Any, name: str, ty: relax.TensorType) -> runtime.NDArray:
+    if ty.shape is None:  # known only when it runs; a match_cast in the function checks it
+        return runtime.as_tensor(value, str(ty.dtype))
     wanted = tuple(int(n) if isinstance(n, tvm.tirx.IntImm) else str(n) for n in ty.shape)
     try:
         array = np.asarray(value)

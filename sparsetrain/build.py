@@ -15,6 +15,7 @@ import tvm
 
 from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
+from sparsetrain.embedding.take import TakeAsLookup
 
 
 class Program:
@@ -38,11 +39,9 @@ class Program:
 
     @cached_property
     def _compiled(self) -> Any:
-        pipeline = schedule.pipeline(self.target)
+        module, pipeline = TakeAsLookup()(self.module), schedule.pipeline(self.target)
         machine = cache.load_or_build(
-            self.module,
-            self.target,
-            lambda: runtime.compile_relax(self.module, self.target, pipeline),
+            module, self.target, lambda: runtime.compile_relax(module, self.target, pipeline)
         )
         return machine[self.function]
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled programs, kept on disk between runs: a second run starts in milliseconds.
 
-A program is found by a digest of everything that decides its code: the module before lowering, the
-target, the versions of TVM and Python, and the sources of this package and of every operator
-defined outside it. A file is named by that digest and by its own, so a damaged one is never loaded.
+A program is found by a digest of everything that decides its code: the module with every operator
+replaced by its kernels (so that a user's operator counts with all it is made of), the target, the
+versions of TVM and Python, and the sources of this package. A file is named by that digest and by
+its own, so a damaged one is never loaded.
 
 A compiled library is code. So the folder belongs to the user (mode 0700), files of other owners or
 writable by others are ignored, and nothing is ever loaded from a checkpoint or from data. Writing
@@ -31,7 +32,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from sparsetrain import relax_op, runtime
+from sparsetrain import runtime
 
 KEEP_FILES = 200  # programs; a few hundred kilobytes each, the least recently used go first
 
@@ -63,15 +64,17 @@ def load_or_build(
 
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     """Hexadecimal digest of everything that decides the compiled code of `module`."""
+    with target:
+        legal = relax.transform.LegalizeOps()(module)
     parts = [
-        module.script(show_meta=True),
+        legal.script(),
+        *_constants(legal),
         str(target),
         tvm.__version__,
         tvm_ffi.__version__,
         platform.python_version(),
         platform.machine(),
         _package_sources(),
-        *_outside_sources(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -82,14 +85,18 @@ def _package_sources() -> str:
     return _digest_files(sorted(root.rglob("*.py")))
 
 
-def _outside_sources() -> list[str]:
-    """Digests of the files that define operators of the user's."""
-    files = {
-        Path(legalize.__code__.co_filename)
-        for legalize in relax_op.LEGALIZATIONS.values()
-        if not legalize.__module__.startswith("sparsetrain.")
-    }
-    return [_digest_files([file]) for file in sorted(files) if file.is_file()]
+def _constants(module: tvm.IRModule) -> Iterator[str]:
+    """Digests of the tensors in a module, which its script does not show."""
+    found: list[tvm.ir.GenericConst] = []
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(
+                function, lambda e: found.append(e) if isinstance(e, tvm.ir.GenericConst) else None
+            )
+    for constant in found:
+        array = constant.value.numpy()
+        content = hashlib.sha256(array.tobytes()).hexdigest()
+        yield f"{array.dtype} {array.shape} {content}"
 
 
 def _digest_files(files: list[Path]) -> str:

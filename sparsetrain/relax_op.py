@@ -17,9 +17,6 @@ from tvm.ir import Op, make_node
 # What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
-# Operators defined here, by name: what decides the code that they become.
-LEGALIZATIONS: dict[str, Any] = {}
-
 InferType = Callable[[Any], relax.Type]
 Legalize = Callable[[relax.BlockBuilder, Any], relax.Expr]
 
@@ -54,7 +51,6 @@ def define_op(
     operator.set_attr("FInferType", lambda call, _builder: infer(call))
     operator.set_attr("FPurity", True)
     operator.set_attr("FLegalize", legalize)
-    LEGALIZATIONS[full_name] = legalize
 
     def call(*tensors: relax.Expr, **attributes: Any) -> relax.Expr:
         attrs = make_node("ir.DictAttrs", **attributes) if attributes else None

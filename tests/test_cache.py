@@ -8,11 +8,13 @@ import sys
 import numpy as np
 import pytest
 import tvm
+from tvm import relax, te
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 import sparsetrain as st
 from sparsetrain import cache, runtime
+from sparsetrain.relax_op import define_op
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 
@@ -134,3 +136,46 @@ def test_nothing_is_written_to_stderr(place, capfd):
     run()
     run()
     assert capfd.readouterr().err == ""
+
+
+def with_constant(values):
+    """x plus a tensor that the module holds."""
+    x = relax.Var("x", relax.TensorType((3,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.add(x, relax.const(np.array(values, "float32"))))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_constants_of_the_module_decide_the_key(place):
+    results = [
+        st.Program(with_constant(values), "main", "llvm")({}, {"x": np.zeros(3)}).numpy().tolist()
+        for values in ([1, 2, 3], [4, 5, 6])
+    ]
+    assert results == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_what_a_users_operator_becomes_decides_the_key():
+    factor = 2.0
+
+    def kernel(x):
+        return te.compute(x.shape, lambda i: x[i] * tvm.tirx.const(factor, "float32"))
+
+    scaled = define_op(
+        "test_scaled",
+        ("x",),
+        lambda call: call.args[0].ty,
+        lambda builder, call: builder.call_te(kernel, call.args[0]),
+    )
+    x = relax.Var("x", relax.TensorType((3,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(scaled(x)))
+        builder.emit_func_output(out)
+    module, target = builder.get(), runtime.resolve_target("llvm")
+    before = cache.digest(module, target)
+    factor = 5.0
+    assert cache.digest(module, target) != before

@@ -53,11 +53,11 @@ def check_grads(
             raise TypeError(f"check_grads: parameter {name!r} must be float64")
     _, gradients = program(params, inputs)
     for name, gradient in gradients.items():
-        dense = _as_array(gradient)
+        dense, at = _as_array(gradient), {**inputs, **params}[name]
         for _ in range(directions):
             direction = rng.standard_normal(dense.shape)
             ahead, behind = (
-                _loss(program, {**params, name: params[name] + sign * step * direction}, inputs)
+                _loss(program, {**params, name: at + sign * step * direction}, inputs)
                 for sign in (1, -1)
             )
             expected, found = (ahead - behind) / (2 * step), float(np.sum(dense * direction))

@@ -52,9 +52,18 @@ def join(left: Cotangent | None, right: Cotangent | None, where: str, dense: boo
     return emit(relax.op.add(left, right))
 
 
-def densify(cotangent: Cotangent) -> relax.Expr:
+def densify(cotangent: Cotangent) -> Cotangent:
     """The dense form of a cotangent: as long as the table, so by request only."""
+    if isinstance(cotangent, tuple):
+        return tuple(densify(part) for part in cotangent)
     return algebra.to_dense(cotangent) if isinstance(cotangent, RowSparse) else cotangent
+
+
+def is_row_sparse(cotangent: Cotangent | None) -> bool:
+    """Whether it is row-sparse, or a tuple that holds such a cotangent."""
+    if isinstance(cotangent, tuple):
+        return any(is_row_sparse(part) for part in cotangent)
+    return isinstance(cotangent, RowSparse)
 
 
 def emit(expr: relax.Expr) -> relax.Expr:

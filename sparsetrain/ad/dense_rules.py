@@ -187,7 +187,7 @@ def _concat(
     output: relax.Var, call: Any, cotangent: relax.Expr, builder: relax.BlockBuilder
 ) -> list:
     """Backward: each argument's part of the cotangent; TVM's rule needs static extents."""
-    arguments = list(call.args[0].fields)
+    arguments = [emit(item) for item in _fields(call.args[0])]
     axis = int(call.attrs["axis"] or 0) % len(output.ty.shape)
     return [
         tuple(
@@ -195,6 +195,13 @@ def _concat(
             for position, argument in enumerate(arguments)
         )
     ]
+
+
+def _fields(tensors: relax.Expr) -> list[relax.Expr]:
+    """The fields of a tuple that is written out, or of a variable that holds one."""
+    if isinstance(tensors, relax.Tuple):
+        return list(tensors.fields)
+    return [relax.TupleGetItem(tensors, index) for index in range(len(tensors.ty.fields))]
 
 
 def _concat_part(

@@ -124,11 +124,21 @@ def _wanted(
     variables = dict(zip(names, primal.params, strict=True))
     if wrt is None:
         inputs = int(primal.attrs.get("num_input", 0))
-        wrt = [n for n in names[inputs:] if "float" in str(variables[n].ty.dtype)]
+        wrt = [n for n in names[inputs:] if _is_float_tensor(variables[n].ty)]
+    if isinstance(wrt, str):
+        raise ConfigError(f"wrt is a list of names: [{wrt!r}]")
     for name in (*wrt, *densify):
         if name not in variables:
             raise ConfigError(f"no argument {name!r} to differentiate; there are {list(names)}")
+        if not _is_float_tensor(variables[name].ty):
+            raise ConfigError(
+                f"argument {name!r} is {variables[name].ty}, no floating-point tensor"
+            )
     return {variables[name]: name for name in wrt}
+
+
+def _is_float_tensor(ty: Any) -> bool:
+    return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)
 
 
 def _replay(
@@ -137,18 +147,22 @@ def _replay(
     """Emit the bindings the result depends on; return the result and those bindings."""
     block, result = primal.body.blocks[0], primal.body.body
     ty = getattr(result, "ty", None)
-    if not (isinstance(ty, relax.TensorType) and ty.ndim == 0 and "float" in str(ty.dtype)):
+    if not (_is_float_tensor(ty) and ty.ndim == 0):
         raise ConfigError(f"only a scalar floating-point result can be differentiated, not {ty}")
     needed, live = {result}, []
     for binding in reversed(block.bindings):
-        if binding.var in needed:
+        # A cast may be what gives a symbolic extent its value, so it is kept in any case.
+        if binding.var in needed or isinstance(binding, relax.MatchCast):
             live.append(binding)
             needed.update(used_vars(binding.value))
     emitted: list[relax.VarBinding] = []
     renamed: dict[relax.Var, relax.Var] = {}
     for binding in reversed(live):
         value = _rename(binding.value, renamed)
-        if isinstance(binding.var, relax.DataflowVar):
+        if isinstance(binding, relax.MatchCast):
+            binding = relax.MatchCast(binding.var, value, binding.ty)
+            builder.emit_normalized(binding)
+        elif isinstance(binding.var, relax.DataflowVar):
             binding = relax.VarBinding(binding.var, value)
             builder.emit_normalized(binding)
         else:  # an output of the block; inside the new block it is a variable like others
@@ -185,7 +199,8 @@ def _finish(reverse: ReversePass, variable: relax.Var, dense: bool) -> Any:
     cotangent = reverse.cotangents.get(variable)
     if cotangent is None:
         raise ConfigError(
-            f"no cotangent reaches parameter {reverse.depends[variable]}: leave it out of wrt"
+            f"no cotangent reaches parameter {', '.join(reverse.depends[variable])!r}: "
+            "leave it out of wrt"
         )
     return to_dense(cotangent) if dense else cotangent
 

@@ -14,7 +14,14 @@ from typing import Any
 
 from tvm import relax
 
-from sparsetrain.ad.cotangent import Cotangent, densify, emit, join, materialize
+from sparsetrain.ad.cotangent import (
+    Cotangent,
+    densify,
+    emit,
+    is_row_sparse,
+    join,
+    materialize,
+)
 from sparsetrain.ad.rules import find_rule
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
@@ -98,23 +105,33 @@ class ReversePass:
             fields[value.index] = cotangent
             self.add(value.tuple_value, tuple(fields))
         elif isinstance(value, relax.Call):
-            for argument, part in zip(value.args, self._rule(binding, cotangent), strict=False):
-                self.add(argument, None if _is_no_grad(part) else part)
+            parts = self._rule(binding, cotangent)
+            for position, argument in enumerate(value.args):
+                part = parts[position] if position < len(parts) else None
+                if part is None and any(v in self.depends for v in used_vars(argument)):
+                    raise ConfigError(_no_part(value, position, self._origin(argument)))
+                self.add(argument, None if _stops(part) else part)
 
     def _rule(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
         call = binding.value
         rule = find_rule(call, cotangent)
-        if rule is None and isinstance(cotangent, RowSparse) and self._may_densify(binding.var):
+        if rule is None and is_row_sparse(cotangent) and self._may_densify(binding.var):
             cotangent = densify(cotangent)
             rule = find_rule(call, cotangent)
         if rule is None:
             raise ConfigError(_missing_rule(call, cotangent, self._origin(binding.var)))
-        if isinstance(binding.var.ty, relax.TupleType):
+        if isinstance(binding.var.ty, relax.TupleType) and not is_row_sparse(cotangent):
             cotangent = materialize(cotangent, binding.var.ty)
-        return rule(binding.var, call, cotangent, relax.BlockBuilder.current())
+        parts = rule(binding.var, call, cotangent, relax.BlockBuilder.current())
+        if isinstance(parts, (relax.Expr, RowSparse)):
+            raise ConfigError(
+                f"the rule of operator {call.op.name!r} must return a list, one part per argument"
+            )
+        return parts
 
-    def _origin(self, var: relax.Var) -> str:
-        return ", ".join(sorted(self.depends[var]))
+    def _origin(self, target: Any) -> str:
+        names = [self.depends[var] for var in used_vars(target) if var in self.depends]
+        return ", ".join(sorted(frozenset().union(*names)))
 
     def _may_densify(self, var: relax.Var) -> bool:
         return bool(self.depends[var] & self.densify)
@@ -122,7 +139,7 @@ class ReversePass:
 
 def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
     name = getattr(call.op, "name", None) or getattr(call.op, "name_hint", str(call.op))
-    if isinstance(cotangent, RowSparse):
+    if is_row_sparse(cotangent):
         return (
             f"operator {name!r} has no rule for the row-sparse cotangent of parameter "
             f"{parameter!r}: register one with ad.defvjp({name!r}, rule, row_sparse=True), or "
@@ -134,6 +151,14 @@ def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
     )
 
 
+def _no_part(call: Any, position: int, parameter: str) -> str:
+    return (
+        f"the rule of operator {call.op.name!r} gives no cotangent for argument {position}, which "
+        f"depends on parameter {parameter!r}: put ad.densify around a table that is looked up "
+        "after this operator, or register a rule with ad.defvjp that returns one part per argument"
+    )
+
+
 def _field(cotangent: Any, index: int) -> Any:
     if isinstance(cotangent, tuple):
         return cotangent[index]
@@ -142,10 +167,6 @@ def _field(cotangent: Any, index: int) -> Any:
 
 def _stops(value: Any) -> bool:
     return isinstance(value, relax.Call) and getattr(value.op, "name", "") in STOP
-
-
-def _is_no_grad(part: Any) -> bool:
-    return part is None or (isinstance(part, relax.Expr) and _stops(part))
 
 
 def _is_float(ty: Any) -> bool:

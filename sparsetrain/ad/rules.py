@@ -5,10 +5,12 @@ A rule maps the cotangent of a call's result to cotangents of its arguments::
 
     rule(output, call, cotangent, builder) -> [cotangent or None, one per argument]
 
-`output` is the variable bound to the call. A dense cotangent goes to the rule registered with
-`defvjp(name, rule)`, else to TVM's own (its operator attribute ``FPrimalGradient``). A row-sparse
-one goes to the rule registered with ``row_sparse=True``; there is no fallback, so nothing becomes
-dense unnoticed. A new operator is one `defvjp` here and one line in ``tests/ad/cases.py``.
+`output` is the variable bound to the call. None says that an argument cannot have a cotangent (ids,
+a shape); for one that depends on a wanted parameter it is an error.
+
+A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own (its
+operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule registered with
+``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. A new operator is one `defvjp` here and one line in ``tests/ad/cases.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from sparsetrain.ad.cotangent import Cotangent, emit
+from sparsetrain.ad.cotangent import Cotangent, emit, is_row_sparse
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse, algebra
 
@@ -51,7 +53,7 @@ def find_rule(call: Any, cotangent: Cotangent) -> Rule | None:
     """The rule for this operator and this kind of cotangent, or None."""
     if not isinstance(call.op, tvm.ir.Op):
         return None
-    if isinstance(cotangent, RowSparse):
+    if is_row_sparse(cotangent):
         return ROW_SPARSE.get(call.op.name)
     return DENSE.get(call.op.name) or call.op.get_attr("FPrimalGradient")
 
@@ -78,6 +80,11 @@ def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Ex
     return RowSparse(indices, values, shape[0], shape=tuple(shape))
 
 
+def _axis(axis: Any, tensor: relax.Expr) -> int:
+    """A non-negative axis; none given stands for the first."""
+    return int(axis or 0) % len(tensor.ty.shape)
+
+
 _TAKE_INDEX = {
     "fast": lambda ids, rows: ids,
     "clip": lambda ids, rows: op.minimum(op.maximum(ids, rows(0)), rows(-1)),
@@ -88,11 +95,17 @@ _TAKE_INDEX = {
 def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Rows of a table (axis 0, rows known when compiling) give a row-sparse cotangent.
 
-    Any other `take` selects from an activation; its cotangent is dense, by TVM's rule.
+    Any other `take` from an activation has a dense one, by TVM's rule; from a parameter it is an
+    error, because that rule fills a tensor as long as the parameter.
     """
     table, ids = call.args
     static = all(isinstance(extent, tvm.tirx.IntImm) for extent in table.ty.shape)
-    if call.attrs["axis"] != 0 or not static:
+    if _axis(call.attrs["axis"], table) != 0 or not static:
+        if not isinstance(table, relax.DataflowVar):
+            raise ConfigError(
+                f"relax.take from parameter {table.name!r} has a row-sparse cotangent only along "
+                "axis 0 of a static shape: put ad.densify around it to accept a dense one"
+            )
         return call.op.get_attr("FPrimalGradient")(output, call, cotangent, builder)
     mode = str(call.attrs["mode"])
     if mode not in _TAKE_INDEX:
@@ -143,16 +156,21 @@ def _divide(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) ->
 def _reshape(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
     """Rows stay rows as long as the last axis is kept, whatever the leading ones are."""
     shape = tuple(int(extent) for extent in call.args[0].ty.shape)
+    if cotangent.width != (shape[-1] if len(shape) > 1 else 1):
+        raise ConfigError(
+            f"a table reshaped from {shape} to rows of width {cotangent.width} has no row-sparse "
+            "cotangent: keep the last axis, or put ad.densify around the table"
+        )
     return [algebra.reshape(cotangent, shape), None]
 
 
 def _concat(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
     """Forward: tables on top of each other. Backward: each table's rows; others are padding."""
-    if call.attrs["axis"] not in (0, None):
+    if _axis(call.attrs["axis"], output) != 0:
         raise ConfigError("tables joined along their width have no row-sparse cotangent")
     start, parts = 0, []
-    for table in call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ():
-        shape = tuple(int(extent) for extent in table.ty.shape)
+    for ty in call.args[0].ty.fields:
+        shape = tuple(int(extent) for extent in ty.shape)
         parts.append(algebra.slice_rows(cotangent, start, shape))
         start += shape[0]
     return [tuple(parts)]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernels of embedding lookups, one id or a bag of ids per output row.
 
-Preconditions (checked where data enters): ids lie in [0, V), offsets rise from 0 to N. Row numbers
-become int64 before they are multiplied by a width: V * D may pass 2**31.
+Preconditions (checked where data enters): ids lie in [0, V), offsets rise from 0 to N. Ids that a
+model computes cannot be checked there: one outside the table reads as NaN, never as other memory,
+and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
+multiplied by a width: V * D may pass 2**31.
 
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
 do not depend on the number of threads. What is vectorised: the columns of a row.
@@ -14,7 +16,7 @@ offsets; its result stands at ``[b, f]``, where the interaction wants it.
 from __future__ import annotations
 
 from tvm.script import tirx as T
-from tvm.tirx import PrimFunc
+from tvm.tirx import PrimFunc, const
 
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import column_tiles
@@ -26,6 +28,7 @@ from sparsetrain.sparse_tensor.kernels import column_tiles
 def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """``out[n] = table[ids[n]]``."""
     tiles, lanes = column_tiles(width)
+    nan = const(float("nan"), dtype)
 
     @T.prim_func(s_tir=True, private=True)
     def lookup(table: T.handle, ids: T.handle, out: T.handle):
@@ -35,9 +38,14 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         Ids = T.match_buffer(ids, (N,), id_dtype)
         Out = T.match_buffer(out, (N, width), dtype)
         for n in T.parallel(N):
-            for t in T.serial(tiles):
-                for d in T.vectorized(lanes):
-                    Out[n, t * lanes + d] = Table[T.int64(Ids[n]), t * lanes + d]
+            row = T.int64(Ids[n])
+            if T.int64(0) <= row and row < V:
+                for t in T.serial(tiles):
+                    for d in T.vectorized(lanes):
+                        Out[n, t * lanes + d] = Table[row, t * lanes + d]
+            else:
+                for d in T.serial(width):
+                    Out[n, d] = nan
 
     return lookup
 
@@ -47,6 +55,7 @@ def bag_kernel(
 ) -> PrimFunc:
     """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0."""
     tiles, lanes = column_tiles(width)
+    nan = const(float("nan"), dtype)
 
     @T.prim_func(s_tir=True, private=True)
     def embedding_bag(
@@ -68,11 +77,15 @@ def bag_kernel(
                     total[d] = T.cast(0, dtype)
                 for n in T.serial(count):
                     row = T.int64(Ids[first + n])
-                    for d in T.vectorized(lanes):
-                        if weighted:
-                            total[d] = total[d] + Table[row, t * lanes + d] * Weights[first + n]
-                        else:
-                            total[d] = total[d] + Table[row, t * lanes + d]
+                    if row < T.int64(0) or row >= V:
+                        for d in T.vectorized(lanes):
+                            total[d] = nan
+                    else:
+                        for d in T.vectorized(lanes):
+                            if weighted:
+                                total[d] = total[d] + Table[row, t * lanes + d] * Weights[first + n]
+                            else:
+                                total[d] = total[d] + Table[row, t * lanes + d]
                 divisor = T.cast(T.max(count, T.int64(1)), dtype) if mean else T.cast(1, dtype)
                 for d in T.vectorized(lanes):
                     Out[k % B, k // B, t * lanes + d] = total[d] / divisor
@@ -157,8 +170,9 @@ def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         Source = T.match_buffer(source, (N,), "int32")
         Out = T.match_buffer(out, (N,), dtype)
         for n in T.parallel(N):
+            row = T.max(T.min(T.int64(Ids[n]), V - 1), T.int64(0))
             Out[n] = T.cast(0, dtype)
             for d in T.serial(width):
-                Out[n] = Out[n] + Table[T.int64(Ids[n]), d] * Cotangent[T.int64(Source[n]), d]
+                Out[n] = Out[n] + Table[row, d] * Cotangent[T.int64(Source[n]), d]
 
     return weight_cotangent

@@ -26,11 +26,17 @@ class Elementwise(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Inline what can be inlined and schedule what is left; None if a block reduces."""
-        if not all(info.is_injective() for info in blocks):
+        # A product contracted over one element counts as injective, but it starts from zero and
+        # adds: an epilogue inlined into it would be applied twice.
+        if not all(info.is_injective() and _starts_nowhere(sch, info) for info in blocks):
             return None
         for info in try_inline(sch, blocks):
             schedule_map(sch, info.block_rv, target)
         return sch
+
+
+def _starts_nowhere(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    return sch.get(info.block_rv).init is None
 
 
 def schedule_map(sch: s_tir.Schedule, block: SBlockRV, target: Target) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import kernels
 
@@ -46,7 +47,13 @@ class CoalescePlan:
 
 
 def make_plan(indices: NDArray, num_rows: int) -> CoalescePlan:
-    """Sort `indices` (N,), all in [0, num_rows], and find the runs."""
+    """Sort `indices` (N,) and find the runs.
+
+    Raises
+    ------
+    DataError
+        If an index lies outside [0, num_rows]; nothing can be written through such a plan.
+    """
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     sort, find_segments = _plan_kernels(index_dtype)
     # Not more bits than an index has: a shift past its width is undefined.
@@ -58,9 +65,11 @@ def make_plan(indices: NDArray, num_rows: int) -> CoalescePlan:
     order = runtime.empty((count,), "int32")
     rows = runtime.empty((count,), index_dtype)
     offsets = runtime.empty((count + 1,), "int32")
-    unique = runtime.empty((1,), "int32")
-    find_segments(keys, positions, order, rows, offsets, unique, passes % 2, num_rows)
-    used = int(runtime.as_numpy(unique)[0])
+    counts = runtime.empty((2,), "int32")
+    find_segments(keys, positions, order, rows, offsets, counts, passes % 2, num_rows)
+    used, outside = map(int, runtime.as_numpy(counts))
+    if outside:
+        raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
     return CoalescePlan(
         runtime.leading_rows(rows, used), order, runtime.leading_rows(offsets, used + 1)
     )

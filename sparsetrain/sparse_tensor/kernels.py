@@ -77,7 +77,7 @@ def find_segments_kernel(index_dtype: str) -> PrimFunc:
     """Unique rows of sorted ids and where each one's run begins; padding is left out.
 
     `half` says which row of `keys` and `positions` is sorted. `counts` receives the number of
-    unique rows; ``offsets[counts[0]]`` ends the last run.
+    unique rows, ``offsets[counts[0]]`` ends the last run, and the number of ids outside the table.
     """
 
     @T.prim_func(s_tir=True)
@@ -98,13 +98,16 @@ def find_segments_kernel(index_dtype: str) -> PrimFunc:
         Order = T.match_buffer(order, (N,), "int32")
         Rows = T.match_buffer(rows, (N,), index_dtype)
         Offsets = T.match_buffer(offsets, (N + 1,), "int32")
-        Counts = T.match_buffer(counts, (1,), "int32")
+        Counts = T.match_buffer(counts, (2,), "int32")
         unique = T.alloc_buffer((1,), "int32", scope="local")
         valid = T.alloc_buffer((1,), "int32", scope="local")
         unique[0] = 0
         valid[0] = 0
+        Counts[1] = 0
         for n in T.serial(N):
             Order[n] = Positions[half, n]
+            if T.int64(Keys[half, n]) < T.int64(0) or T.int64(Keys[half, n]) > num_rows:
+                Counts[1] = Counts[1] + 1
             if T.int64(Keys[half, n]) < num_rows:
                 valid[0] = valid[0] + 1
                 if n == T.int64(0) or Keys[half, T.max(n, T.int64(1)) - 1] != Keys[half, n]:

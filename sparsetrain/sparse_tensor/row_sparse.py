@@ -175,6 +175,10 @@ class RowSparse:
         if self.coalesced:
             return self
         plan = plan or self.plan()
+        if int(plan.order.shape[0]) != self.nse:
+            raise DataError(
+                f"coalesce: the plan is of {int(plan.order.shape[0])} entries, not {self.nse}"
+            )
         values = segment_sum(plan, self.values, self.source)
         return RowSparse(plan.rows, values, self.num_rows, shape=self.shape, coalesced=True)
 

@@ -210,3 +210,164 @@ def test_ids_are_checked_against_the_table():
     for bad in (5, -1, 2**40, -(2**63)):
         with pytest.raises(st.errors.DataError, match=rf"'ids': id {bad} at \(1,\).*5 rows"):
             program({"table": table}, {"ids": [0, bad, 1]})
+
+
+# --- What a rule may not drop, and forms that functions may have --------------------------------
+
+
+def lookup_sum(table, ids):
+    return emit(op.sum(emit(lookup(table, ids))))
+
+
+FACTOR = {"ids": (3,), "table": (ROWS, 4), "c": (1,)}
+
+
+@pytest.mark.parametrize("operator", [op.multiply, op.divide], ids=["multiply", "divide"])
+def test_a_factor_of_a_table_that_needs_a_gradient_is_refused(operator):
+    def body(ids, table, c):
+        return lookup_sum(emit(operator(table, c)), ids)
+
+    module = function(FACTOR, body)
+    with pytest.raises(ConfigError, match=r"gives no cotangent for argument 1.*'c'.*ad.densify"):
+        st.ad.gradient(module, "loss", ["table", "c"])
+    assert st.ad.gradient(module, "loss", ["table"]).structure["table"].num_rows == ROWS
+
+
+def test_a_rule_that_returns_no_list_is_named(monkeypatch):
+    from sparsetrain.ad.rules import DENSE
+
+    monkeypatch.setitem(DENSE, "relax.exp", lambda output, call, cotangent, builder: cotangent)
+    with pytest.raises(ConfigError, match=r"rule of operator 'relax.exp' must return a list"):
+        st.ad.gradient(function({"x": (3,)}, lambda x: op.sum(emit(op.exp(x)))), "loss", ["x"])
+
+
+def test_a_rule_that_returns_too_few_parts_is_named(monkeypatch):
+    from sparsetrain.ad.rules import DENSE
+
+    monkeypatch.setitem(DENSE, "relax.add", lambda output, call, cotangent, builder: [cotangent])
+    module = function({"x": (3,), "y": (3,)}, lambda x, y: op.sum(emit(op.add(x, y))))
+    with pytest.raises(ConfigError, match=r"'relax.add' gives no cotangent for argument 1.*'y'"):
+        st.ad.gradient(module, "loss", ["x", "y"])
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((ROWS, 4), -2), ((ROWS,), None)])
+def test_take_along_the_first_axis_is_row_sparse_however_it_is_named(shape, axis):
+    module = function(
+        {"ids": (3,), "table": shape}, lambda ids, table: op.sum(emit(op.take(table, ids, axis)))
+    )
+    assert st.ad.gradient(module, "loss", ["table"]).structure["table"].shape == shape
+
+
+def test_take_along_another_axis_of_a_parameter_asks_for_densify():
+    def direct(ids, table):
+        return op.sum(emit(op.take(table, ids, axis=1)))
+
+    def wrapped(ids, table):
+        return op.sum(emit(op.take(emit(st.ad.densify(table)), ids, axis=1)))
+
+    shapes = {"ids": (3,), "table": (5, ROWS)}
+    with pytest.raises(ConfigError, match=r"relax.take from parameter 'table'.*ad.densify"):
+        st.ad.gradient(function(shapes, direct), "loss", ["table"])
+    assert st.ad.gradient(function(shapes, wrapped), "loss", ["table"]).structure["table"] is None
+
+
+def test_a_reshape_that_breaks_rows_is_refused():
+    def body(ids, table):
+        return lookup_sum(emit(op.reshape(table, (12, 2))), ids)
+
+    with pytest.raises(ConfigError, match=r"reshaped from \(6, 4\) to rows of width 2.*last axis"):
+        st.ad.gradient(function({"ids": (3,), "table": (6, 4)}, body), "loss", ["table"])
+
+
+def test_tables_in_a_tuple_variable_are_joined_like_any_others():
+    def body(ids, first, second):
+        pair = emit(relax.Tuple([first, second]))
+        return lookup_sum(emit(op.concat(pair, axis=0)), ids)
+
+    shapes = {"ids": (3,), "first": (6, 4), "second": (7, 4)}
+    structure = st.ad.gradient(function(shapes, body), "loss", ["first", "second"]).structure
+    assert [structure[name].num_rows for name in ("first", "second")] == [6, 7]
+
+
+def test_activations_in_a_tuple_variable_are_joined_like_any_others():
+    def body(x, y):
+        pair = emit(relax.Tuple([emit(op.exp(x)), y]))
+        return op.sum(emit(op.square(emit(op.concat(pair, axis=0)))))
+
+    module = function({"x": (2, 3), "y": (4, 3)}, body)
+    _, found = st.value_and_grad(module, "loss", ["x", "y"])(
+        {}, {"x": np.zeros((2, 3)), "y": np.ones((4, 3))}
+    )
+    assert np.allclose(found["x"].numpy(), 2) and np.allclose(found["y"].numpy(), 2)
+
+
+def test_a_split_table_is_refused_by_name_or_densified():
+    def body(ids, table):
+        parts = emit(op.split(table, 2, axis=0))
+        return lookup_sum(emit(relax.TupleGetItem(parts, 0)), ids)
+
+    module = function({"ids": (3,), "table": (6, 4)}, body)
+    with pytest.raises(ConfigError, match=r"'relax.split' has no rule for the row-sparse"):
+        st.ad.gradient(module, "loss", ["table"])
+    _, found = st.value_and_grad(module, "loss", ["table"], densify=["table"])(
+        {}, {"ids": [0, 2, 2], "table": np.ones((6, 4))}
+    )
+    assert found["table"].numpy()[:, 0].tolist() == [1, 0, 2, 0, 0, 0]
+
+
+def cast():
+    """A sum of squares whose extents a match_cast brings in."""
+    x = relax.Var("x", relax.TensorType(ndim=2, dtype="float32"))
+    extents = [tvm.tirx.Var(name, "int64") for name in "nm"]
+    builder = relax.BlockBuilder()
+    with builder.function("loss", [x]):
+        with builder.dataflow():
+            y = builder.match_cast(x, relax.TensorType(extents, "float32"))
+            loss = builder.emit_output(op.sum(emit(op.multiply(y, y))))
+        builder.emit_func_output(loss)
+    return builder.get()
+
+
+def test_gradients_pass_a_match_cast():
+    _, found = st.value_and_grad(cast(), "loss", ["x"])({}, {"x": np.ones((2, 3), "float32")})
+    assert found["x"].numpy().tolist() == [[2.0] * 3] * 2
+
+
+def test_a_wrong_kind_of_parameter_is_refused_by_name():
+    module = function({"ids": (3,), "table": (5, 2)}, lambda ids, table: lookup_sum(table, ids))
+    with pytest.raises(ConfigError, match=r"argument 'ids' is .* no floating-point tensor"):
+        st.ad.gradient(module, "loss", ["ids"])
+    with pytest.raises(ConfigError, match=r"wrt is a list of names: \['table'\]"):
+        st.ad.gradient(module, "loss", "table")
+
+
+def test_inputs_can_be_checked_too():
+    module = function({"x": (3,)}, lambda x: op.sum(emit(op.square(x))), dtype="float64")
+    st.ad.check_grads(st.value_and_grad(module, "loss", ["x"]), {}, {"x": np.arange(3.0)})
+
+
+# --- Ids that a model computes cannot be checked where they enter -------------------------------
+
+
+def sliced(ids, table):
+    chosen = emit(op.strided_slice(ids, axes=[0], begin=[0], end=[2]))
+    return lookup_sum(table, chosen)
+
+
+@pytest.mark.parametrize("bad", [6, -1, 10**9])
+def test_a_computed_id_outside_the_table_reads_nan_and_updates_nothing(bad):
+    module = function({"ids": (3,), "table": (5, 2)}, sliced)
+    params = {"table": st.runtime.as_tensor(np.ones((5, 2), "float32"))}
+    loss, gradients = st.value_and_grad(module, "loss", ["table"])(params, {"ids": [0, bad, 1]})
+    assert np.isnan(loss.numpy())
+    optimizer = st.optim.sgd(0.1)
+    with pytest.raises(st.errors.DataError, match="1 of 2 row indices lie outside the 5 rows"):
+        optimizer.apply_(params, gradients, optimizer.init(params))
+    assert (params["table"].numpy() == 1).all()
+
+
+def test_ids_given_as_a_tensor_are_checked():
+    module = function({"ids": (3,), "table": (5, 2)}, lambda ids, table: lookup_sum(table, ids))
+    ids = st.runtime.as_tensor(np.array([0, 99999, 1]))
+    with pytest.raises(st.errors.DataError, match=r"'ids': id 99999 at \(1,\)"):
+        st.value_and_grad(module, "loss", ["table"])({}, {"ids": ids, "table": np.ones((5, 2))})

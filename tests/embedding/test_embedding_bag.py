@@ -16,10 +16,9 @@ KINDS = {
     "sum": Kind(),
     "mean": Kind("mean"),
     "weighted": Kind(weighted=True),
-    "sum, 3 features": Kind(features=3, id_dtype="int64"),
-    "mean, 3 features": Kind("mean", features=3, width=17),
+    "sum, 3 features": Kind(features=3),
+    "mean, 3 features": Kind("mean", features=3, width=17, id_dtype="int64"),
     "weighted, 3 features": Kind(weighted=True, features=3, dtype="float64"),
-    "mean, float64": Kind("mean", dtype="float64", id_dtype="int64"),
     "sum, prime width above the widest vector": Kind(width=131),
     "weighted, one column": Kind(weighted=True, width=1),
 }

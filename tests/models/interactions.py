@@ -56,3 +56,16 @@ def vjp_in_numpy(x: np.ndarray, e: np.ndarray, cotangent: np.ndarray):
     pairs[:, rows, columns] = pairs[:, columns, rows] = cotangent[:, width:]
     through = pairs @ vectors
     return through[:, 0] + cotangent[:, :width], through[:, 1:]
+
+
+def mlp_in_numpy(
+    params: dict[str, np.ndarray], name: str, x: np.ndarray, last_relu: bool
+) -> np.ndarray:
+    """An MLP of a model, in float64, from the arrays of its `state_dict`."""
+    layers = sum(key.startswith(name) and key.endswith("weight") for key in params)
+    for layer in range(layers):
+        weight, bias = (params[f"{name}.layers.{layer}.{part}"] for part in ("weight", "bias"))
+        x = x @ weight.T.astype("f8") + bias
+        if last_relu or layer + 1 < layers:
+            x = np.maximum(x, 0)
+    return x

@@ -29,7 +29,11 @@ def test_a_table_does_not_depend_on_the_other_tables():
     alone = tables(DLRM(rows=[50], dim=8, names=["b"]))
     among = tables(DLRM(rows=[9, 50, 3], dim=8, names=["a", "b", "c"]))
     assert_same_bits(alone["b"], among["b"])
-    assert (among["a"] != among["b"][:9]).any()
+
+
+def test_tables_of_one_size_differ():
+    made = tables(DLRM(rows=[50, 50], dim=8))
+    assert (made["C1"] != made["C2"]).all()
 
 
 def test_the_mlps_do_not_depend_on_the_tables():

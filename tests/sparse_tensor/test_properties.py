@@ -6,8 +6,7 @@ numbers: every sum is exact, so the laws hold bit for bit.
 """
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies
+from hypothesis import given, settings, strategies
 
 from sparsetrain import runtime
 from sparsetrain.sparse_tensor import RowSparse
@@ -27,11 +26,15 @@ def tensors(draw, rows=ROW_COUNTS):
     index_dtype = draw(strategies.sampled_from(["int32", "int64"]))
     pooled = draw(strategies.booleans())
     stored = draw(strategies.integers(1, 5)) if pooled else len(indices)
-    numbers = strategies.lists(strategies.integers(-100, 100), min_size=stored * WIDTH, max_size=stored * WIDTH)
+    numbers = strategies.lists(
+        strategies.integers(-100, 100), min_size=stored * WIDTH, max_size=stored * WIDTH
+    )
     values = np.array(draw(numbers), "float32").reshape(stored, WIDTH)
     source = None
     if pooled:
-        each = strategies.lists(strategies.integers(0, stored - 1), min_size=len(indices), max_size=len(indices))
+        each = strategies.lists(
+            strategies.integers(0, stored - 1), min_size=len(indices), max_size=len(indices)
+        )
         source = np.array(draw(each), "int32")
     indices = np.array(indices, index_dtype)
     tensor = RowSparse.from_numpy(indices, values, num_rows, source)
@@ -53,7 +56,7 @@ def test_rows_of_a_coalesced_tensor_rise(drawn):
 
 
 @fast
-@given(tensors())
+@given(tensors(SEVEN))
 def test_to_dense_is_the_sum_of_the_entries(drawn):
     tensor, dense = drawn
     assert_same_bits(tensor.to_dense(), dense)

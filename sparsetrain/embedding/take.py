@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`relax.take` of table rows becomes this package's lookup when a program is compiled.
+
+TVM's kernel for it is serial and reads whatever memory an id points at; ours is parallel, and an
+id outside the table reads as NaN. What a model prints stays as its author wrote it.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from sparsetrain.embedding.operators import lookup
+
+
+@tvm.transform.module_pass(opt_level=0, name="TakeAsLookup")
+class TakeAsLookup:
+    """Replace ``take(table, ids, axis=0, mode="fast")`` of a floating-point matrix."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        rewriter = _Rewriter(mod)
+        for name, function in mod.functions_items():
+            if isinstance(function, relax.Function):
+                rewriter.builder_.update_func(name, rewriter.visit_expr(function))
+        return rewriter.builder_.get()
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        return lookup(*call.args) if _takes_rows(call) else call
+
+
+def _takes_rows(call: relax.Call) -> bool:
+    if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.take":
+        return False
+    table, ids = (argument.ty for argument in call.args)
+    return (
+        isinstance(table, relax.TensorType)
+        and table.ndim == 2
+        and isinstance(table.shape[1], tvm.tirx.IntImm)
+        and str(table.dtype) in ("float32", "float64")
+        and isinstance(ids, relax.TensorType)
+        and ids.ndim >= 1
+        and call.attrs["axis"] == 0
+        and str(call.attrs["mode"]) == "fast"
+    )
