@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sparsetrain.errors import DataError
 
 from .convert import Array, frozen, negative_at, to_dense, to_ids, to_labels
+from .position import Position
 from .ragged import Ragged, checked
 
 
@@ -30,11 +31,16 @@ class Batch:
     Parameters
     ----------
     dense : array-like (B, F_dense), real numbers
-        Kept as float32.
+        Kept as float32. F_dense may be 0, and the array then has the shape (B, 0).
     ids : array-like (B, F) of integers, or a sequence of F `Ragged` of B bags each
         Kept as int64, or as a tuple of `Ragged`.
     labels : array-like (B,) of 0 and 1, optional
         Kept as float32.
+
+    Attributes
+    ----------
+    position : Position or None
+        Where the batch after this one begins, if a `Dataset` made it.
 
     Raises
     ------
@@ -50,6 +56,7 @@ class Batch:
     dense: Array
     ids: Array | tuple[Ragged, ...]
     labels: Array | None
+    position: Position | None
 
     def __init__(
         self,
@@ -67,15 +74,22 @@ class Batch:
         )
 
     def _set(self, dense: Array, ids: Array | tuple[Ragged, ...], labels: Array | None) -> None:
-        for name, value in (("dense", dense), ("ids", ids), ("labels", labels)):
+        fields = {"dense": dense, "ids": ids, "labels": labels, "position": None}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @classmethod
-    def _trusted(cls, dense: Array, ids: Array, labels: Array | None) -> Batch:
+    def _trusted(cls, dense: Array, ids: Array | tuple[Ragged, ...], labels: Array | None) -> Batch:
         """Wrap arrays of our own loader: of the right types, C-contiguous, checked, not shared."""
         batch = object.__new__(cls)
-        batch._set(frozen(dense), frozen(ids), None if labels is None else frozen(labels))
+        owned = ids if isinstance(ids, tuple) else frozen(ids)
+        batch._set(frozen(dense), owned, None if labels is None else frozen(labels))
         return batch
+
+    def _at(self, position: Position) -> Batch:
+        """Note where the batch after this one begins, and return the batch."""
+        object.__setattr__(self, "position", position)
+        return self
 
     def __len__(self) -> int:
         return len(self.dense)

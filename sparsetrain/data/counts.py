@@ -9,7 +9,7 @@ times. Memory: 16 bytes a distinct number at rest, about four times that while m
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow.compute as pc
@@ -17,11 +17,21 @@ import pyarrow.types as pt
 
 from . import kinds
 from .convert import Array
-from .keys import split_keys
+from .keys import Keys, split_keys
 from .missing import NanRule
 from .place import Place
 
 _MERGE_AT = 1 << 20
+
+
+class Counted(Protocol):
+    """What a vocabulary is made from: the counts of one column, at rest."""
+
+    def numbers(self) -> tuple[Array, Array]:
+        """Return the distinct numbers, ascending, and their counts: two (n,) int64."""
+
+    def texts(self) -> tuple[list[bytes], Array]:
+        """Return the distinct texts in the order of their bytes, and their counts (m,) int64."""
 
 
 class ValueCounts:
@@ -41,23 +51,17 @@ class ValueCounts:
         DataError
             If a value can be no category.
         """
-        if not is_coded(array):
-            plain = array.dictionary_decode() if pt.is_dictionary(array.type) else array
-            self._add(plain, np.ones(len(plain), dtype=np.int64), nan, place)
-            return
-        codes = array.indices.drop_null().to_numpy()
-        used = np.bincount(codes, minlength=len(array.dictionary))
-        self._add(array.dictionary, used, nan, place)
+        self.add_keys(*keys_of(array, nan, place))
 
-    def _add(self, array: Any, times: Array, nan: NanRule, place: Place) -> None:
-        keys = split_keys(array, nan, place)
+    def add_keys(self, keys: Keys, times: Array) -> None:
+        """Count keys, each of them so many times."""
         is_number = ~(keys.missing | keys.is_text) & (times > 0)
         self._add_numbers(keys.numbers[is_number], times[is_number])
         if len(keys.texts):
             self._add_texts(keys.texts, times[keys.is_text])
 
     def _add_numbers(self, numbers: Array, times: Array) -> None:
-        self._pieces.append(_reduce(numbers, times))
+        self._pieces.append(reduce_numbers(numbers, times))
         self._pending += len(self._pieces[-1][0])
         if self._pending > max(_MERGE_AT, self._merged):
             self.numbers()
@@ -73,7 +77,7 @@ class ValueCounts:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         if len(self._pieces) > 1:
             numbers, times = (np.concatenate(part) for part in zip(*self._pieces, strict=True))
-            self._pieces = [_reduce(numbers, times)]
+            self._pieces = [reduce_numbers(numbers, times)]
         self._merged, self._pending = len(self._pieces[0][0]), 0
         return self._pieces[0]
 
@@ -83,6 +87,16 @@ class ValueCounts:
         return texts, np.array([self._texts[text] for text in texts], dtype=np.int64)
 
 
+def keys_of(array: Any, nan: NanRule, place: Place) -> tuple[Keys, Array]:
+    """Return keys of an Arrow array, and how often each occurs; a dictionary is keyed once."""
+    if not is_coded(array):
+        plain = array.dictionary_decode() if pt.is_dictionary(array.type) else array
+        return split_keys(plain, nan, place), np.ones(len(plain), dtype=np.int64)
+    codes = array.indices.drop_null().to_numpy()
+    times = np.bincount(codes, minlength=len(array.dictionary))
+    return split_keys(array.dictionary, nan, place), times
+
+
 def is_coded(array: Any) -> bool:
     """Return whether an array is a dictionary of values that can be keyed once for all rows."""
     if not pt.is_dictionary(array.type):
@@ -90,7 +104,7 @@ def is_coded(array: Any) -> bool:
     return kinds.kind_of(array.type) in (kinds.INTEGER, kinds.TEXT)
 
 
-def _reduce(numbers: Array, times: Array) -> tuple[Array, Array]:
+def reduce_numbers(numbers: Array, times: Array) -> tuple[Array, Array]:
     """Return distinct numbers, ascending, and the sums of their times."""
     if len(numbers) and times.min() == times.max() == 1:
         return np.unique(numbers, return_counts=True)

@@ -54,15 +54,15 @@ class RawDense:
         """Return how many columns the matrix has."""
         return num_columns * (2 if self.flags else 1)
 
-    def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place) -> Array:
-        """Return (n, width) float32.
+    def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place, rows: int) -> Array:
+        """Return (n, width) float32 of `rows` rows.
 
         Raises
         ------
         DataError
             If a value is no finite number; it names column and row.
         """
-        values = np.empty((len(arrays), len(arrays[0])))
+        values = np.empty((len(arrays), rows))
         missing = np.empty(values.shape, dtype=bool)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
             values[index], missing[index] = read_numbers(array, self.nan, place.of(name))
@@ -79,15 +79,15 @@ class EncodedDense:
         """Return how many columns the matrix has."""
         return num_columns
 
-    def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place) -> Array:
-        """Return (n, F_dense) float32.
+    def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place, rows: int) -> Array:
+        """Return (n, F_dense) float32 of `rows` rows.
 
         Raises
         ------
         DataError
             If a value is missing, NaN or not finite in float32.
         """
-        dense = np.empty((len(arrays[0]), len(arrays)), dtype=np.float32)
+        dense = np.empty((rows, len(arrays)), dtype=np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
             dense[:, index] = self._column(array, place.of(name))
         return dense

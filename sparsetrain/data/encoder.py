@@ -9,8 +9,12 @@ value finite, so batches made here are not checked again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +22,11 @@ import pyarrow as pa
 
 from sparsetrain.errors import ConfigError, DataError
 
+from .bags import Bags, read_bags, with_weights
 from .batch import Batch
 from .convert import Array
+from .converted import converted_columns, converted_mark, encoder_beside
+from .derived import with_derived
 from .encoder_state import State, read_state, write_state
 from .fit import Sizes, given_sizes, learn_sizes, learn_vocabularies
 from .inputs import open_source
@@ -30,6 +37,7 @@ from .rows import Rows, joined
 from .schema import Columns, find_columns
 from .settings import Settings
 from .source import BatchSource, Part
+from .table_schema import Derived, Schema
 from .tables import as_table, table_source
 from .vocabulary import Vocabulary
 
@@ -49,6 +57,10 @@ class Encoder:
         The rule of each category column.
     layout : str
         One line that says which columns were found.
+    schema : Schema
+        What the columns are called and what holds for one of them alone.
+    bags : tuple of bool
+        Which category columns held lists; if any did, batches hold bags for all of them.
     """
 
     settings: Settings
@@ -57,6 +69,8 @@ class Encoder:
     columns: tuple[str, ...]
     categories: tuple[Vocabulary | PlainIds, ...]
     layout: str
+    schema: Schema
+    bags: tuple[bool, ...]
 
     def __repr__(self) -> str:
         features, rows = len(self.columns), sum(self.rows)
@@ -72,6 +86,25 @@ class Encoder:
         """Width of a batch's dense matrix, flags included."""
         return self.settings.dense(self.encoded).width(len(self.dense_columns))
 
+    @property
+    def has_bags(self) -> bool:
+        """Whether batches hold `Ragged` bags rather than one id per feature."""
+        return any(self.bags)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the bags have per-sample weights."""
+        return any(self.schema.rule(name).weights for name in self.columns)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything that decides what a row becomes."""
+        manifest, arrays = self.to_state()
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
+        for name in sorted(arrays):
+            digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+        return digest.hexdigest()[:32]
+
     @classmethod
     def fit(
         cls,
@@ -83,6 +116,7 @@ class Encoder:
         missing_flags: bool = False,
         nan: str = "error",
         treat_as: str = "auto",
+        schema_file: Schema | str | Path | None = None,
         sizes: Sizes | None = None,
     ) -> Encoder:
         """Learn an encoder from the training data.
@@ -90,7 +124,7 @@ class Encoder:
         Already encoded data (dense columns all floats, categories all integers) is used as it is:
         its tables have as many rows as the largest id says, or `sizes` states. `min_count` and
         `dense_fill` say nothing about it; `max_rows`, `missing_flags` and `nan="missing"` are
-        refused with it.
+        refused with it. Data that `convert` wrote brings the encoder it was written with.
 
         Parameters
         ----------
@@ -107,6 +141,8 @@ class Encoder:
             What a NaN in a raw column is. A null is always missing.
         treat_as : {"auto", "raw", "encoded"}
             Overrides the rule that recognises already encoded data.
+        schema_file : Schema or path, optional
+            Names the columns where they are not Criteo's; see `Schema`.
         sizes : mapping from column to int, or sequence of int, optional
             Rows of each table of already encoded data; the data is then not read.
 
@@ -122,19 +158,35 @@ class Encoder:
             If a setting is out of range or does not go with the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        opened = open_source(source)
+        schema = Schema.read(schema_file)
+        opened = open_source(source, schema)
         if isinstance(opened, BatchSource):
             raise DataError(f"{opened.name}: batches are encoded already; there is nothing to fit")
-        first = find_columns(
-            opened.parts[0].schema, opened.parts[0].place.name, label=False, treat_as=treat_as
-        )
-        blank = cls(settings, first.encoded, first.dense, first.categories, (), first.layout)
+        known = encoder_beside(opened.parts[0])
+        if known is not None:
+            known.bind(opened.parts, require_label=False)
+            return known
+        blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
-        return cls(*blank._head, _learn(parts, settings, sizes), first.layout)
+        return blank.learnt(_learn(parts, blank, sizes))
 
-    @property
-    def _head(self) -> tuple[Settings, bool, tuple[str, ...], tuple[str, ...]]:
-        return self.settings, self.encoded, self.dense_columns, self.columns
+    @classmethod
+    def blank(cls, part: Part, settings: Settings, schema: Schema) -> Encoder:
+        """Return an encoder that knows the columns of a part and has learnt nothing yet."""
+        part = with_derived(part, schema.derived)
+        first = find_columns(
+            part.schema,
+            part.place.name,
+            label=False,
+            treat_as=settings.treat_as,
+            described=schema,
+        )
+        names = (first.dense, first.categories)
+        return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags)
+
+    def learnt(self, categories: tuple[Vocabulary, ...] | tuple[PlainIds, ...]) -> Encoder:
+        """Return this encoder with the rules of its category columns."""
+        return replace(self, categories=categories)
 
     def find(self, schema: pa.Schema, where: str, *, require_label: bool = True) -> Columns:
         """Find this encoder's columns in a schema.
@@ -144,6 +196,8 @@ class Encoder:
         DataError
             If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
         """
+        if converted_mark(schema) is not None:
+            return converted_columns(self, schema, where, require_label)
         found = find_columns(
             schema,
             where,
@@ -151,6 +205,7 @@ class Encoder:
             num_dense=len(self.dense_columns),
             num_categories=len(self.columns),
             treat_as=self.settings.treat_as,
+            described=self.schema,
         )
         if found.encoded != self.encoded:
             words = ("raw", "already encoded")
@@ -158,6 +213,11 @@ class Encoder:
                 f"{where}: {found.layout}; the encoder was fitted on {words[self.encoded]} data, "
                 "give the same kind (or fit with treat_as)"
             )
+        for name, is_bag, was in zip(found.categories, found.bags, self.bags, strict=True):
+            if is_bag and not was:
+                raise Place(where, column=name).error(
+                    "holds lists, which it did not in the training data"
+                )
         return found
 
     def bind(
@@ -165,12 +225,17 @@ class Encoder:
     ) -> list[tuple[Part, Columns]]:
         """Pair every part with its columns; each file's schema is looked at once."""
         found: dict[str, Columns] = {}
+        parts = [with_derived(part, self._derived(part)) for part in parts]
         for part in parts:
             if part.place.name not in found:
                 found[part.place.name] = self.find(
                     part.schema, part.place.name, require_label=require_label
                 )
         return [(part, found[part.place.name]) for part in parts]
+
+    def _derived(self, part: Part) -> Mapping[str, Derived]:
+        """Return what to derive in a part: nothing in data that is converted already."""
+        return {} if converted_mark(part.schema) is not None else self.schema.derived
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
         """Encode all rows of a table.
@@ -192,8 +257,8 @@ class Encoder:
         DataError
             If a column is missing or a value is bad; it names column and row.
         """
-        arrow = as_table(table)
-        source = None if arrow is None else table_source(arrow)
+        arrow = as_table(table, self.schema)
+        source = None if arrow is None else table_source(arrow, self.schema)
         if arrow is None or source is None:
             raise DataError(
                 f"{where}: cannot encode a {type(table).__name__}; "
@@ -201,30 +266,53 @@ class Encoder:
             )
         if not arrow.num_rows:
             raise DataError(f"{where}: no rows")
-        columns = self.find(arrow.schema, where, require_label=require_label)
-        pieces = (item for part in source.parts for item in part.pieces(columns.names))
+        parts = [replace(part, place=replace(part.place, name=where)) for part in source.parts]
         rows = [
-            self.encode_piece(piece, columns, Place(where, None, place.first_row))
-            for place, piece in pieces
+            self.encode_piece(piece, columns, place)
+            for part, columns in self.bind(parts, require_label=require_label)
+            for place, piece in part.pieces(columns.names)
         ]
         return joined(rows).batch()
 
     def encode_piece(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""
-        dense = self.settings.dense(self.encoded).matrix(
-            [piece.column(name) for name in columns.dense], columns.dense, place
+        dense = self.settings.dense(columns.encoded).matrix(
+            [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
         )
-        ids = np.empty((piece.num_rows, len(columns.categories)), dtype=np.int64)
-        for index, (rule, name) in enumerate(zip(self.categories, columns.categories, strict=True)):
-            ids[:, index] = rule.encode(piece.column(name), place.of(name))
         label = columns.label
-        return Rows(
-            dense, ids, read_labels(piece.column(label), place.of(label)) if label else None
-        )
+        labels = read_labels(piece.column(label), place.of(label)) if label else None
+        read = self._read_bags if self.has_bags else self._read_ids
+        return Rows(dense, read(piece, columns, place), labels)
+
+    def _rules(self, columns: Columns) -> Iterator[tuple[int, str, Vocabulary | PlainIds]]:
+        """Yield number, name and rule of each category column; converted data has plain ids."""
+        for index, (name, rule) in enumerate(zip(columns.categories, self.categories, strict=True)):
+            yield index, name, (PlainIds(rule.rows) if columns.encoded else rule)
+
+    def _read_ids(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Array:
+        ids = np.empty((piece.num_rows, len(columns.categories)), dtype=np.int32)
+        for index, name, rule in self._rules(columns):
+            ids[:, index] = rule.encode(piece.column(name), place.of(name))
+        return ids
+
+    def _read_bags(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> tuple[Bags, ...]:
+        bags = []
+        for index, name, rule in self._rules(columns):
+            factors = columns.weights_of(index)
+            own = self.schema.rule(self.columns[index])
+            read = read_bags(
+                piece.column(name),
+                None if factors is None else piece.column(factors),
+                own,
+                rule.encode,
+                place.of(name),
+            )
+            bags.append(with_weights(read) if self.has_weights else read)
+        return tuple(bags)
 
     def to_state(self) -> State:
         """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""
-        return write_state(*self._head, self.categories, self.layout)
+        return write_state(self)
 
     @classmethod
     def from_state(cls, manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Encoder:
@@ -239,18 +327,16 @@ class Encoder:
 
 
 def _learn(
-    parts: list[tuple[Part, Columns]], settings: Settings, sizes: Sizes | None
-) -> tuple[Vocabulary | PlainIds, ...]:
-    columns = parts[0][1]
+    parts: list[tuple[Part, Columns]], blank: Encoder, sizes: Sizes | None
+) -> tuple[Vocabulary, ...] | tuple[PlainIds, ...]:
+    columns, settings = parts[0][1], blank.settings
     if columns.encoded:
         settings.check_encoded()
-        return (
-            learn_sizes(parts, settings)
-            if sizes is None
-            else given_sizes(columns.categories, sizes)
-        )
+        if sizes is None:
+            return learn_sizes(parts, settings)
+        return given_sizes(columns.categories, sizes)
     if sizes is not None:
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
         )
-    return learn_vocabularies(parts, settings)
+    return learn_vocabularies(parts, settings, blank.schema)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from sparsetrain.errors import CheckpointError, SparsetrainError
 from .convert import Array
 from .plain_ids import LIMIT, PlainIds
 from .settings import Settings
+from .table_schema import Schema
 from .vocabulary import FIRST, Vocabulary
+
+if TYPE_CHECKING:
+    from .encoder import Encoder
 
 State = tuple[dict[str, Any], dict[str, Array]]
 
@@ -32,6 +36,8 @@ _MANIFEST: dict[str, type] = {
     "columns": list,
     "rows": list,
     "layout": str,
+    "schema": dict,
+    "bags": list,
 }
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "min_count": (int,),
@@ -52,26 +58,26 @@ _ARRAYS = {
 }
 
 
-def write_state(
-    settings: Settings,
-    encoded: bool,
-    dense_columns: tuple[str, ...],
-    columns: tuple[str, ...],
-    categories: tuple[Any, ...],
-    layout: str,
-) -> State:
+def write_state(encoder: Encoder) -> State:
     """Return (manifest, arrays); already encoded data needs no arrays."""
-    manifest = {
+    rules: Any = encoder.categories
+    return write_manifest(encoder), {} if encoder.encoded else _write_vocabularies(rules)
+
+
+def write_manifest(encoder: Encoder) -> dict[str, Any]:
+    """Return all but the values of the columns."""
+    return {
         "format": _FORMAT,
         "version": _VERSION,
-        "settings": asdict(settings),
-        "encoded": encoded,
-        "dense_columns": list(dense_columns),
-        "columns": list(columns),
-        "rows": [rule.rows for rule in categories],
-        "layout": layout,
+        "settings": asdict(encoder.settings),
+        "encoded": encoder.encoded,
+        "dense_columns": list(encoder.dense_columns),
+        "columns": list(encoder.columns),
+        "rows": encoder.rows,
+        "layout": encoder.layout,
+        "schema": encoder.schema.to_dict(),
+        "bags": list(encoder.bags),
     }
-    return manifest, {} if encoded else _write_vocabularies(categories)
 
 
 def _write_vocabularies(categories: tuple[Vocabulary, ...]) -> dict[str, Array]:
@@ -108,12 +114,16 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> tupl
         _expect(type(manifest.get(name)) is type_, f"lacks {name!r} as a {type_.__name__}")
     settings = _read_settings(manifest["settings"])
     dense, columns = (_read_names(manifest, name) for name in ("dense_columns", "columns"))
+    _expect(bool(columns), "has no names in 'columns'")
     rows = manifest["rows"]
     _expect(len(rows) == len(columns), "has another number of rows than of columns")
     least = 1 if manifest["encoded"] else FIRST
     _expect(
         all(type(n) is int and least <= n <= LIMIT for n in rows), "has a table of impossible size"
     )
+    bags = manifest["bags"]
+    fits = len(bags) == len(columns) and all(type(is_bag) is bool for is_bag in bags)
+    _expect(fits, "does not say which columns hold lists")
     read = _read_plain if manifest["encoded"] else _read_vocabularies
     return (
         settings,
@@ -122,6 +132,8 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> tupl
         columns,
         read(rows, arrays, settings),
         manifest["layout"],
+        _read_schema(manifest["schema"]),
+        tuple(bags),
     )
 
 
@@ -140,9 +152,16 @@ def _read_settings(values: dict[str, Any]) -> Settings:
         raise CheckpointError(f"the saved encoder: {error}") from None
 
 
+def _read_schema(values: dict[str, Any]) -> Schema:
+    try:
+        return Schema.from_dict(values)
+    except SparsetrainError as error:
+        raise CheckpointError(f"the saved encoder: {error}") from None
+
+
 def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
     names = manifest[key]
-    _expect(bool(names) and all(type(name) is str for name in names), f"has no names in {key!r}")
+    _expect(all(type(name) is str for name in names), f"has no names in {key!r}")
     return tuple(names)
 
 

@@ -8,17 +8,24 @@ piece of already encoded data is looked at for dense values that cannot be.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from sparsetrain.errors import ConfigError
 
-from .counts import ValueCounts
+from . import kinds
+from .bags import read_bags
+from .counts import Counted, ValueCounts
 from .dense import EncodedDense
+from .missing import NanRule
+from .place import Place
 from .plain_ids import LIMIT, PlainIds, plain_ids
 from .schema import AUTO, Columns
 from .settings import Settings
 from .source import Part
+from .table_schema import ColumnRule, Schema
 from .vocabulary import Vocabulary
 
 Bound = Sequence[tuple[Part, Columns]]
@@ -27,29 +34,50 @@ Sizes = Mapping[str, int] | Sequence[int]
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
-def learn_vocabularies(parts: Bound, settings: Settings) -> tuple[Vocabulary, ...]:
+def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tuple[Vocabulary, ...]:
     """Count the values of every category column and give the frequent ones their ids."""
-    counts = [ValueCounts() for _ in parts[0][1].categories]
+    names = parts[0][1].categories
+    counts = [ValueCounts() for _ in names]
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
             for count, name in zip(counts, columns.categories, strict=True):
-                count.add(piece.column(name), settings.nan_rule, place.of(name))
+                count_column(count, piece.column(name), settings.nan_rule, place.of(name))
     return tuple(
-        Vocabulary.from_counts(count, settings.min_count, settings.max_rows, settings.nan_rule)
-        for count in counts
+        vocabulary_of(name, count, settings, schema)
+        for name, count in zip(names, counts, strict=True)
+    )
+
+
+def count_column(counts: ValueCounts, array: Any, nan: NanRule, place: Place) -> None:
+    """Count the values of a category column, of lists or not."""
+    if kinds.is_bag(array.type):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+        place = place.numbered(np.repeat(place.every_number(len(array)), lengths))
+        array = array.flatten()
+    counts.add(array, nan, place)
+
+
+def vocabulary_of(name: str, counts: Counted, settings: Settings, schema: Schema) -> Vocabulary:
+    """Give ids to the values of one column, by its own rule where it has one."""
+    rule = schema.rule(name)
+    return Vocabulary.from_counts(
+        counts,
+        rule.min_count or settings.min_count,
+        rule.max_rows or settings.max_rows,
+        settings.nan_rule,
     )
 
 
 def learn_sizes(parts: Bound, settings: Settings) -> tuple[PlainIds, ...]:
     """Take the largest id of every category column plus one as its table's rows."""
-    if settings.treat_as == AUTO:
+    if settings.treat_as == AUTO and parts[0][1].dense:
         _check_dense(*parts[0])
     largest = np.zeros(len(parts[0][1].categories), dtype=np.int64)
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
             for index, name in enumerate(columns.categories):
-                ids = plain_ids(piece.column(name), place.of(name))
-                largest[index] = max(largest[index], ids.max())
+                bags = read_bags(piece.column(name), None, ColumnRule(), plain_ids, place.of(name))
+                largest[index] = max(largest[index], bags.ids.max(initial=0))
     return tuple(PlainIds(int(id_) + 1) for id_ in largest)
 
 
@@ -72,7 +100,7 @@ def _check_dense(part: Part, columns: Columns) -> None:
     """Refuse to guess when "already encoded" floats are whole numbers too large for logarithms."""
     place, piece = next(part.pieces(columns.dense))
     dense = EncodedDense().matrix(
-        [piece.column(name) for name in columns.dense], columns.dense, place
+        [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
     )
     top = dense.max()
     if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():

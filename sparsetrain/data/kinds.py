@@ -29,6 +29,20 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
+# A bag of ids in each row. A fixed size is a list too.
+_BAGS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)
+
+
+def is_bag(type_: pa.DataType) -> bool:
+    """Return whether a column of this Arrow type holds a list of values in each row."""
+    return any(test(type_) for test in _BAGS)
+
+
+def element(type_: pa.DataType) -> pa.DataType:
+    """Return the type of what a list holds, any other type as it is."""
+    return type_.value_type if is_bag(type_) else type_
+
+
 def kind_of(type_: pa.DataType) -> str | None:
     """Return the kind of an Arrow type, a dictionary's being its values'; None if not usable."""
     if pt.is_dictionary(type_):

@@ -51,7 +51,17 @@ def _as_string(array: Any, place: Place) -> Any:
         text.validate(full=True)
         return text
     except pa.ArrowInvalid:
-        raise place.error("the text is not valid UTF-8") from None
+        values = array.cast(pa.large_binary()).to_pylist()
+        row = next(i for i, value in enumerate(values) if value and not _is_utf8(value))
+        raise place.error("the text is not valid UTF-8", row) from None
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+        return True
+    except UnicodeDecodeError:
+        return False
 
 
 def _is_number(value: str | None) -> bool:

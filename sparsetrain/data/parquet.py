@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files as a `Source`: one part per row group, checked before anything is trained on.
+"""Parquet files: one part per row group, checked before anything is trained on.
 
 Every footer is read when the source is opened, so a missing, empty, truncated or foreign file is
 found before the first batch. Rows are read with `ParquetFile.iter_batches`, whose memory does not
@@ -8,10 +8,9 @@ grow with the file, and page checksums are verified where the writer made them.
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,62 +18,21 @@ import pyarrow.parquet as pq
 
 from sparsetrain.errors import DataError
 
+from .converted import check_footer
 from .place import Place
-from .source import PIECE_ROWS, Part, Source
+from .source import PIECE_ROWS, Part
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 
 
-def are_paths(data: Any) -> bool:
-    """Return whether `data` is a path or a sequence of nothing but paths."""
-    if isinstance(data, (str, os.PathLike)):
-        return True
-    return isinstance(data, (list, tuple)) and all(
-        isinstance(item, (str, os.PathLike)) for item in data
-    )
-
-
-def parquet_source(paths: Any) -> Source:
-    """Open parquet paths, folders and patterns as one source, files in the order given.
+def parquet_parts(file: str) -> Iterator[Part]:
+    """Yield one part for each row group of a file.
 
     Raises
     ------
     DataError
-        If a path cannot be read as parquet; it names the path and what is wrong with it.
+        If the file cannot be read as parquet; it says what is wrong with it.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not given:
-        raise DataError("no parquet path given")
-    files = [file for path in given for file in _files(os.fspath(path))]
-    parts = tuple(part for file in files for part in _open(file))
-    return Source(files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more", parts)
-
-
-def _files(path: str) -> list[str]:
-    """Return the files that one path, folder or pattern stands for."""
-    if os.path.isdir(path):
-        found = [str(file) for file in sorted(Path(path).rglob("*.parquet")) if _is_data(file)]
-        if not found:
-            raise DataError(
-                f"{path}: the folder holds no *.parquet file; give a file or a folder of them"
-            )
-        return found
-    if not os.path.lexists(path) and glob.has_magic(path):
-        found = [
-            file for match in sorted(glob.glob(path, recursive=True)) for file in _files(match)
-        ]
-        if not found:
-            raise DataError(f"{path}: the pattern matches no file")
-        return found
-    return [path]
-
-
-def _is_data(file: Path) -> bool:
-    """Leave out what writers put beside their data, such as `_metadata` or hidden partial files."""
-    return file.is_file() and not file.name.startswith(("_", "."))
-
-
-def _open(file: str) -> Iterator[Part]:
     _check_frame(file)
     try:
         with pq.ParquetFile(file) as reader:
@@ -87,8 +45,20 @@ def _open(file: str) -> Iterator[Part]:
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         place = Place(file, group, first_row)
-        yield Part(place, schema, rows, _Reader(file, metadata, group, place))
+        ranges = partial(_range, metadata, group)
+        yield Part(place, schema, rows, _Reader(file, metadata, group, place), ranges)
         first_row += rows
+
+
+def _range(metadata: Any, group: int, name: str) -> tuple[Any, Any] | None:
+    """Return the least and greatest value of a flat column of integers, from the footer."""
+    rows = metadata.row_group(group)
+    for index in range(rows.num_columns):
+        column = rows.column(index)
+        if column.path_in_schema == name:
+            known = column.statistics
+            return (known.min, known.max) if known and known.has_min_max else None
+    return None
 
 
 def _check_frame(file: str) -> None:
@@ -97,8 +67,11 @@ def _check_frame(file: str) -> None:
         with open(file, "rb") as stream:
             head = stream.read(4)
             size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - 4))
-            tail = stream.read(4)
+            stream.seek(max(0, size - 8))
+            end = stream.read(8)
+            tail, length = end[-4:], int.from_bytes(end[:-4], "little")
+            stream.seek(max(0, size - 8 - length))
+            footer = stream.read(length)
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except OSError as error:
@@ -115,6 +88,7 @@ def _check_frame(file: str) -> None:
         raise DataError(
             f"{file}: the parquet file is truncated (its end is missing); copy or write it again"
         )
+    check_footer(file, footer)
 
 
 class _Reader:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which columns of a table are label, dense features and categories, found by name alone.
 
-Order and extra columns do not matter. A file is *already encoded* when all its dense columns are
-floats and all its categories integers; anything else is raw. That rule reads types, never values,
+Names are those of a `Schema`, or Criteo's. Order and extra columns do not matter. A file with
+Criteo's names is *already encoded* when all its dense columns are floats and all its categories
+integers; anything else is raw. That rule reads types, never values,
 so two files of one schema are never understood differently.
 """
 
@@ -18,8 +19,9 @@ import pyarrow as pa
 
 from sparsetrain.errors import ConfigError
 
-from .kinds import EMPTY, FLOAT, INTEGER, TEXT, kind_of
+from .kinds import EMPTY, FLOAT, INTEGER, TEXT, element, is_bag, kind_of
 from .place import Place
+from .table_schema import Schema
 
 RAW, ENCODED, AUTO = "raw", "encoded", "auto"
 
@@ -60,6 +62,10 @@ class Columns:
         Whether the values go to the model as they are.
     layout : str
         One line for people.
+    bags : tuple of bool
+        Which categories are list columns; none of them if empty.
+    weights : tuple of str or None
+        For each category, the list column with the weights of its ids.
     """
 
     dense: tuple[str, ...]
@@ -67,11 +73,19 @@ class Columns:
     label: str | None
     encoded: bool
     layout: str
+    bags: tuple[bool, ...] = ()
+    weights: tuple[str | None, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every column to be read."""
-        return (*((self.label,) if self.label else ()), *self.dense, *self.categories)
+        label = (self.label,) if self.label else ()
+        weights = (name for name in self.weights if name)
+        return (*label, *self.dense, *self.categories, *weights)
+
+    def weights_of(self, index: int) -> str | None:
+        """Return the column with the weights of category `index`."""
+        return self.weights[index] if self.weights else None
 
 
 def find_columns(
@@ -82,6 +96,7 @@ def find_columns(
     num_dense: int | None = None,
     num_categories: int | None = None,
     treat_as: str = AUTO,
+    described: Schema | None = None,
 ) -> Columns:
     """Find the columns of a schema by name.
 
@@ -96,6 +111,8 @@ def find_columns(
         How many there must be; by default as many as the highest number in a name says.
     treat_as : {"auto", "raw", "encoded"}
         Overrides the rule that recognises already encoded data.
+    described : Schema, optional
+        Names the columns; by default they have Criteo's names.
 
     Returns
     -------
@@ -109,19 +126,32 @@ def find_columns(
         If `treat_as` is something else.
     """
     check_treat_as(treat_as)
+    described = described or Schema()
     place = Place(where)
-    dense = _numbered(schema.names, DENSE, num_dense, "dense", place)
-    categories = _numbered(schema.names, CATEGORIES, num_categories, "category", place)
-    label_name = _label(schema.names, place) if label else None
-    kinds = {name: _kind(schema, name, place) for name in (*dense, *categories)}
+    if described.categories is None:
+        dense = _numbered(schema.names, DENSE, num_dense, "dense", place)
+        categories = _numbered(schema.names, CATEGORIES, num_categories, "category", place)
+        title = next(f.title for f in CATEGORIES if f.name(0) == categories[0])
+    else:
+        dense, categories = described.dense, described.categories
+        title = "the schema's"
+        _check_there(schema.names, dense, "dense", place)
+        _check_there(schema.names, categories, "category", place)
+    label_name = find_label(schema.names, described.label, place) if label else None
+    weights = tuple(_weights(schema, described, name, place) for name in categories)
+    kinds = {name: _kind(schema, name, place) for name in dense}
+    kinds |= {name: _kind(schema, name, place, bags=True) for name in categories}
     if label_name:
         _kind(schema, label_name, place)
+    if treat_as == AUTO and described.categories is not None:
+        treat_as = RAW  # without Criteo's names there is no custom that types would tell of
     encoded = _is_encoded(dense, categories, kinds, treat_as, place)
-    title = next(f.title for f in CATEGORIES if f.name(0) == categories[0])
+    bags = tuple(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(title, dense, categories, kinds, encoded) + (
-        f", label in {label_name}" if label_name else ""
+        f", {sum(bags)} of them lists" if any(bags) else ""
     )
-    return Columns(dense, categories, label_name, encoded, layout)
+    layout += f", label in {label_name}" if label_name else ""
+    return Columns(dense, categories, label_name, encoded, layout, bags, weights)
 
 
 def check_treat_as(treat_as: str) -> None:
@@ -164,6 +194,21 @@ def _check_once(names: Sequence[str], name: str, what: str, place: Place) -> Non
         raise place.of(name).error(f"the {what} column is missing; {_hint(name, names)}")
 
 
+def _check_there(names: Sequence[str], wanted: Sequence[str], what: str, place: Place) -> None:
+    for name in wanted:
+        _check_once(names, name, what, place)
+
+
+def _weights(schema: pa.Schema, described: Schema, name: str, place: Place) -> str | None:
+    weights = described.rule(name).weights
+    if weights is None:
+        return None
+    _check_once(schema.names, weights, "weight", place)
+    if not is_bag(schema.field(weights).type) or not is_bag(schema.field(name).type):
+        raise place.of(weights).error(f"weights need list columns, here and in {name}")
+    return weights
+
+
 def _hint(name: str, names: Sequence[str]) -> str:
     """Say which name was probably meant: the same in another case, or the most similar one."""
 
@@ -183,7 +228,11 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") if names else "no columns"
 
 
-def _label(names: Sequence[str], place: Place) -> str:
+def find_label(names: Sequence[str], given: str | None, place: Place) -> str:
+    """Return the label column: the one named, or `label` in any case."""
+    if given is not None:
+        _check_once(names, given, "label", place)
+        return given
     found = [name for name in names if name.lower() == "label"]
     if len(found) > 1:
         raise place.error(f"{len(found)} label columns, {' and '.join(found)}; drop all but one")
@@ -192,8 +241,9 @@ def _label(names: Sequence[str], place: Place) -> str:
     return found[0]
 
 
-def _kind(schema: pa.Schema, name: str, place: Place) -> str:
-    kind = kind_of(schema.field(name).type)
+def _kind(schema: pa.Schema, name: str, place: Place, bags: bool = False) -> str:
+    type_ = schema.field(name).type
+    kind = kind_of(element(type_) if bags else type_)
     if kind is None:
         raise place.of(name).error(
             f"type {schema.field(name).type} cannot be used; store integers, floats or text"
@@ -225,12 +275,13 @@ def _describe(
     kinds: dict[str, str],
     encoded: bool,
 ) -> str:
-    left = f"{len(dense)} dense {_span(dense)}"
+    left = f"{len(dense)} dense {_span(dense)}" if dense else "no dense columns"
     if encoded:
         ids = f"{len(categories)} ids {_span(categories)}"
         return f"already encoded, {title} names: {left} and {ids}, used as they are"
     right = f"{len(categories)} categories {_span(categories)} as {_kinds(categories, kinds)}"
-    return f"raw, {title} names: {left} as {_kinds(dense, kinds)}, {right}"
+    left += f" as {_kinds(dense, kinds)}" if dense else ""
+    return f"raw, {title} names: {left}, {right}"
 
 
 def _kinds(names: Sequence[str], kinds: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sparsetrain.errors import DataError
@@ -20,6 +21,11 @@ from .batch import Batch
 from .place import Place
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
+# A last column of this name holds the number of each row in its file: for rows that do not follow
+# one another, as after a filter or a bad line. No user's column can be called so.
+ROW_NUMBERS = "\x00row"
+
+Range = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -35,20 +41,39 @@ class Part:
         None for a stream, whose length shows only at its end.
     read : callable
         Given column names, yields `pyarrow.RecordBatch`es of at most `PIECE_ROWS` rows.
+    ranges : callable, optional
+        Given a column name, returns its least and greatest value where they are known without
+        reading, else None.
     """
 
     place: Place
     schema: pa.Schema
     num_rows: int | None
     read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    ranges: Callable[[str], Range | None] | None = None
 
     def pieces(self, names: Sequence[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
         """Yield the record batches and where each begins."""
         place = self.place
         for piece in self.read(names):
+            here = place
+            if piece.schema.names[-1:] == [ROW_NUMBERS]:
+                here = place.numbered(piece.column(piece.num_columns - 1).to_numpy())
+                piece = piece.select(range(piece.num_columns - 1))
             if piece.num_rows:
-                yield place, piece
+                yield here, piece
             place = place.moved(piece.num_rows)
+
+    def range_of(self, name: str) -> Range | None:
+        """Return the least and greatest value of a column if they are known without reading."""
+        return None if self.ranges is None else self.ranges(name)
+
+
+def with_numbers(piece: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
+    """Return a record batch that carries the number of each row as its last column."""
+    return pa.RecordBatch.from_arrays(
+        [*piece.columns, pa.array(numbers, pa.int64())], names=[*piece.schema.names, ROW_NUMBERS]
+    )
 
 
 @dataclass(frozen=True)

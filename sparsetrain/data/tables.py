@@ -19,11 +19,12 @@ from sparsetrain.errors import DataError
 from .place import Place
 from .schema import relevant
 from .source import PIECE_ROWS, Part, Source
+from .table_schema import Schema
 
 _PART_ROWS = 4 * PIECE_ROWS
 
 
-def table_source(data: Any) -> Source | None:
+def table_source(data: Any, schema: Schema | None = None) -> Source | None:
     """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None.
 
     Raises
@@ -33,25 +34,43 @@ def table_source(data: Any) -> Source | None:
     """
     if isinstance(data, pa.RecordBatchReader):
         return Source("record batches", (_stream(data),))
-    table = as_table(data)
+    table = as_table(data, schema)
     return None if table is None else Source("table", tuple(_slices(table)))
 
 
-def as_table(data: Any) -> pa.Table | None:
-    """Return a table, record batch, DataFrame or dict of arrays as an Arrow table, else None."""
+def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
+    """Return a table, record batch, DataFrame or dict of arrays as an Arrow table, else None.
+
+    pandas frames and dicts are converted column by column, and only what `schema` or Criteo's
+    names can mean; what exports an Arrow stream (polars, DuckDB, ...) shares its memory.
+    """
+    schema = schema or Schema()
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, Mapping):
-        return _from_columns({name: (data[name], False) for name in _names(data)})
+        return _from_columns({name: (data[name], False) for name in _names(data, schema)})
     if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
-        return _from_columns({name: (data[name], True) for name in _names(data.columns)})
+        return _from_columns({name: (data[name], True) for name in _names(data.columns, schema)})
+    if hasattr(data, "__arrow_c_stream__"):
+        return _imported(data)
     return None
 
 
-def _names(names: Any) -> list[str]:
-    return relevant([name for name in names if isinstance(name, str)])
+def _imported(data: Any) -> pa.Table:
+    try:
+        return pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise DataError(f"{type(data).__name__}: no table ({reason})") from None
+
+
+def _names(names: Any, schema: Schema) -> list[str]:
+    texts = [name for name in names if isinstance(name, str)]
+    if schema.categories is None:
+        return relevant(texts)
+    return [name for name in texts if name in schema.wanted]
 
 
 def _from_columns(columns: dict[str, tuple[Any, bool]]) -> pa.Table:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from .convert import Array
-from .counts import ValueCounts, is_coded
+from .counts import Counted, is_coded
 from .id_table import IdTable
 from .keys import split_keys
 from .missing import NanRule
@@ -67,7 +67,7 @@ class Vocabulary:
 
     @classmethod
     def from_counts(
-        cls, counts: ValueCounts, min_count: int, max_rows: int | None, nan: NanRule
+        cls, counts: Counted, min_count: int, max_rows: int | None, nan: NanRule
     ) -> Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
         numbers, times = counts.numbers()

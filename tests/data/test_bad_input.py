@@ -233,13 +233,13 @@ SOURCES = {
     "a path that is not there": (lambda d: d / "no.parquet", "no.parquet: no such file"),
     "a folder without parquet": (
         lambda d: d / "folder",
-        "folder: the folder holds no *.parquet file; give a file or a folder of them",
+        "folder: the folder holds no *.parquet, *.tsv, *.csv or *.txt file; give a file",
     ),
     "a pattern that matches nothing": (
         lambda d: str(d / "*.pq"),
         "*.pq: the pattern matches no file",
     ),
-    "no path": (lambda d: [], "no parquet path given"),
+    "no path": (lambda d: [], "no path given"),
     "a file of no rows": (lambda d: d / "norows.parquet", "norows.parquet: no rows"),
     "a table of no rows": (lambda d: table(GOOD).slice(0, 0), "table: no rows"),
     "a dict without any column": (
@@ -256,8 +256,8 @@ SOURCES = {
     ),
     "a number": (
         lambda d: 5,
-        "cannot read rows from a int; give parquet paths, an Arrow table, a DataFrame, "
-        "a dict of arrays or batches",
+        "cannot read rows from a int; give paths of parquet or text files, an Arrow table, "
+        "a DataFrame, a dict of arrays or batches",
     ),
 }
 

@@ -64,9 +64,12 @@ def test_a_shuffle_depends_on_seed_and_epoch_alone(numbered):
 
 
 def test_a_small_buffer_still_mixes_far_apart_rows(numbered):
-    rows = order(numbered.batches(50, seed=0, buffer_rows=256))
-    assert np.abs(np.corrcoef(rows, np.arange(WIDE))[0, 1]) < 0.3
-    assert np.median([np.ptp(rows[i : i + 50]) for i in range(0, WIDE, 50)]) > WIDE / 2
+    trends = []
+    for seed in range(10):
+        rows = order(numbered.batches(50, seed=seed, buffer_rows=256))
+        trends.append(np.corrcoef(rows, np.arange(WIDE))[0, 1])
+        assert np.median([np.ptp(rows[i : i + 50]) for i in range(0, WIDE, 50)]) > WIDE / 2
+    assert np.abs(np.mean(trends)) < 0.2
 
 
 def test_batches_do_not_change_when_later_ones_are_made(numbered):

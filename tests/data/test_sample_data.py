@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from criteo_tables import assert_batches_equal, joined
 
-from sparsetrain.data import Dataset, Encoder
+from sparsetrain.data import Dataset, Encoder, convert_files
 from sparsetrain.errors import DataError
 
 FOLDER = Path(os.environ.get("SPARSETRAIN_SAMPLE_DATA", "nowhere"))
@@ -68,6 +68,17 @@ def test_another_hash_of_the_same_format_is_read_and_mostly_unseen(encoder):
     assert (batch.ids == 1).mean() > 0.9
 
 
-def test_the_raw_text_form_is_refused_in_one_line(encoder):
-    with pytest.raises(DataError, match=r"raw_kaggle\.tsv: not a parquet file \(it begins with"):
-        Dataset(FOLDER / "variants" / "raw_kaggle.tsv", encoder)
+def test_the_raw_text_form_is_read_as_parquet_is(encoder, head):
+    assert_batches_equal(read("variants/raw_kaggle.tsv", encoder), head)
+
+
+@pytest.mark.parametrize(
+    "name", ["raw_kaggle.tsv", "torchrec_names_int64hex.parquet", "reczoo_x4_all_text.parquet"]
+)
+def test_raw_variants_convert_to_the_same_ids(name, tmp_path):
+    expected = Encoder.fit(FOLDER / "variants" / name, min_count=2)
+    convert_files(FOLDER / "variants" / name, tmp_path / "out", min_count=2)
+    found = Encoder.fit(tmp_path / "out")
+    assert found.rows == expected.rows
+    batches = joined(Dataset(tmp_path / "out", found).batches(512))
+    assert_batches_equal(batches, read(f"variants/{name}", expected))

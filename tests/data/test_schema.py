@@ -125,10 +125,18 @@ BAD = {
         {},
         "f: dense columns are there under two names, I1 and int_0; drop one set",
     ),
-    "a list": (
-        pa.schema([("I1", pa.int32()), ("C1", pa.list_(pa.int32())), ("label", pa.int32())]),
+    "a dense list": (
+        pa.schema([("I1", pa.list_(pa.int32())), ("C1", pa.int32()), ("label", pa.int32())]),
         {},
-        "f: column C1: type list<item: int32> cannot be used; store integers, floats or text",
+        "f: column I1: type list<item: int32> cannot be used; store integers, floats or text",
+    ),
+    "a list of lists": (
+        pa.schema(
+            [("I1", pa.int32()), ("C1", pa.list_(pa.list_(pa.int32()))), ("label", pa.int32())]
+        ),
+        {},
+        "f: column C1: type list<item: list<item: int32>> cannot be used; "
+        "store integers, floats or text",
     ),
     "text ids called encoded": (
         KAGGLE,

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The input cut into chunks, by the input alone: not by memory, workers or what is done already.
+
+A chunk is a run of row groups of one parquet file, or a block of lines of one text file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..derived import with_derived
+from ..encoder import Encoder
+from ..files import PARQUET, is_gzip, kind_of_file
+from ..parquet import parquet_parts
+from ..place import Place
+from ..schema import Columns
+from ..source import PIECE_ROWS, Part, with_numbers
+from ..text_file import Block, read_blocks
+from ..text_rows import BadLine, Dialect, find_dialect, parse_block
+
+CHUNK_ROWS = 1 << 18
+_GZIP_RATIO = 2.5
+
+
+Pieces = Iterator[tuple[Place, pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One task's input.
+
+    Attributes
+    ----------
+    index : int
+        Its number among all chunks.
+    place : Place
+        The file.
+    columns : Columns
+        What to read of it.
+    parts : tuple of Part
+        Where to read it; none for text.
+    block : Block or None
+        The lines of a text chunk.
+    dialect : Dialect or None
+        How they are written.
+    file_rows : int
+        Rows of the whole parquet file.
+    """
+
+    index: int
+    place: Place
+    columns: Columns
+    parts: tuple[Part, ...] = ()
+    block: Block | None = None
+    dialect: Dialect | None = None
+    file_rows: int = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the chunk is lines of text, which only this chunk's task parses."""
+        return self.dialect is not None
+
+    @property
+    def input_bytes(self) -> float:
+        """About how many bytes of its file the chunk is; of gzipped text, a guess."""
+        size = os.path.getsize(self.place.name)
+        if self.block is not None:
+            return len(self.block.data) / (_GZIP_RATIO if is_gzip(self.place.name) else 1)
+        rows = sum(part.num_rows or 0 for part in self.parts)
+        return size * rows / max(1, self.file_rows)
+
+    def pieces(self, encoder: Encoder) -> tuple[Pieces, list[BadLine]]:
+        """Return the record batches with their places, and the lines that are no rows."""
+        if self.block is None or self.dialect is None:
+            found = (item for part in self.parts for item in part.pieces(self.columns.names))
+            return found, []
+        parsed = parse_block(self.block, self.dialect, self.place.name)
+
+        def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            first = 0
+            for piece in parsed.table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS):
+                yield with_numbers(piece, parsed.lines[first : first + piece.num_rows])
+                first += piece.num_rows
+
+        part = Part(self.place, parsed.table.schema, None, read)
+        part = with_derived(part, encoder.schema.derived)
+        return part.pieces(self.columns.names), parsed.bad
+
+
+def find_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
+    """Return a chunk for each file, without the index and the rows: its place and its columns.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read or its columns do not fit the encoder.
+    """
+    return [_look(file, encoder, label) for file in files]
+
+
+def _look(file: str, encoder: Encoder, label: bool) -> Chunk:
+    if kind_of_file(file) == PARQUET:
+        parts = tuple(parquet_parts(file))
+        place = Place(file)
+        blank = _empty_part(place, parts[0].schema if parts else pa.schema([]))
+        bound = encoder.bind(parts or [blank], require_label=label)
+        full = tuple(part for part, _ in bound if part.num_rows)
+        return Chunk(-1, place, bound[0][1], full, file_rows=sum(p.num_rows or 0 for p in full))
+    dialect = find_dialect(file, encoder.schema.text)
+    place = Place(file, unit="line")
+    part = _empty_part(place, pa.schema([(name, pa.binary()) for name in dialect.names]))
+    return Chunk(-1, place, encoder.bind([part], require_label=label)[0][1], dialect=dialect)
+
+
+def _empty_part(place: Place, schema: pa.Schema) -> Part:
+    """Return a part that only says which columns there are."""
+    return Part(place, schema, None, lambda names: iter(()))
+
+
+def cut(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
+    """Yield the chunks of all inputs, numbered; text is read on the way, a block at a time."""
+    index = 0
+    for given in inputs:
+        for chunk in _cut_text(given) if given.dialect else _cut_parts(given):
+            yield replace(chunk, index=index)
+            index += 1
+
+
+def _cut_text(given: Chunk) -> Iterator[Chunk]:
+    assert given.dialect is not None
+    for block in read_blocks(given.place.name, given.dialect.quoted):
+        yield replace(given, block=block)
+
+
+def _cut_parts(given: Chunk) -> Iterator[Chunk]:
+    open_: list[Part] = []
+    rows = 0
+    for part in given.parts:
+        if open_ and rows + (part.num_rows or 0) > CHUNK_ROWS:
+            yield replace(given, parts=tuple(open_))
+            open_, rows = [], 0
+        open_.append(part)
+        rows += part.num_rows or 0
+    if open_:
+        yield replace(given, parts=tuple(open_))
+
+
+def identity(files: Sequence[str]) -> list[dict[str, object]]:
+    """Return what tells that inputs have not changed between two runs."""
+    stats = [(file, os.stat(file)) for file in files]
+    return [
+        {"path": str(Path(file).absolute()), "size": s.st_size, "changed": s.st_mtime_ns}
+        for file, s in stats
+    ]

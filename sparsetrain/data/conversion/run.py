@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`convert_files`: the passes in order, what is left out of them when resuming, and `dataset.json`.
+
+The work folder inside the output keeps what a killed run has done; it goes when the work is done.
+Nothing in the result depends on memory, workers or how often the run was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.errors import ConfigError, DataError
+
+from ..converted import DATASET_FILE, ENCODER_FILE
+from ..encoder import Encoder
+from ..encoder_file import read_encoder, write_encoder
+from ..files import list_files
+from ..inputs import open_source
+from ..settings import Settings
+from ..source import Source
+from ..table_schema import Schema
+from ..whole_file import only_one, remove_unfinished, write_json
+from .chunks import find_inputs
+from .faults import POLICIES
+from .learning import Task
+from .passes import (
+    BASE,
+    WORKER,
+    Progress,
+    Run,
+    digest,
+    known_values,
+    learn_chunks,
+    learn_values,
+    silent,
+    write_files,
+)
+from .summary import QUARANTINE, describe, write_bad_rows
+
+WORK, PLAN, LOCK = "_work", "plan.json", "lock"
+MIN_MEMORY = 1 << 29
+
+
+def convert_files(
+    paths: Any,
+    out: str | Path,
+    *,
+    encoder: Encoder | str | Path | None = None,
+    label: bool = True,
+    min_count: int = 5,
+    max_rows: int | None = None,
+    dense_fill: float = 0.0,
+    missing_flags: bool = False,
+    nan: str = "error",
+    treat_as: str = "auto",
+    schema_file: Schema | str | Path | None = None,
+    bad_rows: str = "error",
+    memory: int = 2 << 30,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Convert raw logs to encoded parquet, learning the encoding on the way.
+
+    Run again after an interruption with the same arguments, it goes on from where it was.
+
+    Parameters
+    ----------
+    paths : path or list of paths
+        Parquet and text files, folders of them, patterns.
+    out : path
+        Folder of the result: ``part-*.parquet``, ``dataset.json`` and the encoder.
+    encoder : Encoder or path, optional
+        Encode by this one, or that of this converted folder, instead of learning one; the settings
+        and the schema are then its own.
+    label : bool
+        Whether there is a label column to convert; rows to be scored need none.
+    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema_file
+        As in `Encoder.fit`.
+    bad_rows : {"error", "skip", "quarantine"}
+        What happens at a bad row: the run ends, or the row is left out and counted; with
+        "quarantine" it is also written to ``_quarantine.jsonl``.
+    memory : int
+        Bytes the run may take, at least half a GiB. The values that get a row must fit in it.
+    workers : int
+        Threads.
+    progress : callable, optional
+        Called as `Progress` says.
+
+    Returns
+    -------
+    dict
+        What ``dataset.json`` holds.
+
+    Raises
+    ------
+    DataError
+        If something cannot be read, or there are no good rows.
+    ConfigError
+        If an argument does not fit, or `out` holds something else.
+    ResourceError
+        If disk or memory do not suffice.
+    """
+    _check(bad_rows, memory, workers)
+    files = list_files(paths)
+    known = _known(encoder)
+    blank = known or _blank(
+        files,
+        Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as),
+        Schema.read(schema_file),
+    )
+    fits = max(1, (memory - BASE) // WORKER)
+    workers = min(workers, fits)
+    run = Run(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
+    done = run.out / DATASET_FILE
+    if not _prepare(run):
+        summary: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+        return summary
+    with only_one(run.work / LOCK, str(run.out)):
+        for folder in (run.out, run.work):
+            remove_unfinished(folder)
+        return _convert(run)
+
+
+def _check(bad_rows: str, memory: int, workers: int) -> None:
+    if bad_rows not in POLICIES:
+        raise ConfigError(f"bad_rows is {bad_rows!r}; it must be one of {', '.join(POLICIES)}")
+    if memory < MIN_MEMORY:
+        raise ConfigError(f"memory is {memory:,} bytes; it must be {MIN_MEMORY:,} or more")
+    if workers < 1:
+        raise ConfigError(f"workers is {workers}; it must be 1 or more")
+
+
+def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
+    if encoder is None or isinstance(encoder, Encoder):
+        return encoder
+    path = Path(encoder)
+    return read_encoder(path / ENCODER_FILE if path.is_dir() else path)
+
+
+def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
+    opened = open_source(files[:1], schema)
+    assert isinstance(opened, Source)
+    return Encoder.blank(opened.parts[0], settings, schema)
+
+
+def _prepare(run: Run) -> bool:
+    """Make the folders, or find those of an earlier run; False if that one was completed."""
+    plan = json.loads(json.dumps(run.plan()))
+    path = run.work / PLAN
+    done = run.out / DATASET_FILE
+    if path.is_file():
+        if json.loads(path.read_text(encoding="utf-8")) != plan:
+            raise ConfigError(
+                f"{run.out}: holds an unfinished conversion of other files or settings; remove "
+                "the folder or name another one"
+            )
+        return True
+    if done.is_file():
+        if json.loads(done.read_text(encoding="utf-8")).get("plan") == digest(plan):
+            shutil.rmtree(run.work, ignore_errors=True)
+            return False
+        raise ConfigError(f"{run.out}: holds another conversion; name another folder")
+    if run.out.exists() and any(item.name != WORK for item in run.out.iterdir()):
+        raise ConfigError(f"{run.out}: is not empty; name another folder")
+    run.work.mkdir(parents=True, exist_ok=True)
+    write_json(path, plan)
+    return True
+
+
+def _convert(run: Run) -> dict[str, Any]:
+    inputs = find_inputs(run.files, run.blank, run.label)
+    learn = run.known is None and not run.blank.encoded
+    task = Task(run.blank, run.work, run.bad_rows, learn)
+    chunks = learn_chunks(run, task, inputs)
+    rows = sum(seen.rows for seen in chunks)
+    if not rows:
+        raise DataError(f"{run.files[0]}: no good rows in all of {len(run.files)} files")
+    learnt = known_values(run) if run.known else learn_values(run, task, chunks)
+    write_encoder(run.out / ENCODER_FILE, learnt.encoder)
+    files = write_files(run, task._replace(encoder=learnt.encoder), chunks)
+    summary = describe(learnt, chunks, files, digest(run.plan()))
+    if run.bad_rows == "quarantine":
+        write_bad_rows(run.out / QUARANTINE, task, chunks)
+    write_json(run.out / DATASET_FILE, summary)
+    shutil.rmtree(run.work)
+    return summary

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoded files: consecutive chunks as parquet that a reader takes as it is.
+
+Label and dense columns are float32, ids int32 (lists of them for bags), rows in the order of the
+input, with page checksums and the mark of the encoder. A file depends on its chunks alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..bags import as_lists
+from ..converted import MARK, dense_names, footer_sum, weight_names
+from ..encoder import Encoder
+from ..reserved import ReservedMeter
+from ..rows import Rows, regrouped
+from ..whole_file import whole_file, write_json
+from .learning import Seen, Task, chunk_rows
+
+FILE_ROWS = 1 << 20
+GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle
+
+
+class Group(NamedTuple):
+    """The chunks of one file, and what is known about them."""
+
+    number: int
+    chunks: Sequence[Seen]
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"part-{self.number:05d}.parquet"
+
+
+def grouped(chunks: Iterable[Seen]) -> Iterator[Group]:
+    """Yield runs of chunks of at least `FILE_ROWS` rows; the last may have fewer."""
+    open_: list[Seen] = []
+    index = rows = 0
+    for seen in chunks:
+        open_.append(seen)
+        rows += seen.rows
+        if rows >= FILE_ROWS:
+            yield Group(index, tuple(open_))
+            open_, index, rows = [], index + 1, 0
+    if rows:
+        yield Group(index, tuple(open_))
+
+
+def write_group(task: Task, group: Group, out: Path) -> dict[str, Any]:
+    """Write one file, unless it is there; return its entry of `dataset.json`."""
+    path, notes = out / group.name, task.folder / f"{group.name}.json"
+    if not (path.exists() and notes.exists()):
+        _write(task, group, path, notes)
+    entry: dict[str, Any] = json.loads(notes.read_text(encoding="utf-8"))
+    return entry
+
+
+def _write(task: Task, group: Group, path: Path, notes: Path) -> None:
+    encoder = task.encoder
+    meter = ReservedMeter(encoder.columns)
+    labelled = group.chunks[0].chunk.columns.label is not None
+    schema = _schema(encoder, labelled)
+    with (
+        whole_file(path) as file,
+        pq.ParquetWriter(
+            file, schema, compression="zstd", compression_level=1, write_page_checksum=True
+        ) as writer,
+    ):
+        for rows in regrouped(_encoded(task, group, meter), GROUP_ROWS):
+            writer.write_table(_table(rows, schema, weight_names(encoder)))
+    with open(path, "rb") as written:
+        size = written.seek(-8, 2) + 8
+        length = int.from_bytes(written.read(4), "little")
+        written.seek(size - 8 - length)
+        footer = footer_sum(written.read(length))
+    counted = {share.column: [share.ids, share.missing, share.unseen] for share in meter.shares}
+    rows_written = sum(seen.rows for seen in group.chunks)
+    write_json(
+        notes,
+        {"name": path.name, "rows": rows_written, "footer": footer, "bytes": size, "ids": counted},
+    )
+
+
+def _encoded(task: Task, group: Group, meter: ReservedMeter) -> Iterator[Rows]:
+    for seen in group.chunks:
+        for place, piece in chunk_rows(task, seen.chunk):
+            rows = task.encoder.encode_piece(piece, seen.chunk.columns, place)
+            meter.add(rows)
+            yield rows
+
+
+def _schema(encoder: Encoder, labelled: bool) -> pa.Schema:
+    fields = [pa.field("label", pa.float32())] if labelled else []
+    fields += [pa.field(name, pa.float32()) for name in dense_names(encoder)]
+    ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()
+    for name, weights in zip(encoder.columns, weight_names(encoder), strict=True):
+        fields.append(pa.field(name, ids))
+        if weights:
+            fields.append(pa.field(weights, pa.list_(pa.float32())))
+    return pa.schema(fields, metadata={MARK: encoder.fingerprint})
+
+
+def _table(rows: Rows, schema: pa.Schema, weights: Sequence[str | None]) -> pa.Table:
+    arrays = [] if rows.labels is None else [pa.array(rows.labels)]
+    arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.dense.T]
+    if isinstance(rows.ids, tuple):
+        # Where a column has no weights of its own, the ones that fill in are not stored.
+        for bags, weighted in zip(rows.ids, weights, strict=True):
+            ids, factors = as_lists(bags)
+            arrays += [ids, factors] if weighted else [ids]
+    else:
+        arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.ids.T]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths, folders and patterns to files, and how each file must be read: parquet or text.
+
+A name that ends in .parquet is parquet whatever it holds, so that a wrong file is called wrong. A
+name that says text is text. Any other, such as Criteo's `day_0`, is told by its first bytes.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.errors import DataError
+
+PARQUET, TEXT = "parquet", "text"
+
+_PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
+_DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+_MAGIC, _GZIP = b"PAR1", b"\x1f\x8b"
+
+
+def are_paths(data: Any) -> bool:
+    """Return whether `data` is a path or a sequence of nothing but paths."""
+    if isinstance(data, (str, os.PathLike)):
+        return True
+    return isinstance(data, (list, tuple)) and all(
+        isinstance(item, (str, os.PathLike)) for item in data
+    )
+
+
+def list_files(paths: Any) -> list[str]:
+    """Return the files that paths, folders and patterns stand for, in the order given.
+
+    Raises
+    ------
+    DataError
+        If a folder holds no data or a pattern matches nothing.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not given:
+        raise DataError("no path given")
+    return [file for path in given for file in _files(os.fspath(path))]
+
+
+def kind_of_file(file: str) -> str:
+    """Return `PARQUET` or `TEXT`; what cannot be opened counts as parquet, which then says so."""
+    stem = file[:-3] if file.endswith(".gz") else file
+    suffix = os.path.splitext(stem)[1].lower()
+    if suffix in _DELIMITERS:
+        return TEXT
+    if suffix in _PARQUET_SUFFIXES:
+        return PARQUET
+    try:
+        with open(file, "rb") as stream:
+            head = stream.read(4096)
+    except OSError:
+        return PARQUET
+    is_text = head[:2] == _GZIP or (head[:4] != _MAGIC and b"\t" in head)
+    return TEXT if is_text else PARQUET
+
+
+def delimiter_of(file: str) -> str:
+    """Return the delimiter that the name of a text file promises; a tab if it promises none."""
+    stem = file[:-3] if file.endswith(".gz") else file
+    return _DELIMITERS.get(os.path.splitext(stem)[1].lower(), "\t")
+
+
+def is_gzip(file: str) -> bool:
+    """Return whether a file begins as gzip does, whatever its name."""
+    with open(file, "rb") as stream:
+        return stream.read(2) == _GZIP
+
+
+def _files(path: str) -> Iterator[str]:
+    """Yield the files that one path, folder or pattern stands for."""
+    if os.path.isdir(path):
+        yield from _in_folder(path)
+    elif not os.path.lexists(path) and glob.has_magic(path):
+        found = sorted(glob.glob(path, recursive=True))
+        if not found:
+            raise DataError(f"{path}: the pattern matches no file")
+        for match in found:
+            yield from _files(match)
+    else:
+        yield path
+
+
+def _in_folder(path: str) -> list[str]:
+    files = [file for file in sorted(Path(path).rglob("*")) if _is_data(file, Path(path))]
+    for suffixes in (_PARQUET_SUFFIXES, tuple(_DELIMITERS)):
+        found = [str(file) for file in files if _suffix(file) in suffixes]
+        if found:
+            return found
+    raise DataError(
+        f"{path}: the folder holds no *.parquet, *.tsv, *.csv or *.txt file; "
+        "give a file or a folder of them"
+    )
+
+
+def _suffix(file: Path) -> str:
+    name = file.name[:-3] if file.name.endswith(".gz") else file.name
+    return os.path.splitext(name)[1].lower()
+
+
+def _is_data(file: Path, folder: Path) -> bool:
+    """Leave out what writers put beside their data, such as `_metadata` or hidden partial files."""
+    hidden = any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts)
+    return file.is_file() and not hidden

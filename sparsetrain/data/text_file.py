@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A text file in blocks of whole lines, plain or gzipped, in constant memory.
+
+A block depends on where it begins and on the file alone, so reading can go on from any block's end:
+at once in a plain file, after decompressing what comes before in a gzipped one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from sparsetrain.errors import DataError
+
+from .files import is_gzip
+
+BLOCK_BYTES = 1 << 25
+_NEWLINE, _QUOTE = 10, 34
+
+
+class Block(NamedTuple):
+    """Whole lines of a file.
+
+    Attributes
+    ----------
+    data : bytes
+    first_line : int
+        Number of the first of them, from 1.
+    end : int
+        Byte of the (decompressed) file behind the last of them.
+    """
+
+    data: bytes
+    first_line: int
+    end: int
+
+
+def read_blocks(
+    file: str,
+    quoted: bool,
+    start: int = 0,
+    first_line: int = 1,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[Block]:
+    """Yield the blocks of a file from byte `start`, which begins line `first_line`.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, its compression is damaged or a line is longer than a block.
+    """
+    with closing(_open(file)) as stream:
+        line, rest = first_line, b""
+        try:
+            stream.seek(start)
+            while data := stream.read(block_bytes - len(rest)):
+                data = rest + data
+                cut = _last_line_end(data, quoted)
+                if not cut and len(data) >= block_bytes:
+                    raise _too_long(file, line, quoted)
+                data, rest = data[:cut], data[cut:]
+                start += len(data)
+                if data:
+                    yield Block(data, line, start)
+                line += data.count(b"\n")
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
+            raise DataError(
+                f"{file}: after line {line - 1}: cannot be read on ({reason}); copy it again"
+            ) from None
+        if rest:
+            yield Block(rest, line, start + len(rest))
+
+
+def _too_long(file: str, line: int, quoted: bool) -> DataError:
+    fix = "a quote may lack its end" if quoted else "is this a text file of rows?"
+    return DataError(f"{file}: line {line}: no end of line found; {fix}")
+
+
+def _open(file: str) -> IO[bytes]:
+    try:
+        return gzip.open(file, "rb") if is_gzip(file) else open(file, "rb")  # type: ignore[return-value]
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _last_line_end(data: bytes, quoted: bool) -> int:
+    """Return the bytes up to and with the last newline that ends a row, 0 if there is none."""
+    if not quoted or b'"' not in data:
+        return data.rfind(b"\n") + 1
+    ends = row_ends(data)
+    return int(ends[-1]) + 1 if len(ends) else 0
+
+
+def row_ends(data: bytes) -> np.ndarray:
+    """Return where the newlines outside of quotes are, (n,) int64; a block begins outside."""
+    characters = np.frombuffer(data, np.uint8)
+    newlines = np.flatnonzero(characters == _NEWLINE)
+    quotes = np.flatnonzero(characters == _QUOTE)
+    return newlines[np.searchsorted(quotes, newlines) % 2 == 0]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that appear whole or not at all: written under another name, flushed, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from sparsetrain.errors import ConfigError, DataError, ResourceError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a neighbour of `path` for writing; rename it to `path` if all went well.
+
+    Raises
+    ------
+    ResourceError
+        If the disk is full.
+    DataError
+        If the file cannot be written there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        kind = ResourceError if error.errno in _FULL else DataError
+        raise kind(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write plain values, keys in order, so that equal values are equal files."""
+    with whole_file(path) as file:
+        file.write(json.dumps(values, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process was writing when it ended."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def only_one(path: Path, what: str) -> Iterator[None]:
+    """Let one process at a time do something to `what`; the lock ends with the process.
+
+    Raises
+    ------
+    ConfigError
+        If another process is at it.
+    """
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{what}: another process is writing to it; wait for it") from None
+        yield

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion: the same encoding as fitting in memory, any interruption, bad rows, damage."""
+
+import filecmp
+import json
+import os
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from criteo_tables import (
+    LAYOUTS,
+    assert_batches_equal,
+    encoded_table,
+    joined,
+    make_rows,
+    table,
+    write,
+)
+
+from sparsetrain.data import Dataset, Encoder, convert_files
+from sparsetrain.data.conversion import chunks, passes, writing
+from sparsetrain.data.conversion.merging import NUMBERS, TEXTS, merge_runs
+from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
+
+ROWS = make_rows()
+SMALL = {"memory": 1 << 29}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Several chunks and files even of a few rows."""
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 40)
+    monkeypatch.setattr(writing, "FILE_ROWS", 100)
+    monkeypatch.setattr(writing, "GROUP_ROWS", 16)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Four files of rows that differ, 240 rows in all."""
+    for seed in range(4):
+        write(tmp_path / f"raw{seed}.parquet", table(make_rows(seed)))
+    return str(tmp_path / "raw*.parquet")
+
+
+def text_file(path, rows=ROWS):
+    lines = zip(*rows.values(), strict=True)
+    header = "\t".join(rows)
+    body = "".join("\t".join("" if v is None else str(v) for v in row) + "\n" for row in lines)
+    path.write_text(f"{header}\n{body}")
+    return str(path)
+
+
+def read(data, encoder):
+    return joined(Dataset(data, encoder).batches(64))
+
+
+@pytest.mark.parametrize("options", [{}, {"missing_flags": True}, {"max_rows": 6}])
+def test_conversion_learns_and_encodes_as_fitting_does(raw, tmp_path, options):
+    summary = convert_files(raw, tmp_path / "out", min_count=2, **options)
+    expected = Encoder.fit(raw, min_count=2, **options)
+    converted = Encoder.fit(tmp_path / "out")
+    assert converted.fingerprint == expected.fingerprint == summary["fingerprint"]
+    assert_batches_equal(read(tmp_path / "out", converted), read(raw, expected))
+    assert summary["rows"] == 240 and len(summary["files"]) == 2
+    assert_batches_equal(converted.encode(table(ROWS)), expected.encode(table(ROWS)))
+
+
+@pytest.mark.parametrize("make", [m for m in LAYOUTS.values()][:10])
+def test_every_layout_converts_to_the_same_ids(make, tmp_path):
+    path = write(tmp_path / "raw.parquet", make(ROWS))
+    convert_files(path, tmp_path / "out", min_count=2)
+    encoder = Encoder.fit(tmp_path / "out")
+    assert_batches_equal(
+        read(tmp_path / "out", encoder), Encoder.fit(table(ROWS), min_count=2).encode(table(ROWS))
+    )
+
+
+def test_text_converts_as_parquet_does(tmp_path):
+    convert_files(text_file(tmp_path / "raw.tsv"), tmp_path / "out", min_count=2)
+    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
+    assert_batches_equal(found, Encoder.fit(table(ROWS), min_count=2).encode(table(ROWS)))
+
+
+def test_encoded_data_keep_their_ids(tmp_path):
+    path = write(tmp_path / "raw.parquet", encoded_table())
+    convert_files(path, tmp_path / "out")
+    encoder = Encoder.fit(tmp_path / "out")
+    assert_batches_equal(read(tmp_path / "out", encoder), encoder.encode(encoded_table()))
+
+
+def test_other_rows_are_converted_by_the_encoder_of_the_first(raw, tmp_path):
+    convert_files(raw, tmp_path / "train", min_count=2)
+    encoder = Encoder.fit(tmp_path / "train")
+    other = write(tmp_path / "other.parquet", table(make_rows(9)))
+    convert_files(other, tmp_path / "valid", encoder=tmp_path / "train")
+    assert_batches_equal(read(tmp_path / "valid", encoder), read(other, encoder))
+    own = Encoder.fit(other)
+    with pytest.raises(DataError, match="converted with another encoder than this one"):
+        Dataset(tmp_path / "valid", own)
+
+
+class Killed(BaseException):
+    """Ends a run at once, as far as a process can do that to itself."""
+
+
+def same_folders(left, right):
+    names = sorted(os.listdir(left))
+    assert names == sorted(os.listdir(right))
+    return all(filecmp.cmp(left / name, right / name, shallow=False) for name in names)
+
+
+@pytest.mark.parametrize("stop", range(1, 14))
+def test_an_interrupted_conversion_goes_on_to_the_same_bytes(raw, tmp_path, stop):
+    convert_files(raw, tmp_path / "whole", workers=2)
+    steps = 0
+
+    def progress(what, rows, done):
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            raise Killed
+
+    try:
+        convert_files(raw, tmp_path / "cut", progress=progress)
+    except Killed:
+        (tmp_path / "cut" / ".part-00000.parquet.1.tmp").touch()
+        assert (tmp_path / "cut" / "_work").is_dir()
+        convert_files(raw, tmp_path / "cut")
+    assert same_folders(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_finished_conversion_is_not_done_again(raw, tmp_path):
+    summary = convert_files(raw, tmp_path / "out")
+    before = os.stat(tmp_path / "out" / "part-00000.parquet").st_mtime_ns
+    assert convert_files(raw, tmp_path / "out") == json.loads(json.dumps(summary))
+    assert os.stat(tmp_path / "out" / "part-00000.parquet").st_mtime_ns == before
+    with pytest.raises(ConfigError, match="holds another conversion; name another folder"):
+        convert_files(raw, tmp_path / "out", min_count=2)
+
+
+def spoiled():
+    rows = {name: list(values) for name, values in ROWS.items()}
+    rows["label"][7], rows["label"][50], rows["I2"][20] = 2, "", "x"
+    return rows
+
+
+@pytest.mark.parametrize("rule", ["skip", "quarantine"])
+def test_bad_rows_are_left_out_counted_and_named(tmp_path, rule):
+    path = text_file(tmp_path / "raw.tsv", spoiled())
+    with open(path, "a") as file:
+        file.write("1\t2\n")
+    with pytest.raises(DataError, match="line 62: 2 fields, expected 8"):
+        convert_files(path, tmp_path / "strict")
+    summary = convert_files(path, tmp_path / "out", bad_rows=rule, min_count=2)
+    assert (summary["rows"], summary["bad_rows"]) == (57, 4)
+    assert summary["bad_rows_by_column"] == {"I2": 1, "fields": 1, "label": 2}
+    assert any("line 9, column label: the label is 2" in e for e in summary["bad_row_examples"])
+    kept = [row for row in range(60) if row not in (7, 50, 20)]
+    good = table({name: [values[row] for row in kept] for name, values in ROWS.items()})
+    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
+    assert_batches_equal(found, Encoder.fit(good, min_count=2).encode(good))
+    notes = tmp_path / "out" / "_quarantine.jsonl"
+    assert notes.exists() == (rule == "quarantine")
+    if notes.exists():
+        lines = [json.loads(line) for line in notes.read_text().splitlines()]
+        assert sorted(line["line"] for line in lines) == [9, 22, 52, 62]
+        assert next(line["text"] for line in lines if line["line"] == 62) == "1\t2"
+
+
+def test_bad_rows_of_parquet_are_left_out_too(tmp_path):
+    rows = {name: list(values) for name, values in ROWS.items()}
+    for row in (3, 33, 59):
+        rows["label"][row] = None
+    path = write(tmp_path / "raw.parquet", table(rows))
+    summary = convert_files(path, tmp_path / "out", bad_rows="skip", min_count=2)
+    kept = [row for row in range(60) if row not in (3, 33, 59)]
+    good = table({name: [values[row] for row in kept] for name, values in ROWS.items()})
+    assert summary["bad_rows"] == 3
+    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
+    assert_batches_equal(found, Encoder.fit(good, min_count=2).encode(good))
+
+
+def test_a_file_of_bad_rows_is_not_skipped_silently(tmp_path):
+    path = write(tmp_path / "raw.parquet", table(ROWS | {"label": [7] * 60}))
+    with pytest.raises(DataError, match="more than half of 16 rows are bad"):
+        convert_files(path, tmp_path / "out", bad_rows="skip")
+
+
+def test_values_that_would_not_fit_are_refused_with_the_column(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr(passes, "_VALUE", 1 << 26)
+    with pytest.raises(ResourceError, match=r"most of them in C\d; give more memory, a higher"):
+        convert_files(raw, tmp_path / "out", **SMALL)
+
+
+REFUSED = {
+    "too little memory": ({"memory": 1000}, "memory is 1,000 bytes; it must be"),
+    "an unknown rule": ({"bad_rows": "drop"}, "bad_rows is 'drop'; it must be one of error, skip"),
+    "no workers": ({"workers": 0}, "workers is 0; it must be 1 or more"),
+}
+
+
+@pytest.mark.parametrize("options, message", REFUSED.values(), ids=REFUSED.keys())
+def test_an_argument_is_refused_before_anything_is_written(raw, tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        convert_files(raw, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_something_else_is_left_alone(raw, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(ConfigError, match="is not empty; name another folder"):
+        convert_files(raw, tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["part-00000.parquet", "_encoder.parquet"])
+def test_no_flipped_bit_is_silent(raw, tmp_path, name):
+    convert_files(raw, tmp_path / "out", min_count=2)
+    folder, path = tmp_path / "out", tmp_path / "out" / name
+
+    def all_values():
+        encoder = Encoder.fit(folder)
+        batch = read(folder, encoder)
+        return [batch.dense, batch.ids, batch.labels, np.array(encoder.rows)]
+
+    expected, data, chance = all_values(), path.read_bytes(), random.Random(0)
+    for _ in range(60):
+        bit = chance.randrange(8 * len(data))
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            found = all_values()
+        except SparsetrainError as error:
+            assert "\n" not in str(error)
+            continue
+        for left, right in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("limit", [64, 500, 10**9])
+@pytest.mark.parametrize("min_count", [1, 3])
+def test_runs_are_merged_exactly_in_any_memory(tmp_path, limit, min_count):
+    rng = np.random.default_rng(0)
+    samples = [rng.zipf(1.3, 300) % 1000 for _ in range(9)]
+    whole, counts = np.unique(np.concatenate(samples), return_counts=True)
+    numbers = [np.unique(sample, return_counts=True) for sample in samples]
+    total = merge_runs(NUMBERS, numbers, min_count, limit, tmp_path / "n")
+    assert total.distinct == len(whole)
+    np.testing.assert_array_equal(total.keys, whole[counts >= min_count])
+    np.testing.assert_array_equal(total.counts, counts[counts >= min_count])
+
+    def texts(keys):
+        named = sorted(str(key).encode() for key in keys)
+        return pa.array(named, pa.large_binary())
+
+    runs = []
+    for keys, times in numbers:
+        by_name = dict(zip((str(k).encode() for k in keys), times, strict=True))
+        array = texts(keys)
+        runs.append((array, np.array([by_name[k] for k in array.to_pylist()])))
+    total = merge_runs(TEXTS, runs, min_count, limit, tmp_path / "t")
+    assert total.distinct == len(whole)
+    expected = dict(zip((str(k).encode() for k in whole), counts, strict=True))
+    expected = {k: n for k, n in sorted(expected.items()) if n >= min_count}
+    assert dict(zip(total.keys.to_pylist(), total.counts, strict=True)) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_converted_files_have_checksums_and_name_their_encoder(raw, tmp_path):
+    convert_files(raw, tmp_path / "out")
+    metadata = pq.read_schema(tmp_path / "out" / "part-00000.parquet").metadata
+    fingerprint = Encoder.fit(tmp_path / "out").fingerprint
+    assert metadata[b"sparsetrain.converted"].decode() == fingerprint

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of rows: resumed anywhere, and the same for any number of workers."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from criteo_tables import assert_batches_equal, encoded_table, make_rows, table, write
+
+from sparsetrain.data import Batch, Dataset, Encoder, Position, split_share
+from sparsetrain.errors import CheckpointError, ConfigError, DataError
+
+WIDE = 1000
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    found = encoded_table(WIDE)
+    path = write(tmp_path / "rows.parquet", found, group=64)
+    return Dataset(path, Encoder.fit(path, treat_as="encoded"))
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("size, stop", [(48, 0), (48, 7), (50, 19), (333, 1), (64, 14)])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_reading_goes_on_from_a_saved_position(dataset, seed, size, stop, prefetch):
+    options = {"seed": seed, "buffer_rows": 150, "prefetch": prefetch}
+    batches = list(dataset.batches(size, epoch=1, **options))
+    position = Position.from_dict(batches[stop].position.to_dict())
+    rest = list(dataset.batches(size, position=position, **options))
+    if stop + 1 < len(batches):
+        assert len(rest) == len(batches) - stop - 1
+        for found, expected in zip(rest, batches[stop + 1 :], strict=True):
+            assert_batches_equal(found, expected)
+            assert found.position == expected.position
+    else:
+        assert position == Position(2)
+
+
+def test_after_the_last_batch_comes_the_next_epoch(dataset):
+    assert list(dataset.batches(300, epoch=4))[-1].position == Position(5)
+
+
+def test_the_batch_size_may_change_on_the_way(dataset):
+    first = next(dataset.batches(100, seed=0))
+    rest = np.concatenate([b.ids for b in dataset.batches(90, seed=0, position=first.position)])
+    whole = np.concatenate([b.ids for b in dataset.batches(WIDE, seed=0)])
+    np.testing.assert_array_equal(np.concatenate([first.ids, rest]), whole)
+
+
+def test_a_skipped_row_group_is_not_read(dataset, monkeypatch):
+    read = []
+    monkeypatch.setattr(Dataset, "_part", lambda self, index: read.append(index) or iter(()))
+    list(dataset.batches(64, position=Position(0, 64 * 10, 10), prefetch=0))
+    assert read == list(range(10, 16))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+@pytest.mark.parametrize("seed", [None, 5])
+def test_the_order_is_the_same_for_any_number_of_workers(dataset, workers, seed):
+    expected = list(dataset.batches(48, seed=seed, buffer_rows=200))
+    found = list(dataset.batches(48, seed=seed, buffer_rows=200, workers=workers))
+    for left, right in zip(found, expected, strict=True):
+        assert_batches_equal(left, right)
+
+
+def test_workers_pass_on_the_error_of_a_row(tmp_path):
+    rows = make_rows()
+    rows["label"][37] = 2
+    path = write(tmp_path / "bad.parquet", table(rows))
+    encoder = Encoder.fit(path, min_count=2)
+    with pytest.raises(DataError, match="row group 2, row 37, column label"):
+        list(Dataset(path, encoder).batches(8, workers=3))
+
+
+def test_batches_of_the_user_are_resumed_by_their_number():
+    batches = [Batch([[float(i)]], [[i]]) for i in range(5)]
+    assert list(Dataset(batches, None).batches(1, position=Position(0, 0, 3))) == batches[3:]
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"epoch": 0, "row": -1, "batch": 0}, {"epoch": 0, "row": 1.0, "batch": 0}, 3]
+)
+def test_a_damaged_position_is_refused(values):
+    with pytest.raises(CheckpointError, match="a saved position is damaged"):
+        Position.from_dict(values)
+
+
+def test_an_id_beyond_its_table_is_found_before_any_row_is_given(tmp_path):
+    encoder = Encoder.fit(encoded_table(), sizes=[5] * 4)
+    path = write(tmp_path / "rows.parquet", encoded_table())
+    with pytest.raises(DataError, match=r"row group 0, row \d+, column C1: id \d is outside its"):
+        Dataset(path, encoder)
+
+
+@pytest.mark.parametrize("make", [lambda t, p: t, lambda t, p: write(p / "a.parquet", t)])
+def test_a_share_of_the_rows_is_the_same_each_time_and_in_one_half_only(make, tmp_path):
+    number = pa.table(
+        {"I1": np.arange(WIDE, dtype=np.float32), "C1": np.arange(WIDE, dtype=np.int32)}
+    )
+    data = make(number, tmp_path)
+    encoder = Encoder.fit(number, treat_as="encoded")
+
+    def rows(half):
+        batches = Dataset(half, encoder, require_label=False).batches(100)
+        return np.concatenate([batch.dense[:, 0] for batch in batches]).astype(int)
+
+    train, valid = split_share(data, 0.2, seed=1)
+    assert (len(rows(train)), len(rows(valid))) == (train.num_rows, valid.num_rows)
+    assert 150 < valid.num_rows < 250
+    assert sorted([*rows(train), *rows(valid)]) == list(range(WIDE))
+    assert rows(valid).tolist() == rows(split_share(data, 0.2, seed=1)[1]).tolist()
+    assert rows(valid).tolist() != rows(split_share(data, 0.2, seed=2)[1]).tolist()
+
+
+def test_a_share_must_be_one(tmp_path):
+    with pytest.raises(ConfigError, match="share is 1; it must be between 0 and 1"):
+        split_share({"I1": [1], "C1": [1]}, 1)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A schema file describes another log; what it cannot mean is refused by key."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from criteo_tables import assert_batches_equal, joined, write
+
+from sparsetrain.data import (
+    ColumnRule,
+    Dataset,
+    Derived,
+    Encoder,
+    Schema,
+    TextFormat,
+    convert_files,
+    split_time,
+)
+from sparsetrain.errors import ConfigError, DataError
+
+AVAZU = """
+label = "click"
+categories = ["hour_of_day", "banner_pos", "site_id", "device_ip"]
+time = "hour"
+[derived.hour_of_day]
+from = "hour"
+modulo = 100
+[columns.device_ip]
+max_rows = 20
+min_count = 1
+"""
+
+
+def avazu(rows=400, seed=0):
+    rng = np.random.default_rng(seed)
+    hours = 14_102_100 + 100 * (np.arange(rows) * 3 // rows) + rng.integers(0, 24, rows)
+    return pa.table(
+        {
+            "id": np.arange(rows).astype(np.uint64) * 10**15,
+            "click": rng.integers(0, 2, rows),
+            "hour": hours,
+            "banner_pos": rng.integers(0, 3, rows),
+            "site_id": [["1fbe01fe", "85f751fd", "a site"][i] for i in rng.integers(0, 3, rows)],
+            "device_ip": [f"{i:08x}" for i in rng.integers(0, 60, rows)],
+        }
+    )
+
+
+def write_csv(path, table):
+    import pyarrow.csv as csv
+
+    csv.write_csv(table, path, csv.WriteOptions(quoting_style="none"))
+    return str(path)
+
+
+@pytest.fixture
+def schema(tmp_path):
+    path = tmp_path / "avazu.toml"
+    path.write_text(AVAZU)
+    return path
+
+
+def test_a_log_without_dense_columns_is_read_through_a_schema(tmp_path, schema):
+    csv = write_csv(tmp_path / "a.csv", avazu())
+    encoder = Encoder.fit(csv, schema_file=schema)
+    assert (encoder.num_dense, encoder.rows[0], encoder.rows[3]) == (0, 26, 20)
+    batch = joined(Dataset(csv, encoder).batches(64))
+    assert batch.dense.shape == (400, 0)
+    assert batch.ids.min() >= 2
+    assert Encoder.fit(avazu(), schema_file=schema).rows == encoder.rows
+    convert_files(csv, tmp_path / "out", schema_file=schema)
+    converted = Encoder.fit(tmp_path / "out")
+    assert converted.rows == encoder.rows
+    for data in (tmp_path / "out", csv):
+        assert_batches_equal(joined(Dataset(data, converted).batches(64)), batch)
+
+
+def test_a_schema_survives_its_own_plain_values(schema):
+    read = Schema.read(schema)
+    assert Schema.from_dict(json.loads(json.dumps(read.to_dict()))) == read
+    named = Schema(categories=("source",), columns={"source": ColumnRule(min_count=2)})
+    assert Schema.from_dict(named.to_dict()) == named
+
+
+@pytest.mark.parametrize(
+    "rule, expected",
+    [
+        (Derived("t"), [0, 86_399, -1, None]),
+        (Derived("t", divide=3600), [0, 23, -1, None]),
+        (Derived("t", divide=3600, modulo=24), [0, 23, 23, None]),
+    ],
+)
+def test_a_derived_column_is_a_quotient_and_a_remainder(rule, expected):
+    from sparsetrain.data.derived import with_derived
+    from sparsetrain.data.inputs import open_source
+
+    source = open_source(
+        {"t": [0, 86_399, -1, None], "C1": [1] * 4},
+        Schema(categories=("d", "C1"), derived={"d": rule}),
+    )
+    part = with_derived(source.parts[0], {"d": rule})
+    assert next(part.pieces(["d"]))[1].column("d").to_pylist() == expected
+
+
+BAD = {
+    "an unknown key": ('labl = "x"', "unknown key 'labl'; did you mean 'label'?"),
+    "an unknown key below": ("[columns.C1]\nmin = 3", "columns.C1: unknown key 'min'"),
+    "a wrong type": ("dense = 3", "dense is 3; it must be a list of texts"),
+    "no source": ("[derived.x]\nmodulo = 3", "derived.x: it lacks 'from'"),
+    "a modulo of 0": ('[derived.x]\nfrom="y"\nmodulo = 0', "modulo is 0; it must be 1 or more"),
+    "a name twice": ('categories = ["a", "a"]', "'a' is named twice among dense and categories"),
+    "no categories": ('dense = ["a"]', "dense is given without categories"),
+    "a rule for nothing": (
+        'categories = ["a"]\n[columns.b]\nmin_count = 1',
+        "columns.b: it is not",
+    ),
+    "an unknown keep": ('[columns.C1]\nkeep = "all"', "keep is 'all'; give 'first' or 'last'"),
+    "a long delimiter": ('[text]\ndelimiter = "||"', "text.delimiter is '||'"),
+    "no TOML": ("label = ", "the schema is not well formed"),
+}
+
+
+@pytest.mark.parametrize("text, message", BAD.values(), ids=BAD.keys())
+def test_a_schema_that_means_nothing_is_refused_by_key(text, message, tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Schema.read(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_the_schema_names_and_the_data_lack_is_named(schema):
+    with pytest.raises(DataError, match=r"column hour_of_day: it is derived from hour, which is m"):
+        Encoder.fit(avazu().drop_columns(["hour"]), schema_file=schema)
+    with pytest.raises(DataError, match="column site_id: the category column is missing"):
+        Encoder.fit(avazu().drop_columns(["site_id"]), schema_file=schema)
+
+
+def test_data_are_split_before_and_after_a_moment(tmp_path, schema):
+    read = Schema.read(schema)
+    path = write(tmp_path / "a.parquet", avazu(), group=100)
+    train, valid = split_time(path, "hour", 14_102_300, schema=read)
+    hours = avazu()["hour"].to_numpy()
+    assert (train.num_rows, valid.num_rows) == (
+        (hours < 14_102_300).sum(),
+        (hours >= 14_102_300).sum(),
+    )
+    encoder = Encoder.fit(train, schema_file=read)
+    whole = encoder.encode(avazu())
+    for half, rows in ((train, hours < 14_102_300), (valid, hours >= 14_102_300)):
+        found = joined(Dataset(half, encoder).batches(64))
+        np.testing.assert_array_equal(found.ids, whole.ids[rows])
+        np.testing.assert_array_equal(found.labels, whole.labels[rows])
+
+
+def test_nulls_may_be_written_as_words(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("label,I1,C1\n1,NULL,x\n0,4,NULL\n")
+    encoder = Encoder.fit(path, min_count=1, schema_file=Schema(text=TextFormat(null=("NULL",))))
+    batch = next(Dataset(path, encoder).batches(2))
+    assert batch.ids[:, 0].tolist() == [2, 0]
+    assert batch.dense[0, 0] == np.float32(np.log(3))

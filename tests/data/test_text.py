@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text files: the same rows as from parquet, line numbers in messages, any cut into blocks."""
+
+import gzip
+
+import numpy as np
+import pytest
+from criteo_tables import assert_batches_equal, joined, make_rows, table
+
+from sparsetrain.data import Dataset, Encoder, Schema, TextFormat
+from sparsetrain.data.table_schema import TextFormat as Format
+from sparsetrain.data.text_file import read_blocks
+from sparsetrain.data.text_rows import find_dialect, parse_block
+from sparsetrain.errors import DataError
+
+ROWS = make_rows()
+NAMES = tuple(ROWS)
+ENCODER = Encoder.fit(table(ROWS), min_count=2, schema_file=Schema(text=TextFormat(names=NAMES)))
+EXPECTED = ENCODER.encode(table(ROWS))
+
+
+def lines(delimiter="\t", header=False, end="\n"):
+    rows = [["" if v is None else str(v) for v in row] for row in zip(*ROWS.values(), strict=True)]
+    return "".join(delimiter.join(row) + end for row in ([list(NAMES)] if header else []) + rows)
+
+
+WAYS = {
+    "tabs": ("a.tsv", lines()),
+    "tabs and CRLF": ("a.tsv", lines(end="\r\n")),
+    "no newline at the end": ("a.tsv", lines()[:-1]),
+    "blank lines": ("a.txt", "\n" + lines().replace("\n", "\n\n")),
+    "a byte order mark": ("a.tsv", "\ufeff" + lines()),
+    "no suffix, as Criteo's days": ("day_0", lines()),
+}
+
+
+@pytest.mark.parametrize("name, text", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("zipped", [False, True])
+def test_text_is_read_as_parquet_is(name, text, zipped, tmp_path):
+    path = tmp_path / (name + ".gz" * zipped)
+    path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    assert_batches_equal(joined(Dataset(path, ENCODER).batches(7)), EXPECTED)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "|"])
+def test_a_header_names_the_columns(delimiter, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(lines(delimiter, header=True))
+    schema = Schema(text=TextFormat(delimiter=delimiter))
+    encoder = Encoder.fit(path, min_count=2, schema_file=schema)
+    assert_batches_equal(joined(Dataset(path, encoder).batches(7)), EXPECTED)
+
+
+def test_quoted_fields_may_hold_delimiters_and_newlines(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('label,I1,C1\n1,2,"a,b"\n0,3,"c\nd"\n0,x,"say ""no"""\n')
+    encoder = Encoder.fit(path, min_count=1)
+    assert encoder.rows == [5]
+    with pytest.raises(DataError, match=r"a\.csv: line 5, column I1: 'x' is no number"):
+        list(Dataset(path, encoder).batches(4))
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000, 10**6])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_blocks_are_whole_rows_and_lose_nothing(size, quoted, tmp_path):
+    path = tmp_path / "a.csv"
+    text = b'1,"two\nlines",3\n' * 9 if quoted else b"1,22,3\n" * 9
+    path.write_bytes(text)
+    whole = max(size, 20)  # a block holds at least one row
+    blocks = list(read_blocks(str(path), quoted, block_bytes=whole))
+    assert b"".join(block.data for block in blocks) == text
+    for block in blocks:
+        assert block.data.endswith(b",3\n")
+        assert block.first_line == text[: block.end - len(block.data)].count(b"\n") + 1
+    last = blocks[len(blocks) // 2]
+    rest = read_blocks(str(path), quoted, last.end, last.first_line + last.data.count(b"\n"), whole)
+    assert b"".join(block.data for block in rest) == text[last.end :]
+
+
+def test_every_row_knows_its_line(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("1\t2\n\n3\t4\t5\n6\t7\n\r\n8\n9\t9\n")
+    dialect = find_dialect(str(path), Format(names=("a", "b")))
+    (block,) = read_blocks(str(path), dialect.quoted)
+    parsed = parse_block(block, dialect, str(path))
+    assert parsed.lines.tolist() == [1, 4, 7]
+    assert [(bad.number, bad.text) for bad in parsed.bad] == [(3, "3\t4\t5"), (6, "8")]
+
+
+BAD = {
+    "39 fields": (lambda t: t.replace("\n0\t", "\n", 1), "fields, expected 8"),
+    "a word": (lambda t: "x" + t[1:], "line 1, column label: 'x"),
+    "label 2": (lambda t: "2" + t[1:], "line 1, column label: the label is 2; it must be 0 or 1"),
+    "nothing": (lambda t: "", "the file is empty (0 bytes)"),
+}
+
+
+@pytest.mark.parametrize("damage, message", BAD.values(), ids=BAD.keys())
+def test_bad_text_is_named_by_line(damage, message, tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(damage(lines()))
+    with pytest.raises(DataError) as caught:
+        list(Dataset(path, ENCODER).batches(8))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_gzip_is_named_by_line(tmp_path):
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(lines().encode())[:-40])
+    with pytest.raises(DataError, match=r"a\.tsv\.gz: after line \d+: cannot be read on"):
+        list(Dataset(path, ENCODER).batches(8))
+
+
+def test_text_without_names_is_refused_with_both_ways_out(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("1\t2\t3\n")
+    with pytest.raises(DataError, match=r"3 fields without names .*names = \[\.\.\.\]"):
+        Encoder.fit(path)
+
+
+def test_a_stream_is_shuffled_and_resumed_too(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(lines())
+    dataset = Dataset(path, ENCODER)
+    batches = list(dataset.batches(7, seed=1, buffer_rows=20))
+    rest = list(dataset.batches(7, seed=1, buffer_rows=20, position=batches[3].position))
+    for found, expected in zip(rest, batches[4:], strict=True):
+        assert_batches_equal(found, expected)
+    assert sorted(np.concatenate([b.dense[:, 0] for b in batches])) == sorted(EXPECTED.dense[:, 0])
