@@ -39,7 +39,8 @@ class DLRM(nn.Module):
     top : sequence of int
         Hidden widths of the top MLP; its input and its single output are added.
     num_dense : int
-        Dense features of an example.
+        Dense features of an example. With 0 the bottom MLP is fed a constant 1, so that its output
+        is a learnt vector that takes part in the interaction as ever.
     pooling : {None, "sum", "mean"}
         None: one id per feature. Otherwise bags of ids, given as `sparsetrain.data.Ragged`.
     weighted : bool
@@ -77,7 +78,7 @@ class DLRM(nn.Module):
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
         dim, num_dense = self._config["dim"], self._config["num_dense"]
         tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
-        self.bottom = MLP([num_dense, *self._config["bottom"], dim], last_relu=True)
+        self.bottom = MLP([max(num_dense, 1), *self._config["bottom"], dim], last_relu=True)
         self.embeddings = EmbeddingBagCollection(tables, pooling=pooling)
         self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
 
@@ -115,7 +116,7 @@ class DLRM(nn.Module):
     def export(self) -> tvm.IRModule:
         """A Relax module with the functions ``loss`` and ``logits`` and a symbolic batch size."""
         index_dtype = self.embeddings.placements[self._config["dim"]].index_dtype
-        inputs = {"dense": nn.spec.Tensor(["B", self._config["num_dense"]], "float32")}
+        inputs = {"dense": nn.spec.Tensor(["B", max(self._config["num_dense"], 1)], "float32")}
         if self._config["pooling"] is None:
             inputs["rows"] = nn.spec.Tensor(["B", len(self._config["rows"])], index_dtype)
         else:
@@ -146,14 +147,16 @@ class DLRM(nn.Module):
                 f"{self._config['weighted']}"
             )
         names = ("rows", "offsets", "weights")
-        arrays = {"dense": batch.dense, **dict(zip(names, located, strict=False))}
+        dense = batch.dense if self._config["num_dense"] else np.ones((len(batch), 1), np.float32)
+        arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
         return arrays if batch.labels is None else {**arrays, "labels": batch.labels}
 
-    def initialize(self, seed: int) -> dict[str, runtime.NDArray]:
+    def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
         """Fresh parameters by name.
 
         Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
         ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code.
+        Without `fill` the memory is left as it is, for weights that are about to be read.
 
         Raises
         ------
@@ -164,11 +167,15 @@ class DLRM(nn.Module):
         """
         if not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ConfigError(f"seed must be a whole number of 0 or more, not {seed!r}")
-        return {name: self._initial(name, param, seed) for name, param in self.named_parameters()}
+        return {
+            name: self._initial(name, param, seed, fill) for name, param in self.named_parameters()
+        }
 
-    def _initial(self, name: str, param: nn.Parameter, seed: int) -> runtime.NDArray:
+    def _initial(self, name: str, param: nn.Parameter, seed: int, fill: bool) -> runtime.NDArray:
         shape = tuple(int(extent) for extent in param.shape)
         tensor = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
+        if not fill:
+            return tensor
         view = runtime.as_numpy(tensor, writable=True)
         if name.startswith("embeddings."):
             for table, rows in self.tables()[name].items():
@@ -186,6 +193,10 @@ class DLRM(nn.Module):
         slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
         return {f"embeddings.width{width}.weight": slices}
 
+    def rows_read(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """For each storage, the rows that its functions will read, given what `inputs` returned."""
+        return {f"embeddings.width{self._config['dim']}.weight": inputs["rows"]}
+
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
         """Names as in the exported functions, and the parameters."""
         return super().named_parameters(prefix)
@@ -202,8 +213,8 @@ def _check_config(config: Mapping[str, Any]) -> None:
     for name in ("rows", "bottom", "top"):
         if any(value < 1 for value in config[name]):
             raise ConfigError(f"DLRM: every number in {name} must be 1 or more: {config[name]}")
-    if not config["rows"] or config["dim"] < 1 or config["num_dense"] < 1:
-        raise ConfigError("DLRM: it takes at least one table, one dense feature and dim 1")
+    if not config["rows"] or config["dim"] < 1 or config["num_dense"] < 0:
+        raise ConfigError("DLRM: it takes at least one table, dim 1 and num_dense 0")
     if config["pooling"] not in (None, "sum", "mean"):
         raise ConfigError(f"DLRM: pooling is None, 'sum' or 'mean', not {config['pooling']!r}")
     if config["weighted"] and config["pooling"] != "sum":

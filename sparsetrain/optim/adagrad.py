@@ -5,8 +5,17 @@
 A row that is not touched has g = 0 and does not move, so row updates equal dense ones exactly.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.rule import Number
+
+if TYPE_CHECKING:
+    from sparsetrain.optim.options import Unpack
 
 
 def _step(w, g, slots, h):
@@ -15,22 +24,26 @@ def _step(w, g, slots, h):
     return w - h.lr * g / (sqrt(total) + h.eps), (total,)
 
 
-def adagrad(lr: float, *, eps: float = 1e-10, initial: float = 0.0) -> Optimizer:
+def adagrad(
+    lr: Number, *, eps: float = 1e-10, initial: float = 0.0, **options: Unpack[Options]
+) -> Optimizer:
     """Adagrad, one accumulator per element.
 
     Parameters
     ----------
-    lr : float
+    lr : float, Schedule or function of the step
         Learning rate.
     eps : float
         Added to the root of the accumulator.
     initial : float
         The accumulator before the first step.
+    **options
+        See `Optimizer`.
 
     References
     ----------
     Duchi, Hazan, Singer 2011, https://jmlr.org/papers/v12/duchi11a.html
     """
-    return Optimizer(
-        Formula("adagrad", _step, (Slot("sum", "element", initial),)), {"lr": lr, "eps": eps}
-    )
+    slots = (Slot("sum", "element", initial),)
+    formula = Formula("adagrad", _step, slots, idle="always", fade=(None,))
+    return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An update rule as a formula, written once for one element.
 
-From the same text come the dense kernel, the in-place row kernel and, with NumPy arrays in place
-of symbols, the reference that the tests compare both with.
+From the same text come the dense kernel, the in-place row kernel, the kernel that replays skipped
+steps and, with NumPy arrays in place of symbols, the reference that the tests compare all with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
@@ -15,9 +15,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from sparsetrain.errors import ConfigError
-
 Step = Callable[[Any, Any, tuple[Any, ...], SimpleNamespace], tuple[Any, tuple[Any, ...]]]
+PerStep = Callable[[Mapping[str, float], int], dict[str, float]]
 
 
 class Slot(NamedTuple):
@@ -54,12 +53,33 @@ class Formula(NamedTuple):
         The state it needs.
     row_mean : callable, optional
         ``row_mean(g)`` is averaged over a row before the step and given to it as ``h.row_mean``.
+    per_step : callable, optional
+        ``per_step(hyper, step) -> dict``: more numbers for ``h``, from the hyper-parameters of a
+        step and its number, 1 for the first. Computed once a step in float64, then rounded once.
+    idle : {"always", "untouched", "never"}
+        When a gradient of 0 changes neither weight nor slots: always (SGD), only while the slots
+        have their initial values (Adam), or never for sure, the safe answer. It decides what
+        ``mode="exact"`` has to replay.
+    fade : tuple of (str or None)
+        For each slot, the number by which a step with gradient 0 multiplies it; None leaves it as
+        it is. Needed for ``cap``, which jumps over steps with it.
+    decays : bool
+        Whether ``weight_decay`` means something for this rule.
     """
 
     name: str
     step: Step
     slots: tuple[Slot, ...] = ()
     row_mean: Callable[[Any], Any] | None = None
+    per_step: PerStep | None = None
+    idle: Literal["always", "untouched", "never"] = "never"
+    fade: tuple[str | None, ...] = ()
+    decays: bool = True
+
+    @property
+    def by_row(self) -> bool:
+        """Whether rows matter to it, so that a dense parameter is seen as (rows, columns)."""
+        return self.row_mean is not None or any(slot.per == "row" for slot in self.slots)
 
 
 def sqrt(x: Any) -> Any:
@@ -67,35 +87,13 @@ def sqrt(x: Any) -> Any:
     return tirx.sqrt(x) if isinstance(x, tvm.ir.Expr) else np.sqrt(x)
 
 
-def check_formula(formula: Formula, hyper: Iterable[str]) -> None:
-    """Try a formula on symbols, so that a wrong one fails here and not in the middle of a step.
+def maximum(x: Any, y: Any) -> Any:
+    """The larger of two symbols or arrays."""
+    symbols = isinstance(x, tvm.ir.Expr) or isinstance(y, tvm.ir.Expr)
+    return tirx.max(x, y) if symbols else np.maximum(x, y)
 
-    Raises
-    ------
-    ConfigError
-        If its step fails on symbols, returns another number of slots than it has, or computes a
-        per-row slot from a single element.
-    """
-    names = [slot.name for slot in formula.slots]
-    if len(set(names)) < len(names) or any(s.per not in ("element", "row") for s in formula.slots):
-        raise ConfigError(f"{formula.name}: slots need names that differ, per 'element' or 'row'")
-    weight, gradient = tirx.Var("w", "float32"), tirx.Var("g", "float32")
-    slots = {slot: tirx.Var(slot.name, "float32") for slot in formula.slots}
-    h = SimpleNamespace(**{name: tirx.Var(name, "float32") for name in hyper})
-    try:
-        if formula.row_mean is not None:
-            formula.row_mean(gradient)
-            h.row_mean = tirx.Var("row_mean", "float32")
-        _, new_slots = formula.step(weight, gradient, tuple(slots.values()), h)
-    except Exception as error:  # whatever the user's function raises
-        raise ConfigError(f"{formula.name}: step fails on symbols: {error}") from error
-    if len(new_slots) != len(names):
-        raise ConfigError(f"{formula.name}: {len(names)} slots, but step gives {len(new_slots)}")
-    single = [weight, gradient, *(var for slot, var in slots.items() if slot.per == "element")]
-    for slot, value in zip(formula.slots, new_slots, strict=True):
-        used = tirx.analysis.undefined_vars(value) if isinstance(value, tvm.ir.Expr) else ()
-        if slot.per == "row" and any(var.same_as(element) for var in used for element in single):
-            raise ConfigError(
-                f"{formula.name}: the per-row slot {slot.name!r} depends on a single element; "
-                "use h.row_mean, the average of row_mean over the row"
-            )
+
+def minimum(x: Any, y: Any) -> Any:
+    """The smaller of two symbols or arrays."""
+    symbols = isinstance(x, tvm.ir.Expr) or isinstance(y, tvm.ir.Expr)
+    return tirx.min(x, y) if symbols else np.minimum(x, y)

@@ -7,198 +7,154 @@ or written. The update is not linear in the gradient, so summing first is no opt
 
 What is parallel: touched rows (one writer each) and blocks of a dense parameter; the bits do not
 depend on the number of threads. What is vectorised: the columns of a row, the elements of a block.
+The rows of a large table are in no cache: those of the next segments are asked for while one works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.optim.formula import Formula
-from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, prefetch, scalar, scalars
+from sparsetrain.optim.kernel_parts import zero as constant_zero
+from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 BLOCK = 1024  # elements of a dense parameter that one task updates
+AHEAD = 16  # segments between asking for a row and using it: about one memory latency
+LINE = 64  # bytes
 
 
 def row_update_kernel(
-    formula: Formula, hyper: tuple[str, ...], width: int, dtype: str, index_dtype: str, pooled: bool
+    recipe: Recipe, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
 ) -> PrimFunc:
-    """In-place update of the rows of a plan.
+    """In-place update of the rows of a plan, of segments [first, end).
 
     Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), weight (V, D),
-    one array per slot, (V, D) or (V,), then the hyper-parameters as scalars.
+    one array per slot, (V, D) or (V,), if `stamped` last (V,), then the scalars of the recipe,
+    first, end, and if `stamped` now, which is written to ``last[row]``.
     """
-    tiles, lanes = column_tiles(width)
-    with _kernel() as built:
+    with kernel() as built:
         entries, segments, sources, stored, table = (T.int64() for _ in range(5))
-        rows = _buffer("rows", (segments,), index_dtype)
-        order = _buffer("order", (entries,), "int32")
-        offsets = _buffer("offsets", (segments + 1,), "int32")
-        source = _buffer("source", (sources,), "int32")
-        values = _buffer("values", (stored, width), dtype)
-        weight = _buffer("weight", (table, width), dtype)
-        slots = _slot_buffers(formula, table, width, dtype)
-        h = _hyper(hyper, dtype)
-        with T.parallel(0, segments) as segment:
-            gradient = T.alloc_local((width,), dtype)
+        rows = buffer("rows", (segments,), index_dtype)
+        order = buffer("order", (entries,), "int32")
+        offsets = buffer("offsets", (segments + 1,), "int32")
+        source = buffer("source", (sources,), "int32")
+        values = buffer("values", (stored, width), dtype)
+        parameter = Parameter(recipe, table, width, dtype)
+        last = buffer("last", (table,), "int32") if stamped else None
+        h = scalars(recipe.scalars, dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        now = scalar("now", "int32") if stamped else None
+
+        def value_row(entry: Any) -> Any:
+            place = order[entry]
+            return tirx.Cast("int64", source[place] if pooled else place)
+
+        with T.parallel(0, end - first) as task:
+            segment = T.Bind(first + task)
+            later = T.Bind(tirx.min(segment + AHEAD, end - 1))
+            _ask_for(parameter, tirx.Cast("int64", rows[later]), last)
+            _ask_for_values(values, value_row(offsets[later]))
             row = T.Bind(tirx.Cast("int64", rows[segment]))
-            with T.serial(0, tiles) as tile:
-                column = tile * lanes
-                with T.vectorized(0, lanes) as lane:
-                    T.buffer_store(gradient, _zero(dtype), [column + lane])
-                with T.serial(0, offsets[segment + 1] - offsets[segment]) as entry:
-                    place = T.Bind(order[offsets[segment] + entry])
-                    stored_row = T.Bind(tirx.Cast("int64", source[place] if pooled else place))
-                    with T.vectorized(0, lanes) as lane:
-                        total = gradient[column + lane] + values[stored_row, column + lane]
-                        T.buffer_store(gradient, total, [column + lane])
-            shared = _row_mean(formula, lambda d: gradient[d], width, dtype)
-            old = _row_slots(formula, slots, row)
-            with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
-                index = tile * lanes + lane
-                _update(formula, weight, gradient[index], slots, [row, index], old, h, shared)
-            _store_row_slots(formula, slots, row, old, h, shared)
+            span = offsets[segment], offsets[segment + 1]
+            _update_row(parameter, row, span, value_row, values, h)
+            if last is not None:
+                T.buffer_store(last, now, [row])
     return built.get()
 
 
-def dense_update_kernel(formula: Formula, hyper: tuple[str, ...], dtype: str) -> PrimFunc:
-    """In-place update of a whole parameter seen as (rows, columns); any shape, one compile.
-
-    Arguments: weight (R, C), gradient (R, C), one array per slot, then the hyper-parameters.
-    Formulas without a per-row part see it as (1, R * C).
-    """
-    by_row = formula.row_mean is not None or any(slot.per == "row" for slot in formula.slots)
-    with _kernel() as built:
-        height, width = T.int64(), T.int64()
-        weight = _buffer("weight", (height, width), dtype)
-        gradient = _buffer("gradient", (height, width), dtype)
-        slots = _slot_buffers(formula, height, width, dtype)
-        h = _hyper(hyper, dtype)
-        if by_row:
-            with T.parallel(0, height) as row:
-                shared = _row_mean(formula, lambda d: gradient[row, d], width, dtype)
-                old = _row_slots(formula, slots, row)
-                with T.serial(0, width) as d:
-                    _update(formula, weight, gradient[row, d], slots, [row, d], old, h, shared)
-                _store_row_slots(formula, slots, row, old, h, shared)
-        else:
-            with (
-                T.parallel(0, tirx.ceildiv(width, BLOCK)) as block,
-                T.serial(0, tirx.min(BLOCK, width - block * BLOCK)) as d,
-            ):
-                index = [0, block * BLOCK + d]
-                _update(formula, weight, gradient[tuple(index)], slots, index, (), h, None)
-    return built.get()
-
-
-class _Built:
-    def __init__(self, builder: IRBuilder) -> None:
-        self.builder = builder
-
-    def get(self) -> PrimFunc:
-        return self.builder.get()
-
-
-@contextmanager
-def _kernel() -> Iterator[_Built]:
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("update")
-        T.func_attr(SCHEDULED)
-        yield _Built(builder)
-
-
-def _buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
-    return T.match_buffer(T.arg(name, T.handle()), shape, dtype)
-
-
-def _slot_buffers(formula: Formula, rows: Any, width: Any, dtype: str) -> list[Any]:
-    shapes = {"element": (rows, width), "row": (rows,)}
-    return [_buffer(slot.name, shapes[slot.per], dtype) for slot in formula.slots]
-
-
-def _hyper(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
-    scalar = {"float32": T.float32, "float64": T.float64}[dtype]
-    return SimpleNamespace(**{name: T.arg(name, scalar()) for name in names})
-
-
-def _zero(dtype: str) -> Any:
-    return tirx.const(0, dtype)
-
-
-def _row_mean(formula: Formula, element: Any, width: Any, dtype: str) -> Any:
-    """Average `formula.row_mean` over a row, column after column."""
-    if formula.row_mean is None:
-        return None
-    total = T.alloc_local((1,), dtype)
-    T.buffer_store(total, _zero(dtype), [0])
-    with T.serial(0, width) as d:
-        T.buffer_store(total, total[0] + formula.row_mean(element(d)), [0])
-    return T.Bind(total[0] / tirx.Cast(dtype, width))
-
-
-def _row_slots(formula: Formula, slots: list[Any], row: Any) -> tuple[Any, ...]:
-    """Per-row slots before the step; None in the place of per-element ones."""
-    return tuple(
-        T.Bind(buffer[row]) if slot.per == "row" else None
-        for slot, buffer in zip(formula.slots, slots, strict=True)
-    )
-
-
-def _apply(
-    formula: Formula, w: Any, g: Any, old: tuple[Any, ...], h: SimpleNamespace, shared: Any
-) -> tuple[Any, tuple[Any, ...]]:
-    if shared is not None:
-        h = SimpleNamespace(**vars(h), row_mean=shared)
-    return formula.step(w, g, old, h)
-
-
-def _update(
-    formula: Formula,
-    weight: Any,
-    gradient: Any,
-    slots: list[Any],
-    index: list[Any],
-    row_slots: tuple[Any, ...],
-    h: SimpleNamespace,
-    shared: Any,
+def _update_row(
+    parameter: Parameter, row: Any, span: tuple[Any, Any], value_row: Any, values: Any, h: Any
 ) -> None:
-    """Apply the formula to one element; all results are bound before the first is stored."""
-    place = tuple(index)
-    row_slots = row_slots or (None,) * len(slots)
-    old = tuple(
-        T.Bind(buffer[place]) if kept is None else kept
-        for buffer, kept in zip(slots, row_slots, strict=True)
-    )
-    new_weight, new_slots = _apply(formula, weight[place], gradient, old, h, shared)
-    results = [T.Bind(new_weight), *(T.Bind(value) for value in new_slots)]
-    T.buffer_store(weight, results[0], index)
-    for slot, buffer, value in zip(formula.slots, slots, results[1:], strict=True):
-        if slot.per == "element":
-            T.buffer_store(buffer, value, index)
+    """Sum the entries of a segment and apply the recipe, tile by tile where a row allows it."""
+    tiles, lanes = column_tiles(parameter.width)
+    whole = parameter.recipe.formula.by_row
+    gradient = T.alloc_local((parameter.width if whole else lanes,), parameter.dtype)
+
+    def sum_tile(start: Any, column: Any) -> None:
+        first_row = T.Bind(value_row(span[0]))
+        with T.vectorized(0, lanes) as lane:
+            value = constant_zero(parameter.dtype) + values[first_row, column + lane]
+            T.buffer_store(gradient, value, [start + lane])
+        with T.serial(0, span[1] - span[0] - 1) as entry:
+            stored_row = T.Bind(value_row(span[0] + 1 + entry))
+            with T.vectorized(0, lanes) as lane:
+                total = gradient[start + lane] + values[stored_row, column + lane]
+                T.buffer_store(gradient, total, [start + lane])
+
+    if whole:
+        with T.serial(0, tiles) as tile:
+            sum_tile(tile * lanes, tile * lanes)
+    state = parameter.begin_row(row, lambda d: gradient[d], h)
+    with T.serial(0, tiles) as tile:
+        if not whole:
+            sum_tile(0, tile * lanes)
+        with T.vectorized(0, lanes) as lane:
+            column = tile * lanes + lane
+            state.update(column, gradient[column if whole else lane])
+    state.end()
 
 
-def _store_row_slots(
-    formula: Formula,
-    slots: list[Any],
-    row: Any,
-    old: tuple[Any, ...],
-    h: SimpleNamespace,
-    shared: Any,
-) -> None:
-    """Write each per-row slot once; `check_formula` made sure that no element decides its value."""
-    if not any(slot.per == "row" for slot in formula.slots):
-        return
-    unused = _zero(str(slots[0].dtype))  # stands for what belongs to one element
-    old = tuple(unused if value is None else value for value in old)
-    _, new = _apply(formula, unused, unused, old, h, shared)
-    for slot, buffer, value in zip(formula.slots, slots, new, strict=True):
+def _ask_for(parameter: Parameter, row: Any, last: Any) -> None:
+    """Prefetch the weights and slots of a row, at most four lines of each."""
+    step = LINE // (4 if parameter.dtype == "float32" else 8)
+    columns = range(0, min(parameter.width, 4 * step), step)
+    slots = zip(parameter.recipe.formula.slots, parameter.slots, strict=True)
+    arrays = [parameter.weight, *(array for slot, array in slots if slot.per == "element")]
+    for array in arrays:
+        for column in columns:
+            prefetch(array, [row, column])
+    for slot, array in zip(parameter.recipe.formula.slots, parameter.slots, strict=True):
         if slot.per == "row":
-            T.buffer_store(buffer, value, [row])
+            prefetch(array, [row])
+    if last is not None:
+        prefetch(last, [row])
+
+
+def _ask_for_values(values: Any, row: Any) -> None:
+    prefetch(values, [row, 0])
+
+
+def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
+    """In-place update of rows [first, end) of a parameter seen as (rows, columns).
+
+    Any shape, one compile. Arguments: gradient (end - first, C), weight (R, C), one array per slot,
+    then the scalars of the recipe, first, end. Formulas without a per-row part take elements
+    [first, end) of (1, R * C), and a gradient (1, end - first).
+    """
+    with kernel() as built:
+        height, width, given, across = (T.int64() for _ in range(4))
+        by_row = recipe.formula.by_row
+        gradient = buffer("gradient", (given, width if by_row else across), dtype)
+        parameter = Parameter(recipe, height, width, dtype)
+        h = scalars(recipe.scalars, dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        body = _dense_rows if by_row else _dense_elements
+        body(parameter, gradient, h, first, end)
+    return built.get()
+
+
+def _dense_rows(
+    parameter: Parameter, gradient: Any, h: SimpleNamespace, first: Any, end: Any
+) -> None:
+    with T.parallel(0, end - first) as task:
+        row = T.Bind(first + task)
+        state = parameter.begin_row(row, lambda d: gradient[task, d], h)
+        with T.serial(0, parameter.width) as d:
+            state.update(d, gradient[task, d])
+        state.end()
+
+
+def _dense_elements(
+    parameter: Parameter, gradient: Any, h: SimpleNamespace, first: Any, end: Any
+) -> None:
+    with T.parallel(0, tirx.ceildiv(end - first, BLOCK)) as block:
+        begin = T.Bind(block * BLOCK)
+        state = parameter.begin_row(0, lambda d: gradient[0, d], h)
+        with T.serial(0, tirx.min(BLOCK, end - first - begin)) as d:
+            state.update(first + begin + d, gradient[0, begin + d])

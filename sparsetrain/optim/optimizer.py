@@ -1,42 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Optimizer`: a formula and its numbers, applied to a mix of dense and row-sparse gradients.
+"""`Optimizer`: a formula and its options, applied to a mix of dense and row-sparse gradients.
 
 One object for the whole model. A dense gradient updates the whole parameter, a `RowSparse` one the
 rows it names; both in place. Cost of a row-sparse update: N ids to sort and U rows to read and
-write, whatever the table's rows.
+write, whatever the table's rows; in exact mode, the steps that those rows missed as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import prod
-from numbers import Real
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from sparsetrain import runtime
-from sparsetrain.errors import ConfigError
-from sparsetrain.optim.formula import Formula, Slot, check_formula
-from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
+from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
+from sparsetrain.optim.apply import _row_kernel as _row_kernel
+from sparsetrain.optim.apply import matrix_shape, segment_spans
+from sparsetrain.optim.check import LAST, check_formula
+from sparsetrain.optim.formula import Formula
+from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
+from sparsetrain.optim.group import Group, Range, Tables, resolve
+from sparsetrain.optim.rule import Mode, Number, Rule, at, plain
+from sparsetrain.optim.state import (
+    UNTOUCHED,
+    State,
+    last_of,
+    new_last,
+    new_slots,
+    rows_of,
+    slot_shape,
+    tracked,
+)
+from sparsetrain.optim.step import Step, checked_rows, replay_range_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-
-State = dict[str, dict[str, NDArray]]
+from sparsetrain.sparse_tensor.coalesce import make_plan
 
 DTYPES = ("float32", "float64")
+ON_NONFINITE = ("stop", "skip")
+
+
+class Applied(NamedTuple):
+    """What a step did.
+
+    Parameters
+    ----------
+    step : int
+        Its number, from 1; of a skipped step, that of the one before.
+    norm : float or None
+        Global norm of the gradients before clipping, if `clip_norm` is set.
+    skipped : str or None
+        What was not finite, so that nothing was updated.
+    """
+
+    step: int
+    norm: float | None = None
+    skipped: str | None = None
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An update rule with its hyper-parameters; the state lives outside, in `State`.
+    """An update rule with its options; the state lives outside, in `State`.
 
     Parameters
     ----------
     formula : Formula
         The rule.
-    hyper : mapping of str to float
+    hyper : mapping of str to float, Schedule or function of the step
         Its hyper-parameters, passed to the kernels as numbers: changing one compiles nothing.
+        Steps count from 1.
+    mode : {"lazy", "exact", "dense"}
+        Rows with a row-sparse gradient that a batch does not name: lazy leaves them as they are;
+        exact replays what they missed before they are read, which gives the weights of a dense
+        optimizer; dense makes the gradient dense and updates every row.
+    cap : int, optional
+        In exact mode, most steps replayed for a row; see docs/optimizers.md for the error.
+    weight_decay : float
+        Coupled: added to the gradient as ``weight_decay * w``.
+    decoupled : bool
+        Instead, multiply the weight by ``1 - lr * weight_decay`` before the step.
+    clip_value : float, optional
+        Limit each element of the gradient, duplicates summed, to [-clip_value, clip_value].
+    clip_norm : float, optional
+        Scale all gradients so that their global norm is at most this.
+    on_nonfinite : {"stop", "skip"}
+        A gradient with NaN or infinity raises, or the step is left out and counted.
+    groups : sequence of Group
+        What differs for some parameters or tables.
+
+    Raises
+    ------
+    ConfigError
+        If the formula or an option is wrong, or the formula lacks the option.
 
     Examples
     --------
@@ -47,67 +102,227 @@ class Optimizer:
     """
 
     formula: Formula
-    hyper: Mapping[str, float]
+    hyper: Mapping[str, Number]
+    mode: Mode = "lazy"
+    cap: int | None = None
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    groups: Sequence[Group] = ()
 
     def __post_init__(self) -> None:
-        for name, value in self.hyper.items():
-            number = isinstance(value, Real) and not isinstance(value, bool)
-            if not (number and 0 <= value < float("inf")):
-                raise ConfigError(
-                    f"{self.formula.name}: {name} must be finite and 0 or more, not {value!r}"
-                )
-        object.__setattr__(self, "hyper", {name: float(v) for name, v in self.hyper.items()})
-        check_formula(self.formula, self.hyper)
+        name = self.formula.name
+        numbers = {key: plain(self.formula, key, value) for key, value in self.hyper.items()}
+        object.__setattr__(self, "hyper", numbers)
+        object.__setattr__(self, "groups", tuple(self.groups))
+        check_formula(self.formula, {key: at(value, 1) for key, value in numbers.items()})
+        if self.on_nonfinite not in ON_NONFINITE:
+            raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
+        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
+            raise ConfigError(f"{name}: clip_norm must be above 0, not {self.clip_norm!r}")
+        self._rule.numbers(1)  # a schedule that fails, fails now
 
-    def init(self, params: Mapping[str, NDArray]) -> State:
-        """Allocate the slots of each parameter.
+    @property
+    def _rule(self) -> Rule:
+        return Rule(
+            self.formula,
+            tuple(self.hyper.items()),
+            mode=self.mode,
+            cap=self.cap,
+            weight_decay=self.weight_decay,
+            decoupled=self.decoupled,
+            clip_value=self.clip_value,
+            scaled=self.clip_norm is not None,
+        )
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether a number depends on the step, so that a checkpoint must hold the count."""
+        lrs = [group.lr for group in self.groups]
+        return self.formula.per_step is not None or any(map(callable, [*self.hyper.values(), *lrs]))
+
+    def init(self, params: Mapping[str, NDArray], tables: Tables | None = None) -> State:
+        """Allocate the slots of each parameter and resolve the groups.
+
+        Parameters
+        ----------
+        params : mapping of str to Tensor
+            All parameters that will be updated.
+        tables : mapping, optional
+            Storage -> its tables by name, as slices of its rows: the parameters that get row-sparse
+            gradients. By default any matrix may get them.
 
         Raises
         ------
+        ConfigError
+            If a group matches nothing.
         ResourceError
             If there is no memory for a slot; names the parameter and the bytes.
         """
-        return {
-            name: {slot.name: _new_slot(name, slot, param) for slot in self.formula.slots}
-            for name, param in params.items()
-        }
+        tables = tables or {}
+        ranges = self._resolve(params, tables)
+        slots = {name: new_slots(name, self.formula, param) for name, param in params.items()}
+        for name in _tracked_names(params, ranges, tables):
+            slots[name][LAST] = new_last(name, params[name], ranges[name])
+        return State(slots, self, ranges, tables)
+
+    def _resolve(
+        self, params: Mapping[str, NDArray], tables: Tables
+    ) -> dict[str, tuple[Range, ...]]:
+        heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
+        return resolve(self._rule, self.groups, heights, tables)
 
     def apply_(
         self,
         params: Mapping[str, NDArray],
-        gradients: Mapping[str, NDArray | RowSparse],
-        state: MutableMapping[str, dict[str, NDArray]],
-    ) -> None:
+        gradients: Mapping[str, Gradient],
+        state: State,
+        *,
+        loss: NDArray | None = None,
+    ) -> Applied:
         """Take one step: writes into the tensors of `params` and `state`.
 
-        Of a parameter with a row-sparse gradient only the rows named by its indices are written;
-        duplicates are summed first.
+        Of a parameter with a row-sparse gradient only the rows named by its indices are written
+        (all, in dense mode); duplicates are summed first.
 
         Parameters
         ----------
         params : mapping of str to Tensor
             Parameters of any shape; tables are (V, D).
         gradients : mapping of str to Tensor or RowSparse
-            For some or all of the parameters.
-        state : mapping
+            For some or all of the parameters; also what `accumulate_` collected.
+        state : State
             From `init`.
+        loss : Tensor, optional
+            Checked to be finite with the gradients.
 
         Raises
         ------
         ConfigError
-            If a gradient has no parameter or state, or another shape or dtype; nothing is
-            written then.
+            If a gradient has no parameter or state, or another shape or dtype, or if rows of a
+            parameter in exact mode were not caught up; nothing is written then.
+        NumericalError
+            If a gradient or the loss is not finite; nothing is written then.
         """
         for name, gradient in gradients.items():
             if name not in params or name not in state:
                 raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
             self._check(name, params[name], gradient, state[name])
+        self._own(params, state)
+        problem = nonfinite(loss, gradients)
+        if problem is not None and self.on_nonfinite == "stop":
+            raise NumericalError(
+                f"{problem} in step {state.step + 1}: nothing was updated; lower the learning rate "
+                "or look at this batch's dense features"
+            )
+        if problem is not None:
+            state.skipped += 1
+            return Applied(state.step, skipped=problem)
+        norm, scale = None, 1.0
+        if self.clip_norm is not None:
+            gradients = coalesced(gradients)
+            norm = global_norm(gradients)
+            scale = min(1.0, self.clip_norm / (norm + 1e-6))
+        step = Step(params, state, scale)
+        step.find_numbers(gradients)
+        plans = {n: step.plan(n, g) for n, g in gradients.items() if isinstance(g, RowSparse)}
         for name, gradient in gradients.items():
-            update = self._rows_ if isinstance(gradient, RowSparse) else self._dense_
-            update(params[name], gradient, state[name])
+            step.update_(name, gradient, plans.get(name))
+        state.caught.clear()
+        state.step += 1
+        return Applied(state.step, norm)
+
+    def catch_up_(
+        self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State
+    ) -> int:
+        """Make rows current that are about to be read; only exact mode has something to do.
+
+        Parameters
+        ----------
+        params : mapping of str to Tensor
+            Written, as are the slots in `state`.
+        rows : mapping of str to integer array
+            For each table that will be read, the rows; any shape, duplicates welcome. The plan
+            made of them is kept for the `apply_` that follows.
+
+        Returns
+        -------
+        int
+            Steps replayed, over all rows.
+
+        Raises
+        ------
+        DataError
+            If a row is outside its table.
+        """
+        self._own(params, state)
+        replayed = 0
+        for name, indices in rows.items():
+            numbers = [n for n, _ in enumerate(state.ranges[name]) if (name, n) in state.histories]
+            if not numbers:
+                continue
+            tensor = checked_rows(name, indices, matrix_shape(params[name])[0])
+            plan = make_plan(tensor, matrix_shape(params[name])[0])
+            state.caught[name] = runtime.as_numpy(tensor), plan
+            spans = segment_spans(plan, state.ranges[name])
+            for number in numbers:
+                replayed += replay_range_(params, state, name, number, (plan, spans[number]))
+        return replayed
+
+    def flush_(self, params: Mapping[str, NDArray], state: State) -> int:
+        """Make all rows current, as evaluation, checkpoints and export need; see `catch_up_`."""
+        self._own(params, state)
+        replayed = 0
+        for (name, number), history in state.histories.items():
+            if history.now > history.base:
+                replayed += replay_range_(params, state, name, number, None)
+                history.restart()
+        return replayed
+
+    def restored_(self, state: State) -> None:
+        """Begin new histories after a checkpoint was loaded into the tensors of `state`.
+
+        Raises
+        ------
+        CheckpointError
+            If a row is not current: the checkpoint was not made after `flush_`.
+        """
+        for (name, number), history in state.histories.items():
+            last = last_of(state[name], state.ranges[name][number])
+            now = max(int(last.max(initial=0)), 0)
+            if not ((last == now) | (last == UNTOUCHED)).all():
+                raise CheckpointError(f"rows of {name!r} are saved at different steps")
+            history.restart(now)
+        state.caught.clear()
+
+    def describe(self, state: State) -> list[str]:
+        """For each table or storage, which path its updates take and why, one line each."""
+        return [
+            f"{part.label}: {part.rule.path}"
+            for name in state.tables
+            for part in state.ranges[name]
+        ]
+
+    def _own(self, params: Mapping[str, NDArray], state: State) -> None:
+        """Let a state follow this optimizer, if it was made by one with the same slots."""
+        if not isinstance(state, State):
+            raise ConfigError("optimizer: use the state from this optimizer's init")
+        if state.owner is self:
+            return
+        ranges = self._resolve({name: params[name] for name in state}, state.tables)
+        known = {key: history.recipe for key, history in state.histories.items()}
+        books = {name for name, slots in state.items() if LAST in slots}
+        if tracked(state, ranges) != known or _tracked_names(params, ranges, state.tables) != books:
+            raise ConfigError(
+                "optimizer: the state was made for other modes or groups; use the state from this "
+                "optimizer's init"
+            )
+        state.owner, state.ranges = self, ranges
 
     def _check(
-        self, name: str, param: NDArray, gradient: NDArray | RowSparse, slots: Mapping[str, NDArray]
+        self, name: str, param: NDArray, gradient: Gradient, slots: Mapping[str, NDArray]
     ) -> None:
         """Make sure that the kernels may trust the shapes they are given."""
         for array in (param,) if isinstance(gradient, RowSparse) else (param, gradient):
@@ -122,81 +337,25 @@ class Optimizer:
         if wanted[1] not in DTYPES:
             raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
         for slot in self.formula.slots:
-            shape = _slot_shape(slot, wanted[0])
+            shape = slot_shape(slot, wanted[0])
             if slot.name not in slots or _kind(slots[slot.name]) != (shape, wanted[1]):
                 raise ConfigError(
                     f"optimizer: the state of {name!r} has no {slot.name!r} of shape {shape}; use "
                     "the state from this optimizer's init"
                 )
 
-    def _rows_(self, param: NDArray, gradient: RowSparse, slots: dict[str, NDArray]) -> None:
-        plan = gradient.plan()
-        if not plan.num_unique:
-            return
-        kernel = _row_kernel(
-            self.formula,
-            tuple(self.hyper),
-            gradient.width,
-            gradient.dtype,
-            str(plan.rows.dtype),
-            gradient.source is not None,
-        )
-        source = plan.order if gradient.source is None else gradient.source
-        table = (gradient.num_rows, gradient.width)
-        kernel(
-            plan.rows,
-            plan.order,
-            plan.offsets,
-            source,
-            gradient.values,
-            param._create_view(table),
-            *self._slot_views(slots, *table),
-            *self.hyper.values(),
-        )
 
-    def _dense_(self, param: NDArray, gradient: NDArray, slots: dict[str, NDArray]) -> None:
-        rows, columns = _matrix_shape(self.formula, tuple(map(int, param.shape)))
-        kernel = _dense_kernel(self.formula, tuple(self.hyper), str(param.dtype))
-        kernel(
-            param._create_view((rows, columns)),
-            gradient._create_view((rows, columns)),
-            *self._slot_views(slots, rows, columns),
-            *self.hyper.values(),
-        )
-
-    def _slot_views(self, slots: dict[str, NDArray], rows: int, columns: int) -> list[NDArray]:
-        shapes = {"element": (rows, columns), "row": (rows,)}
-        return [slots[slot.name]._create_view(shapes[slot.per]) for slot in self.formula.slots]
+def _tracked_names(
+    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[Range, ...]], tables: Tables
+) -> set[str]:
+    """Parameters that get the slot `last`: without a word about tables, any matrix may be one."""
+    return {
+        name
+        for name, parts in ranges.items()
+        if (name in tables or (not tables and len(params[name].shape) > 1))
+        and any(part.rule.catches_up for part in parts)
+    }
 
 
-def _matrix_shape(formula: Formula, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of a dense parameter, as the kernel and the row slots see it."""
-    if formula.row_mean is None and all(slot.per == "element" for slot in formula.slots):
-        return 1, prod(shape)
-    return (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (prod(shape), 1)
-
-
-def _kind(array: NDArray | RowSparse) -> tuple[tuple[int, ...], str]:
+def _kind(array: Any) -> tuple[tuple[int, ...], str]:
     return tuple(map(int, array.shape)), str(array.dtype)
-
-
-def _slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
-    by_row = slot.per == "row" and len(shape) > 1
-    return (prod(shape[:-1]),) if by_row else shape
-
-
-def _new_slot(name: str, slot: Slot, param: NDArray) -> NDArray:
-    shape = _slot_shape(slot, tuple(map(int, param.shape)))
-    tensor = runtime.empty(shape, str(param.dtype), f"slot {slot.name!r} of parameter {name!r}")
-    runtime.as_numpy(tensor, writable=True)[...] = slot.initial
-    return tensor
-
-
-@cache
-def _row_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(row_update_kernel(*variant), runtime.host_target())
-
-
-@cache
-def _dense_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(dense_update_kernel(*variant), runtime.host_target())

@@ -5,8 +5,17 @@
 parameter (a bias) has rows of one element, which is ordinary Adagrad.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.rule import Number
+
+if TYPE_CHECKING:
+    from sparsetrain.optim.options import Unpack
 
 
 def _square(g):
@@ -19,17 +28,21 @@ def _step(w, g, slots, h):
     return w - h.lr * g / (sqrt(total) + h.eps), (total,)
 
 
-def rowwise_adagrad(lr: float, *, eps: float = 1e-8, initial: float = 0.0) -> Optimizer:
+def rowwise_adagrad(
+    lr: Number, *, eps: float = 1e-8, initial: float = 0.0, **options: Unpack[Options]
+) -> Optimizer:
     """Adagrad with one accumulator per row of a matrix or table.
 
     Parameters
     ----------
-    lr : float
+    lr : float, Schedule or function of the step
         Learning rate.
     eps : float
         Added to the root of the accumulator.
     initial : float
         The accumulator before the first step.
+    **options
+        See `Optimizer`.
 
     References
     ----------
@@ -37,5 +50,7 @@ def rowwise_adagrad(lr: float, *, eps: float = 1e-8, initial: float = 0.0) -> Op
     ``EXACT_ROWWISE_ADAGRAD``.
     """
     slots = (Slot("sum", "row", initial),)
-    formula = Formula("rowwise_adagrad", _step, slots, row_mean=_square)
-    return Optimizer(formula, {"lr": lr, "eps": eps})
+    formula = Formula(
+        "rowwise_adagrad", _step, slots, row_mean=_square, idle="always", fade=(None,)
+    )
+    return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])

@@ -1,23 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stochastic gradient descent: ``w <- w - lr g``. Row updates equal dense ones exactly."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.rule import Number
+
+if TYPE_CHECKING:
+    from sparsetrain.optim.options import Unpack
 
 
 def _step(w, g, slots, h):
     return w - h.lr * g, slots
 
 
-SGD = Formula("sgd", _step)
+SGD = Formula("sgd", _step, idle="always")
 
 
-def sgd(lr: float) -> Optimizer:
+def sgd(lr: Number, **options: Unpack[Options]) -> Optimizer:
     """Plain stochastic gradient descent.
 
     Parameters
     ----------
-    lr : float
+    lr : float, Schedule or function of the step
         Learning rate.
+    **options
+        See `Optimizer`.
     """
-    return Optimizer(SGD, {"lr": lr})
+    return make(SGD, {"lr": lr}, options)

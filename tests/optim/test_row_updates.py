@@ -24,7 +24,7 @@ def assert_same_arrays(found: Run, expected: Run) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("width", [1, 3, 17, 128, 131, 256])
+@pytest.mark.parametrize("width", [1, 17, 131, 256])
 def test_touched_rows_get_the_bits_of_the_dense_kernel(name, width):
     rng, weight = draw(width)
     rows, dense = Run(OPTIMIZERS[name], weight), Run(OPTIMIZERS[name], weight)

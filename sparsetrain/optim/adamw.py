@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW: Adam with decoupled decay, ``w <- w (1 - lr weight_decay)`` before Adam's step.
+
+The decay is scaled by the learning rate, schedule included, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsetrain.optim.adam import ADAM
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.options import make, require_above_zero, require_below_one
+from sparsetrain.optim.rule import Number
+
+ADAMW = ADAM._replace(name="adamw")
+
+
+def adamw(
+    lr: Number,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    **options: Any,
+) -> Optimizer:
+    """Adam with decoupled weight decay.
+
+    Parameters
+    ----------
+    lr, beta1, beta2, eps
+        As of `adam`.
+    weight_decay : float
+        What a step takes off the weight, times `lr`. In lazy mode only rows that are touched decay.
+    **options
+        See `Optimizer`.
+
+    References
+    ----------
+    Loshchilov, Hutter 2019, https://arxiv.org/abs/1711.05101
+    """
+    require_below_one("adamw", beta1=beta1, beta2=beta2)
+    require_above_zero("adamw", eps=eps)
+    hyper = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
+    given = {"weight_decay": weight_decay, **options}
+    fixed = {"decoupled": True}
+    return make(ADAMW, hyper, given, without=["decoupled"], fixed=fixed)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rule applied to one range of rows: which kernel, compiled once, with which arguments.
+
+Shapes and dtypes were checked by `Optimizer`; here they are trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.optim import catch_up
+from sparsetrain.optim.check import LAST
+from sparsetrain.optim.group import Range
+from sparsetrain.optim.history import History
+from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
+from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.rule import Rule
+from sparsetrain.optim.state import rows_of
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+
+FOREVER = 2**31 - 1  # a cap that never matters
+
+
+class Target(NamedTuple):
+    """A parameter and its slots, which are written."""
+
+    param: NDArray
+    slots: Mapping[str, NDArray]
+
+    def views(self, recipe: Recipe, rows: int, columns: int) -> list[NDArray]:
+        """Weight and slots as the kernels see them."""
+        shapes = {"element": (rows, columns), "row": (rows,)}
+        slots = recipe.formula.slots
+        weight = self.param._create_view((rows, columns))
+        return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
+
+
+def update_rows_(
+    target: Target,
+    gradient: RowSparse,
+    plan: CoalescePlan,
+    rule: Rule,
+    scalars: Sequence[float],
+    span: tuple[int, int],
+    now: int | None,
+) -> None:
+    """Update the rows of segments `span`; with `now`, note that they are current."""
+    if span[0] == span[1]:
+        return
+    recipe, pooled = rule.recipe, gradient.source is not None
+    stamped = () if now is None else (now,)
+    kernel = _row_kernel(
+        recipe, gradient.width, gradient.dtype, str(plan.rows.dtype), pooled, now is not None
+    )
+    kernel(
+        plan.rows,
+        plan.order,
+        plan.offsets,
+        gradient.source if pooled else plan.order,
+        gradient.values,
+        *target.views(recipe, gradient.num_rows, gradient.width),
+        *([target.slots[LAST]] if stamped else []),
+        *scalars,
+        *span,
+        *stamped,
+    )
+
+
+def update_dense_(
+    target: Target, gradient: NDArray, rule: Rule, scalars: Sequence[float], rows: tuple[int, int]
+) -> None:
+    """Update rows [first, end) by a gradient (end - first, D) of any shape."""
+    recipe = rule.recipe
+    height, width = matrix_shape(target.param)
+    first, end = rows
+    given = (end - first, width)
+    if not recipe.formula.by_row:  # one row of all elements
+        first, end, height, width = first * width, end * width, 1, height * width
+        given = (1, end - first)
+    _dense_kernel(recipe, str(target.param.dtype))(
+        gradient._create_view(given), *target.views(recipe, height, width), *scalars, first, end
+    )
+
+
+def densified(
+    gradient: RowSparse, plan: CoalescePlan, part: Range, span: tuple[int, int]
+) -> NDArray:
+    """The rows of one range as a dense tensor (rows, D); only where dense mode was asked for."""
+    shape = (part.end - part.first, gradient.width)
+    dense = runtime.zeros(shape, gradient.dtype, f"the dense gradient of {part.label}")
+    unique = gradient.coalesce(plan)
+    chosen = slice(*span)
+    rows = runtime.as_numpy(unique.indices)[chosen] - part.first
+    runtime.as_numpy(dense, writable=True)[rows] = runtime.as_numpy(unique.values)[chosen]
+    return dense
+
+
+def replay_(
+    target: Target,
+    rule: Rule,
+    history: History,
+    plan: CoalescePlan | None,
+    span: tuple[int, int],
+) -> int:
+    """Bring rows `span` of a plan, or of the table, up to now; return the steps replayed."""
+    rows, width = matrix_shape(target.param)
+    recipe = history.recipe
+    dtype = str(target.param.dtype)
+    kernel = _catch_up_kernel(
+        recipe._replace(scaled=False, clipped=False),
+        width,
+        dtype,
+        None if plan is None else str(plan.rows.dtype),
+        rule.cap is not None,
+    )
+    replayed = runtime.empty((catch_up.STRIPS,), "int64")
+    kernel(
+        *([] if plan is None else [plan.rows]),
+        *target.views(recipe, rows, width),
+        target.slots[LAST],
+        history.tensor,
+        replayed,
+        0.0,
+        *span,
+        history.base,
+        history.now,
+        rule.cap or FOREVER,
+    )
+    return int(np.sum(runtime.as_numpy(replayed)))
+
+
+def segment_spans(plan: CoalescePlan, parts: Sequence[Range]) -> list[tuple[int, int]]:
+    """For each range, the segments of the plan that lie in it; rows of a plan rise."""
+    if len(parts) == 1:
+        return [(0, plan.num_unique)]
+    rows = runtime.as_numpy(plan.rows)
+    edges = np.searchsorted(rows, [edge for part in parts for edge in (part.first, part.end)])
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def trivial_plan(gradient: RowSparse) -> CoalescePlan:
+    """The plan of a coalesced tensor: every entry is its own segment."""
+    numbers = np.arange(gradient.nse + 1, dtype=np.int32)
+    order, offsets = runtime.as_tensor(numbers[:-1]), runtime.as_tensor(numbers)
+    return CoalescePlan(gradient.indices, order, offsets)
+
+
+def matrix_shape(param: NDArray) -> tuple[int, int]:
+    """Rows and columns of a parameter; a vector has rows of one element."""
+    shape = tuple(map(int, param.shape))
+    rows = rows_of(shape)
+    return rows, shape[-1] if len(shape) > 1 else prod(shape) // max(rows, 1)
+
+
+@cache
+def _row_kernel(*variant: Any) -> Any:
+    return runtime.compile_kernel(row_update_kernel(*variant), runtime.host_target())
+
+
+@cache
+def _dense_kernel(*variant: Any) -> Any:
+    return runtime.compile_kernel(dense_update_kernel(*variant), runtime.host_target())
+
+
+@cache
+def _catch_up_kernel(*variant: Any) -> Any:
+    return runtime.compile_kernel(catch_up.catch_up_kernel(*variant), runtime.host_target())

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel behind ``mode="exact"``: replay, for some rows, the steps that passed them by.
+
+A row that no batch names has gradient 0, but momentum, a second moment or decay would move it in a
+dense optimizer. ``last[row]`` is the step up to which a row is current. The kernel applies the same
+recipe with gradient 0 for each step since, with the numbers that step had. The zero arrives as an
+argument: as a constant the compiler would simplify the arithmetic, and with it the bits.
+
+Cost: D elements times the skipped steps of each row; all rows together at most what dense training
+costs, without its traffic. With a cap, at most `cap` replayed steps a row, then one multiplication
+of each slot, which leaves out what the slots would still have done to the weight.
+
+What is parallel: strips of interleaved blocks of rows, because rows differ much in what they missed
+and threads get fixed shares.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar
+from sparsetrain.optim.recipe import Recipe
+from sparsetrain.sparse_tensor.kernels import column_tiles
+
+STRIPS = 64
+LISTED_BLOCK = 4  # rows of a list that one strip takes at a time
+TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
+
+
+def catch_up_kernel(
+    recipe: Recipe, width: int, dtype: str, index_dtype: str | None, capped: bool
+) -> PrimFunc:
+    """Bring rows up to a step.
+
+    Arguments: rows (U,) unless `index_dtype` is None, weight (V, D), one array per slot, last (V,),
+    history (T, K) float64, replayed (STRIPS,) int64 (receives the replayed steps of each strip),
+    then zero, first, end (of `rows`, or of the table), base (the step of ``history[0]``), now, cap.
+    """
+    listed = index_dtype is not None
+    with kernel() as built:
+        segments, table, steps = (T.int64() for _ in range(3))
+        rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
+        parameter = Parameter(recipe, table, width, dtype)
+        last = buffer("last", (table,), "int32")
+        history = History(buffer("history", (steps, columns(recipe)), "float64"), recipe, dtype)
+        replayed = buffer("replayed", (STRIPS,), "int64")
+        zero = scalar("zero", dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        history.base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
+        block = LISTED_BLOCK if listed else TABLE_BLOCK
+        with T.parallel(0, STRIPS) as strip:
+            T.buffer_store(replayed, tirx.const(0, "int64"), [strip])
+            rounds = tirx.ceildiv(end - first, block * STRIPS)
+            with T.serial(0, rounds) as turn, T.serial(0, block) as i:
+                place = T.Bind(first + (turn * STRIPS + strip) * block + i)
+                with T.If(place < end), T.Then():
+                    row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
+                    since = T.Bind(last[row])
+                    with T.If(_behind(recipe, since, now)), T.Then():
+                        count = T.Bind(tirx.min(now - since, cap) if capped else now - since)
+                        _replay(parameter, row, (since, count), history, zero)
+                        if capped:
+                            with T.If(count < now - since), T.Then():
+                                _fade(parameter, row, history, since + count, now)
+                        T.buffer_store(last, now, [row])
+                        total = replayed[strip] + tirx.Cast("int64", count)
+                        T.buffer_store(replayed, total, [strip])
+    return built.get()
+
+
+def columns(recipe: Recipe) -> int:
+    """K, the columns of a history: the numbers of a step, then running logarithms for `fades`."""
+    return len(recipe.numbers) + len(fades(recipe))
+
+
+def fades(recipe: Recipe) -> tuple[str, ...]:
+    """The numbers whose products the cap needs: of the weight and of each slot that fades."""
+    weight = ("keep",) if recipe.decay == "decoupled" else ()
+    return weight + tuple(name for name in recipe.formula.fade if name is not None)
+
+
+class History:
+    """The numbers of past steps, inside a kernel."""
+
+    base: Any
+
+    def __init__(self, array: Any, recipe: Recipe, dtype: str) -> None:
+        self.array, self.recipe, self.dtype = array, recipe, dtype
+
+    def numbers(self, step: Any) -> SimpleNamespace:
+        """What the recipe got in a step, rounded as the host rounds scalar arguments."""
+        row = T.Bind(tirx.Cast("int64", step - self.base))
+        values = {
+            name: T.Bind(tirx.Cast(self.dtype, self.array[row, column]))
+            for column, name in enumerate(self.recipe.numbers)
+        }
+        return SimpleNamespace(**values)
+
+    def product(self, column: int, since: Any, until: Any) -> Any:
+        """Product of a fading number over the steps (since, until]."""
+        place = len(self.recipe.numbers) + column
+        begin, end = (tirx.Cast("int64", step - self.base) for step in (since, until))
+        logarithm = self.array[end, place] - self.array[begin, place]
+        return T.Bind(tirx.Cast(self.dtype, tirx.exp(logarithm)))
+
+
+def _behind(recipe: Recipe, since: Any, now: Any) -> Any:
+    """-1 marks a row that no step has touched; it needs nothing if zero slots stay zero."""
+    behind = since < now
+    return tirx.And(since >= 0, behind) if recipe.idle == "untouched" else behind
+
+
+def _replay(
+    parameter: Parameter, row: Any, span: tuple[Any, Any], history: History, zero: Any
+) -> None:
+    # The recipe without scale and clip: both leave a gradient of 0 as it is.
+    tiles, lanes = column_tiles(parameter.width)
+    with T.serial(0, span[1]) as step:
+        h = history.numbers(span[0] + 1 + step)
+        state = parameter.begin_row(row, lambda d: zero, h)
+        with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
+            state.update(tile * lanes + lane, zero)
+        state.end()
+
+
+def _fade(parameter: Parameter, row: Any, history: History, since: Any, until: Any) -> None:
+    recipe = parameter.recipe
+    targets = [parameter.weight] if recipe.decay == "decoupled" else []
+    slots = zip(recipe.formula.fade, parameter.slots, strict=True)
+    targets += [array for name, array in slots if name is not None]
+    for column, array in enumerate(targets):
+        factor = history.product(column, since, until)
+        if len(array.shape) == 1:
+            T.buffer_store(array, array[row] * factor, [row])
+            continue
+        tiles, lanes = column_tiles(parameter.width)
+        with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
+            d = tile * lanes + lane
+            T.buffer_store(array, array[row, d] * factor, [row, d])

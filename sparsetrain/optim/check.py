@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Try a formula before it is used, so that a wrong one fails where it is made, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.formula import Formula
+
+LAST = "last"  # the slot that exact mode adds
+RESERVED = ("row_mean", "weight_decay", "keep", "scale", "clip")  # what a recipe adds to `h`
+KINDS = {"per": ("element", "row"), "idle": ("always", "untouched", "never")}
+
+
+def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
+    """Run a formula on symbols.
+
+    Raises
+    ------
+    ConfigError
+        If a name is taken, if `fade` or `idle` is wrong, or if its step fails on symbols, returns
+        another number of slots than it has, or computes a per-row slot from a single element.
+    """
+    names = [slot.name for slot in formula.slots]
+    if len(set(names)) < len(names) or any(s.per not in KINDS["per"] for s in formula.slots):
+        raise ConfigError(f"{formula.name}: slots need names that differ, per 'element' or 'row'")
+    if LAST in names:
+        raise ConfigError(f"{formula.name}: a slot cannot be named {LAST!r}; exact mode uses it")
+    if formula.idle not in KINDS["idle"]:
+        raise ConfigError(f"{formula.name}: idle is one of {KINDS['idle']}, not {formula.idle!r}")
+    numbers = _numbers(formula, hyper)
+    for name in numbers:
+        if name in RESERVED or numbers.count(name) > 1:
+            raise ConfigError(f"{formula.name}: the number {name!r} needs another name")
+    _check_fade(formula, numbers)
+    _check_step(formula, numbers)
+
+
+def _numbers(formula: Formula, hyper: Mapping[str, float]) -> tuple[str, ...]:
+    if formula.per_step is None:
+        return tuple(hyper)
+    try:
+        more = {name: float(value) for name, value in formula.per_step(hyper, 1).items()}
+    except Exception as error:  # whatever the user's function raises
+        raise ConfigError(f"{formula.name}: per_step fails in step 1: {error}") from error
+    return (*hyper, *more)
+
+
+def _check_fade(formula: Formula, numbers: tuple[str, ...]) -> None:
+    wrong = [name for name in formula.fade if name not in (None, *numbers)]
+    if wrong or (formula.fade and len(formula.fade) != len(formula.slots)):
+        raise ConfigError(
+            f"{formula.name}: fade names, for each slot, a number of the formula or None, not "
+            f"{formula.fade}"
+        )
+
+
+def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
+    weight, gradient = tirx.Var("w", "float32"), tirx.Var("g", "float32")
+    slots = {slot: tirx.Var(slot.name, "float32") for slot in formula.slots}
+    h = SimpleNamespace(**{name: tirx.Var(name, "float32") for name in numbers})
+    try:
+        if formula.row_mean is not None:
+            formula.row_mean(gradient)
+            h.row_mean = tirx.Var("row_mean", "float32")
+        _, new_slots = formula.step(weight, gradient, tuple(slots.values()), h)
+    except Exception as error:  # whatever the user's function raises
+        raise ConfigError(f"{formula.name}: step fails on symbols: {error}") from error
+    if len(new_slots) != len(slots):
+        raise ConfigError(f"{formula.name}: {len(slots)} slots, but step gives {len(new_slots)}")
+    single = [weight, gradient, *(var for slot, var in slots.items() if slot.per == "element")]
+    for slot, value in zip(formula.slots, new_slots, strict=True):
+        if slot.per == "row" and _uses(value, single):
+            raise ConfigError(
+                f"{formula.name}: the per-row slot {slot.name!r} depends on a single element; "
+                "use h.row_mean, the average of row_mean over the row"
+            )
+
+
+def _uses(value: Any, variables: list[tirx.Var]) -> bool:
+    used = tirx.analysis.undefined_vars(value) if isinstance(value, tvm.ir.Expr) else ()
+    return any(var.same_as(other) for var in used for other in variables)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer as plain values for a manifest, and back. Nothing in it is code.
+
+A function of the user's, as a learning rate, is noted as such; whoever loads the run must pass the
+optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.group import Group
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.schedules import Schedule
+
+OPTIONS = (
+    *("mode", "cap", "weight_decay", "decoupled"),
+    *("clip_value", "clip_norm", "on_nonfinite"),
+)
+FUNCTION = "function"
+
+
+def to_config(optimizer: Optimizer) -> dict[str, Any]:
+    """Describe an optimizer: name, hyper-parameters, options and groups."""
+    groups = [{**asdict(g), "lr": _described(g.lr)} for g in optimizer.groups]
+    return {
+        "name": optimizer.formula.name,
+        "hyper": {name: _described(value) for name, value in optimizer.hyper.items()},
+        "options": {name: getattr(optimizer, name) for name in OPTIONS},
+        "groups": groups,
+    }
+
+
+def from_config(config: Mapping[str, Any], known: Mapping[str, Any]) -> Optimizer:
+    """The optimizer that `to_config` described, by a constructor of `known`.
+
+    Raises
+    ------
+    ConfigError
+        If its formula or learning rate is not of this package.
+    """
+    if config["name"] not in known:
+        raise ConfigError(
+            f"it was trained by {config['name']!r}, which this package does not have: "
+            "pass load(..., optimizer=...)"
+        )
+    hyper = {name: _number(value) for name, value in config["hyper"].items()}
+    options = config.get("options", {})  # runs of version 0.1 have none
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ConfigError(f"optimizer option {unknown[0]!r} is unknown; known: {list(OPTIONS)}")
+    groups = tuple(Group(**{**g, "lr": _number(g["lr"])}) for g in config.get("groups", ()))
+    return replace(known[config["name"]](**hyper), **options, groups=groups)
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        try:
+            return value.to_config()
+        except ConfigError:
+            return FUNCTION
+    return FUNCTION if callable(value) else None if value is None else float(value)
+
+
+def _number(value: Any) -> Any:
+    if value == FUNCTION:
+        raise ConfigError(
+            "it was trained with a learning rate that is a function of yours: "
+            "pass load(..., optimizer=...)"
+        )
+    return Schedule.from_config(value) if isinstance(value, list) else value

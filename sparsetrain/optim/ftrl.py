@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FTRL-proximal: the weight is recomputed from what was collected, and is 0 where that is small.
+
+``n' = n + g^2``, ``z <- z + g - (sqrt(n') - sqrt(n)) / lr w``, then ``w <- 0`` where ``|z| <= l1``,
+else ``w <- -lr (z - sign(z) l1) / (beta + sqrt(n') + lr l2)``. `z` begins at 0 and the weight is a
+function of it, so the first step forgets the initial weight; in exact and dense mode that happens
+to all rows, in lazy mode to a row when it is first touched. Decay is not offered: l1 and l2 are it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.formula import Formula, Slot, maximum, minimum, sqrt
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.rule import Number
+
+if TYPE_CHECKING:
+    from sparsetrain.optim.options import Unpack
+
+
+def _per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:
+    if hyper["lr"] <= 0:
+        raise ConfigError(f"ftrl: lr is {hyper['lr']} in step {step}; it must stay above 0")
+    return {"inverse": 1 / hyper["lr"], "ridge": hyper["beta"] + hyper["lr"] * hyper["l2"]}
+
+
+def _step(w, g, slots, h):
+    linear, square = slots
+    new_square = square + g * g
+    linear = linear + g - (sqrt(new_square) - sqrt(square)) * h.inverse * w
+    excess = linear - minimum(maximum(linear, -h.l1), h.l1)  # 0 where |z| <= l1
+    return -h.lr * excess / (h.ridge + sqrt(new_square)), (linear, new_square)
+
+
+def ftrl(
+    lr: Number,
+    *,
+    l1: float = 0.0,
+    l2: float = 0.0,
+    beta: float = 1.0,
+    initial: float = 0.0,
+    **options: Unpack[Options],
+) -> Optimizer:
+    """FTRL-proximal.
+
+    Parameters
+    ----------
+    lr : float, Schedule or function of the step
+        Learning rate, the paper's alpha; above 0 in every step.
+    l1, l2 : float
+        Strength of the two penalties; l1 makes weights exactly 0.
+    beta : float
+        Added to the root of the squares.
+    initial : float
+        The sum of squares before the first step.
+    **options
+        See `Optimizer`, but for `weight_decay` and `decoupled`.
+
+    References
+    ----------
+    McMahan et al. 2013, https://doi.org/10.1145/2487575.2488200
+    """
+    if not (beta > 0 or initial > 0 or l2 > 0):
+        raise ConfigError("ftrl: one of beta, initial and l2 must be above 0")
+    slots = (Slot("linear"), Slot("square", "element", initial))
+    formula = Formula("ftrl", _step, slots, per_step=_per_step, fade=(None, None), decays=False)
+    hyper: dict[str, Number] = {"lr": lr, "l1": l1, "l2": l2, "beta": beta}
+    return make(formula, hyper, options, without=["weight_decay", "decoupled"], own=["initial"])

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to gradients before a step: finiteness, global norm, accumulation.
+
+All take a mix of dense tensors and `RowSparse`. Row-sparse ones are coalesced first: the norm of
+uncoalesced duplicates is wrong, and an accumulator of them would grow without bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.kernel_parts import buffer, kernel
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import RowSparse
+
+Gradient = NDArray | RowSparse
+
+BLOCK = 1024  # elements in one partial sum
+LANES = 8  # running sums within a block, added at its end
+
+
+def accumulate_(
+    gradients: Mapping[str, Gradient], acc: MutableMapping[str, Gradient], weight: float = 1.0
+) -> None:
+    """Add ``weight * gradients`` to an accumulator, which `Optimizer.apply_` takes as gradients.
+
+    Losses are means over a batch, so ``weight`` is a micro-batch's share of the rows of all.
+
+    Parameters
+    ----------
+    gradients : mapping of str to Tensor or RowSparse
+        Of one micro-batch.
+    acc : dict
+        Changed. Begin with ``{}``. Row-sparse entries are coalesced: as many rows as the union of
+        those touched, no more.
+    weight : float
+        Factor.
+
+    Raises
+    ------
+    ConfigError
+        If a gradient differs from what is accumulated under its name; nothing is changed then.
+    """
+    for name, gradient in gradients.items():
+        if name in acc and _kind(acc[name]) != _kind(gradient):
+            raise ConfigError(
+                f"accumulate: gradient of {name!r} is {_kind(gradient)}, the accumulator holds "
+                f"{_kind(acc[name])}"
+            )
+    for name, gradient in gradients.items():
+        if isinstance(gradient, RowSparse):
+            unique = gradient.coalesce()
+            scaled = unique if weight == 1 else unique.scale(weight)
+            acc[name] = (acc[name] + scaled).coalesce() if name in acc else scaled
+        elif name in acc:
+            into = runtime.as_numpy(acc[name], writable=True)
+            into += runtime.as_numpy(gradient) * into.dtype.type(weight)
+        else:
+            view = runtime.as_numpy(gradient)
+            acc[name] = runtime.as_tensor(view * view.dtype.type(weight))
+
+
+def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | None:
+    """Say what is NaN or infinite, if something is.
+
+    The loss alone does not tell: ReLU turns a NaN into 0, so a ruined model keeps a finite one.
+    Cost: one pass. A sum that is finite has finite terms; only another one is looked at closely.
+    """
+    value = 0.0 if loss is None else float(runtime.as_numpy(loss))
+    if not np.isfinite(value):
+        return f"the loss is {value}"
+    for name, gradient in gradients.items():
+        numbers = runtime.as_numpy(_values(gradient))
+        with np.errstate(over="ignore", invalid="ignore"):
+            fine = np.isfinite(np.sum(numbers))
+        if not fine and not np.isfinite(numbers).all():
+            return f"the gradient of {name!r} is not finite"
+    return None
+
+
+def coalesced(gradients: Mapping[str, Gradient]) -> dict[str, Gradient]:
+    """The gradients, duplicates of row-sparse ones summed."""
+    return {n: g.coalesce() if isinstance(g, RowSparse) else g for n, g in gradients.items()}
+
+
+def global_norm(gradients: Mapping[str, Gradient]) -> float:
+    """Square root of the sum of all squares, in float64 and in a fixed order.
+
+    Duplicates are summed first, so this is the norm of the densified gradients.
+    """
+    total = 0.0
+    for _, gradient in sorted(coalesced(gradients).items()):
+        values = _values(gradient)
+        size = prod(map(int, values.shape))
+        partial = runtime.empty((-(-size // BLOCK),), "float64")
+        _squares(str(values.dtype))(values._create_view((size,)), partial)
+        total += float(np.sum(runtime.as_numpy(partial)))
+    return float(np.sqrt(total))
+
+
+def _values(gradient: Gradient) -> NDArray:
+    return gradient.values if isinstance(gradient, RowSparse) else gradient
+
+
+def _kind(gradient: Gradient) -> tuple[Any, ...]:
+    form = "row-sparse" if isinstance(gradient, RowSparse) else "dense"
+    return form, tuple(map(int, gradient.shape)), str(gradient.dtype)
+
+
+@cache
+def _squares(dtype: str) -> Any:
+    return runtime.compile_kernel(squares_kernel(dtype), runtime.host_target())
+
+
+def squares_kernel(dtype: str) -> PrimFunc:
+    """Sums of squares of blocks of (n,) elements, in float64."""
+    with kernel() as built:
+        size = T.int64()
+        values = buffer("values", (size,), dtype)
+        partial = buffer("partial", (tirx.ceildiv(size, BLOCK),), "float64")
+        with T.parallel(0, tirx.ceildiv(size, BLOCK)) as block:
+            sums = T.alloc_local((LANES,), "float64")
+            begin = T.Bind(block * BLOCK)
+            count = T.Bind(tirx.min(BLOCK, size - begin))
+            with T.vectorized(0, LANES) as lane:
+                T.buffer_store(sums, tirx.const(0, "float64"), [lane])
+            with T.serial(0, tirx.floordiv(count, LANES)) as i, T.vectorized(0, LANES) as lane:
+                value = tirx.Cast("float64", values[begin + i * LANES + lane])
+                T.buffer_store(sums, sums[lane] + value * value, [lane])
+            with T.serial(0, tirx.floormod(count, LANES)) as i:
+                rest = values[begin + tirx.floordiv(count, LANES) * LANES + i]
+                value = tirx.Cast("float64", rest)
+                T.buffer_store(sums, sums[0] + value * value, [0])
+            for lane in range(1, LANES):
+                T.buffer_store(sums, sums[0] + sums[lane], [0])
+            T.buffer_store(partial, sums[0], [block])
+    return built.get()

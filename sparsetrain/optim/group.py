@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters get which numbers: groups by name, resolved to ranges of rows.
+
+Tables that share a storage may differ in learning rate, decay and mode. A plan's rows are sorted
+and a table is a range of rows, so each range is one call of the same kernel. Neighbouring ranges
+with equal rules become one. Cost: resolved once, when the state is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.rule import MODES, Mode, Number, Rule
+
+# Parameter -> its tables by name, as slices of its rows.
+Tables = Mapping[str, Mapping[str, slice]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """What differs for the parameters whose names match.
+
+    Of several groups that match a name, the last wins, number by number.
+
+    Parameters
+    ----------
+    match : str
+        A name as in `Trainer.state_dict`, with ``*`` and ``?``: ``"embeddings.C1.weight"``,
+        ``"embeddings.*"``, ``"*.bias"``.
+    lr : float, Schedule or function of the step, optional
+        In place of the optimizer's.
+    scale : float
+        Multiplies the learning rate.
+    weight_decay, mode, cap : optional
+        In place of the optimizer's.
+    """
+
+    match: str
+    lr: Number | None = None
+    scale: float = 1.0
+    weight_decay: float | None = None
+    mode: Mode | None = None
+    cap: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.mode not in MODES:
+            raise ConfigError(f"group {self.match!r}: mode is one of {MODES}, not {self.mode!r}")
+        if not 0 <= self.scale < float("inf"):
+            raise ConfigError(f"group {self.match!r}: scale must be 0 or more, not {self.scale}")
+
+
+class Range(NamedTuple):
+    """Rows [first, end) of a parameter that follow one rule; `names` are the tables in it."""
+
+    names: tuple[str, ...]
+    first: int
+    end: int
+    rule: Rule
+
+    @property
+    def label(self) -> str:
+        """The names, shortened."""
+        if len(self.names) == 1:
+            return self.names[0]
+        return f"{self.names[0]} to {self.names[-1]} ({len(self.names)} tables)"
+
+
+def resolve(
+    rule: Rule, groups: Sequence[Group], heights: Mapping[str, int], tables: Tables
+) -> dict[str, tuple[Range, ...]]:
+    """The ranges of each parameter.
+
+    Parameters
+    ----------
+    rule : Rule
+        What holds where no group matches.
+    groups : sequence of Group
+        In order.
+    heights : mapping of str to int
+        Rows of each parameter.
+    tables : mapping
+        For storages, the rows of each table by logical name; the other parameters are one range.
+
+    Raises
+    ------
+    ConfigError
+        If a group matches no name.
+    """
+    names = [name for param in heights for name in tables.get(param, [param])]
+    for group in groups:
+        if not any(fnmatchcase(name, group.match) for name in names):
+            near = get_close_matches(group.match, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"names are {', '.join(names[:8])} ..."
+            raise ConfigError(f"group {group.match!r} matches no parameter or table; {hint}")
+    ranges = {}
+    for param, height in heights.items():
+        parts = tables.get(param, {param: slice(0, height)})
+        ordered = sorted(parts.items(), key=lambda item: item[1].start)
+        found = [
+            Range((name,), rows.start, rows.stop, _rule_of(name, rule, groups))
+            for name, rows in ordered
+        ]
+        ranges[param] = _merge(found)
+    return ranges
+
+
+def _rule_of(name: str, rule: Rule, groups: Sequence[Group]) -> Rule:
+    for group in groups:
+        if fnmatchcase(name, group.match):
+            rule = rule.changed(group.lr, group.scale, group.weight_decay, group.mode, group.cap)
+    return rule
+
+
+def _merge(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for new in ranges:
+        if merged and merged[-1].end == new.first and merged[-1].rule == new.rule:
+            old = merged.pop()
+            new = Range(old.names + new.names, old.first, new.end, new.rule)
+        merged.append(new)
+    return tuple(merged)

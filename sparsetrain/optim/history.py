@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What past steps did, for rows that have not taken them yet: ``mode="exact"`` of one parameter.
+
+Row t of the array holds the numbers of step ``base + t``; row 0 is where all rows were current.
+Cost: K float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.optim.catch_up import columns, fades
+from sparsetrain.optim.recipe import Recipe
+
+SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one fades as well
+
+
+class History:
+    """Numbers of the steps ``base + 1 .. now``.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Decides what a step records.
+    now : int
+        Steps before the first that is recorded.
+    """
+
+    def __init__(self, recipe: Recipe, now: int = 0) -> None:
+        self.recipe = recipe
+        self.base = self.now = now
+        self.tensor = runtime.zeros((64, max(1, columns(recipe))), "float64", "a history of steps")
+
+    def append(self, numbers: tuple[float, ...]) -> None:
+        """Record one more step."""
+        self.now += 1
+        view = self._view()
+        if self.now - self.base == len(view):
+            view = self._grow()
+        known = dict(zip(self.recipe.numbers, numbers, strict=True))
+        row, count = self.now - self.base, len(numbers)
+        view[row, :count] = numbers
+        logs = [log(max(known[name], SMALLEST)) for name in fades(self.recipe)]
+        if logs:
+            view[row, count:] = view[row - 1, count:] + logs
+
+    def restart(self, now: int | None = None) -> None:
+        """Forget the steps: every row has taken them."""
+        view = self._view()
+        view[0] = view[self.now - self.base]
+        self.base = self.now = self.now if now is None else now
+
+    def _view(self) -> np.ndarray:
+        return runtime.as_numpy(self.tensor, writable=True)
+
+    def _grow(self) -> np.ndarray:
+        old = self._view()
+        shape = (2 * len(old), old.shape[1])
+        self.tensor = runtime.zeros(shape, "float64", "a history of steps")
+        view = self._view()
+        view[: len(old)] = old
+        return view

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernels of an optimizer share: arguments, and a formula applied to one element.
+
+All kernels apply a recipe through `update`, so they perform the same arithmetic. That is why a
+row updated alone, updated densely, or caught up later has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.optim.recipe import Recipe
+from sparsetrain.relax_op import SCHEDULED
+
+Index = list[Any]
+
+
+class Built:
+    """The function under construction; `get` when its `with` block is over."""
+
+    def __init__(self, builder: IRBuilder) -> None:
+        self._builder = builder
+
+    def get(self) -> PrimFunc:
+        """The finished function."""
+        return self._builder.get()
+
+
+@contextmanager
+def kernel() -> Iterator[Built]:
+    """Begin a kernel that no pass rewrites."""
+    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name("update")
+        T.func_attr(SCHEDULED)
+        yield Built(builder)
+
+
+def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
+    """An array argument."""
+    return T.match_buffer(T.arg(name, T.handle()), shape, dtype)
+
+
+def scalar(name: str, dtype: str) -> Any:
+    """A number as an argument."""
+    kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}
+    return T.arg(name, kinds[dtype]())
+
+
+def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
+    """Numbers as arguments, by name."""
+    return SimpleNamespace(**{name: scalar(name, dtype) for name in names})
+
+
+class Parameter:
+    """Weight and slots of one parameter, seen as (rows, columns)."""
+
+    def __init__(self, recipe: Recipe, rows: Any, width: Any, dtype: str) -> None:
+        self.recipe, self.width, self.dtype = recipe, width, dtype
+        self.weight = buffer("weight", (rows, width), dtype)
+        shapes = {"element": (rows, width), "row": (rows,)}
+        slots = recipe.formula.slots
+        self.slots = [buffer(slot.name, shapes[slot.per], dtype) for slot in slots]
+
+    def begin_row(self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace) -> Row:
+        """Read what belongs to a whole row; ``gradient(column)`` is the raw gradient."""
+        formula = self.recipe.formula
+        shared = None
+        if formula.row_mean is not None:
+            total = T.alloc_local((1,), self.dtype)
+            T.buffer_store(total, zero(self.dtype), [0])
+            with T.serial(0, self.width) as d:
+                _, g = self.recipe.prepare(self.weight[row, d], gradient(d), h)
+                T.buffer_store(total, total[0] + formula.row_mean(g), [0])
+            shared = T.Bind(total[0] / tirx.Cast(self.dtype, self.width))
+        old = tuple(
+            T.Bind(array[row]) if slot.per == "row" else None
+            for slot, array in zip(formula.slots, self.slots, strict=True)
+        )
+        return Row(self, row, h, shared, old)
+
+
+class Row:
+    """A row in the middle of a step: what its elements share."""
+
+    def __init__(
+        self, parameter: Parameter, row: Any, h: SimpleNamespace, shared: Any, old: tuple[Any, ...]
+    ) -> None:
+        self.parameter, self.row, self.old = parameter, row, old
+        self.h = h if shared is None else SimpleNamespace(**vars(h), row_mean=shared)
+
+    def update(self, column: Any, gradient: Any) -> None:
+        """Apply the recipe to one element; all results are bound before the first is stored."""
+        p, place = self.parameter, (self.row, column)
+        formula = p.recipe.formula
+        old = tuple(
+            T.Bind(array[place]) if kept is None else kept
+            for array, kept in zip(p.slots, self.old, strict=True)
+        )
+        weight, gradient = p.recipe.prepare(p.weight[place], gradient, self.h)
+        new_weight, new_slots = formula.step(weight, gradient, old, self.h)
+        results = [T.Bind(new_weight), *(T.Bind(value) for value in new_slots)]
+        T.buffer_store(p.weight, results[0], list(place))
+        for slot, array, value in zip(formula.slots, p.slots, results[1:], strict=True):
+            if slot.per == "element":
+                T.buffer_store(array, value, list(place))
+
+    def end(self) -> None:
+        """Write each per-row slot once; `check_formula` saw that no element decides its value."""
+        formula = self.parameter.recipe.formula
+        if not any(slot.per == "row" for slot in formula.slots):
+            return
+        unused = zero(self.parameter.dtype)  # stands for what belongs to one element
+        old = tuple(unused if value is None else value for value in self.old)
+        _, new = formula.step(unused, unused, old, self.h)
+        for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):
+            if slot.per == "row":
+                T.buffer_store(array, value, [self.row])
+
+
+def zero(dtype: str) -> Any:
+    """The constant 0."""
+    return tirx.const(0, dtype)
+
+
+def prefetch(array: Any, index: Index) -> None:
+    """Ask for a cache line that will be read and written soon."""
+    address = T.address_of(array[tuple(index)])
+    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 1, 3, 1))

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Momentum: the gradient's running sum moves the weight.
+
+Heavy ball: ``v <- momentum v + g``, then ``w <- w - lr v``. Nesterov: the same `v`, then
+``w <- w - lr (g + momentum v)``. No dampening; `lr` outside the sum, so a schedule acts at once
+(PyTorch's form, not Sutskever's). A row that is not touched still moves by its velocity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparsetrain.optim.formula import Formula, Slot
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.options import Options, make, require_below_one
+from sparsetrain.optim.rule import Number
+
+if TYPE_CHECKING:
+    from sparsetrain.optim.options import Unpack
+
+
+def _heavy_ball(w, g, slots, h):
+    (velocity,) = slots
+    velocity = h.momentum * velocity + g
+    return w - h.lr * velocity, (velocity,)
+
+
+def _nesterov(w, g, slots, h):
+    (velocity,) = slots
+    velocity = h.momentum * velocity + g
+    return w - h.lr * (g + h.momentum * velocity), (velocity,)
+
+
+_SLOTS, _FADE = (Slot("velocity"),), ("momentum",)
+HEAVY_BALL = Formula("momentum", _heavy_ball, _SLOTS, idle="untouched", fade=_FADE)
+NESTEROV = Formula("nesterov", _nesterov, _SLOTS, idle="untouched", fade=_FADE)
+
+
+def momentum(
+    lr: Number, *, momentum: float = 0.9, nesterov: bool = False, **options: Unpack[Options]
+) -> Optimizer:
+    """Gradient descent with momentum.
+
+    Parameters
+    ----------
+    lr : float, Schedule or function of the step
+        Learning rate.
+    momentum : float
+        How much of the velocity a step keeps, below 1.
+    nesterov : bool
+        Look ahead by one step of the velocity.
+    **options
+        See `Optimizer`.
+
+    References
+    ----------
+    Polyak 1964, https://doi.org/10.1016/0041-5553(64)90137-5; Sutskever et al. 2013,
+    https://proceedings.mlr.press/v28/sutskever13.html
+    """
+    formula = NESTEROV if nesterov else HEAVY_BALL
+    require_below_one(formula.name, momentum=momentum)
+    return make(formula, {"lr": lr, "momentum": momentum}, options, own=["nesterov"])
+
+
+def nesterov(lr: Number, *, momentum: float = 0.9, **options: Unpack[Options]) -> Optimizer:
+    """Nesterov's momentum; see `momentum`."""
+    require_below_one("nesterov", momentum=momentum)
+    return make(NESTEROV, {"lr": lr, "momentum": momentum}, options)

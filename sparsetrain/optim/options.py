@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that every constructor takes beside its own numbers, and the refusal of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.formula import Formula
+from sparsetrain.optim.group import Group
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.rule import Mode, Number
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+
+
+class Options(TypedDict, total=False):
+    """See `Optimizer` for each; `adamw` has no `decoupled`, `ftrl` neither kind of decay."""
+
+    mode: Mode
+    cap: int | None
+    weight_decay: float
+    decoupled: bool
+    clip_value: float | None
+    clip_norm: float | None
+    on_nonfinite: Literal["stop", "skip"]
+    groups: Sequence[Group]
+
+
+def make(
+    formula: Formula,
+    hyper: Mapping[str, Number],
+    options: Mapping[str, Any],
+    without: Sequence[str] = (),
+    own: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
+) -> Optimizer:
+    """An optimizer of a formula and its options.
+
+    Parameters
+    ----------
+    formula, hyper
+        As of `Optimizer`.
+    options : mapping
+        What the caller gave beside the hyper-parameters.
+    without : sequence of str
+        Options that this formula does not have.
+    own : sequence of str
+        Its constructor's arguments that are no hyper-parameters, for the message.
+    fixed : mapping, optional
+        Options that belong to the formula and cannot be chosen.
+
+    Raises
+    ------
+    ConfigError
+        If there is an option that the formula does not have; names the formula and its options.
+    """
+    allowed = [name for name in Options.__annotations__ if name not in without]
+    for name in options:
+        if name not in allowed:
+            known = ", ".join([*hyper, *own, *allowed])
+            raise ConfigError(f"{formula.name} has no option {name!r}; its options are {known}")
+    return Optimizer(formula, hyper, **options, **(fixed or {}))
+
+
+def require_above_zero(name: str, **numbers: Any) -> None:
+    """Refuse a number that the formula divides by when it is 0."""
+    for key, value in numbers.items():
+        if not (isinstance(value, (int, float)) and value > 0):
+            raise ConfigError(f"{name}: {key} must be above 0, not {value!r}")
+
+
+def require_below_one(name: str, **numbers: Any) -> None:
+    """Refuse a decay rate with which an average would never forget."""
+    for key, value in numbers.items():
+        if not callable(value) and not (isinstance(value, (int, float)) and 0 <= value < 1):
+            raise ConfigError(f"{name}: {key} must be from 0 to below 1, not {value!r}")

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Rule`: everything that decides how a range of rows is updated, resolved and hashable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite
+from numbers import Real
+from typing import Any, Literal
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.formula import Formula
+from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.schedules import Function, Schedule, constant
+
+Number = float | Schedule | Callable[[int], float]
+Mode = Literal["lazy", "exact", "dense"]
+MODES = ("lazy", "exact", "dense")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A formula with numbers, decay, clipping and mode.
+
+    Parameters
+    ----------
+    formula : Formula
+        What a step computes.
+    hyper : tuple of (str, float or function of the step)
+        Its hyper-parameters.
+    mode : {"lazy", "exact", "dense"}
+        What happens to rows that a batch does not name; see `Optimizer`.
+    cap : int, optional
+        Most steps replayed for a row in exact mode.
+    weight_decay : float
+        0 for none.
+    decoupled : bool
+        Whether decay multiplies the weight instead of adding to the gradient.
+    clip_value : float, optional
+        Limit of each element of the gradient.
+    scaled : bool
+        Whether steps come with a factor for the gradient.
+    """
+
+    formula: Formula
+    hyper: tuple[tuple[str, float | Function], ...]
+    mode: Mode = "lazy"
+    cap: int | None = None
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    clip_value: float | None = None
+    scaled: bool = False
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """What the kernels compute."""
+        decay: Literal["coupled", "decoupled"] | None = None
+        if self.weight_decay:
+            decay = "decoupled" if self.decoupled else "coupled"
+        extra = {"coupled": ("weight_decay",), "decoupled": ("keep",)}.get(decay or "", ())
+        names = (*_step_names(self.formula, dict(self.hyper)), *extra)
+        return Recipe(self.formula, names, decay, self.scaled, self.clip_value is not None)
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether rows have to be replayed; not where a gradient of 0 changes nothing."""
+        return self.mode == "exact" and self.recipe.idle != "always"
+
+    @property
+    def path(self) -> str:
+        """What happens to the rows of a table, for people."""
+        if self.mode == "dense":
+            return "dense: every row in every step, as asked for"
+        if self.recipe.idle == "always":
+            return f"touched rows; {self.mode} is exact here: a gradient of 0 changes nothing"
+        if self.mode == "lazy":
+            kept = "decay and slots" if self.weight_decay else "slots"
+            return f"touched rows, lazy: the {kept} of other rows stand still"
+        limit = "" if self.cap is None else f", at most {self.cap} steps a row"
+        return f"touched rows, exact: others are caught up before they are read{limit}"
+
+    def numbers(self, step: int) -> tuple[float, ...]:
+        """The recipe's numbers in a step, from 1, in float64.
+
+        Raises
+        ------
+        ConfigError
+            If a function of the step gives no finite number of 0 or more.
+        """
+        hyper = {name: at(value, step) for name, value in self.hyper}
+        for name, value in hyper.items():
+            if not (isfinite(value) and value >= 0):
+                raise ConfigError(f"{self.formula.name}: {name} is {value} in step {step}")
+        more = self.formula.per_step(hyper, step) if self.formula.per_step else {}
+        extra = (self.weight_decay,) if self.weight_decay else ()
+        if self.weight_decay and self.decoupled:
+            extra = (1 - hyper["lr"] * self.weight_decay,)
+        return (*hyper.values(), *map(float, more.values()), *extra)
+
+    def changed(
+        self,
+        lr: Number | None,
+        scale: float,
+        weight_decay: float | None,
+        mode: Mode | None,
+        cap: int | None,
+    ) -> Rule:
+        """This rule with what a group says; None leaves a thing as it is."""
+        hyper = dict(self.hyper)
+        if lr is not None:
+            hyper["lr"] = plain(self.formula, "lr", lr)
+        if scale != 1:
+            hyper["lr"] = _scaled(hyper["lr"], scale)
+        return replace(
+            self,
+            hyper=tuple(hyper.items()),
+            weight_decay=self.weight_decay if weight_decay is None else weight_decay,
+            mode=mode or self.mode,
+            cap=self.cap if cap is None else cap,
+        )
+
+
+def plain(formula: Formula, name: str, value: Any) -> float | Function:
+    """A hyper-parameter as a float, or as the function of the step that it is.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither a finite number of 0 or more nor callable.
+    """
+    if callable(value):
+        return value
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else -1.0
+    if not 0 <= number < float("inf"):
+        raise ConfigError(f"{formula.name}: {name} must be finite and 0 or more, not {value!r}")
+    return number
+
+
+def at(value: float | Function, step: int) -> float:
+    """A hyper-parameter in a step."""
+    return float(value(step)) if callable(value) else value
+
+
+def check_options(rule: Rule) -> None:
+    """Refuse what the formula does not have, or what would be ignored.
+
+    Raises
+    ------
+    ConfigError
+        Names the formula, the option and the way out.
+    """
+    name = rule.formula.name
+    plain(rule.formula, "weight_decay", rule.weight_decay)
+    if rule.mode not in MODES:
+        raise ConfigError(f"{name}: mode is one of {', '.join(MODES)}, not {rule.mode!r}")
+    if rule.weight_decay and not rule.formula.decays:
+        raise ConfigError(f"{name} has no weight_decay")
+    if rule.weight_decay and rule.decoupled and "lr" not in dict(rule.hyper):
+        raise ConfigError(f"{name}: decoupled weight_decay needs a hyper-parameter 'lr'")
+    if rule.clip_value is not None and not 0 < rule.clip_value < float("inf"):
+        raise ConfigError(f"{name}: clip_value must be above 0, not {rule.clip_value!r}")
+    if rule.cap is not None:
+        _check_cap(rule)
+
+
+def _check_cap(rule: Rule) -> None:
+    name = rule.formula.name
+    if isinstance(rule.cap, bool) or not isinstance(rule.cap, int) or rule.cap < 1:
+        raise ConfigError(f"{name}: cap must be a whole number from 1, not {rule.cap!r}")
+    if rule.mode != "exact":
+        raise ConfigError(f"{name}: cap belongs to mode 'exact'; the mode is {rule.mode!r}")
+    if rule.weight_decay and not rule.decoupled:
+        raise ConfigError(f"{name}: coupled weight_decay has no cap; decouple it or leave cap out")
+    if rule.formula.idle != "always" and not rule.formula.fade:
+        raise ConfigError(f"{name} has no cap: it does not say how its slots fade")
+
+
+def _step_names(formula: Formula, hyper: Mapping[str, float | Function]) -> tuple[str, ...]:
+    if formula.per_step is None:
+        return tuple(hyper)
+    first = {name: at(value, 1) for name, value in hyper.items()}
+    return (*hyper, *formula.per_step(first, 1))
+
+
+def _scaled(lr: float | Function, scale: float) -> float | Function:
+    if isinstance(lr, Schedule):
+        return constant(scale) * lr
+    return Schedule((lr,)) * scale if callable(lr) else lr * scale

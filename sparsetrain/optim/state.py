@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`State`: what an optimizer remembers between steps; the slots by name, and the counts.
+
+Reads like the dictionary ``{parameter: {slot: Tensor}}``. Everything that a checkpoint needs is in
+tensors: the slots and `count`. The histories of exact mode are empty after a flush, which every
+checkpoint begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.optim.check import LAST
+from sparsetrain.optim.formula import Formula, Slot
+from sparsetrain.optim.group import Range, Tables
+from sparsetrain.optim.history import History
+from sparsetrain.optim.recipe import Recipe
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import CoalescePlan
+
+UNTOUCHED = -1  # of `last`: no step has named this row
+
+
+class State(dict[str, dict[str, NDArray]]):
+    """Slots by parameter and slot name.
+
+    Attributes
+    ----------
+    count : Tensor (1,) int64
+        Steps taken.
+    skipped : int
+        Steps left out because a number was not finite.
+    owner : Optimizer
+        Whose rules `ranges` holds.
+    ranges : dict of str to tuple of Range
+        The rules of each parameter.
+    histories : dict
+        Parameter and range number -> `History`, where rows are caught up.
+    caught : dict
+        Parameter -> what the last catch-up was for: its indices and their plan.
+    """
+
+    def __init__(
+        self,
+        slots: dict[str, dict[str, NDArray]],
+        owner: Any,
+        ranges: dict[str, tuple[Range, ...]],
+        tables: Tables,
+    ) -> None:
+        super().__init__(slots)
+        self.owner, self.ranges, self.tables = owner, ranges, tables
+        self.count = runtime.zeros((1,), "int64")
+        self.skipped = 0
+        self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
+        self.histories = {key: History(recipe) for key, recipe in tracked(slots, ranges).items()}
+
+    @property
+    def step(self) -> int:
+        """Number of steps taken."""
+        return int(runtime.as_numpy(self.count)[0])
+
+    @step.setter
+    def step(self, number: int) -> None:
+        runtime.as_numpy(self.count, writable=True)[0] = number
+
+
+def tracked(
+    slots: Mapping[str, Mapping[str, NDArray]], ranges: Mapping[str, tuple[Range, ...]]
+) -> dict[tuple[str, int], Recipe]:
+    """Parameter and number of each range that is caught up, with what is replayed there."""
+    return {
+        (name, number): part.rule.recipe
+        for name, parts in ranges.items()
+        for number, part in enumerate(parts)
+        if LAST in slots[name] and part.rule.catches_up
+    }
+
+
+def rows_of(shape: tuple[int, ...]) -> int:
+    """Rows of a parameter: all axes but the last; a vector has rows of one element."""
+    return prod(shape[:-1]) if len(shape) > 1 else prod(shape)
+
+
+def slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a slot of a parameter of some shape."""
+    return (rows_of(shape),) if slot.per == "row" and len(shape) > 1 else shape
+
+
+def new_slots(name: str, formula: Formula, param: NDArray) -> dict[str, NDArray]:
+    """Slots of one parameter with their initial values."""
+    return {slot.name: _new_slot(name, slot, param) for slot in formula.slots}
+
+
+def new_last(name: str, param: NDArray, parts: tuple[Range, ...]) -> NDArray:
+    """The steps up to which rows are current, (V,) int32."""
+    shape = (rows_of(tuple(map(int, param.shape))),)
+    tensor = runtime.empty(shape, "int32", f"slot {LAST!r} of parameter {name!r}")
+    view = runtime.as_numpy(tensor, writable=True)
+    for part in parts:
+        view[part.first : part.end] = UNTOUCHED if part.rule.recipe.idle == "untouched" else 0
+    return tensor
+
+
+def last_of(slots: Any, part: Range) -> np.ndarray:
+    """The part of `last` that belongs to a range, writable."""
+    return runtime.as_numpy(slots[LAST], writable=True)[part.first : part.end]
+
+
+def _new_slot(name: str, slot: Slot, param: NDArray) -> NDArray:
+    shape = slot_shape(slot, tuple(map(int, param.shape)))
+    tensor = runtime.empty(shape, str(param.dtype), f"slot {slot.name!r} of parameter {name!r}")
+    runtime.as_numpy(tensor, writable=True)[...] = slot.initial
+    return tensor

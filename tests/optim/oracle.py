@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training of one table on Zipf ids, whose gradients depend on the weights that were read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsetrain import optim
+from sparsetrain.optim import Optimizer
+from sparsetrain.runtime import as_numpy, as_tensor
+from sparsetrain.sparse_tensor import RowSparse
+
+
+def lr(steps: int) -> optim.Schedule:
+    """Warm-up, then a cosine."""
+    return 0.01 * optim.warmup(max(steps // 15, 1)) * optim.cosine(steps)
+
+
+# Name -> an optimizer from a learning rate and options.
+MAKERS = {
+    "adam": optim.adam,
+    "adam, coupled decay": lambda lr, **o: optim.adam(lr, weight_decay=1e-3, **o),
+    "adamw": lambda lr, **o: optim.adamw(lr, weight_decay=1e-2, **o),
+    "adamw without decay": lambda lr, **o: optim.adamw(lr, weight_decay=0.0, **o),
+    "momentum": optim.momentum,
+    "momentum, coupled decay": lambda lr, **o: optim.momentum(lr, weight_decay=1e-3, **o),
+    "nesterov, decoupled decay": lambda lr, **o: optim.nesterov(
+        lr, weight_decay=1e-3, decoupled=True, **o
+    ),
+    "rmsprop": optim.rmsprop,
+    "rmsprop, coupled decay": lambda lr, **o: optim.rmsprop(lr, weight_decay=1e-3, **o),
+    "sgd": optim.sgd,
+    "sgd, coupled decay": lambda lr, **o: optim.sgd(lr, weight_decay=1e-3, **o),
+    "adagrad": optim.adagrad,
+    "adagrad, coupled decay": lambda lr, **o: optim.adagrad(lr, weight_decay=1e-3, **o),
+    "rowwise_adagrad, coupled decay": lambda lr, **o: optim.rowwise_adagrad(
+        lr, weight_decay=1e-3, **o
+    ),
+    "ftrl": lambda lr, **o: optim.ftrl(0.05, l1=1e-3, **o),
+    "adam, clipped": lambda lr, **o: optim.adam(lr, clip_norm=0.3, clip_value=0.02, **o),
+}
+
+
+class Table:
+    """A table (V, D) and its optimizer."""
+
+    def __init__(self, optimizer: Optimizer, rows: int, width: int) -> None:
+        self.optimizer, self.rows, self.width = optimizer, rows, width
+        weight = np.random.default_rng(1).standard_normal((rows, width)).astype("f4")
+        self.params = {"t": as_tensor(weight)}
+        self.state = optimizer.init(self.params, {"t": {"t": slice(0, rows)}})
+
+    def train(self, steps: int, ids_per_step: int = 256, seed: int = 0) -> Table:
+        rng = np.random.default_rng(seed)
+        for _ in range(steps):
+            ids = (rng.zipf(1.2, ids_per_step) - 1) % self.rows
+            self.step(ids, rng.standard_normal((ids_per_step, self.width)))
+        return self
+
+    def step(self, ids: np.ndarray, noise: np.ndarray) -> None:
+        """Pull the rows towards 0, as they are when they are read."""
+        self.optimizer.catch_up_(self.params, {"t": ids}, self.state)
+        read = as_numpy(self.params["t"])[ids]
+        values = (0.1 * read + 0.01 * noise).astype("f4")
+        gradient = RowSparse.from_numpy(ids, values, self.rows)
+        self.optimizer.apply_(self.params, {"t": gradient}, self.state)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Weight and slots, all rows current."""
+        self.optimizer.flush_(self.params, self.state)
+        slots = {name: slot for name, slot in self.state["t"].items() if name != "last"}
+        return {name: as_numpy(t).copy() for name, t in {"w": self.params["t"], **slots}.items()}

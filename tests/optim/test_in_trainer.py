@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modes, accumulation and options through `Trainer`: a DLRM, its evaluation and its checkpoints."""
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from tests import small_dlrm
+from tests.small_dlrm import assert_same_state
+
+
+def adamw(**options) -> st.optim.Optimizer:
+    return st.optim.adamw(0.01 * st.optim.warmup(5) * st.optim.cosine(40), **options)
+
+
+def steps(trainer, first: int, last: int, kind: str = "single"):
+    for number in range(first, last):
+        trainer.step(small_dlrm.batch(16, number, kind))
+    return trainer
+
+
+def weights(trainer) -> dict[str, np.ndarray]:
+    return {n: a for n, a in trainer.state_dict().items() if not n.endswith(":last")}
+
+
+@pytest.mark.parametrize("kind", ["single", "mean"])
+def test_exact_training_equals_dense_training_and_evaluating_changes_nothing(kind):
+    exact = steps(small_dlrm.trainer(kind, adamw(mode="exact")), 0, 10, kind)
+    dense = steps(small_dlrm.trainer(kind, adamw(mode="dense")), 0, 10, kind)
+    probe = small_dlrm.batch(64, 99, kind)
+    assert exact.evaluate(probe) == dense.evaluate(probe)
+    np.testing.assert_array_equal(exact.predict(probe), dense.predict(probe))
+    assert_same_state(weights(steps(exact, 10, 20, kind)), weights(steps(dense, 10, 20, kind)))
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "exact"}, {"mode": "exact", "cap": 3}])
+def test_a_run_in_any_mode_goes_on_from_a_checkpoint_as_if_never_saved(tmp_path, options):
+    whole = steps(small_dlrm.trainer(optimizer=adamw(**options)), 0, 10)
+    whole.save(tmp_path / "run")
+    loaded = small_dlrm.share_programs(st.load(tmp_path / "run"))
+    assert loaded.optimizer == whole.optimizer
+    assert_same_state(steps(loaded, 10, 20).state_dict(), steps(whole, 10, 20).state_dict())
+
+
+def test_a_state_dict_brings_back_the_step_of_adam():
+    trainer = steps(small_dlrm.trainer(optimizer=adamw()), 0, 5)
+    kept = trainer.state_dict()
+    assert kept["optimizer:step"].tolist() == [5]
+    after = steps(trainer, 5, 8).state_dict()
+    trainer.load_state_dict(kept)
+    assert_same_state(steps(trainer, 5, 8).state_dict(), after)
+
+
+@pytest.mark.parametrize("kind", ["single", "weighted"])
+def test_a_batch_in_parts_is_the_step_of_the_whole_batch(kind):
+    whole = small_dlrm.trainer(kind, st.optim.sgd(0.1))
+    parts = small_dlrm.trainer(kind, st.optim.sgd(0.1))
+    parts.accumulate = 5
+    batch = small_dlrm.batch(33, kind=kind)
+    losses = [float(trainer.step(batch)) for trainer in (whole, parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for name, array in whole.state_dict().items():
+        np.testing.assert_allclose(parts.state_dict()[name], array, atol=1e-6)
+
+
+def test_skipped_steps_leave_everything_as_it_was_and_are_counted():
+    trainer = small_dlrm.trainer(optimizer=st.optim.adam(0.1, on_nonfinite="skip"))
+    before = trainer.state_dict()
+    plain = small_dlrm.batch(64)
+    trainer.step(st.data.Batch(np.sign(plain.dense) * np.float32(3e38), plain.ids, plain.labels))
+    assert_same_state(trainer.state_dict(), before)
+    assert trainer.state.skipped == 1 and "loss" in trainer.applied.skipped
+
+
+def test_a_run_goes_on_after_a_skipped_step():
+    plain = small_dlrm.batch(64)
+    huge = st.data.Batch(np.sign(plain.dense) * np.float32(3e38), plain.ids, plain.labels)
+    trainer = small_dlrm.trainer(optimizer=st.optim.adam(0.01, on_nonfinite="skip", mode="exact"))
+    history = trainer.fit([plain, huge, plain], progress=None)
+    assert np.isfinite(history["loss"]) and (trainer.steps, trainer.state.step) == (3, 2)
+    assert trainer.evaluate(plain)["auc"] > 0
+
+
+def test_each_table_says_which_path_its_updates_take():
+    groups = [
+        st.optim.Group("embeddings.C2.weight", mode="dense"),
+        st.optim.Group("embeddings.C3.weight", mode="exact", cap=9),
+    ]
+    trainer = small_dlrm.trainer(optimizer=st.optim.adam(0.1, groups=groups))
+    first, second, third = trainer.optimizer.describe(trainer.state)
+    assert first == "embeddings.C1.weight: touched rows, lazy: the slots of other rows stand still"
+    assert second == "embeddings.C2.weight: dense: every row in every step, as asked for"
+    assert third.startswith("embeddings.C3.weight: touched rows, exact: ") and "9 steps" in third
+    steps(trainer, 0, 3)
+
+
+def test_the_norm_before_clipping_is_reported():
+    trainer = steps(small_dlrm.trainer(optimizer=st.optim.sgd(0.1, clip_norm=1e-3)), 0, 1)
+    assert trainer.applied.norm > 1e-3
