@@ -7,28 +7,44 @@ code. How the folder is written and checked is `checkpoint`'s business.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from sparsetrain import checkpoint, runtime
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.fit import State
 from sparsetrain.models import MODELS
 from sparsetrain.optim import OPTIMIZERS, Optimizer
+from sparsetrain.optim.config import from_config, to_config
+from sparsetrain.run import checkpoint_in
 
 if TYPE_CHECKING:
     from sparsetrain.trainer import Trainer
 
 KIND = "sparsetrain.trainer"
 ENCODER = "encoder/"  # prefix of the encoder's arrays among those of the model
+_ATTEMPTS = 3
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 
 def save(trainer: Trainer, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write `trainer`; `extra` is stored beside it, as plain JSON values."""
-    manifest, encoder_arrays = trainer.encoder.to_state() if trainer.encoder else (None, {})
+    checkpoint.write(folder, *snapshot(trainer, extra or {}, None))
+
+
+def snapshot(
+    trainer: Trainer, extra: Mapping[str, Any], state: dict[str, Any] | None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays, parameters as views, and the manifest; `state` is that of the run."""
+    encoder, encoder_arrays, encoder_hash = _encoder_state(trainer.encoder)
     arrays: dict[str, np.ndarray] = {
         **trainer._arrays(),
         **{ENCODER + name: array for name, array in encoder_arrays.items()},
@@ -36,50 +52,78 @@ def save(trainer: Trainer, folder: str | Path, extra: Mapping[str, Any] | None =
     described = {
         "kind": KIND,
         "model": {"kind": trainer.model.kind, "config": trainer.model.config()},
-        "optimizer": {
-            "name": trainer.optimizer.formula.name,
-            "hyper": {name: float(value) for name, value in trainer.optimizer.hyper.items()},
-        },
-        "encoder": manifest,
+        "optimizer": to_config(trainer.optimizer),
+        "encoder": encoder,
+        "encoder_sha256": encoder_hash,
         "seed": int(trainer.seed),
         "steps": trainer.steps,
         "epochs": trainer.epochs,
-        "extra": dict(extra or {}),
+        "accumulate": trainer.accumulate,
+        "skipped": trainer.state.skipped,
+        "target": str(trainer.target),
+        "versions": _versions(),
+        "run": state,
+        "extra": dict(extra),
     }
-    checkpoint.write(folder, arrays, described)
+    return arrays, described
 
 
-def load(folder: str | Path, *, target: Any, optimizer: Optimizer | None) -> Trainer:
+def load(folder: str | Path, *, which: str, target: Any, optimizer: Optimizer | None) -> Trainer:
     """Read what `save` wrote; see `sparsetrain.load`."""
     target = runtime.resolve_target(target)
-    arrays, manifest = checkpoint.read(folder, mmap=True)
+    for attempt in range(_ATTEMPTS):
+        path = checkpoint_in(folder, which)
+        try:
+            with checkpoint.opened(path) as saved:
+                return _load(saved, path, target, optimizer)
+        except CheckpointError:
+            # A run that goes on prunes old checkpoints; then its pointer has moved on.
+            if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _load(saved: checkpoint.Saved, path: Path, target: Any, optimizer: Optimizer | None) -> Trainer:
+    manifest = saved.manifest
     if manifest.get("kind") != KIND:
-        raise CheckpointError(f"{folder}: holds {manifest.get('kind')!r}, not a saved trainer")
+        raise CheckpointError(f"{path}: holds {manifest.get('kind')!r:.60}, not a saved trainer")
     try:
-        return _trainer(arrays, manifest, target, optimizer)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{folder}: its manifest lacks or garbles {error}") from error
+        return _trainer(saved, target, optimizer)
+    except CheckpointError as error:
+        # Of an array it names the file already.
+        raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
     except ValueError as error:  # our own errors, and those of int()
-        raise CheckpointError(f"{folder}: {error}") from error
+        raise CheckpointError(f"{path}: {error}") from error
 
 
-def _trainer(
-    arrays: Mapping[str, np.ndarray],
-    manifest: Mapping[str, Any],
-    target: Any,
-    optimizer: Optimizer | None,
-) -> Trainer:
+def _trainer(saved: checkpoint.Saved, target: Any, optimizer: Optimizer | None) -> Trainer:
     from sparsetrain.trainer import Trainer
 
+    manifest = saved.manifest
+    encoder_arrays = {
+        name.removeprefix(ENCODER): saved.read(name)
+        for name in saved.kinds
+        if name.startswith(ENCODER)
+    }
+    encoder = _encoder(manifest["encoder"], encoder_arrays)
+    _require_hash(manifest, encoder_arrays)
+    model = _model(manifest["model"])
     trainer = Trainer(
-        _model(manifest["model"]),
-        optimizer or _optimizer(manifest["optimizer"]),
+        model,
+        optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
         target=target,
         seed=int(manifest["seed"]),
-        encoder=_encoder(manifest["encoder"], arrays),
+        encoder=encoder,
+        initialize=False,
+        accumulate=manifest.get("accumulate", 1),
     )
     trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
-    trainer.load_state_dict({n: a for n, a in arrays.items() if not n.startswith(ENCODER)})
+    trainer.state.skipped = int(manifest.get("skipped", 0))
+    if manifest.get("run") is not None:
+        trainer._state = State.from_dict(manifest["run"])
+    trainer._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
     return trainer
 
 
@@ -89,17 +133,42 @@ def _model(saved: Mapping[str, Any]) -> Any:
     return MODELS[saved["kind"]](**saved["config"])
 
 
-def _optimizer(saved: Mapping[str, Any]) -> Optimizer:
-    if saved["name"] not in OPTIMIZERS:
-        raise ConfigError(
-            f"it was trained by {saved['name']!r}, which this package does not have: "
-            "pass load(..., optimizer=...)"
-        )
-    return OPTIMIZERS[saved["name"]](**saved["hyper"])
-
-
 def _encoder(saved: Mapping[str, Any] | None, arrays: Mapping[str, np.ndarray]) -> Encoder | None:
-    if saved is None:
+    return None if saved is None else Encoder.from_state(saved, arrays)
+
+
+# An encoder never changes; a run writes it many times.
+_STATES: WeakKeyDictionary[Encoder, tuple[Any, dict[str, np.ndarray], str | None]] = (
+    WeakKeyDictionary()
+)
+
+
+def _encoder_state(encoder: Encoder | None) -> tuple[Any, dict[str, np.ndarray], str | None]:
+    if encoder is None:
+        return None, {}, None
+    if encoder not in _STATES:
+        described, arrays = encoder.to_state()
+        _STATES[encoder] = described, dict(arrays), _hash(described, arrays)
+    return _STATES[encoder]
+
+
+def _hash(encoder: Any, arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return a hash of schema and vocabularies, or None without an encoder."""
+    if encoder is None:
         return None
-    own = {n.removeprefix(ENCODER): a for n, a in arrays.items() if n.startswith(ENCODER)}
-    return Encoder.from_state(saved, own)
+    whole = hashlib.sha256(json.dumps(encoder, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        whole.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        whole.update(array.reshape(-1).view(np.uint8).data)
+    return whole.hexdigest()
+
+
+def _require_hash(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    stated = manifest.get("encoder_sha256")  # folders of version 0.1 have none
+    if stated is not None and stated != _hash(manifest["encoder"], arrays):
+        raise CheckpointError("its encoder is not the one that it was trained with")
+
+
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _PACKAGES}

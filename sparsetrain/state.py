@@ -14,6 +14,8 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError
 
+Kind = tuple[tuple[int, ...], np.dtype]
+
 
 def named_arrays(
     params: Mapping[str, runtime.NDArray],
@@ -45,6 +47,35 @@ def named_arrays(
     return named
 
 
+def named_tables(tables: Mapping[str, Mapping[str, slice]]) -> dict[str, dict[str, slice]]:
+    """For each storage, the rows of its tables by logical name: ``embeddings.C1.weight``."""
+    named = {}
+    for storage, parts in tables.items():
+        prefix, leaf = storage.split(".")[0], storage.rsplit(".", 1)[1]
+        named[storage] = {f"{prefix}.{table}.{leaf}": rows for table, rows in parts.items()}
+    return named
+
+
+def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) -> None:
+    """Compare names, shapes and dtypes with those of the views that will be written.
+
+    Raises
+    ------
+    CheckpointError
+        If one differs.
+    """
+    missing, unknown = sorted(target.keys() - source.keys()), sorted(source.keys() - target.keys())
+    if missing or unknown:
+        what = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is unknown"
+        raise CheckpointError(f"saved arrays do not belong to this model and optimizer: {what}")
+    for name, view in target.items():
+        shape, dtype = source[name]
+        if (shape, dtype) != (view.shape, view.dtype):
+            raise CheckpointError(
+                f"saved array {name!r} is {shape} {dtype}, the model's is {view.shape} {view.dtype}"
+            )
+
+
 def load_arrays_(target: Mapping[str, np.ndarray], source: Mapping[str, np.ndarray]) -> None:
     """Copy `source` into the views of `target`; checks everything before the first write.
 
@@ -53,16 +84,7 @@ def load_arrays_(target: Mapping[str, np.ndarray], source: Mapping[str, np.ndarr
     CheckpointError
         If names, shapes or dtypes differ.
     """
-    missing, unknown = sorted(target.keys() - source.keys()), sorted(source.keys() - target.keys())
-    if missing or unknown:
-        what = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is unknown"
-        raise CheckpointError(f"saved arrays do not belong to this model and optimizer: {what}")
-    for name, view in target.items():
-        if source[name].shape != view.shape or source[name].dtype != view.dtype:
-            raise CheckpointError(
-                f"saved array {name!r} is {source[name].shape} {source[name].dtype}, the model's "
-                f"is {view.shape} {view.dtype}"
-            )
+    check_kinds(target, {name: (array.shape, array.dtype) for name, array in source.items()})
     for name, view in target.items():
         view[...] = source[name]
 
@@ -73,6 +95,5 @@ def _split(
     if name not in tables:
         yield name, view
         return
-    prefix, leaf = name.split(".")[0], name.rsplit(".", 1)[1]
-    for table, rows in tables[name].items():
-        yield f"{prefix}.{table}.{leaf}", view[rows]
+    for logical, rows in named_tables(tables)[name].items():
+        yield logical, view[rows]

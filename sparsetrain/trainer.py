@@ -8,8 +8,8 @@ memory depend on the ids of the batch, not on the rows of the tables.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.build import GradientProgram, Program, value_and_grad
+from sparsetrain.checkpoint import Saved
 from sparsetrain.data import Batch, Dataset, Encoder
-from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.data.split import split
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
 from sparsetrain.metrics import ClickMetrics
-from sparsetrain.optim import Optimizer
-from sparsetrain.progress import make_progress
-from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.state import load_arrays_, named_arrays
+from sparsetrain.numerics import first_nonfinite
+from sparsetrain.optim import Applied, Optimizer, accumulate_
+from sparsetrain.run import Run
+from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables
 
 
 class Loss:
@@ -55,6 +58,10 @@ class Trainer:
         Decides initial weights and the order of the data.
     encoder : Encoder, optional
         How raw rows become batches; kept with the saved model.
+    initialize : bool
+        Whether weights are drawn; without, they are undefined until a state is loaded.
+    accumulate : int
+        Parts in which a batch is computed; the memory of one part, the step of the whole.
 
     Examples
     --------
@@ -72,7 +79,12 @@ class Trainer:
         target: Any = "auto",
         seed: int = 0,
         encoder: Encoder | None = None,
+        initialize: bool = True,
+        accumulate: int = 1,
     ) -> None:
+        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+            raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
+        self.accumulate = accumulate
         self.model = model
         self.optimizer = optimizer
         self.encoder = encoder
@@ -80,9 +92,11 @@ class Trainer:
         self.steps = 0
         self.epochs = 0
         self.target = runtime.resolve_target(target)
-        self.params: dict[str, runtime.NDArray] = model.initialize(seed)
-        self.state = optimizer.init(self.params)
+        self.params: dict[str, runtime.NDArray] = model.initialize(seed, fill=initialize)
+        self.state = optimizer.init(self.params, named_tables(model.tables()))
+        self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._module = model.export()
+        self._state: State | None = None  # where the run stood that this trainer was loaded from
 
     @cached_property
     def program(self) -> GradientProgram:
@@ -101,15 +115,32 @@ class Trainer:
         DataError
             If the batch has no labels or does not fit the model.
         NumericalError
-            If the loss or a gradient is not finite; nothing is updated then.
+            If the loss or a gradient is not finite; nothing is updated then. With
+            ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``.
         """
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        loss, gradients = self.program(self.params, self.model.inputs(batch))
-        _check_finite(self.steps + 1, loss, gradients)
-        self.optimizer.apply_(self.params, gradients, self.state)
+        if self.accumulate > 1:
+            loss, gradients = self._accumulated(batch)
+        else:
+            loss, gradients = self._gradients(batch)
+        self.applied = self.optimizer.apply_(self.params, gradients, self.state, loss=loss)
         self.steps += 1
         return Loss(loss)
+
+    def _gradients(self, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
+        inputs = self.model.inputs(batch)
+        self.optimizer.catch_up_(self.params, self.model.rows_read(inputs), self.state)
+        return self.program(self.params, inputs)
+
+    def _accumulated(self, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
+        total, acc = np.float64(0), dict[str, Any]()
+        for part in split(batch, self.accumulate):
+            loss, gradients = self._gradients(part)
+            share = len(part) / len(batch)
+            total += share * float(Loss(loss))
+            accumulate_(gradients, acc, share)
+        return runtime.as_tensor(np.float32(total)), acc
 
     def fit(
         self,
@@ -121,6 +152,12 @@ class Trainer:
         shuffle: bool = True,
         progress: Any = "auto",
         stop: Callable[[], bool] | None = None,
+        run: Run | str | Path | None = None,
+        resume: bool = False,
+        validate_every: int | None = None,
+        early_stopping: EarlyStopping | None = None,
+        check_numerics: bool = False,
+        allow_changed: Collection[str] = (),
     ) -> dict[str, Any]:
         """Train for some epochs.
 
@@ -129,7 +166,7 @@ class Trainer:
         train, validation : parquet paths, Arrow tables, pandas frames or iterables of Batch
             Whatever `sparsetrain.data.open_source` takes.
         epochs : int
-            Passes over `train`.
+            Passes over `train`; with `resume`, of the whole run.
         batch_size : int
             Rows per step; the last, smaller batch is trained on too.
         shuffle : bool
@@ -137,69 +174,65 @@ class Trainer:
         progress : "auto", None or Progress
             What is shown meanwhile, see `sparsetrain.progress`.
         stop : callable, optional
-            Asked after every batch; True ends training there.
+            Asked after every batch, and between those of a validation; True ends training there.
+        run : Run or path, optional
+            The folder in which checkpoints and a log of every metric are kept.
+        resume : bool
+            Go on where the checkpoint was that this trainer was loaded from, to the bits that an
+            uninterrupted run would have had.
+        validate_every : int, optional
+            Steps between validations; by default there is one after each epoch.
+        early_stopping : EarlyStopping, optional
+            When to end, by validation scores.
+        check_numerics : bool
+            If a step is not finite, find the first value of the program that is not.
+        allow_changed : collection of str
+            What may differ from the run that is resumed: ``"data"`` or an argument's name.
 
         Returns
         -------
         dict
-            ``rows``, ``seconds``, ``rows_per_s`` (of training alone), ``loss`` (mean of the last
-            epoch), ``epochs`` (a dict each, with ``valid`` if there is validation), ``stopped``.
+            ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
+            of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
+            is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
+            validation).
 
         Raises
         ------
         ConfigError
             If `epochs` or `batch_size` is below 1.
+        CheckpointError
+            If data or an argument differs from the resumed run's, or the run cannot be written.
         NumericalError
             As `step`; the batches before stay trained on.
+        ResourceError
+            If memory or disk is used up; the last checkpoint stays.
         """
         if epochs < 1:
             raise ConfigError(f"epochs is {epochs}; it must be 1 or more")
+        plan = Plan(
+            until=epochs if resume else self.epochs + epochs,
+            batch_size=batch_size,
+            seed=self.seed if shuffle else None,
+            validate_every=validate_every,
+            early_stopping=early_stopping or EarlyStopping(),
+            check_numerics=check_numerics,
+        )
         dataset = self._dataset(train)
-        held_out = None if validation is None else self._dataset(validation)
-        stop = stop or (lambda: False)
-        self.program.compile()
-        history: dict[str, Any] = {"rows": 0, "seconds": 0.0, "epochs": [], "stopped": False}
-        for _ in range(epochs):
-            seed = self.seed if shuffle else None
-            batches = dataset.batches(batch_size, seed=seed, epoch=self.epochs)
-            epoch = self._train_epoch(batches, dataset.num_rows, make_progress(progress), stop)
-            history["stopped"] = epoch.pop("stopped")
-            history["rows"] += epoch["rows"]
-            history["seconds"] += epoch["seconds"]
-            self.epochs += not history["stopped"]
-            if held_out is not None and not history["stopped"]:
-                epoch["valid"] = self._evaluate(held_out, batch_size=4096)
-            history["epochs"].append(epoch)
-            history["loss"] = epoch["loss"]
-            if history["stopped"]:
-                break
-        history["rows_per_s"] = history["rows"] / max(history["seconds"], 1e-9)
-        return history
-
-    def _train_epoch(
-        self,
-        batches: Iterator[Batch],
-        total: int | None,
-        progress: Any,
-        stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        rows, weighted, stopped, began = 0, 0.0, False, time.perf_counter()
-        progress.start(total)
-        try:
-            for batch in batches:
-                loss = float(self.step(batch))
-                rows += len(batch)
-                weighted += loss * len(batch)
-                progress.advance(len(batch), loss)
-                stopped = stop()
-                if stopped:
-                    break
-        finally:
-            progress.finish()
-            _close(batches)
-        seconds = time.perf_counter() - began
-        mean = weighted / rows if rows else float("nan")
-        return {"rows": rows, "seconds": seconds, "loss": mean, "stopped": stopped}
+        data = fingerprint_of(train) if run is not None or resume else None
+        state = begin(self, plan, data, resume, allow_changed)
+        folder = Run(run) if isinstance(run, (str, Path)) else run
+        with folder.writing(fresh=not resume) if folder else nullcontext():
+            return Fit(
+                self,
+                dataset,
+                None if validation is None else self._dataset(validation),
+                plan,
+                state,
+                Record(folder),
+                progress,
+                stop or (lambda: False),
+            ).run()
 
     def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
         """Score labelled data.
@@ -210,11 +243,19 @@ class Trainer:
             ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne`` (normalised entropy),
             ``calibration``, ``rows``, and beside them ``constant_logloss`` and ``positive_rate``.
         """
-        return self._evaluate(self._dataset(data), batch_size=batch_size)
+        scores = self._evaluate(self._dataset(data), batch_size=batch_size)
+        assert scores is not None
+        return scores
 
-    def _evaluate(self, dataset: Dataset, *, batch_size: int) -> dict[str, Any]:
+    def _evaluate(
+        self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
+    ) -> dict[str, Any] | None:
+        """Return the scores, or None if `stop`, asked between two batches, ended it."""
+        self._flush()
         metrics = ClickMetrics()
-        for batch in dataset.batches(batch_size):
+        for number, batch in enumerate(dataset.batches(batch_size)):
+            if number and stop is not None and stop():
+                return None
             if batch.labels is None:
                 raise DataError("data to evaluate on needs labels")
             metrics.update(self._score(batch), batch.labels)
@@ -222,7 +263,8 @@ class Trainer:
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
-        dataset = Dataset(data, self.encoder, require_label=False)
+        self._flush()
+        dataset = self._dataset(data, require_label=False)
         logits = [self._score(batch) for batch in dataset.batches(batch_size)]
         scores = np.concatenate(logits) if logits else np.empty(0, np.float32)
         with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
@@ -232,8 +274,10 @@ class Trainer:
         inputs = self.model.inputs(batch)
         return runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
 
-    def _dataset(self, data: Any) -> Dataset:
-        return Dataset(data, self.encoder)
+    def _dataset(self, data: Any, require_label: bool = True) -> Dataset:
+        if isinstance(data, Dataset):
+            return data
+        return Dataset(data, self.encoder, require_label=require_label)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and slots, by name.
@@ -252,9 +296,33 @@ class Trainer:
             If a name is missing or unknown, or a shape or dtype differs; nothing is written then.
         """
         load_arrays_(self._arrays(writable=True), arrays)
+        self._restored()
+
+    def _read(self, saved: Saved, names: Collection[str]) -> None:
+        """Fill parameters and slots from an open checkpoint; undefined after an error."""
+        target = self._arrays(writable=True)
+        check_kinds(target, {name: saved.kinds[name] for name in names})
+        saved.fill(target)
+        self._restored()
 
     def _arrays(self, *, writable: bool = False) -> dict[str, np.ndarray]:
-        return named_arrays(self.params, self.state, self.model.tables(), writable=writable)
+        if not writable:
+            self._flush()
+        tables = self.model.tables()
+        arrays = named_arrays(self.params, self.state, tables, writable=writable)
+        if self.optimizer.counts_steps:
+            arrays["optimizer:step"] = runtime.as_numpy(self.state.count, writable=writable)
+        return arrays
+
+    def _flush(self) -> None:
+        """Make every row current before it is read; only exact mode has something to do."""
+        self.optimizer.flush_(self.params, self.state)
+
+    def _restored(self) -> None:
+        """Let the optimizer go on from arrays that were just loaded."""
+        if not self.optimizer.counts_steps:
+            self.state.step = self.steps
+        self.optimizer.restored_(self.state)
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`."""
@@ -262,16 +330,39 @@ class Trainer:
 
         save(self, folder, extra)
 
+    def _snapshot(
+        self, extra: Mapping[str, Any], state: dict[str, Any]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Views of all arrays, and a manifest; `state` is where the run stands."""
+        from sparsetrain.saved import snapshot
+
+        return snapshot(self, extra, state)
+
+    def first_nonfinite(self, batch: Batch) -> str | None:
+        """Say which value of the gradient program is the first that is not finite, if one is.
+
+        Runs the program on `batch` once more, compiled so that every value shows.
+        """
+        arguments = self.program.arguments.bind(self.params, self.model.inputs(batch))
+        program = self.program
+        return first_nonfinite(program.module, program.function, arguments, self.target)
+
 
 def load(
-    folder: str | Path, *, target: Any = "auto", optimizer: Optimizer | None = None
+    folder: str | Path,
+    *,
+    which: str = "latest",
+    target: Any = "auto",
+    optimizer: Optimizer | None = None,
 ) -> Trainer:
-    """Read a trainer that `Trainer.save` wrote.
+    """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
 
     Parameters
     ----------
     folder : path
-        The folder.
+        What was saved, or the folder of a run.
+    which : {"latest", "best"}
+        Of a run, which checkpoint.
     target : str or tvm.target.Target
         Where to run.
     optimizer : Optimizer, optional
@@ -284,27 +375,4 @@ def load(
     """
     from sparsetrain.saved import load as read
 
-    return read(folder, target=target, optimizer=optimizer)
-
-
-def _check_finite(step: int, loss: runtime.NDArray, gradients: Mapping[str, Any]) -> None:
-    """Stop before a step that would write NaN or infinity.
-
-    The loss alone does not tell: ReLU turns a NaN into 0, so a ruined model keeps a finite loss.
-    """
-    written = {f"gradient of {name!r}": gradient for name, gradient in gradients.items()}
-    for what, value in {"loss": loss, **written}.items():
-        numbers = runtime.as_numpy(value.values if isinstance(value, RowSparse) else value)
-        if not np.isfinite(numbers).all():
-            shown = float(numbers) if numbers.ndim == 0 else "not finite"
-            raise NumericalError(
-                f"the {what} is {shown} in step {step}: nothing was updated; lower the learning "
-                "rate or look at this batch's dense features"
-            )
-
-
-def _close(iterator: Any) -> None:
-    """End a generator now, so that its background thread stops with it."""
-    close = getattr(iterator, "close", None)
-    if close is not None:
-        close()
+    return read(folder, which=which, target=target, optimizer=optimizer)

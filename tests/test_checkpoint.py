@@ -123,6 +123,51 @@ def test_writing_and_checking_hold_one_block_in_memory(tmp_path):
     assert peak < 40e6
 
 
+LARGE = np.arange(7000, dtype=np.int32).reshape(1000, 7)
+PIECES = {
+    # What is saved, and the rows of each of its files when a file holds about 1,000 bytes.
+    "rows that divide": (LARGE[:70], [[0, 35], [35, 70]]),
+    "rows that do not": (LARGE[:40], [[0, 35], [35, 40]]),
+    "a row larger than a piece": (np.ones((2, 600)), [[0, 1], [1, 2]]),
+    "no rows": (LARGE[:0], [[0, 0]]),
+    "no axes": (np.array(3.0), [[0, 1]]),
+    "rows without bytes": (LARGE[:50, :0], [[0, 50]]),
+    "Fortran order": (np.asfortranarray(LARGE[:40]), [[0, 35], [35, 40]]),
+}
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+@pytest.mark.parametrize("case", PIECES)
+def test_a_large_array_is_cut_by_rows_and_comes_back_whole(tmp_path, case, mmap):
+    array, rows = PIECES[case]
+    checkpoint.write(tmp_path / "run", {"a": array, "b": np.ones(3)}, {}, piece_bytes=1000)
+    listed = json.loads((tmp_path / "run" / "manifest.json").read_text())["arrays"]
+    assert [entry["rows"] for entry in listed if entry["name"] == "a"] == rows
+    got, _ = checkpoint.read(tmp_path / "run", mmap=mmap)
+    assert_same_arrays(got, {"a": array, "b": np.ones(3)})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_array_is_read_into_memory_of_any_layout(tmp_path, layout):
+    wanted = LAYOUTS[layout]
+    checkpoint.write(tmp_path / "run", {"a": wanted}, {}, piece_bytes=40)
+    out = np.array(wanted)  # of the same strides and byte order where that can be written to
+    if layout == "misaligned":
+        out = np.frombuffer(bytearray(1 + wanted.nbytes), np.int32, offset=1).reshape(wanted.shape)
+    out[...] = 0
+    with checkpoint.opened(tmp_path / "run") as found:
+        found.read_into("a", out)
+    np.testing.assert_array_equal(out, wanted)
+
+
+def test_memory_of_another_kind_is_refused(tmp_path):
+    with (
+        checkpoint.opened(saved(tmp_path / "run")) as found,
+        pytest.raises(CheckpointError, match="saved array 'table' is"),
+    ):
+        found.read_into("table", np.empty((4, 3)))
+
+
 # --- killed at any step
 
 
@@ -353,6 +398,7 @@ def test_the_root_is_no_target():
         ({}, {"a": np.ones(2)}, "manifest['a'] is of type ndarray"),
         ({}, {"a": np.float64(2)}, "manifest['a'] is of type float64"),
         ({}, {"a": "x" * (17 << 20)}, "the manifest has 17"),
+        ({}, {"a": json.loads("[" * 60 + "]" * 60)}, "manifest has more than 32 levels"),
     ],
 )
 def test_what_cannot_be_kept_is_named_and_nothing_is_written(tmp_path, arrays, about, message):
@@ -452,6 +498,10 @@ def forge(folder: Path, change: Callable[[dict], object]) -> None:
     (folder / "manifest.json").write_text(json.dumps(body))
 
 
+def nested(levels: int) -> dict:
+    return {"a": nested(levels - 1)} if levels else {}
+
+
 def of_array(**fields: object) -> Callable[[dict], object]:
     return lambda body: body["arrays"][0].update(fields)
 
@@ -471,14 +521,24 @@ def of_array(**fields: object) -> Callable[[dict], object]:
         (of_array(shape=[4, 3.0]), "array 0 has the shape [4, 3.0]"),
         (of_array(shape=[True] * 2), "array 0 has the shape [True, True]"),
         (of_array(shape=[1] * 33), "array 0 has the shape [1, 1,"),
-        (of_array(shape=[2**40, 2**40]), "array 'table' cannot have 176 bytes"),
-        (of_array(shape=[0, 2**61]), "array 'table' cannot have 176 bytes"),
-        (of_array(shape=[3, 4]), "000.npy (array 'table'): the header is not that of float32"),
+        (of_array(shape=[2**40, 2**40]), "array 0 has the shape [1099511627776,"),
+        (of_array(shape=[0, 2**61]), "array 0 has the shape [0, 2305843009213693952]"),
+        (of_array(shape=[4, 2**40]), "array 'table' cannot have 176 bytes"),
+        (of_array(shape=[3, 4]), "array 0 has the rows [0, 4] of shape [3, 4]"),
+        (of_array(shape=[4, 3, 1]), "000.npy (array 'table'): the header is not that of float32"),
+        (of_array(shape=[]), "array 0 has the rows [0, 4] of shape []"),
+        (of_array(shape=[8, 3]), "rows 4 and later of array 'table' are missing"),
+        (of_array(shape=[8, 3], rows=[4, 8]), "two arrays have the same name 'table'"),
+        (of_array(rows=[0]), "array 0 has the rows [0]"),
+        (of_array(rows=[4, 0]), "array 0 has the rows [4, 0]"),
         (of_array(dtype="int32"), "000.npy (array 'table'): the header is not that of int32"),
         (of_array(bytes=2**70), "array 0 has the bytes 1180591620717411303424"),
         (of_array(crc32=-1), "array 0 has the crc32 -1"),
         (of_array(pickle=True), "array 0 must have the fields name, file,"),
-        (lambda body: body.update(version=2), "format version 2 is unknown"),
+        (lambda body: body.update(version=3), "format version 3 is unknown"),
+        (lambda body: body.update(version=True), "format version True is unknown"),
+        (lambda body: body.update(version=1), "array 0 must have the fields"),
+        (lambda body: body.update(manifest=nested(40)), "more than 32 levels in one another"),
         (lambda body: body.update(version="1"), "format version '1' is unknown"),
         (lambda body: body.update(format="zip"), "not the manifest of a sparsetrain checkpoint"),
         (lambda body: body.update(arrays={}), "`arrays` must be a list"),

@@ -7,5 +7,12 @@ on disk) define the format; `places` knows the folder's neighbours during a save
 handles and renames are those of POSIX.
 """
 
+from sparsetrain.checkpoint.places import new_file as new_file
+from sparsetrain.checkpoint.places import remove as remove
+from sparsetrain.checkpoint.places import restore as restore
+from sparsetrain.checkpoint.places import sync_folder as sync_folder
+from sparsetrain.checkpoint.reading import Saved as Saved
+from sparsetrain.checkpoint.reading import opened as opened
 from sparsetrain.checkpoint.reading import read as read
+from sparsetrain.checkpoint.writing import errors_of as errors_of
 from sparsetrain.checkpoint.writing import write as write

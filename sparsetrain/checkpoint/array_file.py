@@ -46,26 +46,46 @@ def write_array(file: IO[bytes], array: np.ndarray) -> int:
     return crc
 
 
-def read_array(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """Return the array and the CRC-32 of the file, whose size must be right already.
+def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
+    """Fill `out` from a file whose size must be right already, and return the file's CRC-32.
+
+    Parameters
+    ----------
+    file : binary file
+    dtype : str
+        What the manifest states; `out` has it, in any byte order.
+    out : ndarray
+        Of the shape that the manifest states; what lies in one run is read without a copy.
 
     Raises
     ------
     ValueError
-        If the header is not that of `dtype` and `shape`.
+        If the header is not that of `dtype` and `out`.
     """
-    crc = _check_header(file, dtype, shape)
-    array = np.empty(shape, DTYPES[dtype])
-    data = array.reshape(-1).view(np.uint8).data
+    crc = _check_header(file, dtype, out.shape)
+    if out.flags.c_contiguous and out.dtype == DTYPES[dtype]:
+        return _read_into(file, out, crc)
+    rows, plain = np.atleast_1d(out), np.dtype(DTYPES[dtype])
+    step = _rows_of_a_block(rows)
+    for start in range(0, len(rows) if rows.size else 0, step):
+        block = np.empty(rows[start : start + step].shape, plain)
+        crc = _read_into(file, block, crc)
+        rows[start : start + step] = block
+    return crc
+
+
+def _read_into(file: IO[bytes], out: np.ndarray, crc: int) -> int:
+    data = out.reshape(-1).view(np.uint8).data
     for start in range(0, data.nbytes, _BLOCK):
         block = data[start : start + _BLOCK]
-        file.readinto(block)  # type: ignore[attr-defined]
+        if file.readinto(block) != len(block):  # type: ignore[attr-defined]
+            raise ValueError("the file was cut off while it was read")
         crc = zlib.crc32(block, crc)
-    return array, crc
+    return crc
 
 
 def map_array(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """Like `read_array`, but the array is a read-only map of the file."""
+    """Return the array as a read-only map of the file, and the file's CRC-32."""
     crc = _check_header(file, dtype, shape)
     while block := file.read(_BLOCK):
         crc = zlib.crc32(block, crc)
@@ -86,7 +106,11 @@ def _file_blocks(array: np.ndarray) -> Iterator[bytes | memoryview]:
     name = array.dtype.name
     yield header_of(name, array.shape)
     rows = np.atleast_1d(array)
-    step = max(1, _BLOCK * len(rows) // max(1, rows.nbytes))
+    step = _rows_of_a_block(rows)
     for start in range(0, len(rows) if rows.size else 0, step):
         block = np.ascontiguousarray(rows[start : start + step], DTYPES[name])
         yield block.reshape(-1).view(np.uint8).data
+
+
+def _rows_of_a_block(rows: np.ndarray) -> int:
+    return max(1, _BLOCK * len(rows) // max(1, rows.nbytes))

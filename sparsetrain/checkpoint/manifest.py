@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`manifest.json`: which file holds which array, and whatever the caller wants to keep beside them.
+"""`manifest.json`: which file holds which rows of which array, and the caller's own part.
 
-Reading trusts nothing: size, version, types, names, and that every figure agrees with the others,
-are checked before a file is opened. The manifest carries a checksum of itself, so a flipped digit
-in a setting is found too.
+Reading trusts nothing: size, depth, version, types, names, and that every figure agrees with the
+others, are checked before a file is opened. The manifest carries a checksum of itself, so a flipped
+digit in a setting is found too. Version 1 had one file for each array and no `rows`; it is read.
 """
 
 import json
 import math
 import re
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sparsetrain.checkpoint.array_file import DTYPES, file_size
@@ -18,20 +19,37 @@ from sparsetrain.errors import CheckpointError
 FILE = "manifest.json"
 MAX_BYTES = 16 << 20
 ARRAY_FILE = re.compile(r"[0-9]{3,6}\.npy")
-_FORMAT, _VERSION = "sparsetrain checkpoint", 1
-MAX_ARRAYS = 100_000
+_FORMAT, _VERSION = "sparsetrain checkpoint", 2
+MAX_FILES = 100_000
 MAX_AXES = 32  # as many as every NumPy has
+MAX_DEPTH = 32  # of objects and lists in one another; the package itself needs 7
 
 
 class Entry(NamedTuple):
-    """One array: its name to the caller, its file, and what the file must hold."""
+    """One file: the array it belongs to, and which rows of it the file must hold."""
 
     name: str
     file: str
     dtype: str
     shape: tuple[int, ...]
+    rows: tuple[int, int]
     bytes: int
     crc32: int
+
+    @property
+    def piece(self) -> tuple[int, ...]:
+        """Shape of what the file holds."""
+        return piece_shape(self.shape, self.rows)
+
+
+def piece_shape(shape: tuple[int, ...], rows: tuple[int, int]) -> tuple[int, ...]:
+    """Return the shape of some rows of an array; an array without axes is one piece."""
+    return (rows[1] - rows[0], *shape[1:]) if shape else ()
+
+
+def all_rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the row range of a whole array."""
+    return (0, shape[0] if shape else 1)
 
 
 def dump(entries: list[Entry], about: dict[str, Any]) -> bytes:
@@ -42,6 +60,8 @@ def dump(entries: list[Entry], about: dict[str, Any]) -> bytes:
     CheckpointError
         If `about` holds what JSON would lose, or is too large.
     """
+    if _is_too_deep(about):
+        raise CheckpointError(f"manifest has more than {MAX_DEPTH} levels in one another")
     _require_json(about, "manifest")
     body = {
         "format": _FORMAT,
@@ -70,25 +90,67 @@ def parse(text: bytes) -> tuple[list[Entry], dict[str, Any]]:
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
         raise ValueError("it is not the manifest of a sparsetrain checkpoint")
     version = body.get("version")
-    if version != _VERSION:
-        raise ValueError(f"format version {version!r} is unknown, this sparsetrain reads version 1")
+    if type(version) is not int or version not in _READABLE:
+        raise ValueError(
+            f"format version {version!r:.20} is unknown, this sparsetrain reads versions 1 and 2: "
+            "use the one that wrote it, or a newer one"
+        )
     if body.pop("crc32", None) != _checksum(body):
         raise ValueError("its checksum does not match: the file is damaged or was edited")
     listed, about = body.get("arrays"), body.get("manifest")
-    if not isinstance(listed, list) or not isinstance(about, dict) or len(listed) > MAX_ARRAYS:
+    if not isinstance(listed, list) or not isinstance(about, dict) or len(listed) > MAX_FILES:
         raise ValueError("`arrays` must be a list and `manifest` an object")
-    entries = [_entry(number, fields) for number, fields in enumerate(listed)]
-    for field in ("name", "file"):
-        if len({getattr(entry, field) for entry in entries}) < len(entries):
-            raise ValueError(f"two arrays have the same {field}")
+    entries = [_entry(number, fields, version) for number, fields in enumerate(listed)]
+    if len({entry.file for entry in entries}) < len(entries):
+        raise ValueError("two arrays have the same file")
+    _check_pieces(entries)
     return entries, about
+
+
+def pieces(entries: list[Entry]) -> dict[str, list[Entry]]:
+    """Group the entries by array, in the order in which they were written."""
+    grouped: dict[str, list[Entry]] = {}
+    for entry in entries:
+        grouped.setdefault(entry.name, []).append(entry)
+    return grouped
+
+
+def _check_pieces(entries: list[Entry]) -> None:
+    """Make sure that the pieces of an array follow one another and are all there."""
+    for name, group in pieces(entries).items():
+        first, end = group[0], 0
+        for entry in group:
+            if entry.rows[0] != end or (entry.dtype, entry.shape) != (first.dtype, first.shape):
+                raise ValueError(f"two arrays have the same name {name!r:.60}")
+            end = entry.rows[1]
+        if end != all_rows(first.shape)[1]:
+            raise ValueError(f"rows {end} and later of array {name!r:.60} are missing")
 
 
 def _load(text: bytes) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        # Decoded here: given bytes, json would look for other encodings, and import their codecs.
+        body = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON: the file is damaged or cut off") from None
+    if _is_too_deep(body):
+        raise ValueError(f"it is not a manifest: more than {MAX_DEPTH} levels in one another")
+    return body
+
+
+def _is_too_deep(body: Any) -> bool:
+    level = [body]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    values = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list | tuple):
+        yield from (inner for inner in values if isinstance(inner, dict | list | tuple))
 
 
 def _refuse_constant(name: str) -> None:
@@ -99,30 +161,48 @@ def _checksum(body: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
 
 
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= MAX_AXES and all(map(_is_count, value))
+
+
+def _is_shape(value: Any) -> bool:
+    """An extent of 0 does not excuse the others: NumPy refuses what could never be addressed."""
+    return _is_counts(value) and math.prod(extent or 1 for extent in value) < 1 << 59
+
+
 # What each field of an entry must be.
 _FIELDS = {
     "name": lambda v: isinstance(v, str) and v != "",
     "file": lambda v: isinstance(v, str) and ARRAY_FILE.fullmatch(v) is not None,
     "dtype": lambda v: isinstance(v, str) and v in DTYPES,
-    "shape": lambda v: isinstance(v, list) and len(v) <= MAX_AXES and all(map(_is_count, v)),
-    "bytes": lambda v: _is_count(v),
+    "shape": _is_shape,
+    "rows": lambda v: _is_counts(v) and len(v) == 2 and v[0] <= v[1],
+    "bytes": _is_count,
     "crc32": lambda v: _is_count(v) and v < 1 << 32,
 }
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62
+# Which fields an entry has in each version that is read.
+_READABLE = {1: _FIELDS.keys() - {"rows"}, 2: _FIELDS.keys()}
 
 
-def _entry(number: int, fields: object) -> Entry:
-    if not isinstance(fields, dict) or fields.keys() != _FIELDS.keys():
+def _entry(number: int, fields: object, version: int) -> Entry:
+    if not isinstance(fields, dict) or fields.keys() != _READABLE[version]:
         raise ValueError(f"array {number} must have the fields {', '.join(_FIELDS)}")
-    for field, fits in _FIELDS.items():
-        if not fits(fields[field]):
+    for field in fields:
+        if not _FIELDS[field](fields[field]):
             raise ValueError(f"array {number} has the {field} {fields[field]!r:.60}")
-    entry = Entry(**{**fields, "shape": tuple(fields["shape"])})
-    if entry.bytes != file_size(entry.dtype, entry.shape):
-        raise ValueError(f"array {entry.name!r} cannot have {entry.bytes} bytes")
+    shape = tuple(fields["shape"])
+    rows = tuple(fields.get("rows", all_rows(shape)))
+    entry = Entry(**{**fields, "shape": shape, "rows": rows})
+    if rows[1] > all_rows(shape)[1] or (not shape and rows != (0, 1)):
+        raise ValueError(f"array {number} has the rows {list(rows)} of shape {list(shape)}")
+    if entry.bytes != file_size(entry.dtype, entry.piece):
+        raise ValueError(f"array {entry.name!r:.60} cannot have {entry.bytes} bytes")
     return entry
 
 

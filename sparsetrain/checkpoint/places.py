@@ -40,7 +40,7 @@ def restore(target: Path) -> None:
     if not os.path.lexists(target) and (old / FILE).exists():
         os.rename(old, target)
         sync_folder(target.parent)
-    if old.is_dir():
+    if os.path.lexists(old):
         remove(old)
     _remove_drafts(target)
 
@@ -123,8 +123,11 @@ def sync_folder(folder: Path) -> None:
 def remove(folder: Path) -> None:
     """Delete a folder of ours, manifest first: what is left of it is never taken for a checkpoint.
 
-    A file that is not ours stays, and makes this fail.
+    A file that is not ours stays, and makes this fail. Of a link only the link goes.
     """
+    if folder.is_symlink():
+        os.unlink(folder)
+        return
     names = sorted(os.listdir(folder), key=lambda name: name != FILE)
     for name in filter(_is_ours, names):
         os.unlink(folder / name)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a checkpoint and believe nothing: every byte is checked before anything is returned.
+"""Read a checkpoint and believe nothing: no array is handed out before all its bytes are checked.
 
 Files are opened relative to the folder's handle, so a save that replaces the folder meanwhile
-cannot mix old files with new ones. A read is one pass over the bytes; it holds the arrays, or with
-`mmap` one block of 16 MiB.
+cannot mix old files with new ones. Sizes of all files are checked before the first is read. A read
+is one pass over the bytes, straight into the caller's memory; with `mmap` it holds one block of
+16 MiB.
 """
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -17,12 +18,140 @@ from typing import IO, Any
 import numpy as np
 
 from sparsetrain.checkpoint import places
-from sparsetrain.checkpoint.array_file import map_array, read_array
-from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse
+from sparsetrain.checkpoint.array_file import DTYPES, map_array, read_array
+from sparsetrain.checkpoint.in_parallel import in_parallel
+from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, pieces
 from sparsetrain.errors import CheckpointError, ResourceError
 
 _ATTEMPTS = 3  # a save may replace the folder while it is read
-_Reader = Callable[[IO[bytes], str, tuple[int, ...]], tuple[np.ndarray, int]]
+
+
+class Saved:
+    """An open checkpoint whose manifest and file sizes are right.
+
+    Attributes
+    ----------
+    manifest : dict
+        The caller's part of the manifest.
+    kinds : dict of str to (tuple of int, dtype)
+        Shape and dtype of each array, in the order in which they were saved.
+    """
+
+    def __init__(self, target: Path, handle: int) -> None:
+        self._target, self._handle = target, handle
+        with _regular_file(target, handle, FILE) as file:
+            text = file.read(MAX_BYTES + 1)
+        try:
+            entries, self.manifest = parse(text)
+        except ValueError as error:
+            raise CheckpointError(f"{target / FILE}: {error}") from None
+        self._pieces = pieces(entries)
+        self.kinds = {
+            name: (group[0].shape, np.dtype(group[0].dtype)) for name, group in self._pieces.items()
+        }
+        for entry in entries:
+            self._check_size(entry)
+
+    def read(self, name: str) -> np.ndarray:
+        """Return an array, in memory of its own.
+
+        Raises
+        ------
+        CheckpointError
+            If any of its bytes is not what was saved.
+        ResourceError
+            If memory does not suffice.
+        """
+        shape, dtype = self.kinds[name]
+        try:
+            out = np.empty(shape, DTYPES[dtype.name])
+        except MemoryError:
+            size = sum(entry.bytes for entry in self._pieces[name])
+            raise ResourceError(
+                f"{self._target} (array {name!r}) needs {size / 1e9:.2f} GB of memory"
+            ) from None
+        self.read_into(name, out)
+        return out
+
+    def read_into(self, name: str, out: np.ndarray) -> None:
+        """Fill `out`, of the array's shape and dtype; after an error its content is undefined.
+
+        Raises
+        ------
+        CheckpointError
+            If any of the bytes is not what was saved, or `out` is of another kind.
+        """
+        if (out.shape, out.dtype.newbyteorder("=")) != self.kinds[name]:
+            raise CheckpointError(
+                f"saved array {name!r} is {self.kinds[name]}, not {(out.shape, out.dtype)}"
+            )
+        for entry in self._pieces[name]:
+            part = out[slice(*entry.rows)] if entry.shape else out
+            with self._open(entry) as file, self._errors_of(entry):
+                crc = read_array(file, entry.dtype, part)
+            self._check_crc(entry, crc)
+
+    def fill(self, targets: Mapping[str, np.ndarray]) -> None:
+        """Fill several arrays, a few at a time, as `read_into` does one."""
+        with in_parallel(sum(array.nbytes for array in targets.values())) as each:
+            for _ in each(self.read_into, targets.keys(), targets.values()):
+                pass
+
+    def map(self, name: str) -> np.ndarray:
+        """Return a read-only map of an array's file; of an array in several files, a copy."""
+        if len(self._pieces[name]) > 1:
+            return self.read(name)
+        (entry,) = self._pieces[name]
+        with self._open(entry) as file, self._errors_of(entry):
+            array, crc = map_array(file, entry.dtype, entry.shape)
+        self._check_crc(entry, crc)
+        return array
+
+    def _open(self, entry: Entry) -> IO[bytes]:
+        return _regular_file(self._target, self._handle, entry.file)
+
+    @contextmanager
+    def _errors_of(self, entry: Entry) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise CheckpointError(f"{self._place(entry)}: {error}") from None
+
+    def _place(self, entry: Entry) -> str:
+        return f"{self._target / entry.file} (array {entry.name!r})"
+
+    def _check_size(self, entry: Entry) -> None:
+        size = _status(self._target, self._handle, entry.file).st_size
+        if size != entry.bytes:
+            raise CheckpointError(
+                f"{self._place(entry)} has {size} bytes where the manifest says {entry.bytes}: "
+                "the file is cut off or is another"
+            )
+
+    def _check_crc(self, entry: Entry, crc: int) -> None:
+        if crc != entry.crc32:
+            raise CheckpointError(
+                f"{self._place(entry)} is damaged: its checksum is {crc:08x} where the manifest "
+                f"says {entry.crc32:08x}"
+            )
+
+
+@contextmanager
+def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
+    """Open a checkpoint; its arrays are read inside the block.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no checkpoint, its manifest is wrong, or a file is missing or of another size.
+    """
+    target = places.located(folder)
+    with _reading(target):
+        handle = _folder(target)
+        try:
+            yield Saved(target, handle)
+        finally:
+            os.close(handle)
 
 
 def read(
@@ -35,7 +164,8 @@ def read(
     folder : path
         Where the checkpoint was saved.
     mmap : bool
-        Map the files instead of reading them into memory; the arrays are read-only.
+        Map the files instead of reading them into memory; the arrays are read-only. An array that
+        was split into several files is read all the same.
 
     Returns
     -------
@@ -51,71 +181,51 @@ def read(
     ResourceError
         If memory does not suffice.
     """
-    target, reader = places.located(folder), map_array if mmap else read_array
-    missing = None
-    for _ in range(_ATTEMPTS):
-        try:
-            with _opened(target) as handle:
-                return _read_all(target, handle, reader)
-        except FileNotFoundError as error:
-            missing = error.filename
-        except OSError as error:
-            raise CheckpointError(f"{target} cannot be read: {error.strerror}") from None
-    if not os.path.lexists(target):
-        raise CheckpointError(f"there is no checkpoint at {target}")
-    raise CheckpointError(f"{target} is no complete checkpoint: {missing} is missing")
+    target = places.located(folder)
+    with _reading(target):
+        for attempt in range(_ATTEMPTS):
+            handle = _folder(target)
+            try:
+                saved = Saved(target, handle)
+                get = saved.map if mmap else saved.read
+                return {name: get(name) for name in saved.kinds}, saved.manifest
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            finally:
+                os.close(handle)
+    raise AssertionError("the last attempt returns or raises")
 
 
 @contextmanager
-def _opened(target: Path) -> Iterator[int]:
+def _reading(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not os.path.lexists(target):
+            raise CheckpointError(f"there is no checkpoint at {target}") from None
+        missing = error.filename
+        raise CheckpointError(f"{target} is no complete checkpoint: {missing} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{target} cannot be read: {error.strerror}") from None
+
+
+def _folder(target: Path) -> int:
     """Open the folder, or the one before it if a save stopped between its renames."""
     try:
-        handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+        return os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
-        handle = os.open(places.aside(target), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _read_all(
-    target: Path, handle: int, reader: _Reader
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    with _regular_file(target, handle, FILE) as file:
-        text = file.read(MAX_BYTES + 1)
-    try:
-        entries, about = parse(text)
-    except ValueError as error:
-        raise CheckpointError(f"{target / FILE}: {error}") from None
-    return {entry.name: _read_entry(target, handle, entry, reader) for entry in entries}, about
-
-
-def _read_entry(target: Path, handle: int, entry: Entry, reader: _Reader) -> np.ndarray:
-    place = target / entry.file
-    with _regular_file(target, handle, entry.file) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != entry.bytes:
-            raise CheckpointError(
-                f"{place} (array {entry.name!r}) has {size} bytes where the manifest says "
-                f"{entry.bytes}: the file is cut off or is another"
-            )
-        try:
-            array, crc = reader(file, entry.dtype, entry.shape)
-        except ValueError as error:
-            raise CheckpointError(f"{place} (array {entry.name!r}): {error}") from None
-        except MemoryError:
-            raise ResourceError(f"{place} needs {size / 1e9:.2f} GB of memory") from None
-    if crc != entry.crc32:
-        raise CheckpointError(
-            f"{place} (array {entry.name!r}) is damaged: its checksum is {crc:08x} where the "
-            f"manifest says {entry.crc32:08x}"
-        )
-    return array
+        return os.open(places.aside(target), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _regular_file(target: Path, handle: int, name: str) -> IO[bytes]:
     """Open `name` in the folder; a link, a device or a pipe is refused before it is opened."""
-    if not stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
-        raise CheckpointError(f"{target / name} is not a regular file")
+    _status(target, handle, name)
     return os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle), "rb")
+
+
+def _status(target: Path, handle: int, name: str) -> os.stat_result:
+    status = os.stat(name, dir_fd=handle, follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{target / name} is not a regular file")
+    return status

@@ -18,15 +18,31 @@ import numpy as np
 
 from sparsetrain.checkpoint import places
 from sparsetrain.checkpoint.array_file import DTYPES, file_size, write_array
-from sparsetrain.checkpoint.manifest import FILE, MAX_ARRAYS, MAX_AXES, Entry, dump
+from sparsetrain.checkpoint.in_parallel import in_parallel
+from sparsetrain.checkpoint.manifest import (
+    FILE,
+    MAX_AXES,
+    MAX_FILES,
+    Entry,
+    all_rows,
+    dump,
+    piece_shape,
+)
 from sparsetrain.errors import CheckpointError, ResourceError
 
 _SLACK = 1 << 20  # the manifest, folder blocks and rounding
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+PIECE_BYTES = 4 << 30  # file systems and tools are at ease with such files
+
+_Piece = tuple[str, tuple[int, int]]  # name of an array, and rows of it
 
 
 def write(
-    folder: str | PathLike[str], arrays: Mapping[str, np.ndarray], manifest: dict[str, Any]
+    folder: str | PathLike[str],
+    arrays: Mapping[str, np.ndarray],
+    manifest: dict[str, Any],
+    *,
+    piece_bytes: int = PIECE_BYTES,
 ) -> None:
     """Save `arrays` and `manifest` in `folder`, in place of the checkpoint that is there.
 
@@ -39,6 +55,8 @@ def write(
     manifest : dict
         What to keep beside them: text, numbers, booleans, None, lists, and dicts with text keys.
         Tuples come back as lists.
+    piece_bytes : int
+        Larger arrays are split by rows into files of about this size.
 
     Raises
     ------
@@ -54,32 +72,49 @@ def write(
     stays complete.
     """
     target, checked = places.located(folder), _checked(arrays)
+    pieces = _cut(checked, piece_bytes)
     dump([], manifest)  # before anything is written: can it be kept?
-    with _errors_of(target):
+    with errors_of(target):
         places.restore(target)
         places.require_replaceable(target)
         _require_space(target, checked)
         target.parent.mkdir(parents=True, exist_ok=True)
         with places.draft(target) as draft:
-            _fill(draft, checked, manifest)
+            _fill(draft, checked, pieces, manifest)
             places.publish(draft, target)
 
 
-def _fill(draft: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-    entries = []
-    for number, (name, array) in enumerate(arrays.items()):
-        file_name, dtype = f"{number:03}.npy", array.dtype.name
+def _fill(
+    draft: Path, arrays: dict[str, np.ndarray], pieces: list[_Piece], about: dict[str, Any]
+) -> None:
+    def write_piece(number: int, piece: _Piece) -> Entry:
+        name, rows = piece
+        array, file_name = arrays[name], f"{number:03}.npy"
+        dtype, shape = array.dtype.name, array.shape
         with places.new_file(draft / file_name) as file:
-            crc = write_array(file, array)
-        size = file_size(dtype, array.shape)
-        entries.append(Entry(name, file_name, dtype, array.shape, size, crc))
+            crc = write_array(file, array[slice(*rows)] if shape else array)
+        size = file_size(dtype, piece_shape(shape, rows))
+        return Entry(name, file_name, dtype, shape, rows, size, crc)
+
+    with in_parallel(sum(array.nbytes for array in arrays.values())) as each:
+        entries = list(each(write_piece, range(len(pieces)), pieces))
     with places.new_file(draft / FILE) as file:
         file.write(dump(entries, about))
 
 
+def _cut(arrays: dict[str, np.ndarray], piece_bytes: int) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    for name, array in arrays.items():
+        first, end = all_rows(array.shape)
+        step = max(1, piece_bytes * end // max(1, array.nbytes)) if array.nbytes else max(1, end)
+        starts = range(first, end, step) or (0,)
+        pieces += ((name, (start, min(start + step, end))) for start in starts)
+    if len(pieces) > MAX_FILES:
+        raise CheckpointError(f"{len(pieces)} files are more than the {MAX_FILES} of a folder")
+    return pieces
+
+
 def _checked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if len(arrays) > MAX_ARRAYS:
-        raise CheckpointError(f"{len(arrays)} arrays are more than the {MAX_ARRAYS} of a folder")
     checked = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in checked.items():
         if not isinstance(name, str) or not name:
@@ -103,7 +138,8 @@ def _require_space(target: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 @contextlib.contextmanager
-def _errors_of(target: Path) -> Iterator[None]:
+def errors_of(target: Path) -> Iterator[None]:
+    """Turn what the operating system says into an error of ours that names `target`."""
     try:
         yield
     except OSError as error:

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: step, then whatever is due (a line of the log, a validation, a checkpoint).
+
+What is due follows from the state alone. A run that was cut between a step and its validation
+finds it due again when it is resumed, so a resumed run does what the uncut one would have done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparsetrain.data.position import Position
+from sparsetrain.fit.causes import explained
+from sparsetrain.fit.plan import Plan
+from sparsetrain.fit.record import Record
+from sparsetrain.fit.state import State
+from sparsetrain.progress import make_progress
+
+VALIDATION_BATCH = 4096
+
+
+class Fit:
+    """One call of `Trainer.fit`.
+
+    Parameters
+    ----------
+    trainer : Trainer
+    dataset, held_out : Dataset
+        To train on; to validate on, or None.
+    plan : Plan
+    state : State
+        Where to begin; changed as the run goes on.
+    record : Record
+        Where log and checkpoints go.
+    progress : "auto", None or Progress
+    stop : callable
+        Asked after each batch; True ends the run there.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        dataset: Any,
+        held_out: Any,
+        plan: Plan,
+        state: State,
+        record: Record,
+        progress: Any,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
+        self._plan, self.state, self._record = plan, state, record
+        self._progress, self._stop = progress, stop
+        self._stopped = False
+        self._rows, self._seconds = 0, 0.0  # of this call
+
+    def run(self) -> dict[str, Any]:
+        """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
+        self._trainer.program.compile()
+        with self._record.open(self._trainer, self.state):
+            self._settle()
+            while self._goes_on() and self.state.position.epoch < self._plan.until:
+                self._epoch()
+            self._record.save(self._trainer, self.state, best=False)
+        return self._history()
+
+    def _goes_on(self) -> bool:
+        return not (self._stopped or self.state.ended)
+
+    def _epoch(self) -> None:
+        """Train on the rest of the epoch."""
+        start = self.state.position
+        batches = self._dataset.batches(
+            self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
+        )
+        total = self._dataset.num_rows
+        progress = make_progress(self._progress)
+        progress.start(None if total is None else total - start.row)
+        try:
+            self._train(batches, progress, start.epoch)
+        finally:
+            progress.finish()
+            _close(batches)
+        if self.state.position.epoch > start.epoch:
+            self.state.end_epoch()
+            self._trainer.epochs = self.state.position.epoch
+            if not self._stopped:
+                self._settle()
+
+    def _train(self, batches: Iterator[Any], progress: Any, epoch: int) -> None:
+        began = time.perf_counter()
+        for batch in batches:
+            loss = self._step(batch, began)
+            progress.advance(len(batch), loss)
+            self._stopped = self._stop()
+            if not self._goes_on():
+                return
+            if self.state.position.epoch == epoch:
+                self._settle()
+                if not self._goes_on():
+                    return
+            began = time.perf_counter()
+        self.state.position = Position(epoch + 1)  # which batches of one's own do not say
+
+    def _step(self, batch: Any, began: float) -> float:
+        at, rows = self.state.position, len(batch)
+        with explained(self._trainer, batch, at, self._record.latest, self._plan.check_numerics):
+            loss = float(self._trainer.step(batch))
+        after = batch.position or Position(at.epoch, at.row + rows, at.batch + 1)
+        seconds = time.perf_counter() - began
+        self.state.add(rows, loss, seconds, after)
+        self._rows, self._seconds = self._rows + rows, self._seconds + seconds
+        return loss
+
+    def _settle(self) -> None:
+        """Do what is due at this step and was not done yet."""
+        step, better = self._trainer.steps, False
+        self._record.log_training(self._trainer, self.state)
+        if self._held_out is not None and self._validation_is_due(step):
+            scores = self._validate()
+            if scores is None:
+                return
+            better = self._judge(step, scores)
+            self._record.log_validation(self._trainer, self.state)
+        if self.state.at_epoch_end and self.state.validated == step:
+            self.state.epochs[-1]["valid"] = self.state.scores
+        if better or self.state.at_epoch_end or self._record.is_due(step):
+            self._record.save(self._trainer, self.state, best=better)
+
+    def _validation_is_due(self, step: int) -> bool:
+        every = self._plan.validate_every
+        due = self.state.at_epoch_end or bool(every and step and step % every == 0)
+        return due and self.state.validated != step
+
+    def _validate(self) -> dict[str, Any] | None:
+        """Return the scores, or None if a stop came meanwhile: they are due again then."""
+        scores = self._trainer._evaluate(
+            self._held_out, batch_size=VALIDATION_BATCH, stop=self._stop
+        )
+        self._stopped = self._stopped or scores is None
+        return scores
+
+    def _judge(self, step: int, scores: dict[str, Any]) -> bool:
+        """Keep the scores, and return whether they are the best so far."""
+        state, rule = self.state, self._plan.early_stopping
+        state.scores, state.validated = scores, step
+        value = scores[rule.monitor]
+        better = rule.is_better(value, state.best["value"] if state.best else None)
+        state.since_best = 0 if better else state.since_best + 1
+        if better:
+            state.best = {"step": step, "value": float(value)}
+        state.ended = rule.patience is not None and state.since_best >= rule.patience
+        return better
+
+    def _history(self) -> dict[str, Any]:
+        state = self.state
+        epochs = [*state.epochs, *([state.epoch()] if state.rows else [])]
+        return {
+            "rows": self._rows,
+            "seconds": self._seconds,
+            "rows_per_s": self._rows / max(self._seconds, 1e-9),
+            "loss": epochs[-1]["loss"] if epochs else None,
+            "epochs": epochs,
+            "stopped": self._stopped,
+            "stopped_early": state.ended,
+            "best": state.best,
+        }
+
+
+def _close(iterator: Any) -> None:
+    """End a generator now, so that its background thread stops with it."""
+    with contextlib.suppress(AttributeError):
+        iterator.close()

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run begins: anew, or at the state of a checkpoint if data and arguments are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sparsetrain.data.files import are_paths, list_files
+from sparsetrain.data.position import Position
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.fit.plan import Plan
+from sparsetrain.fit.state import State
+from sparsetrain.run import fingerprint, require_same
+
+Prints = list[dict[str, Any]]
+
+
+def fingerprint_of(data: Any) -> Prints | None:
+    """Return what the files of `data` look like, or None if it is not files."""
+    return fingerprint(list_files(data)) if are_paths(data) else None
+
+
+def begin(
+    trainer: Any, plan: Plan, data: Prints | None, resume: bool, allow_changed: Collection[str]
+) -> State:
+    """Return the state to begin with.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to resume, the plan has no epoch, or `allow_changed` has unknown names.
+    CheckpointError
+        If data or plan differ from the resumed run's and that is not allowed.
+    """
+    if not resume:
+        if plan.until <= trainer.epochs:
+            raise ConfigError(f"epochs is {plan.until - trainer.epochs}; it must be 1 or more")
+        now, steps = Position(trainer.epochs), trainer.steps
+        return State(now, validated=steps or -1, log_step=steps, plan=plan.fixed(), data=data)
+    if plan.until < 1:
+        raise ConfigError(f"epochs is {plan.until}; it must be 1 or more")
+    if trainer._state is None:
+        raise ConfigError(
+            "this trainer has no run to resume: load it from a folder that fit(run=...) wrote"
+        )
+    state: State = trainer._state
+    _require_known(allow_changed, {"data", *plan.fixed()})
+    _require_same_plan(state.plan, plan.fixed(), allow_changed)
+    if "data" not in allow_changed and (state.data is None) != (data is None):
+        raise CheckpointError("this run was trained on another kind of data: files, or not files")
+    if "data" not in allow_changed and state.data is not None and data is not None:
+        require_same(state.data, data)
+    state.plan, state.data, trainer._state = plan.fixed(), data, None
+    return state
+
+
+def _require_known(allowed: Collection[str], known: Collection[str]) -> None:
+    for name in allowed:
+        if name not in known:
+            raise ConfigError(f"{name!r} cannot be allowed to change; known: {sorted(known)}")
+
+
+def _require_same_plan(
+    before: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str]
+) -> None:
+    for name, value in now.items():
+        if name not in allowed and before.get(name) != value:
+            raise CheckpointError(
+                f"{name} was {before.get(name)!r:.100} in this run and is {value!r:.100} now: give "
+                f"the same, or allow {name!r} to change"
+            )

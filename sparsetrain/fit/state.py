@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run stands: all that a resumed run needs beside weights and slots, as plain values.
+
+There is no state of a random generator: order and initial weights follow from the seed, the epoch
+and the position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sparsetrain.data.position import Position
+from sparsetrain.errors import CheckpointError
+
+
+@dataclass
+class State:
+    """What changes during a run; written into each checkpoint.
+
+    Attributes
+    ----------
+    position : Position
+        Where the next batch begins.
+    rows, loss_sum, seconds : numbers
+        Of the epoch so far; `loss_sum` weighs each batch's loss by its rows.
+    epochs : list of dict
+        The epochs that are over: rows, seconds, loss and, if validated, `valid`.
+    log_lines, log_step, log_rows, log_loss_sum, log_seconds : numbers
+        Lines of the log, step of its last line of training, and what came since then.
+    validated : int
+        Step of the last validation, -1 before the first.
+    scores : dict or None
+        Of the last validation.
+    best : dict or None
+        Step and value of the best validation.
+    since_best : int
+        Validations since then.
+    ended : bool
+        Whether early stopping ended the run.
+    plan, data
+        What the run was asked for and what its data looked like, to be compared on resuming.
+    """
+
+    position: Position = Position()
+    rows: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    log_lines: int = 0
+    log_step: int = 0
+    log_rows: int = 0
+    log_loss_sum: float = 0.0
+    log_seconds: float = 0.0
+    validated: int = -1
+    scores: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
+    since_best: int = 0
+    ended: bool = False
+    plan: dict[str, Any] = field(default_factory=dict)
+    data: list[dict[str, Any]] | None = None
+
+    def add(self, rows: int, loss: float, seconds: float, position: Position) -> None:
+        """Count a step."""
+        self.position = position
+        self.rows, self.log_rows = self.rows + rows, self.log_rows + rows
+        counted = loss * rows if math.isfinite(loss) else 0.0  # else the step was skipped
+        self.loss_sum, self.log_loss_sum = (s + counted for s in self._sums())
+        self.seconds, self.log_seconds = self.seconds + seconds, self.log_seconds + seconds
+
+    def _sums(self) -> tuple[float, float]:
+        return self.loss_sum, self.log_loss_sum
+
+    def epoch(self) -> dict[str, Any]:
+        """Return the record of the epoch so far."""
+        mean = self.loss_sum / self.rows if self.rows else math.nan
+        return {"rows": self.rows, "seconds": self.seconds, "loss": mean}
+
+    def end_epoch(self) -> None:
+        """Close the record of the epoch and begin the next."""
+        self.epochs.append(self.epoch())
+        self.rows, self.loss_sum, self.seconds = 0, 0.0, 0.0
+        self.position = Position(self.position.epoch)
+
+    @property
+    def at_epoch_end(self) -> bool:
+        """Whether an epoch has just ended."""
+        return bool(self.epochs) and self.position == Position(self.position.epoch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that fit JSON."""
+        return {**asdict(self), "position": self.position.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> State:
+        """Rebuild what `to_dict` gave.
+
+        Raises
+        ------
+        CheckpointError
+            If a value is missing, unknown or of another kind.
+        """
+        if not isinstance(values, Mapping) or values.keys() != _KINDS.keys():
+            raise CheckpointError("the saved state of the run is damaged: its fields are others")
+        for name, fits in _KINDS.items():
+            if not fits(values[name]):
+                shown = f"{values[name]!r:.60}"
+                raise CheckpointError(f"the saved state of the run is damaged: {name} is {shown}")
+        return cls(**{**values, "position": Position.from_dict(values["position"])})
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _is_best(value: Any) -> bool:
+    if value is None:
+        return True
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"step", "value"}
+        and _is_count(value["step"])
+        and _is_number(value["value"])
+    )
+
+
+def _is_epoch(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and {"rows", "seconds", "loss"} <= value.keys() <= {"rows", "seconds", "loss", "valid"}
+        and _is_count(value["rows"])
+        and _is_number(value["loss"])
+        and isinstance(value.get("valid", {}), dict)
+    )
+
+
+def _is_list_of_dicts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+_KINDS = {
+    "position": lambda v: isinstance(v, dict),
+    "rows": _is_count,
+    "loss_sum": _is_number,
+    "seconds": _is_number,
+    "epochs": lambda v: isinstance(v, list) and all(map(_is_epoch, v)),
+    "log_lines": _is_count,
+    "log_step": _is_count,
+    "log_rows": _is_count,
+    "log_loss_sum": _is_number,
+    "log_seconds": _is_number,
+    "validated": lambda v: type(v) is int and v >= -1,
+    "scores": lambda v: v is None or isinstance(v, dict),
+    "best": _is_best,
+    "since_best": _is_count,
+    "ended": lambda v: type(v) is bool,
+    "plan": lambda v: isinstance(v, dict),
+    "data": lambda v: v is None or _is_list_of_dicts(v),
+}

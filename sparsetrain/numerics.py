@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which value of a program is the first that is not finite: the program run again, all shown.
+
+The Relax function is rewritten to return every intermediate value, compiled without fusing, and
+run on the batch in question. Needs memory for all values of one batch, and a compilation; it runs
+only when something is already wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from sparsetrain import runtime
+
+
+def first_nonfinite(
+    module: tvm.IRModule, function: str, arguments: Sequence[Any], target: Any = "auto"
+) -> str | None:
+    """Find the first value that is not finite, in the order of the program.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        The program before lowering.
+    function : str
+        Its function of one dataflow block.
+    arguments : sequence of Tensor
+        As the compiled function takes them.
+    target : str or tvm.target.Target
+
+    Returns
+    -------
+    str or None
+        The argument, or the operator with the parameters nearest to it; None if all are finite.
+    """
+    body = module[function]
+    for param, value in zip(body.params, arguments, strict=True):
+        if not _is_finite(value):
+            return f"the first value that is not finite is {param.name!r}, an argument"
+    shown = [b for b in body.body.blocks[0].bindings if _is_float_tensor(b.var)]
+    values = _run(module, function, [b.var for b in shown], arguments, target)
+    for binding, value in zip(shown, values, strict=True):
+        if not _is_finite(value):
+            return f"the first value that is not finite is the result of {_describe(body, binding)}"
+    return None
+
+
+def _run(
+    module: tvm.IRModule, name: str, shown: list[relax.Var], arguments: Sequence[Any], target: Any
+) -> Sequence[Any]:
+    """Run the function so that it returns `shown`."""
+    old = module[name]
+    block = old.body.blocks[0]
+    # A variable of a dataflow block cannot leave it: one block without dataflow holds the same.
+    plain = relax.BindingBlock(list(block.bindings))
+    body = relax.SeqExpr([plain], relax.Tuple(shown))
+    returned = relax.TupleType([var.ty for var in shown])
+    new = relax.Function(old.params, body, returned, is_pure=True, attrs=old.attrs)
+    kept = {var: function for var, function in module.functions.items() if var.name_hint != name}
+    rewritten = relax.transform.ToNonDataflow()(tvm.IRModule(kept | {tvm.ir.GlobalVar(name): new}))
+    machine = runtime.build_relax(rewritten, runtime.resolve_target(target))
+    results: Sequence[Any] = machine[name](*arguments)
+    return results
+
+
+def _is_float_tensor(var: relax.Var) -> bool:
+    return isinstance(var.ty, relax.TensorType) and str(var.ty.dtype).startswith("float")
+
+
+def _is_finite(tensor: Any) -> bool:
+    array = runtime.as_numpy(tensor)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _describe(body: relax.Function, binding: Any) -> str:
+    operator = getattr(getattr(binding.value, "op", None), "name", type(binding.value).__name__)
+    near = _nearest(body)[binding.var.name]
+    by = f" with {', '.join(repr(name) for name in near)}" if near else ""
+    return f"{operator.removeprefix('relax.')}{by} ({binding.var.name})"
+
+
+# Operators whose result is their argument, laid out otherwise.
+_LAYOUT = frozenset({"relax.permute_dims", "relax.reshape", "relax.astype", "relax.expand_dims"})
+
+
+def _nearest(body: relax.Function) -> Mapping[str, list[str]]:
+    """For each value the parameters that it was computed from directly, else by way of others."""
+    same = {param.name: param.name for param in body.params}
+    near: dict[str, list[str]] = {name: [name] for name in same}
+    for binding in body.body.blocks[0].bindings:
+        used = [var.name for var in relax.analysis.free_vars(binding.value)]
+        direct = [same[name] for name in used if name in same]
+        inherited = [name for other in used for name in near.get(other, [])]
+        near[binding.var.name] = list(dict.fromkeys(direct or inherited[:2]))
+        operator = getattr(getattr(binding.value, "op", None), "name", "")
+        if operator in _LAYOUT and len(direct) == 1:
+            same[binding.var.name] = direct[0]
+    return near

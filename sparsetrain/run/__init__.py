@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as a folder: its checkpoints, which of them counts, who may write, and what was measured.
+
+`folder` owns the checkpoints and the pointers to them, `lock` the right to write, `log` the
+metrics, `events` their copy for TensorBoard, `fingerprint` what the data looked like.
+"""
+
+from sparsetrain.run.fingerprint import fingerprint as fingerprint
+from sparsetrain.run.fingerprint import require_same as require_same
+from sparsetrain.run.folder import Run as Run
+from sparsetrain.run.folder import checkpoint_in as checkpoint_in
+from sparsetrain.run.log import read_log as read_log

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a run: a checkpoint per step, and pointers to those that count.
+
+    RUN/step-000000000500/   a checkpoint: arrays and a manifest
+    RUN/LATEST, RUN/BEST     the name of one of them
+    RUN/log.jsonl, log.csv   what was measured
+    RUN/.lock                who writes here
+
+A checkpoint counts from the moment in which `LATEST` names it. What is there and is named by
+nothing is left by a killed run, and swept away by the next one that writes here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import checkpoint
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.run.lock import FILE as LOCK
+from sparsetrain.run.lock import locked
+from sparsetrain.run.log import CSV, JSONL, read_log
+from sparsetrain.run.pointer import STEP, read_pointer, step_name, write_pointer
+
+POINTERS = ("LATEST", "BEST")
+
+
+class Run:
+    """Where and how often a training run is saved.
+
+    Parameters
+    ----------
+    folder : path
+        The run's folder; made if it is not there.
+    every : int, optional
+        Steps between checkpoints; None for the end of each epoch alone.
+    keep : int
+        Newest checkpoints that stay; the best one stays beside them.
+    log_every : int
+        Steps between two lines of the log.
+    extra : mapping, optional
+        Plain JSON values that are stored with each checkpoint.
+    tensorboard : bool
+        Write event files for TensorBoard beside the log.
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> trainer.fit("train.parquet", run=st.Run("run", every=500))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        every: int | None = None,
+        keep: int = 2,
+        log_every: int = 100,
+        extra: Mapping[str, Any] | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        for name, value in {"every": every or 1, "keep": keep, "log_every": log_every}.items():
+            if value < 1:
+                raise ConfigError(f"Run: {name} is {value}; it must be 1 or more")
+        self.folder = Path(folder).absolute()
+        self.every, self.keep, self.log_every = every, keep, log_every
+        self.extra = dict(extra or {})
+        self.tensorboard = tensorboard
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None."""
+        return checkpoint_in(self.folder, "latest", missing_ok=True)
+
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint with the best validation score, or None."""
+        return checkpoint_in(self.folder, "best", missing_ok=True)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what the newest checkpoint says of itself; no array is read.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, or it is damaged.
+        """
+        with checkpoint.opened(checkpoint_in(self.folder)) as saved:
+            return saved.manifest
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return what was measured, a dict for each line of the log, oldest first.
+
+        Raises
+        ------
+        CheckpointError
+            If the log is damaged.
+        """
+        return read_log(self.folder)
+
+    @contextlib.contextmanager
+    def writing(self, *, fresh: bool) -> Iterator[None]:
+        """Hold the folder for one writer, and clear what a killed one left.
+
+        Parameters
+        ----------
+        fresh : bool
+            Whether the run is new: a folder that holds checkpoints already is refused.
+
+        Raises
+        ------
+        CheckpointError
+            If another process writes here, or the folder cannot be written.
+        """
+        with checkpoint.errors_of(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = contextlib.ExitStack()
+            lock.enter_context(locked(self.folder))
+        with lock:
+            with checkpoint.errors_of(self.folder):
+                self._sweep()
+                if fresh and self._steps():
+                    raise CheckpointError(
+                        f"{self.folder} holds a run already: resume it, or name another folder"
+                    )
+            try:
+                yield
+            finally:
+                self._clear_if_empty()
+
+    def save(
+        self, step: int, arrays: Mapping[str, np.ndarray], manifest: dict[str, Any], *, best: bool
+    ) -> Path:
+        """Write a checkpoint, let the pointers name it, and prune; in this order.
+
+        Raises
+        ------
+        CheckpointError, ResourceError
+            If it cannot be written; the checkpoint before is still the one that counts.
+        """
+        name = step_name(step)
+        checkpoint.write(self.folder / name, arrays, manifest)
+        with checkpoint.errors_of(self.folder):
+            for pointer in POINTERS if best else POINTERS[:1]:
+                write_pointer(self.folder, pointer, name)
+            self._prune()
+        return self.folder / name
+
+    def _clear_if_empty(self) -> None:
+        """Leave nothing of a run that ended before its first checkpoint."""
+        with contextlib.suppress(OSError):
+            if not self._steps():
+                for name in (JSONL, CSV, LOCK):
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()
+
+    def _named(self) -> set[str]:
+        return {name for p in POINTERS if (name := read_pointer(self.folder, p)) is not None}
+
+    def _steps(self) -> list[str]:
+        """Return the checkpoints by name, oldest first; a link is none."""
+        with os.scandir(self.folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if STEP.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            )
+
+    def _prune(self) -> None:
+        keep = {*self._steps()[-self.keep :], *self._named()}
+        for name in self._steps():
+            if name not in keep:
+                checkpoint.remove(self.folder / name)
+
+    def _sweep(self) -> None:
+        """Remove drafts, and checkpoints that were never named because they are too new."""
+        for name in os.listdir(self.folder):
+            step = STEP.search(name)
+            if step and name.startswith("."):
+                checkpoint.restore(self.folder / step[0])
+            elif any(name.startswith(f".{pointer}.new-") for pointer in POINTERS):
+                (self.folder / name).unlink()
+        named = self._named()
+        for name in self._steps():
+            if name > max(named, default=""):
+                checkpoint.remove(self.folder / name)
+
+
+def checkpoint_in(
+    folder: str | os.PathLike[str], which: str = "latest", *, missing_ok: bool = False
+) -> Any:
+    """Return the path of a checkpoint: of a run the one asked for, else the folder itself.
+
+    Parameters
+    ----------
+    folder : path
+        A run's folder, or a checkpoint's.
+    which : {"latest", "best"}
+        Which checkpoint of a run.
+    missing_ok : bool
+        Return None where the run has no such checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is no run that has such a checkpoint.
+    ConfigError
+        If `which` is another word.
+    """
+    if which.upper() not in POINTERS:
+        raise ConfigError(f"which is {which!r}; it must be 'latest' or 'best'")
+    path = Path(folder).absolute()
+    name = read_pointer(path, which.upper())
+    if name is not None:
+        return path / name
+    if missing_ok:
+        return None
+    if (path / LOCK).exists() or which == "best":
+        raise CheckpointError(f"{path} holds no {which} checkpoint: nothing was saved there yet")
+    return path

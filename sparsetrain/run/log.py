@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run measured, a line each: `log.jsonl` for programs, `log.csv` for spreadsheets.
+
+A checkpoint remembers how many lines the log had. A resumed run cuts it back to that, so that the
+log of a run that was killed reads like that of one that was not. Lines are flushed one by one and
+are on the disk before a checkpoint counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from sparsetrain.errors import CheckpointError
+
+JSONL, CSV = "log.jsonl", "log.csv"
+# What a line may hold, in the order of the columns.
+FIELDS = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss") + (
+    "auc",
+    "auc_bound",
+    "logloss",
+    "ne",
+    "calibration",
+    "constant_logloss",
+    "positive_rate",
+)
+
+
+class Log:
+    """Appends lines to both files.
+
+    Parameters
+    ----------
+    folder : Path
+    lines : int
+        Lines of the log that hold; later ones are cut off.
+    """
+
+    def __init__(self, folder: Path, lines: int) -> None:
+        kept = read_log(folder)[:lines]
+        self.lines = len(kept)
+        drafts = [folder / f".{name}.new" for name in (JSONL, CSV)]
+        # Both stay open for the run; a draft keeps its handle when it is renamed.
+        self._json, self._csv = (_new(path) for path in drafts)
+        self._rows = csv.DictWriter(self._csv, FIELDS, lineterminator="\n")
+        self._rows.writeheader()
+        for line in kept:
+            self._write(line)
+        self.sync()
+        for path, name in zip(drafts, (JSONL, CSV), strict=True):
+            os.replace(path, folder / name)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._json.close()
+        self._csv.close()
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Append a line; a number that is not finite becomes null."""
+        known = {name: _plain(line[name]) for name in FIELDS if name in line}
+        self._write(known)
+        self.lines += 1
+
+    def sync(self) -> None:
+        """Make all lines durable."""
+        for file in (self._json, self._csv):
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._json.write(json.dumps(line) + "\n")
+        self._rows.writerow(line)
+        self._json.flush()
+        self._csv.flush()
+
+
+def _new(path: Path) -> IO[str]:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    return open(path, "x", encoding="utf-8", newline="")
+
+
+def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the lines of a run's log; a last line that was cut off by a kill is left out.
+
+    Raises
+    ------
+    CheckpointError
+        If another line is no object of the log's fields.
+    """
+    path = Path(folder) / JSONL
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    complete = text.split("\n")[:-1]
+    return [_parse(path, number, line) for number, line in enumerate(complete, 1)]
+
+
+def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        line = None
+    numbers = (int, float, type(None))
+    fits = isinstance(line, dict) and all(
+        name in FIELDS and isinstance(value, str if name == "split" else numbers)
+        for name, value in line.items()
+    )
+    if not fits:
+        raise CheckpointError(f"{path}: line {number} is no line of a log")
+    assert isinstance(line, dict)
+    return line
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
