@@ -36,32 +36,40 @@ class FakeEncoder:
     rows = [3, 4]
     num_dense = 13
     columns = ("C1", "C2")
+    has_bags = False
 
 
 class FakeTrainer:
     """Trains for four batches of one row; `during` runs in each."""
 
+    encoder = None
+
     def __init__(self, library):
         self.library = library
 
-    def fit(self, train, *, validation, epochs, batch_size, shuffle, progress, stop):
+    steps, encoder, target = 1, FakeEncoder(), "llvm"
+    optimizer = SimpleNamespace(describe=lambda state: ["embeddings.C1.weight: touched rows"])
+    state = SimpleNamespace(skipped=2)
+
+    def fit(self, train, *, validation, epochs, stop, run, **options):
         self.library.calls.append("fit")
         scored = {"valid": self.library.scores} if validation else {}
         rows = 0
         while rows < 4 and not stop():
             self.library.during()
             rows += 1
+        if run is not None:
+            self.library.calls.append("save")
+            self.library.saved = (str(run.folder), run.extra)
         return {
             "rows": rows,
             "seconds": 2.0,
             "rows_per_s": rows / 2,
             "epochs": [{"rows": rows, "loss": 0.5, **scored}] * epochs,
             "stopped": rows < 4,
+            "stopped_early": False,
+            "best": None,
         }
-
-    def save(self, folder, extra):
-        self.library.calls.append("save")
-        self.library.saved = (str(folder), extra)
 
     def evaluate(self, data, batch_size=4096):
         self.library.calls.append("evaluate")
@@ -82,7 +90,7 @@ class FakeLibrary:
     def during(self):
         pass
 
-    def open_source(self, data):
+    def open_source(self, data, schema=None):
         for path in [data] if isinstance(data, str) else data:
             if path in self.missing:
                 raise errors.DataError(f"{path}: no such file")
@@ -92,9 +100,9 @@ class FakeLibrary:
         self.built["data"] = settings
         return FakeEncoder()
 
-    def dataset(self, path, encoder):
+    def dataset(self, path, encoder, require_label=True):
         self.calls.append(f"read {path}")
-        return SimpleNamespace(batches=lambda batch_size, prefetch: iter(()))
+        return SimpleNamespace(batches=lambda batch_size, prefetch: iter(()), reserved=())
 
     def build(self, **settings):
         self.built["model"] = settings
@@ -110,13 +118,14 @@ class FakeLibrary:
         return {
             "data": SimpleNamespace(
                 open_source=self.open_source,
+                Schema=SimpleNamespace(read=lambda given: given),
                 Dataset=self.dataset,
                 Encoder=SimpleNamespace(fit=self.fit_encoder),
             ),
             "models": SimpleNamespace(DLRM=self.build),
             "optim": SimpleNamespace(sgd=self.optimizer, adagrad=self.optimizer),
             "Trainer": self.trainer,
-            "load": lambda folder: FakeTrainer(self),
+            "load": lambda folder, which: FakeTrainer(self),
         }
 
 
@@ -139,6 +148,8 @@ def test_train_ends_stdout_with_one_json_object(library, capsys):
     assert (result["constant_logloss"], result["rows_per_s"]) == (0.6, 2.0)
     assert result["settings"]["train"]["batch_size"] == 128
     assert "layout: raw, Criteo names" in printed.err
+    assert "embeddings.C1.weight: touched rows" in printed.err
+    assert "2 steps were skipped" in printed.err
 
 
 def test_train_prints_a_table_for_people(library, capsys):
@@ -197,7 +208,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
 
 def test_held_out_files_are_read_before_the_training_and_scored_after_saving(library, tmp_path):
     main(["train", "a", "--valid", "v", "--test", "t", "--out", str(tmp_path / "run")])
-    before, after = ["fit encoder", "read v", "read t"], ["fit", "save", "evaluate", "evaluate"]
+    before, after = ["fit encoder", "read v", "read t"], ["fit", "save", "evaluate"]
     assert library.calls == before + after
 
 
@@ -344,8 +355,10 @@ def test_a_second_signal_stops_at_once(library, tmp_path):
 
 
 def test_a_signal_before_the_training_stops_at_once(library, monkeypatch):
-    monkeypatch.setattr(library, "open_source", lambda _: os.kill(os.getpid(), signal.SIGTERM))
-    monkeypatch.setitem(vars(sparsetrain), "data", SimpleNamespace(open_source=library.open_source))
+    monkeypatch.setattr(library, "open_source", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    schema = SimpleNamespace(read=lambda given: given)
+    fake = SimpleNamespace(open_source=library.open_source, Schema=schema)
+    monkeypatch.setitem(vars(sparsetrain), "data", fake)
     assert main(["train", "a"]) == 143
     assert library.calls == []
 
@@ -359,6 +372,9 @@ def test_predict_writes_one_probability_per_row(library, capsys, tmp_path, suffi
         "rows": 2,
         "out": str(out),
         "mean_probability": 0.5,
+        "unseen_share": 0.0,
+        "missing_share": 0.0,
+        "unseen_columns": {},
     }
     table = getattr(pandas, f"read_{suffix}")(out)
     assert list(table.columns) == ["probability"]

@@ -75,7 +75,7 @@ def test_predict_needs_no_label_and_keeps_the_order(run, files, tables, tmp_path
 def test_settings_are_stored_with_the_run(run):
     model, result = run
     assert result["settings"]["model"] == {"dim": 4, "bottom": [8], "top": [8]}
-    stored = "".join(path.read_text() for path in model.glob("*.json"))
+    stored = "".join(path.read_text() for path in model.glob("step-*/*.json"))
     assert '"min_count"' in stored
 
 

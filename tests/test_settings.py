@@ -8,7 +8,7 @@ import pytest
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.settings import DataSettings, ModelSettings, Settings, resolve_settings
-from sparsetrain.settings.schema import FORMULA_OPTIONS
+from sparsetrain.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
 from sparsetrain.settings.sources import Entry, parse_text
 
 TOML = "[train]\nepochs = 2\nbatch_size = 64\nseed = 1\n[model]\nbottom = [32, 16]\n"
@@ -117,7 +117,7 @@ REFUSED_TEXTS = [
     (["train.shuffle=1"], {}, "--set: train.shuffle = 1 must be a valid boolean"),
     (["optimizer.lr=nan"], {}, "--set: optimizer.lr = nan must be"),
     (["optimizer.lr=-1"], {}, "--set: optimizer.lr = -1 must be greater than 0"),
-    (["optimizer.name=adam"], {}, "--set: optimizer.name = 'adam' must be 'sgd', 'adagrad' or"),
+    (["optimizer.name=lamb"], {}, "--set: optimizer.name = 'lamb' must be 'sgd', 'momentum', "),
     (["model.bottom=big"], {}, "--set: model.bottom = 'big' must be a list"),
     (["model.bottom=true"], {}, "--set: model.bottom = True must be a valid integer"),
     (["model.bottom=64,0"], {}, "--set: model.bottom = 0 must be greater than or equal to 1"),
@@ -193,13 +193,21 @@ def keywords(function):
 def test_the_options_of_a_formula_are_those_of_its_constructor(name):
     from sparsetrain import optim
 
-    assert keywords(getattr(optim, name)) == {"lr", *FORMULA_OPTIONS[name]}
+    make, own = optim.OPTIMIZERS[name], set(options_of(name))
+    assert set(FORMULA_OPTIONS[name]) <= keywords(make)
+    for option in {*NUMBERS, *OPTIONS} - own - {"lr"}:
+        with pytest.raises((ConfigError, TypeError), match=f"{name} has no option '{option}'"):
+            make(0.1, **{option: 0.5})
+    values = {"mode": "exact", "cap": 5, "on_nonfinite": "skip", "decoupled": True}
+    for option in own - {"cap"}:
+        make(0.1, **{option: values.get(option, 0.5)})
 
 
 def test_every_section_fits_what_it_is_given_to():
     from sparsetrain import data, models, optim
 
-    assert set(DataSettings.model_fields) <= keywords(data.Encoder.fit)
+    assert set(DataSettings().encoding()) <= keywords(data.Encoder.fit)
+    assert set(DataSettings().encoding()) <= keywords(data.convert_files)
     assert set(ModelSettings.model_fields) <= keywords(models.DLRM)
     assert set(FORMULA_OPTIONS) == set(optim.OPTIMIZERS)
 
@@ -208,10 +216,42 @@ def test_defaults_of_the_data_section_are_those_of_the_encoder():
     from sparsetrain.data import Encoder
 
     signature = inspect.signature(Encoder.fit).parameters
-    for name, value in DataSettings().model_dump().items():
+    for name, value in DataSettings().encoding().items():
         assert signature[name].default == value
 
 
 def test_settings_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         Settings().train.epochs = 3
+
+
+def test_a_schedule_and_groups_reach_the_optimizer():
+    from sparsetrain.cli.training import _optimizer
+
+    settings = resolve_settings(
+        overrides=[
+            *("optimizer.name=adamw", "optimizer.mode=exact", "optimizer.lr=0.1"),
+            *("optimizer.warmup=4", "optimizer.schedule=cosine", "optimizer.schedule_steps=10"),
+            'optimizer.groups=[{match = "embeddings.*", scale = 0.5}]',
+        ]
+    )
+    made = _optimizer(settings)
+    assert (made.formula.name, made.mode, made.groups[0].scale) == ("adamw", "exact", 0.5)
+    assert [made.hyper["lr"](step) for step in (2, 10)] == pytest.approx([0.0452, 0], abs=1e-4)
+    assert Settings.model_validate(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optimizer.name=adamw", "optimizer.decoupled=true"], "adamw has no option 'decoupled'"),
+        (["optimizer.floor=0.1"], "schedule 'constant' has no 'floor'; its settings are none"),
+        (["optimizer.schedule=cosine"], "schedule 'cosine' needs optimizer.schedule_steps"),
+        (["optimizer.mode=sparse"], "--set: optimizer.mode = 'sparse' must be 'lazy', 'exact' or"),
+        (["optimizer.groups=[{math='a'}]"], "optimizer.groups"),
+        (["optimizer.accumulate=0"], "--set: optimizer.accumulate = 0 must be greater than"),
+    ],
+)
+def test_an_optimizer_setting_that_would_be_ignored_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve_settings(overrides=overrides)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import sparsetrain
-from sparsetrain.cli import demo, doctor, evaluate, predict, train
+from sparsetrain.cli import convert, demo, doctor, evaluate, generate, inspect, plot, predict, train
 from sparsetrain.cli.failure import explain
 from sparsetrain.cli.stop import Stopped
 
@@ -25,6 +25,10 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("convert")(convert.convert)
+app.command("inspect")(inspect.inspect)
+app.command("generate")(generate.generate)
+app.command("plot")(plot.plot)
 app.command("doctor")(doctor.doctor)
 
 

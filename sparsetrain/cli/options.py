@@ -2,7 +2,7 @@
 """Options that commands share, and how options become settings."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,12 @@ Overrides = Annotated[
 BatchSize = Annotated[
     int, typer.Option("--batch-size", min=1, help="Rows per batch; changes speed, not results.")
 ]
+WarnUnseen = Annotated[
+    float | None, typer.Option("--warn-unseen", help="Share of unseen categories worth a warning.")
+]
+Which = Annotated[
+    str, typer.Option("--which", help="Of a run's checkpoints: latest, or best on --valid.")
+]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that `train --out` wrote.")]
 
 # Option -> the setting that it is short for.
@@ -33,11 +39,21 @@ _SETTINGS = {
     "--seed": "train.seed",
     "--target": "train.target",
     "--min-count": "data.min_count",
+    "--checkpoint-every": "train.checkpoint_every",
+    "--validate-every": "train.validate_every",
+    "--early-stopping": "train.patience",
+    "--check-numerics": "train.check_numerics",
+    "--max-rows": "data.max_rows",
+    "--schema": "data.schema_file",
+    "--warn-unseen": "data.warn_unseen",
 }
 
 
 def settings_from(
-    options: Mapping[str, Any], config: Path | None, overrides: list[str] | None
+    options: Mapping[str, Any],
+    config: Path | None,
+    overrides: list[str] | None,
+    base: Sequence[Entry] = (),
 ) -> Settings:
     """Resolve the settings of a command; an option that was not given is None and counts not."""
     entries = [
@@ -45,4 +61,4 @@ def settings_from(
         for option, value in options.items()
         if value is not None
     ]
-    return resolve_settings(config, os.environ, entries, overrides or ())
+    return resolve_settings(config, os.environ, entries, overrides or (), base)

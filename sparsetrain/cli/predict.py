@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparsetrain.cli.options import AsJson, BatchSize, Model
+from sparsetrain.cli.options import AsJson, BatchSize, Model, WarnUnseen, Which, settings_from
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.unseen import tell_unseen
 from sparsetrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 def predict(
     model: Model,
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Parquet file; labels are ignored.")],
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Rows, parquet or text.")],
     out: Annotated[
         Path,
         typer.Option("--out", metavar="FILE", help="Where to write: .parquet or .csv; replaced."),
     ],
+    which: Which = "latest",
     batch_size: BatchSize = 4096,
+    warn_unseen: WarnUnseen = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the click probability of every row."""
@@ -34,13 +37,16 @@ def predict(
     import sparsetrain as st
 
     write = _writer_for(out, rows)
+    limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
         st.data.open_source(str(rows))
-        trainer = st.load(model)
-        probability = trainer.predict(str(rows), batch_size=batch_size)
+        trainer = st.load(model, which=which)
+        dataset = st.data.Dataset(str(rows), trainer.encoder, require_label=False)
+        probability = trainer.predict(dataset, batch_size=batch_size)
         _replace(out, pa.table({"probability": probability}), write)
     count, mean = len(probability), float(probability.mean(dtype="float64"))
-    result = {"rows": count, "out": str(out), "mean_probability": mean}
+    unseen = tell_unseen(dataset, limit)
+    result = {"rows": count, "out": str(out), "mean_probability": mean, **unseen}
     emit(result, f"{count:,} probabilities, mean {mean:.4f}, written to {out}", as_json)
 
 

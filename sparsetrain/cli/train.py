@@ -8,8 +8,10 @@ import typer
 
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
 from sparsetrain.cli.output import emit, format_score, format_scores, format_table
+from sparsetrain.cli.resuming import find_run, resumed
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import Files, run_training
+from sparsetrain.errors import ConfigError
 from sparsetrain.progress import format_seconds
 
 _File = Annotated[Path | None, typer.Option(metavar="FILE", help="Parquet file to score on.")]
@@ -17,8 +19,8 @@ _File = Annotated[Path | None, typer.Option(metavar="FILE", help="Parquet file t
 
 def train(
     train: Annotated[
-        list[Path], typer.Argument(metavar="TRAIN", help="Parquet files to train on.")
-    ],
+        list[Path] | None, typer.Argument(metavar="TRAIN", help="Files or folders to train on.")
+    ] = None,
     valid: _File = None,
     test: _File = None,
     out: Annotated[
@@ -26,7 +28,7 @@ def train(
         typer.Option(metavar="FOLDER", help="Save the run in this new folder."),
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd, adagrad or rowwise_adagrad.")
+        str | None, typer.Option("--optimizer", help="sgd, adagrad, adam, ...: see docs/optimizers.md.")
     ] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Rows per step.")] = None,
@@ -35,6 +37,31 @@ def train(
     target: Annotated[str | None, typer.Option("--target", help="auto, cpu or llvm.")] = None,
     min_count: Annotated[
         int | None, typer.Option("--min-count", help="Rarer categories share one row.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="FILE", help="Names columns not Criteo's.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN|auto", help="Go on with a run; auto: with --out, if it is one."),
+    ] = None,
+    allow_changed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What may differ from the resumed run: data, a setting."),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option("--checkpoint-every", help="Steps; also after each epoch.")
+    ] = None,
+    validate_every: Annotated[
+        int | None, typer.Option("--validate-every", help="Steps; also after each epoch.")
+    ] = None,
+    early_stopping: Annotated[
+        int | None,
+        typer.Option("--early-stopping", help="End after so many validations without progress."),
+    ] = None,
+    check_numerics: Annotated[
+        bool | None,
+        typer.Option("--check-numerics", help="Find the first value that is not finite."),
     ] = None,
     overrides: Overrides = None,
     config: Config = None,
@@ -49,10 +76,25 @@ def train(
         "--seed": seed,
         "--target": target,
         "--min-count": min_count,
+        "--schema": schema,
+        "--checkpoint-every": checkpoint_every,
+        "--validate-every": validate_every,
+        "--early-stopping": early_stopping,
+        "--check-numerics": check_numerics,
     }
-    settings = settings_from(options, config, overrides)
+    run = find_run(resume, out)
+    given = Files(train or (), valid, test, run or out)
+    if run is None:
+        begun, settings, files = None, settings_from(options, config, overrides), given
+    else:
+        begun = resumed(run, options, config, overrides, allow_changed or ())
+        settings, files = begun.settings, given.or_else(begun.files)
+    if not files.train:
+        raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
+    if allow_changed and resume is None:
+        raise ConfigError("--allow-changed goes with --resume")
     with StopSignals() as stop:
-        result = run_training(settings, Files(train, valid, test, out), stop)
+        result = run_training(settings, files, stop, begun)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
 
@@ -62,6 +104,8 @@ def _describe(result: dict[str, Any]) -> str:
     lines = [f"trained on {result['rows']:,} rows in {took}, {result['rows_per_s']:,.0f} rows/s"]
     if len(result["epochs"]) > 1:
         lines += ["", _describe_epochs(result["epochs"])]
+    if result["scored"] == "best":
+        lines += ["", f"stopped early; the best model is that of step {result['best']['step']:,}"]
     scores = {name: result[name] for name in ("valid", "test")}
     if any(scores.values()):
         lines += ["", format_scores(scores)]

@@ -6,13 +6,15 @@ held-out files before the model is built. The run is saved before it is scored, 
 or a full disk during scoring loses nothing.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.preflight import require_free
+from sparsetrain.cli.resuming import Resumed
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.settings import Settings
 
@@ -29,6 +31,21 @@ class Files:
     test: Path | None = None
     out: Path | None = None
 
+    def or_else(self, stored: Mapping[str, Any]) -> "Files":
+        """Return these files, and those of a resumed run where none were given."""
+        own = {name: stored.get(name) for name in ("train", "valid", "test")}
+        train = self.train or [Path(str(path)) for path in own["train"] or ()]
+        valid, test = (
+            given or (Path(str(own[name])) if own[name] else None)
+            for name, given in (("valid", self.valid), ("test", self.test))
+        )
+        return Files(train, valid, test, self.out)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return absolute paths, to be stored with the run."""
+        held_out = {name: os.path.abspath(path) for name, path in self.held_out.items()}
+        return {"train": [os.path.abspath(path) for path in self.training], **held_out}
+
     @property
     def held_out(self) -> dict[str, str]:
         """The files that are scored, by name."""
@@ -41,54 +58,114 @@ class Files:
         return [str(path) for path in self.train]
 
 
-def run_training(settings: Settings, files: Files, stop: StopSignals) -> dict[str, Any]:
+def run_training(
+    settings: Settings, files: Files, stop: StopSignals, begun: Resumed | None = None
+) -> dict[str, Any]:
     """Train, save and score.
 
     Returns
     -------
     dict
         `valid` and `test` (scores or None), `constant_logloss`, `rows`, `seconds`, `rows_per_s`,
-        `epochs` (loss of each, and `valid` if there are several), `layout`, `out`, `stopped` (a
-        signal's name or None) and `settings`.
+        `epochs` (loss of each, and `valid`), `layout`, `out`, `scored` ("latest" or "best"),
+        `best` (step and value, or None), `stopped` (a signal's name or None) and `settings`.
 
     Raises
     ------
     SparsetrainError
-        For anything wrong with files, settings, numbers or memory; nothing is then saved.
+        For anything wrong with files, settings, numbers or memory; checkpoints stay.
     """
-    _check(files)
-    encoder = _fit_encoder(settings, files)
-    trainer = _build(settings, encoder)
+    _check(settings, files, begun)
+    trainer = _fresh(settings, files) if begun is None else _load(begun, files)
+    for line in trainer.optimizer.describe(trainer.state):
+        note(line)
     with stop.deferred():
-        history = trainer.fit(
-            files.training,
-            validation=files.held_out.get("valid") if settings.train.epochs > 1 else None,
-            epochs=settings.train.epochs,
-            batch_size=settings.train.batch_size,
-            shuffle=settings.train.shuffle,
-            progress="auto",
-            stop=stop.requested,
-        )
-        out = _save(trainer, settings, files, history)
-    scores = {} if stop.requested() else _score(trainer, files, history)
+        history = _fit(trainer, settings, files, stop, begun)
+    if trainer.state.skipped:
+        note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
+    out = _saved(trainer, files)
+    early = history["stopped_early"] and history["best"] is not None and out is not None
+    scored = "best" if early else "latest"
+    scores = {} if stop.requested() else _score(trainer, files, history, scored)
     return {
         **_result(scores, history),
         "epochs": history["epochs"],
-        "layout": str(encoder.layout),
+        "layout": str(trainer.encoder.layout) if trainer.encoder else "",
         "out": out,
+        "scored": scored,
+        "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
     }
 
 
-def _check(files: Files) -> None:
+def _fresh(settings: Settings, files: Files) -> "st.Trainer":
+    encoder = _fit_encoder(settings, files)
+    for path in files.held_out.values():
+        _read_through(path, encoder)
+    return _build(settings, encoder)
+
+
+def _load(begun: Resumed, files: Files) -> "st.Trainer":
     import sparsetrain as st
 
-    if files.out is not None:
-        require_free(files.out)
-    st.data.open_source(files.training)
+    settings = begun.settings
+    changed = any(key.startswith("optimizer.") for key in begun.changed)
+    optimizer = _optimizer(settings) if changed else None
+    trainer = st.load(begun.folder, target=settings.train.target, optimizer=optimizer)
+    trainer.seed = settings.train.seed
+    trainer.accumulate = settings.optimizer.accumulate
+    note(f"going on after step {trainer.steps:,} of {begun.folder}")
     for path in files.held_out.values():
-        st.data.open_source(path)
+        _read_through(path, trainer.encoder)
+    return trainer
+
+
+def _fit(
+    trainer: "st.Trainer",
+    settings: Settings,
+    files: Files,
+    stop: StopSignals,
+    begun: Resumed | None,
+) -> dict[str, Any]:
+    import sparsetrain as st
+
+    train = settings.train
+    run = None
+    if files.out is not None:
+        run = st.Run(
+            files.out,
+            every=train.checkpoint_every,
+            keep=train.keep,
+            log_every=train.log_every,
+            tensorboard=train.tensorboard,
+            extra={"settings": settings.to_dict(), "files": files.to_dict()},
+        )
+    return trainer.fit(
+        files.training,
+        validation=files.held_out.get("valid"),
+        epochs=train.epochs,
+        batch_size=train.batch_size,
+        shuffle=train.shuffle,
+        progress="auto",
+        stop=stop.requested,
+        run=run,
+        resume=begun is not None,
+        validate_every=train.validate_every,
+        early_stopping=st.EarlyStopping(train.monitor, train.patience),
+        check_numerics=train.check_numerics,
+        allow_changed=begun.allowed if begun else (),
+    )
+
+
+def _check(settings: Settings, files: Files, begun: Resumed | None) -> None:
+    import sparsetrain as st
+
+    if files.out is not None and begun is None:
+        require_free(files.out)
+    schema = st.data.Schema.read(settings.data.schema_file)
+    for paths in (files.training, *files.held_out.values()):
+        st.data.open_source(paths, schema)
 
 
 def _fit_encoder(settings: Settings, files: Files) -> "st.data.Encoder":
@@ -96,16 +173,14 @@ def _fit_encoder(settings: Settings, files: Files) -> "st.data.Encoder":
 
     others = f" and {len(files.training) - 1} more" if len(files.training) > 1 else ""
     note(f"learning the encoding from {files.training[0]}{others}")
-    encoder = st.data.Encoder.fit(files.training, **settings.data.model_dump())
+    encoder = st.data.Encoder.fit(files.training, **settings.data.encoding())
     note(f"layout: {encoder.layout}")
     tables = f"{len(encoder.rows)} tables of {sum(encoder.rows):,} rows in all"
     note(f"{encoder.num_dense} dense inputs, {tables}")
-    for path in files.held_out.values():
-        _read_through(path, encoder)
     return encoder
 
 
-def _read_through(path: str, encoder: "st.data.Encoder") -> None:
+def _read_through(path: str, encoder: "st.data.Encoder | None") -> None:
     """Meet every bad row of a held-out file now rather than after the training."""
     import sparsetrain as st
 
@@ -121,31 +196,55 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         num_dense=encoder.num_dense,
         names=encoder.columns,
         **settings.model.model_dump(),
+        **_bags(encoder),
     )
-    optimizer = getattr(st.optim, settings.optimizer.name)(**settings.optimizer.arguments())
     return st.Trainer(
         model,
-        optimizer=optimizer,
+        optimizer=_optimizer(settings),
         target=settings.train.target,
         seed=settings.train.seed,
         encoder=encoder,
+        accumulate=settings.optimizer.accumulate,
     )
 
 
-def _save(
-    trainer: "st.Trainer", settings: Settings, files: Files, history: dict[str, Any]
-) -> str | None:
-    """Save what was learnt; a run that was stopped before its first batch learnt nothing."""
-    if files.out is None or not history["rows"]:
+def _optimizer(settings: Settings) -> "st.optim.Optimizer":
+    import sparsetrain as st
+
+    chosen = settings.optimizer
+    factors = chosen.schedule_config()
+    lr = chosen.lr if len(factors) == 1 else st.optim.Schedule.from_config(factors)
+    arguments: dict[str, Any] = {**chosen.arguments(), "lr": lr}
+    if chosen.groups:
+        arguments["groups"] = [st.optim.Group(**group) for group in chosen.group_arguments()]
+    made: st.optim.Optimizer = getattr(st.optim, chosen.name)(**arguments)
+    return made
+
+
+def _bags(encoder: "st.data.Encoder") -> dict[str, Any]:
+    """Return what a model of list columns needs besides: bags are summed."""
+    return {"pooling": "sum", "weighted": encoder.has_weights} if encoder.has_bags else {}
+
+
+def _saved(trainer: "st.Trainer", files: Files) -> str | None:
+    """Return where the run is; one that was stopped before its first step is nowhere."""
+    if files.out is None or not trainer.steps:
         return None
-    trainer.save(files.out, extra={"settings": settings.to_dict()})
     note(f"saved to {files.out}")
     return str(files.out)
 
 
-def _score(trainer: "st.Trainer", files: Files, history: dict[str, Any]) -> dict[str, Any]:
-    """Score the held-out files; the last epoch may have scored one of them already."""
-    known = {"valid": history["epochs"][-1].get("valid")}
+def _score(
+    trainer: "st.Trainer", files: Files, history: dict[str, Any], which: str
+) -> dict[str, Any]:
+    """Score the held-out files; the end of the training may have scored one of them already."""
+    import sparsetrain as st
+
+    known: dict[str, Any] = {}
+    if which == "best" and files.out is not None:
+        trainer = st.load(files.out, which="best", target=trainer.target)
+    elif history["epochs"]:
+        known = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: known.get(name) or trainer.evaluate(path) for name, path in files.held_out.items()
     }

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.settings.schema import FORMULA_OPTIONS, Settings, known_keys
+from sparsetrain.settings.schema import Settings, known_keys
 from sparsetrain.settings.sources import Entry, from_environment, from_file, from_overrides
 
 
@@ -23,8 +23,9 @@ def resolve_settings(
     environ: Mapping[str, str] | None = None,
     options: Iterable[Entry] = (),
     overrides: Iterable[str] = (),
+    base: Iterable[Entry] = (),
 ) -> Settings:
-    """Return the settings that hold: defaults < file < environment < options < overrides.
+    """Return the settings that hold: defaults < base < file < environment < options < overrides.
 
     Parameters
     ----------
@@ -36,6 +37,8 @@ def resolve_settings(
         What came from options of the command line.
     overrides : iterable of str
         Texts such as `train.epochs=2`.
+    base : iterable of Entry
+        What a resumed run was begun with.
 
     Raises
     ------
@@ -48,6 +51,7 @@ def resolve_settings(
     2
     """
     layers = chain(
+        base,
         from_file(file) if file is not None else (),
         from_environment(environ or {}, Settings.model_fields),
         options,
@@ -58,7 +62,7 @@ def resolve_settings(
         _require_known(entry)
         winners[entry.key] = entry
     settings = _validate(winners)
-    _require_formula_options(settings, winners)
+    _require_options(settings, winners)
     return settings
 
 
@@ -98,13 +102,7 @@ def _nearest(key: str, known: list[str]) -> str | None:
     return whole[0] if whole else by_last_part[last[0]] if last else None
 
 
-def _require_formula_options(settings: Settings, winners: Mapping[str, Entry]) -> None:
-    """Refuse an option that the chosen formula would ignore."""
-    name = settings.optimizer.name
-    allowed = ("lr", *FORMULA_OPTIONS[name])
-    for option in settings.optimizer.arguments():
-        if option not in allowed:
-            origin = winners[f"optimizer.{option}"].origin
-            raise ConfigError(
-                f"{origin}: {name} has no option '{option}'; its options are {', '.join(allowed)}"
-            )
+def _require_options(settings: Settings, winners: Mapping[str, Entry]) -> None:
+    """Refuse what the chosen formula or schedule would ignore or lacks."""
+    for option, problem in settings.optimizer.problems():
+        raise ConfigError(f"{winners[f'optimizer.{option}'].origin}: {problem}")

@@ -7,7 +7,10 @@ name enumerated things and numbers only, so that a settings file never holds cod
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
+
+from sparsetrain.settings.optimizer import OptimizerSettings as OptimizerSettings
+from sparsetrain.settings.section import Finite, Section
 
 
 def _as_tuple(value: Any) -> Any:
@@ -19,15 +22,10 @@ def _as_tuple(value: Any) -> Any:
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Steps = Annotated[int, Field(ge=1)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class DataSettings(_Section):
+class DataSettings(Section):
     """How raw columns become numbers and ids.
 
     Attributes
@@ -44,6 +42,10 @@ class DataSettings(_Section):
         Whether values still need encoding; "auto" decides by the column types.
     nan : {"error", "missing"}
         What a NaN in an integer column means.
+    schema_file : str or None
+        TOML or JSON file that names the columns, where they are not Criteo's.
+    warn_unseen : float
+        Share of rare or unseen ids of a column, in rows to be scored, that is worth a warning.
     """
 
     min_count: Annotated[int, Field(ge=1)] = 5
@@ -52,9 +54,15 @@ class DataSettings(_Section):
     missing_flags: bool = False
     treat_as: Literal["auto", "raw", "encoded"] = "auto"
     nan: Literal["error", "missing"] = "error"
+    schema_file: str | None = None
+    warn_unseen: Annotated[float, Field(gt=0, le=1)] = 0.5
+
+    def encoding(self) -> dict[str, Any]:
+        """Return what `Encoder.fit` and `convert_files` take."""
+        return self.model_dump(exclude={"warn_unseen"})
 
 
-class ModelSettings(_Section):
+class ModelSettings(Section):
     """The DLRM: width of the embeddings and hidden widths of the two MLPs.
 
     Attributes
@@ -70,31 +78,7 @@ class ModelSettings(_Section):
     top: Widths = (64,)
 
 
-class OptimizerSettings(_Section):
-    """The update formula and its numbers.
-
-    Attributes
-    ----------
-    name : {"sgd", "adagrad", "rowwise_adagrad"}
-        Formula.
-    lr : float
-        Learning rate.
-    eps, initial : float or None
-        Options of the Adagrad formulas; None leaves the formula's own default. `initial` is the
-        accumulator before the first step.
-    """
-
-    name: Literal["sgd", "adagrad", "rowwise_adagrad"] = "adagrad"
-    lr: Positive = 0.02
-    eps: Positive | None = None
-    initial: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-
-    def arguments(self) -> dict[str, float]:
-        """Return the keyword arguments that were set, for the formula's constructor."""
-        return self.model_dump(exclude={"name"}, exclude_none=True)
-
-
-class TrainSettings(_Section):
+class TrainSettings(Section):
     """The training loop.
 
     Attributes
@@ -109,6 +93,22 @@ class TrainSettings(_Section):
         Whether rows are shuffled in each epoch.
     target : {"auto", "cpu", "llvm"}
         What kernels are compiled for: "auto" and "cpu" are this machine, "llvm" any CPU.
+    checkpoint_every : int or None
+        Steps between checkpoints; None for the end of each epoch alone.
+    keep : int
+        Newest checkpoints that stay; the best one stays beside them.
+    validate_every : int or None
+        Steps between validations; None for the end of each epoch alone.
+    monitor : {"logloss", "ne", "auc"}
+        The validation score that decides which checkpoint is the best.
+    patience : int or None
+        Validations without a better score after which training ends; None for never.
+    log_every : int
+        Steps between two lines of the log.
+    tensorboard : bool
+        Whether event files for TensorBoard are written beside the log.
+    check_numerics : bool
+        Whether a step that is not finite is run again to find the first such value.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=2**24)] = 128
@@ -116,9 +116,17 @@ class TrainSettings(_Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     shuffle: bool = True
     target: Literal["auto", "cpu", "llvm"] = "auto"
+    checkpoint_every: Steps | None = None
+    keep: Annotated[int, Field(ge=1, le=10_000)] = 2
+    validate_every: Steps | None = None
+    monitor: Literal["logloss", "ne", "auc"] = "logloss"
+    patience: Annotated[int, Field(ge=1)] | None = None
+    log_every: Steps = 100
+    tensorboard: bool = False
+    check_numerics: bool = False
 
 
-class Settings(_Section):
+class Settings(Section):
     """All settings of one training run, resolved.
 
     Examples
@@ -144,11 +152,3 @@ def known_keys() -> list[str]:
         for section, field in Settings.model_fields.items()
         for key in field.annotation.model_fields  # type: ignore[union-attr]
     ]
-
-
-# Which options each formula has beside `lr`; a test compares this with the constructors.
-FORMULA_OPTIONS: dict[str, tuple[str, ...]] = {
-    "sgd": (),
-    "adagrad": ("eps", "initial"),
-    "rowwise_adagrad": ("eps", "initial"),
-}

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain convert`: raw logs to encoded parquet, in bounded memory, resumable."""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
+from sparsetrain.cli.output import emit, format_table, note
+from sparsetrain.cli.passes import PassLines
+from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.stop import StopSignals
+from sparsetrain.errors import ConfigError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def convert(
+    inputs: Annotated[
+        list[Path], typer.Argument(metavar="INPUT", help="Parquet or text files, folders, globs.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the result goes.")],
+    encoder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Encode as this converted folder was, learn nothing."),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="FILE", help="Names columns not Criteo's.")
+    ] = None,
+    min_count: Annotated[
+        int | None, typer.Option("--min-count", help="Rarer categories share one row.")
+    ] = None,
+    max_rows: Annotated[
+        int | None, typer.Option("--max-rows", help="Most rows of a table; the rest is hashed.")
+    ] = None,
+    label: Annotated[bool, typer.Option(help="Whether there is a label column.")] = True,
+    bad_rows: Annotated[
+        str, typer.Option(metavar="RULE", help="error, skip or quarantine.")
+    ] = "error",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory it may take, as 1.5GB or 4GiB.")
+    ] = "2GiB",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads; as many as cores by default.")
+    ] = None,
+    overrides: Overrides = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Convert raw logs to encoded parquet; run again after an interruption, it goes on."""
+    import sparsetrain as st
+
+    options = {"--schema": schema, "--min-count": min_count, "--max-rows": max_rows}
+    settings = settings_from(options, config, overrides)
+    if encoder is not None and any(value is not None for value in options.values()):
+        raise ConfigError("--encoder brings its own settings; leave the others out")
+    require_writable(out)
+    with StopSignals(), PassLines() as progress:
+        summary = st.data.convert_files(
+            [str(path) for path in inputs],
+            out,
+            encoder=encoder,
+            label=label,
+            **settings.data.encoding(),
+            bad_rows=bad_rows,
+            memory=parse_size(memory),
+            workers=workers or len(os.sched_getaffinity(0)),
+            progress=progress,
+        )
+    _tell_bad(summary, bad_rows)
+    emit({"out": str(out), **summary}, _describe(summary, out), as_json)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text such as `1.5GB` (10^9) or `4GiB` (2^30) stands for.
+
+    Raises
+    ------
+    ConfigError
+        If it is no size.
+
+    Examples
+    --------
+    >>> parse_size("1.5GB"), parse_size("1KiB")
+    (1500000000, 1024)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"--memory {text}: give a size such as 1.5GB or 4GiB")
+    number, prefix, binary = found.groups()
+    power = " kmgt".index(prefix.lower() or " ")
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+def _tell_bad(summary: dict[str, Any], rule: str) -> None:
+    if not summary["bad_rows"]:
+        return
+    where = ", ".join(f"{n:,} in {name}" for name, n in summary["bad_rows_by_column"].items())
+    kept = " (all in _quarantine.jsonl)" if rule == "quarantine" else ""
+    note(f"warning: {summary['bad_rows']:,} bad rows were left out: {where}{kept}")
+    for example in summary["bad_row_examples"][:3]:
+        note(f"  {example}")
+
+
+def _describe(summary: dict[str, Any], out: Path) -> str:
+    rows, clicks = summary["rows"], summary["positive"]
+    columns = summary["categories"]
+    tables = sum(column["rows"] for column in columns.values())
+    largest = sorted(columns.items(), key=lambda item: -item[1]["rows"])[:5]
+    cells = [["largest tables", "rows", "distinct", "missing", "rare"]]
+    for name, column in largest:
+        shares = [_share(column.get(key), column["ids"]) for key in ("missing", "rare")]
+        distinct = column.get("distinct")
+        seen = "-" if distinct is None else f"{distinct:,}"
+        cells.append([name, f"{column['rows']:,}", seen, *shares])
+    return "\n".join(
+        [
+            f"{rows:,} rows, {clicks / rows:.2%} clicks, in {len(summary['files'])} files of {out}",
+            f"{len(summary['dense'])} dense columns, {len(columns)} tables of {tables:,} rows",
+            "",
+            format_table(cells),
+            "",
+            f"Next: sparsetrain train {out} --out run",
+        ]
+    )
+
+
+def _share(count: int | None, total: int) -> str:
+    return "-" if count is None else f"{count / max(total, 1):.1%}"

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picture of a dataset: clicks along the file, missing values, how frequent ids are.
+
+Matplotlib is needed for this alone (extra `plot`), and draws without a screen.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsetrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+_NAMED = 9  # frequency curves that get a colour and a name
+
+
+def check_picture(path: Path) -> None:
+    """Raise `ConfigError` if no picture could be drawn there, before anything is read."""
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"--plot {path}: a picture ends in {', '.join(_SUFFIXES)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError("--plot needs Matplotlib: pip install 'sparsetrain[plot]'") from None
+
+
+def draw(found: "st.data.Profile", path: Path) -> None:
+    """Write the picture of a profile; the suffix of `path` says in which format."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(1, 1.4))
+    figure.suptitle(f"{Path(found.name).name}: {found.rows:,} rows")
+    _clicks(figure.add_subplot(grid[0, 0]), found)
+    _missing(figure.add_subplot(grid[0, 1]), found)
+    _frequencies(figure.add_subplot(grid[1, :]), found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _clicks(axes: Any, found: "st.data.Profile") -> None:
+    axes.set(title="clicks along the file", xlabel="row", ylabel="share of clicks")
+    if not found.label_rates:
+        axes.text(0.5, 0.5, "no label", ha="center", transform=axes.transAxes)
+        return
+    rows, rates = zip(*found.label_rates, strict=True)
+    axes.step([*rows, found.rows], [*rates, rates[-1]], where="post")
+    axes.set_ylim(0, 1.1 * max(max(rates), 0.01))
+    axes.grid(alpha=0.3)
+
+
+def _missing(axes: Any, found: "st.data.Profile") -> None:
+    shares = {c.column: c.missing / max(found.rows, 1) for c in found.dense}
+    shares |= {c.column: c.missing / max(c.ids, 1) for c in found.categories}
+    axes.set(title="missing values", ylabel="share", ylim=(0, 1))
+    colors = ["C1"] * len(found.dense) + ["C0"] * len(found.categories)
+    axes.bar(range(len(shares)), list(shares.values()), color=colors)
+    axes.set_xticks(range(len(shares)), list(shares), rotation=90, fontsize=7)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _frequencies(axes: Any, found: "st.data.Profile") -> None:
+    """Draw each column's counts by rank; the columns with most values are named."""
+    axes.set(title="how frequent ids are", xlabel="rank of the id", ylabel="times it occurs")
+    most = sorted(found.categories, key=lambda c: -c.distinct)
+    named = {c.column for c in most[:_NAMED]}
+    for column in found.categories:
+        if not column.curve:
+            continue
+        ranks, counts = zip(*column.curve, strict=True)
+        style: dict[str, Any] = {"color": "0.7", "linewidth": 0.8, "zorder": 1}
+        if column.column in named:
+            style = {"label": f"{column.column} ({column.distinct:,})", "zorder": 2}
+        axes.plot(ranks, counts, marker="." if len(ranks) == 1 else None, **style)
+    axes.set(xscale="log", yscale="log")
+    if named:
+        axes.legend(title="column (distinct ids)", fontsize=8, ncols=2)
+    axes.grid(alpha=0.3)

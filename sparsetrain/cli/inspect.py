@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain inspect`: what is in a dataset, an encoder, a model or a run, on one screen."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsetrain.cli.data_picture import check_picture, draw
+from sparsetrain.cli.options import AsJson
+from sparsetrain.cli.output import emit, format_table
+from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.stop import StopSignals
+from sparsetrain.errors import ConfigError
+
+_MODEL_FILES = ("manifest.json", "LATEST")
+_SHOWN = 40
+
+Found = tuple[dict[str, Any], str]
+
+
+def inspect(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="Data, a converted folder, encoder, model, run.")
+    ],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw a picture of data: .png, .svg, .pdf.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="FILE", help="Names columns not Criteo's.")
+    ] = None,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", min=1, help="Read about so many rows of data.")
+    ] = 1_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is in a dataset, an encoder, a model or a run."""
+    if plot is not None:
+        check_picture(plot)
+        require_writable(plot)
+    with StopSignals():
+        if (look := _kind(path)) is not None:
+            if plot is not None:
+                raise ConfigError(f"--plot: {path} is no data; only data can be drawn")
+            result, text = look(path)
+        else:
+            result, text = _data(path, schema, max_rows, plot)
+    emit(result, text, as_json)
+
+
+def _kind(path: Path) -> Callable[[Path], Found] | None:
+    """Return how to look at something that is not data."""
+    if path.name == "_encoder.parquet":
+        return _encoder
+    if path.is_dir() and any((path / name).is_file() for name in _MODEL_FILES):
+        return _model
+    return None
+
+
+def _encoder(path: Path) -> Found:
+    import sparsetrain as st
+
+    encoder = st.data.read_encoder(path)
+    tables = dict(zip(encoder.columns, encoder.rows, strict=True))
+    result = {
+        "kind": "encoder",
+        "path": str(path),
+        "fingerprint": encoder.fingerprint,
+        "layout": encoder.layout,
+        "settings": encoder.to_state()[0]["settings"],
+        "dense": list(encoder.dense_columns),
+        "tables": tables,
+    }
+    return result, "\n".join(
+        [
+            f"an encoder, fingerprint {encoder.fingerprint}",
+            f"fitted on {encoder.layout}",
+            _settings(result["settings"]),
+            f"{encoder.num_dense} dense inputs, {len(tables)} tables of {sum(tables.values()):,} "
+            "rows",
+            "",
+            _tables(tables),
+        ]
+    )
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return "settings: " + ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _tables(tables: dict[str, int]) -> str:
+    rows = [["table", "rows"]] + [[name, f"{count:,}"] for name, count in tables.items()]
+    return format_table(rows[: _SHOWN + 1])
+
+
+def _model(path: Path) -> Found:
+    import sparsetrain as st
+
+    trainer = st.load(path)
+    config = trainer.model.config()
+    tables = dict(zip(config["names"], config["rows"], strict=True))
+    arrays = trainer.state_dict()
+    layout = trainer.encoder.layout if trainer.encoder else None
+    result = {
+        "kind": "model",
+        "path": str(path),
+        "model": trainer.model.kind,
+        "config": config,
+        "optimizer": trainer.optimizer.formula.name,
+        "steps": trainer.steps,
+        "epochs": trainer.epochs,
+        "bytes": sum(array.nbytes for array in arrays.values()),
+        "arrays": len(arrays),
+        "encoder": layout,
+    }
+    return result, "\n".join(
+        [
+            f"a {result['model'].upper()} after {trainer.steps:,} steps, {trainer.epochs} whole "
+            f"epochs; {len(arrays)} arrays, {result['bytes'] / 1e6:,.1f} MB",
+            f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
+            f"{config['num_dense']} dense inputs; optimizer {result['optimizer']}",
+            f"encoder: {layout or 'none'}",
+            f"{len(tables)} tables of {sum(tables.values()):,} rows",
+            "",
+            _tables(tables),
+        ]
+    )
+
+
+def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> Found:
+    import sparsetrain as st
+
+    found = st.data.profile(str(path), schema=st.data.Schema.read(schema), max_rows=max_rows)
+    result = {"kind": "data", **found._asdict()}
+    result["dense"] = [column._asdict() for column in found.dense]
+    result["categories"] = [column._asdict() for column in found.categories]
+    notes = path / "dataset.json"
+    if notes.is_file():
+        result["dataset"] = json.loads(notes.read_text(encoding="utf-8"))
+    if plot is not None:
+        draw(found, plot)
+        result["plot"] = str(plot)
+    return result, _describe(found)
+
+
+def _describe(found: Any) -> str:
+    total = "" if found.total_rows in (None, found.rows) else f" of {found.total_rows:,}"
+    lines = [found.name, found.layout, f"{found.rows:,} rows read{total}" + _clicks(found)]
+    if found.dense:
+        cells = [["dense", "missing", "below 0", "least", "greatest"]]
+        cells += [
+            [
+                c.column,
+                f"{c.missing / found.rows:.1%}",
+                f"{c.negative / found.rows:.1%}",
+                *("-" if v is None else f"{v:,.6g}" for v in (c.least, c.greatest)),
+            ]
+            for c in found.dense[:_SHOWN]
+        ]
+        lines += ["", format_table(cells)]
+    cells = [["category", "missing", "distinct", "once", "top value", "its share"]]
+    for c in found.categories[:_SHOWN]:
+        value, count = c.top[0] if c.top else ("-", 0)
+        shares = [f"{c.missing / max(c.ids, 1):.1%}", f"{c.distinct:,}", f"{c.once:,}"]
+        cells.append([c.column, *shares, value[:20], f"{count / max(c.ids, 1):.1%}"])
+    return "\n".join([*lines, "", format_table(cells)])
+
+
+def _clicks(found: Any) -> str:
+    if not found.label_rates:
+        return ", no label"
+    rates = [rate for _, rate in found.label_rates]
+    mean = sum(rates) / len(rates)
+    return f", {mean:.2%} clicks (from {min(rates):.2%} to {max(rates):.2%} along the file)"

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far each pass over the data has come: a line every few seconds, or one that renews itself."""
+
+import sys
+import time
+from typing import TextIO
+
+from sparsetrain.progress import format_seconds
+
+
+class PassLines:
+    """Shows passes on stderr; a context manager, so that a terminal's line is ended.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        stderr by default.
+    every : float, optional
+        Seconds between two lines; 0.2 on a terminal, 5 elsewhere.
+    """
+
+    def __init__(self, stream: TextIO | None = None, every: float | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._renews = self._stream.isatty()
+        self._every = every if every is not None else 0.2 if self._renews else 5.0
+        self._what: str | None = None
+        self._rows, self._began, self._shown = 0, 0.0, 0.0
+        self._line = ""
+
+    def __enter__(self) -> "PassLines":
+        self._began = self._shown = time.monotonic()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end_line()
+
+    def __call__(self, what: str, rows: int, done: float) -> None:
+        """Count `rows` more rows of pass `what`, of which the share `done` is done."""
+        now = time.monotonic()
+        if what != self._what:
+            self._end_line()
+            self._what, self._rows, self._began = what, 0, self._shown
+        self._rows += rows
+        if now - self._shown < self._every and done < 1:
+            return
+        self._show(done, now)
+
+    def _show(self, done: float, now: float) -> None:
+        seconds = max(now - self._began, 1e-9)
+        text = f"sparsetrain: {self._what} {done:.0%}"
+        if self._rows:
+            text += f", {self._rows:,} rows, {self._rows / seconds:,.0f} rows/s"
+        if 0 < done < 1:
+            text += f", {format_seconds(seconds * (1 - done) / done)} left"
+        self._shown = now
+        if self._renews:
+            self._stream.write("\r" + text.ljust(len(self._line)))
+            self._line = text
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _end_line(self) -> None:
+        if self._line:
+            self._stream.write("\n")
+            self._line = ""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `train --resume` begins with: the settings and files of the run, and what may differ.
+
+Settings of the run are the lowest layer, so that a resumed run needs no options. Whatever differs
+in the end is refused by name, unless it decides nothing about the weights or was allowed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.cli.options import settings_from
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.settings import Settings
+from sparsetrain.settings.sources import Entry
+
+# Settings that decide when a run ends and what is seen of it, not what is computed.
+FREE = frozenset(
+    {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
+    | {"train.tensorboard", "train.check_numerics", "data.warn_unseen"}
+)
+# Setting -> what `Trainer.fit` calls it, where it compares for itself.
+_OF_FIT = {
+    "data": "data",
+    "train.batch_size": "batch_size",
+    "train.shuffle": "shuffle",
+    "train.validate_every": "validate_every",
+    "train.monitor": "early_stopping",
+    "train.patience": "early_stopping",
+}
+# Sections that a saved model cannot change.
+_BUILT_IN = ("model.", "data.")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that goes on.
+
+    Attributes
+    ----------
+    folder : Path
+    settings : Settings
+        That hold now.
+    files : dict
+        The run's own, absolute paths by role.
+    changed : frozenset of str
+        Settings that differ from the run's, all of them allowed.
+    allowed : frozenset of str
+        By the names that `Trainer.fit` knows.
+    """
+
+    folder: Path
+    settings: Settings
+    files: Mapping[str, Any]
+    changed: frozenset[str]
+    allowed: frozenset[str]
+
+
+def find_run(resume: str | None, out: Path | None) -> Path | None:
+    """Return the folder of the run to resume, or None for a fresh one.
+
+    Raises
+    ------
+    ConfigError
+        If `auto` has no folder to look into, or two folders are named.
+    """
+    import sparsetrain as st
+
+    if resume is None:
+        return None
+    if resume == "auto":
+        if out is None:
+            raise ConfigError("--resume auto: name the run's folder by --out")
+        return out if st.Run(out).latest is not None else None
+    if out is not None and out.absolute() != Path(resume).absolute():
+        raise ConfigError(f"--out {out}: a resumed run stays in its folder, {resume}")
+    return Path(resume)
+
+
+def resumed(
+    folder: Path,
+    options: Mapping[str, Any],
+    config: Path | None,
+    overrides: list[str] | None,
+    allow_changed: Sequence[str],
+) -> Resumed:
+    """Read what the run was begun with and compare it with what is asked for now.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run, or a setting differs that is not allowed to.
+    """
+    import sparsetrain as st
+
+    extra = st.Run(folder).manifest().get("extra")
+    stored = extra.get("settings") if isinstance(extra, dict) else None
+    files = extra.get("files") if isinstance(extra, dict) else None
+    if not isinstance(stored, dict) or not isinstance(files, dict):
+        raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
+    before = _flat(stored)
+    base = [Entry(key, value, f"the settings of {folder}") for key, value in before.items()]
+    settings = settings_from(options, config, overrides, base)
+    now = _flat(settings.to_dict())
+    changed = frozenset(key for key in now if now[key] != before.get(key, now[key])) - FREE
+    _require_allowed(folder, before, now, changed, allow_changed)
+    fit = frozenset(_OF_FIT[key] for key in allow_changed if key in _OF_FIT)
+    return Resumed(folder, settings, files, changed, fit)
+
+
+def _require_allowed(
+    folder: Path,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    changed: frozenset[str],
+    allowed: Sequence[str],
+) -> None:
+    for name in allowed:
+        if name != "data" and name not in now:
+            raise ConfigError(f"--allow-changed {name}: it is 'data' or a setting, section.key")
+    for key in sorted(changed):
+        if key.startswith(_BUILT_IN):
+            raise CheckpointError(
+                f"{key} is {before[key]!r} in {folder} and cannot become {now[key]!r}: train anew"
+            )
+        if key not in allowed:
+            raise CheckpointError(
+                f"{key} is {before[key]!r} in {folder} and {now[key]!r} now: give the same, or add "
+                f"--allow-changed {key}"
+            )
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value
+        for section, keys in settings.items()
+        if isinstance(keys, dict)
+        for key, value in keys.items()
+    }
