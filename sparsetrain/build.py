@@ -15,7 +15,7 @@ import tvm
 
 from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
-from sparsetrain.embedding.take import TakeAsLookup
+from sparsetrain.embedding.take import take_as_lookup
 
 
 class Program:
@@ -39,7 +39,7 @@ class Program:
 
     @cached_property
     def _compiled(self) -> Any:
-        module, pipeline = TakeAsLookup()(self.module), schedule.pipeline(self.target)
+        module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target)
         machine = cache.load_or_build(
             module, self.target, lambda: runtime.compile_relax(module, self.target, pipeline)
         )

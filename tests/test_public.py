@@ -11,27 +11,33 @@ import sparsetrain as st
 
 PUBLIC = {
     "sparsetrain": (
-        "Program RowSparse Trainer __version__ ad data embedding load metrics models optim runtime "
+        "EarlyStopping Program RowSparse Run Trainer __version__ ad data embedding load metrics "
+        "models optim runtime "
         "set_num_threads value_and_grad"
     ),
     "ad": (
         "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
     ),
     "data": (
-        "Batch BatchSource Columns Dataset Encoder Ragged Source SyntheticCriteo Truth "
-        "find_columns open_source read_truth"
+        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Position Profile Ragged "
+        "Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns open_source profile "
+        "read_encoder read_truth split_share split_time"
     ),
     "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",
     "metrics": "ClickMetrics",
     "models": "DLRM MLP MODELS dot_interaction",
-    "optim": "Formula OPTIMIZERS Optimizer Slot adagrad rowwise_adagrad sgd sqrt",
+    "optim": (
+        "Applied Formula Group OPTIMIZERS Optimizer Schedule Slot State accumulate_ adagrad adam "
+        "adamw constant cosine ftrl global_norm inverse_sqrt maximum minimum momentum nesterov "
+        "polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
+    ),
     "runtime": (
-        "NDArray as_numpy as_tensor available_cores build_relax compile_kernel compile_relax empty "
-        "host_target leading_rows num_threads resolve_target set_num_threads virtual_machine "
+        "NDArray as_numpy as_tensor available_cores bound_pool build_relax compile_kernel "
+        "compile_relax empty host_target leading_rows num_threads resolve_target set_num_threads virtual_machine "
         "vm_pipeline zeros"
     ),
     "Trainer": (
-        "evaluate fit load_state_dict predict program save state_dict step"  # methods
+        "evaluate first_nonfinite fit load_state_dict predict program save state_dict step"
     ),
     "Program": "compile",
     "RowSparse": (

@@ -146,7 +146,7 @@ def _replay(
 ) -> tuple[relax.Var, list[relax.VarBinding]]:
     """Emit the bindings the result depends on; return the result and those bindings."""
     block, result = primal.body.blocks[0], primal.body.body
-    ty = getattr(result, "ty", None)
+    ty: Any = getattr(result, "ty", None)
     if not (_is_float_tensor(ty) and ty.ndim == 0):
         raise ConfigError(f"only a scalar floating-point result can be differentiated, not {ty}")
     needed, live = {result}, []

@@ -14,19 +14,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from sparsetrain.embedding.operators import lookup
 
 
-@tvm.transform.module_pass(opt_level=0, name="TakeAsLookup")
-class TakeAsLookup:
+def take_as_lookup(module: tvm.IRModule) -> tvm.IRModule:
     """Replace ``take(table, ids, axis=0, mode="fast")`` of a floating-point matrix."""
-
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Rewrite every Relax function of `mod`."""
-        rewriter = _Rewriter(mod)
-        for name, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-        return rewriter.builder_.get()
+    rewriter = _Rewriter(module)
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(name, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
 
 
 @mutator

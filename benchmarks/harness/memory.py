@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the arms fit into memory beside one another, asked before any of them is started."""
+
+from pathlib import Path
+
+from harness.task import Task
+
+# Slots of an optimizer, as a share of the tables. Torch has no row-wise Adagrad.
+_SLOTS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": 1 / 16}
+_PROCESS_BYTES = 600_000_000  # code, batches, workspaces
+
+
+def needed_bytes(task: Task, arms: list[str]) -> int:
+    """Bytes that the arms hold together, the roofs' table included."""
+    total = task.config.table_bytes()
+    for arm in arms:
+        ordinary = arm == "torch" and task.optimizer == "rowwise_adagrad"
+        slots = 1.0 if ordinary else _SLOTS[task.optimizer]
+        total += task.config.table_bytes(slots) + _PROCESS_BYTES
+    return total
+
+
+def available_bytes() -> int:
+    """What the system could give to new processes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    line = next(line for line in lines if line.startswith("MemAvailable"))
+    return int(line.split()[1]) * 1024

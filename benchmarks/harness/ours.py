@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sparsetrain's arm: `Trainer.step` on ready `Batch`es, nothing around it."""
+
+import platform
+import time
+from typing import Any
+
+import tvm
+
+import sparsetrain as st
+from harness.batches import Arrays
+from harness.configs import EPSILON, LEARNING_RATES, Config
+from harness.task import Task
+from harness.weights import fill_table_, linear_layers
+from sparsetrain import runtime
+
+
+class Ours:
+    """A trainer with the weights that every arm starts from."""
+
+    def __init__(self, task: Task) -> None:
+        self.trainer = build_trainer(task.config, task.optimizer)
+        began = time.perf_counter()
+        self.trainer.program.compile()
+        self.compile_seconds = time.perf_counter() - began
+        self.batches = [as_batch(arrays) for arrays in task.make_batches()]
+        self.loss: Any = None
+
+    def step(self, number: int) -> None:
+        self.loss = self.trainer.step(self.batches[number % len(self.batches)])
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "versions": {"sparsetrain": st.__version__, "tvm": tvm.__version__},
+            "python": platform.python_version(),
+            "threads": runtime.num_threads(),
+            "compile_s": self.compile_seconds,
+        }
+
+
+def build_trainer(config: Config, optimizer: str, encoder: Any = None) -> "st.Trainer":
+    """A trainer of this model and optimizer, with the common weights."""
+    extra = {} if optimizer == "sgd" else {"eps": EPSILON}
+    rule = getattr(st.optim, optimizer)(LEARNING_RATES[optimizer], **extra)
+    model = st.models.DLRM(
+        rows=config.rows, dim=config.dim, bottom=config.bottom, top=config.top,
+        num_dense=config.num_dense,
+    )  # fmt: skip
+    trainer = st.Trainer(model, rule, encoder=encoder)
+    _fill_(trainer, config)
+    return trainer
+
+
+def as_batch(arrays: Arrays) -> "st.data.Batch":
+    """The arrays as the value that `Trainer.step` takes."""
+    return st.data.Batch(arrays.dense, arrays.ids, arrays.labels)
+
+
+def _fill_(trainer: Any, config: Config) -> None:
+    views = {
+        name: runtime.as_numpy(tensor, writable=True) for name, tensor in trainer.params.items()
+    }
+    for storage, tables in trainer.model.tables().items():
+        for number, rows in enumerate(tables.values()):
+            fill_table_(views[storage][rows], number)
+    for part, widths in (("bottom", config.bottom_widths), ("top", config.top_widths)):
+        for layer, (weight, bias) in enumerate(linear_layers(widths, part)):
+            views[f"{part}.layers.{layer}.weight"][...] = weight
+            views[f"{part}.layers.{layer}.bias"][...] = bias

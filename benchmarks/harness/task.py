@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one run measures: sent to every process as JSON, so all of them do the same."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from harness.batches import Arrays, make_batches
+from harness.configs import CONFIGS, Config
+
+
+@dataclass(frozen=True)
+class Task:
+    """Names and numbers that decide a run."""
+
+    config_name: str
+    batch: int
+    optimizer: str
+    threads: int
+    batches: int = 8
+
+    @property
+    def config(self) -> Config:
+        return CONFIGS[self.config_name]
+
+    def make_batches(self) -> list[Arrays]:
+        return make_batches(self.config, self.batch, self.batches)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

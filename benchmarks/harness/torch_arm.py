@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's arm: an ``EmbeddingBag(sparse=True)`` for each table, `torch.optim` for everything."""
+
+import platform
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.batches import Arrays
+from harness.task import Task
+from harness.torch_dense import DenseDLRM, dense_optimizer
+from harness.weights import fill_table_
+
+# Said once by every sparse Adagrad step; it asks for a choice between speed and checks.
+warnings.filterwarnings("ignore", message="Sparse invariant checks")
+
+
+class Torch:
+    """Eager PyTorch in float32, as the reference DLRM is written."""
+
+    def __init__(self, task: Task) -> None:
+        torch.set_num_threads(task.threads)
+        self.dense = DenseDLRM(task.config)
+        self.tables = nn.ModuleList(
+            _table(rows, task.config.dim, number) for number, rows in enumerate(task.config.rows)
+        )
+        self.criterion = nn.BCEWithLogitsLoss()
+        parameters = (list(part.parameters()) for part in (self.dense, self.tables))
+        self.optimizers = [dense_optimizer(task.optimizer, part) for part in parameters]
+        self.offsets = torch.arange(task.batch)
+        self.batches = [_tensors(arrays) for arrays in task.make_batches()]
+        self.loss: Any = None
+
+    def step(self, number: int) -> None:
+        dense, ids, labels = self.batches[number % len(self.batches)]
+        bags = [table(column, self.offsets) for table, column in zip(self.tables, ids, strict=True)]
+        loss = self.criterion(self.dense(dense, bags), labels)
+        loss.backward()
+        self.loss = loss.detach()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def about(self) -> dict[str, Any]:
+        return about_torch()
+
+
+def about_torch(**versions: str) -> dict[str, Any]:
+    """Versions and threads."""
+    return {
+        "versions": {"torch": torch.__version__, **versions},
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _table(rows: int, dim: int, number: int) -> nn.EmbeddingBag:
+    weight = torch.empty(rows, dim)
+    fill_table_(weight.numpy(), number)
+    return nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, _weight=weight)
+
+
+def _tensors(arrays: Arrays) -> tuple[Tensor, list[Tensor], Tensor]:
+    columns = [torch.from_numpy(column.copy()) for column in arrays.ids.T]
+    return torch.from_numpy(arrays.dense), columns, torch.from_numpy(arrays.labels)

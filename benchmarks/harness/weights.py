@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Initial weights: the same numbers for every library, so that their losses can be compared.
+
+Tables are filled in place, block by block: a table of ten million rows is not held twice.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+SEED = 20
+BLOCK_ROWS = 1 << 16
+
+
+def fill_table_(table: np.ndarray, number: int) -> None:
+    """Fill table `number`, (V, D) float32, uniformly within ``sqrt(1 / V)``."""
+    rng = np.random.default_rng([SEED, number])
+    bound = np.float32(np.sqrt(1 / len(table)))
+    for start in range(0, len(table), BLOCK_ROWS):
+        block = table[start : start + BLOCK_ROWS]
+        rng.random(dtype=np.float32, out=block)
+        block -= np.float32(0.5)
+        block *= 2 * bound
+
+
+def linear_layers(widths: tuple[int, ...], name: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weights (out, in) and biases (out,) of an MLP, normal as in the reference DLRM."""
+    rng = np.random.default_rng([SEED, *name.encode()])
+    layers = []
+    for inputs, outputs in pairwise(widths):
+        weight = rng.standard_normal((outputs, inputs)) * np.sqrt(2 / (inputs + outputs))
+        bias = rng.standard_normal(outputs) * np.sqrt(1 / outputs)
+        layers.append((weight.astype(np.float32), bias.astype(np.float32)))
+    return layers

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of one DLRM training step, beside PyTorch, FBGEMM and JAX on the same machine.
+
+A step is forward, loss, backward and every update, from a batch that is in memory; all arms begin
+with the same weights and see the same batches in the same order. Each arm has its own process,
+they take turns, and only one works at a time.
+
+    python benchmarks/step.py --config kaggle --batch 2048
+    python benchmarks/step.py --config mlperf --against torch --peer-python peers/bin/python
+    python benchmarks/step.py --config small --against none --json
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from harness.batches import mean_unique
+from harness.memory import available_bytes, needed_bytes
+from harness.options import add_task_options, positive
+from harness.remote import ArmError, Worker
+from harness.report import describe
+from harness.result import summarize
+from harness.rounds import Rounds
+from harness.task import Task
+
+PEERS = ("torch", "fbgemm", "jax")
+LEAST_STEPS = 30
+
+
+def main() -> int:
+    """Measure, print, and return 0; or say in one line what is in the way and return 2."""
+    options = _options()
+    task = Task(options.config, options.batch, options.optimizer, options.threads)
+    arms = ["ours", *options.against]
+    needed, available = needed_bytes(task, arms), available_bytes()
+    if needed > available:
+        return _refuse(
+            f"{', '.join(arms)} need {needed / 1e9:.0f} GB together and {available / 1e9:.0f} GB "
+            "are free: name fewer in --against"
+        )
+    try:
+        result = _measure(task, arms, options)
+    except ArmError as error:
+        return _refuse(str(error))
+    print(json.dumps(result) if options.json else describe(result))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_task_options(parser)
+    parser.add_argument(
+        "--against", type=_peers, default=PEERS, help="torch, fbgemm, jax, by commas; or none"
+    )
+    parser.add_argument("--steps", type=_steps, default=60, help="least measured steps of each")
+    parser.add_argument(
+        "--patience", type=float, default=30.0, help="seconds to wait for a quiet machine"
+    )
+    parser.add_argument(
+        "--peer-python", type=_program, default=sys.executable, help="interpreter of the peers"
+    )
+    return parser.parse_args()
+
+
+def _measure(task: Task, arms: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Play the rounds, then profile.
+
+    The cache of compiled programs is an empty folder at first: ours compiles, the profile loads.
+    """
+    order = [*arms, "roofs", "numpy"]
+    with tempfile.TemporaryDirectory() as cache:
+        with ExitStack() as workers:
+            # Peers first: if one is not installed, that is known before anything large is built.
+            started = {
+                arm: _start(arm, task, options, cache, workers)
+                for arm in sorted(order, key=lambda arm: arm not in PEERS)
+            }
+            print("taking turns", file=sys.stderr)
+            rounds = Rounds([started[arm] for arm in order], task.threads, options.patience)
+            rounds.play(options.steps)
+        with ExitStack() as workers:
+            profile = _start("profile", task, options, cache, workers)
+            profiled = Rounds([profile], task.threads, rounds.patience).clean_turn(
+                profile, max(options.steps, rounds.timed)
+            )
+    about = {arm: worker.about for arm, worker in started.items()}
+    about["ours"]["cached_compile_s"] = profile.about["compile_s"]
+    result = summarize(task, about, rounds, profiled.answer)
+    return result | {"unique_rows": mean_unique(task.config, task.make_batches())}
+
+
+def _start(
+    arm: str, task: Task, options: argparse.Namespace, cache: str, workers: ExitStack
+) -> Worker:
+    print(f"preparing {arm}", file=sys.stderr)
+    python = options.peer_python if arm in PEERS else sys.executable
+    worker = Worker(arm, task, python, cache)
+    workers.callback(worker.close)
+    return worker
+
+
+def _steps(text: str) -> int:
+    number = positive(text)
+    if number < LEAST_STEPS:
+        raise argparse.ArgumentTypeError(f"fewer than {LEAST_STEPS} steps have no p10 and p90")
+    return number
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    names = () if text == "none" else tuple(text.split(","))
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(PEERS)}, none")
+    return names
+
+
+def _program(text: str) -> str:
+    found = shutil.which(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text} is no program")
+    return os.path.abspath(found)  # a worker has another working folder
+
+
+def _refuse(message: str) -> int:
+    print(f"step.py: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks run, and print figures that fit together; how large they are is not judged."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+QUICK = ["--config", "small", "--batch", "64"]
+
+
+def _run(script: str, *options: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(FOLDER / script), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def step():
+    """The result of a short run without peers."""
+    options = ["--against", "none", "--steps", "30", "--patience", "0", "--json"]
+    done = _run("step.py", *QUICK, *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_step_has_its_quantiles_in_order_and_rates_that_follow_from_them(step):
+    ours = step["arms"]["ours"]
+    assert 0 < ours["p10_ms"] <= ours["median_ms"] <= ours["p90_ms"]
+    assert ours["rows_per_s"] == pytest.approx(64e3 / ours["median_ms"])
+    assert ours["gflops"] == pytest.approx(step["matmul_gflop"] * 1e3 / ours["median_ms"])
+    assert ours["steps"] >= 30
+    assert 0 < ours["loss"] < 1
+
+
+def test_the_roofs_are_measured_in_the_same_run(step):
+    roofs = step["roofs"]
+    assert roofs["gemm_gflops"] == max(roofs["gemm_gflops_ours"], roofs["gemm_gflops_numpy"]) > 0
+    assert roofs["gather_gb_per_s"] > 0
+
+
+def test_the_profile_accounts_for_the_whole_step_and_for_every_product(step):
+    profile = step["profile"]
+    kernels = sum(kernel["ms"] for kernel in profile["kernels"])
+    outside = sum(profile["outside_kernels_ms"].values())
+    assert kernels + outside == pytest.approx(profile["step_ms"])
+    flops = profile["matmul_ms"] * profile["matmul_gflops"] / 1e3
+    assert flops == pytest.approx(step["matmul_gflop"], rel=1e-6)
+
+
+def test_the_profile_sees_the_kernels_outside_the_compiled_program(step):
+    names = {kernel["name"] for kernel in step["profile"]["kernels"]}
+    assert any("update" in name or "row_kernel" in name for name in names), names
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--against", "tensorflow"], "tensorflow"),
+        (["--steps", "3"], "fewer than 30"),
+        (["--threads", "100000"], "this process may use"),
+        (["--batch", "0"], "0 is not 1 or more"),
+        (["--peer-python", "no/such/python"], "no/such/python is no program"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_with_the_reason(options, told):
+    done = _run("step.py", *QUICK, *options)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(tmp_path):
+    without_jax = (
+        "import runpy, sys; sys.modules['jax'] = None; "
+        "runpy.run_module('harness.worker', run_name='__main__')"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{without_jax}"\n')
+    python.chmod(0o755)
+    done = _run("step.py", *QUICK, "--against", "jax", "--peer-python", str(python))
+    assert done.returncode == 2
+    assert f"jax: {python} has no jax" in done.stderr
+    assert "--peer-python" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_epoch_is_compared_with_its_step_and_its_loader():
+    done = _run("epoch.py", *QUICK, "--rows", "2000", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["rows"] == 2000
+    assert result["share_of_step"] == result["fit_rows_per_s"] / result["step_rows_per_s"] > 0
+    assert result["loader_rows_per_s"] > 0
+
+
+def test_an_epoch_over_a_missing_file_says_so_in_one_line(tmp_path):
+    done = _run("epoch.py", *QUICK, "--data", str(tmp_path / "none.parquet"))
+    assert done.returncode == 2
+    assert "none.parquet" in done.stderr and "Traceback" not in done.stderr
