@@ -20,8 +20,8 @@ PUBLIC = {
     ),
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Position Profile Ragged "
-        "Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns open_source profile "
-        "read_encoder read_truth split_share split_time"
+        "Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
+        "open_source profile read_encoder read_truth split_share split_time"
     ),
     "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",
     "metrics": "ClickMetrics",
@@ -33,8 +33,8 @@ PUBLIC = {
     ),
     "runtime": (
         "NDArray as_numpy as_tensor available_cores bound_pool build_relax compile_kernel "
-        "compile_relax empty host_target leading_rows num_threads resolve_target set_num_threads virtual_machine "
-        "vm_pipeline zeros"
+        "compile_relax empty host_target leading_rows num_threads resolve_target set_num_threads "
+        "virtual_machine vm_pipeline zeros"
     ),
     "Trainer": (
         "evaluate first_nonfinite fit load_state_dict predict program save state_dict step"
