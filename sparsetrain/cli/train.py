@@ -28,7 +28,7 @@ def train(
         typer.Option(metavar="FOLDER", help="Save the run in this new folder."),
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd, adagrad, adam, ...: see docs/optimizers.md.")
+        str | None, typer.Option("--optimizer", help="sgd, adagrad, adam, ...; see the docs.")
     ] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Rows per step.")] = None,
