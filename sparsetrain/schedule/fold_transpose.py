@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposeIntoMatmul")
 class FoldTransposeIntoMatmul:
-    """Replace `matmul` of transposed operands by a product in the form NT, TN or TT."""
+    """Replace products of transposed operands by the form NT, TN or TT, outer ones by no sum."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
@@ -41,7 +41,7 @@ class _Folder(PyExprMutator):
             return super().visit_call_(call)
         sources = [self._before_transpose(operand) for operand in call.args]
         left, right = (source is not None for source in sources)
-        if not (left or right):
+        if not (left or right or _is_outer(call)):
             return super().visit_call_(call)
         operands = [
             self.visit_expr(operand if source is None else source)
@@ -86,14 +86,21 @@ def is_plain_matmul(call: relax.Call) -> bool:
     )
 
 
+def _is_outer(call: relax.Call) -> bool:
+    inner = call.args[0].ty.shape[1]
+    return isinstance(inner, tvm.tirx.IntImm) and int(inner) == 1
+
+
 def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -> te.Tensor:
     inner = a.shape[0] if transpose_a else a.shape[1]
-    k = te.reduce_axis((0, inner), name="k")
     shape = (a.shape[1] if transpose_a else a.shape[0], b.shape[0] if transpose_b else b.shape[1])
 
-    def element(i: tvm.tirx.Var, j: tvm.tirx.Var) -> tvm.ir.Expr:
-        left = a[k, i] if transpose_a else a[i, k]
-        right = b[j, k] if transpose_b else b[k, j]
-        return te.sum(left * right, axis=k)
+    def term(i: tvm.tirx.Var, j: tvm.tirx.Var, k: tvm.ir.Expr) -> tvm.ir.Expr:
+        return (a[k, i] if transpose_a else a[i, k]) * (b[j, k] if transpose_b else b[k, j])
 
-    return te.compute(shape, element, name="matmul")
+    # Over one element there is nothing to sum: an elementwise kernel, which fuses like one.
+    if isinstance(inner, tvm.tirx.IntImm) and int(inner) == 1:
+        return te.compute(shape, lambda i, j: term(i, j, tvm.tirx.const(0, "int64")), name="outer")
+    k = te.reduce_axis((0, inner), name="k")
+
+    return te.compute(shape, lambda i, j: te.sum(term(i, j, k), axis=k), name="matmul")
