@@ -61,7 +61,8 @@ def _describe(result: dict[str, Any]) -> str:
             f"rows, {result['share_of_step']:.0%} of the step alone",
             f"peak memory in fit: {result['state_gb']:.2f} GB of tables and slots, "
             f"{result['peak_gb_above_state']:.2f} GB above",
-            f"others used {result['other_cores']:.2f} cores meanwhile",
+            f"others used {result['other_cores']:.2f} cores meanwhile"
+            + (": DISTURBED, run it again" if result["disturbed"] else ""),
         ]
     )
 

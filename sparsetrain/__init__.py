@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sparsetrain import ad as ad
     from sparsetrain import data as data
     from sparsetrain import embedding as embedding
+    from sparsetrain import errors as errors
     from sparsetrain import metrics as metrics
     from sparsetrain import models as models
     from sparsetrain import optim as optim
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "ad": "sparsetrain.ad",
     "data": "sparsetrain.data",
+    "errors": "sparsetrain.errors",
     "embedding": "sparsetrain.embedding",
     "metrics": "sparsetrain.metrics",
     "models": "sparsetrain.models",

@@ -55,7 +55,7 @@ def set_num_threads(count: int) -> None:
         raise ConfigError(f"set_num_threads: {count} is below 1")
     os.environ["TVM_NUM_THREADS"] = str(count)  # for a pool that is not started yet
     tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
-    if num_threads() != count and count <= available_cores():
+    if num_threads() != count:
         raise ConfigError(
             f"set_num_threads: kernels already run on {num_threads()} threads, and TVM's pool "
             f"cannot grow to {count}: call it before the first kernel, or set TVM_NUM_THREADS"

@@ -86,6 +86,11 @@ class Trainer:
             raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
         self.accumulate = accumulate
         self.model = model
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(
+                "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
+                f"not a {type(optimizer).__name__}"
+            )
         self.optimizer = optimizer
         self.encoder = encoder
         self.seed = seed

@@ -11,9 +11,8 @@ import sparsetrain as st
 
 PUBLIC = {
     "sparsetrain": (
-        "EarlyStopping Program RowSparse Run Trainer __version__ ad data embedding load metrics "
-        "models optim runtime "
-        "set_num_threads value_and_grad"
+        "EarlyStopping Program RowSparse Run Trainer __version__ ad data embedding errors load "
+        "metrics models optim runtime set_num_threads value_and_grad"
     ),
     "ad": (
         "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"

@@ -16,6 +16,7 @@ from harness.configs import CONFIGS
 from harness.ours import build_trainer
 from harness.remote import machine_busy_seconds
 from harness.result import machine
+from harness.rounds import DISTURBED
 from sparsetrain import runtime
 
 IN_MEMORY = 16  # batches for the step alone
@@ -79,6 +80,7 @@ def measure(path: Path, epoch: Epoch) -> dict[str, Any]:
         "state_gb": state / 1e9,
         "peak_gb_above_state": (fit.peak_bytes - state) / 1e9,
         "other_cores": fit.other_cores,
+        "disturbed": fit.other_cores > DISTURBED * epoch.threads,
     }
 
 

@@ -30,12 +30,14 @@ class Profile:
         """Median seconds of each kernel and phase of a step; together they make up the step."""
         for number in range(warm):
             self.ours.step(number)
-        phases, single, program = [], [], []
+        phases: list[dict[str, float]] = []
+        single: list[dict[str, Entry]] = []
+        program: list[dict[str, Entry]] = []
         for number in range(timed):
             step = partial(self.ours.step, number)
-            seconds, kernels = self.recorder.phases_of(step)
+            seconds, called = self.recorder.phases_of(step)
             phases.append(seconds)
-            single.append(kernels)
+            single.append(called)
             program.append(self.recorder.program_of(step))
         kernels = _medians(program) + _medians(single)
         outside = {name: median(step[name] for step in phases) for name in phases[0]}

@@ -13,6 +13,8 @@ from harness.weights import linear_layers
 class DenseDLRM(nn.Module):
     """Bottom MLP, dot interaction and top MLP; embeddings come from outside."""
 
+    pairs: Tensor
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.bottom = _mlp(config.bottom_widths, "bottom", last_relu=True)

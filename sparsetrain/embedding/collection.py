@@ -223,7 +223,7 @@ def _locate_single(placement: Placement, ids: Any) -> tuple[np.ndarray, ...]:
 
 def _locate_bags(placement: Placement, bags: Any) -> tuple[np.ndarray, ...]:
     if isinstance(bags, np.ndarray):
-        bags = [_single_ids(column) for column in bags.T]
+        bags = [_SingleIds(column) for column in bags.T]
     chosen = [bags[position] for position in placement.features]
     rows = [
         np.add(bag.ids, first, dtype=placement.index_dtype, casting="unsafe")
@@ -239,7 +239,7 @@ def _locate_bags(placement: Placement, bags: Any) -> tuple[np.ndarray, ...]:
 
 
 @dataclass(frozen=True)
-class _single_ids:
+class _SingleIds:
     """One id per bag, seen as bags."""
 
     ids: np.ndarray

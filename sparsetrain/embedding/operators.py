@@ -15,6 +15,7 @@ from tvm.relax import op
 
 from sparsetrain.ad import defvjp, row_sparse_cotangent
 from sparsetrain.embedding import kernels
+from sparsetrain.errors import ConfigError
 from sparsetrain.relax_op import call_kernel, define_op
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -60,6 +61,8 @@ def _lookup_vjp(output: relax.Var, call: Any, cotangent: relax.Expr, builder: An
 
 def _bag_type(call: Any) -> relax.Type:
     table, _, offsets, _ = call.args
+    if str(offsets.ty.dtype) != "int64":
+        raise ConfigError(f"embedding_bag: offsets must be int64, not {offsets.ty.dtype}")
     features = int(call.attrs["features"])
     batch = (offsets.ty.shape[0] - 1) // features
     return relax.TensorType((batch, features, table.ty.shape[1]), table.ty.dtype)
@@ -112,7 +115,7 @@ def embedding_bag(
     (B, F, D) float
     """
     if mode not in ("sum", "mean") or (mode == "mean" and weights is not None):
-        raise ValueError("embedding_bag: mode is 'sum', or 'mean' without weights")
+        raise ConfigError("embedding_bag: mode is 'sum', or 'mean' without weights")
     return _bag(
         table,
         ids,
