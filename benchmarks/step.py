@@ -31,12 +31,13 @@ from harness.task import Task
 
 PEERS = ("torch", "fbgemm", "jax")
 LEAST_STEPS = 30
+LEAST_BATCHES = 8
 
 
 def main() -> int:
     """Measure, print, and return 0; or say in one line what is in the way and return 2."""
     options = _options()
-    task = Task(options.config, options.batch, options.optimizer, options.threads)
+    task = Task(options.config, options.batch, options.optimizer, options.threads, options.batches)
     arms = ["ours", *options.against]
     needed, available = needed_bytes(task, arms), available_bytes()
     if needed > available:
@@ -58,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--against", type=_peers, default=PEERS, help="torch, fbgemm, jax, by commas; or none"
     )
+    parser.add_argument("--batches", type=_batches, default=64, help="different ones, by turns")
     parser.add_argument("--steps", type=_steps, default=60, help="least measured steps of each")
     parser.add_argument(
         "--patience", type=float, default=30.0, help="seconds to wait for a quiet machine"
@@ -109,6 +111,13 @@ def _steps(text: str) -> int:
     number = positive(text)
     if number < LEAST_STEPS:
         raise argparse.ArgumentTypeError(f"fewer than {LEAST_STEPS} steps have no p10 and p90")
+    return number
+
+
+def _batches(text: str) -> int:
+    number = positive(text)
+    if number < LEAST_BATCHES:
+        raise argparse.ArgumentTypeError(f"fewer than {LEAST_BATCHES} batches stay in the caches")
     return number
 
 

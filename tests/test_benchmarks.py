@@ -60,6 +60,7 @@ def test_the_profile_sees_the_kernels_outside_the_compiled_program(step):
     [
         (["--against", "tensorflow"], "tensorflow"),
         (["--steps", "3"], "fewer than 30"),
+        (["--batches", "2"], "fewer than 8"),
         (["--threads", "100000"], "this process may use"),
         (["--batch", "0"], "0 is not 1 or more"),
         (["--peer-python", "no/such/python"], "no/such/python is no program"),

@@ -108,10 +108,11 @@ class Rounds:
     def clean_turn(self, worker: Worker, timed: int) -> Turn:
         """A turn that nobody disturbed, or the last one tried when patience is out."""
         while True:
+            began = time.monotonic()
             turn = self.turn(worker, timed)
             if turn.other_cores <= DISTURBED * self.threads or self.patience <= 0:
                 return turn
-            self.patience -= 1.0
+            self.patience -= time.monotonic() - began
 
     def _is_clean(self) -> bool:
         return all(score.is_clean for score in self.scores.values())
