@@ -32,6 +32,7 @@ from harness.task import Task
 PEERS = ("torch", "fbgemm", "jax")
 LEAST_STEPS = 30
 LEAST_BATCHES = 8
+PROFILED_STEPS = 100
 
 
 def main() -> int:
@@ -89,7 +90,7 @@ def _measure(task: Task, arms: Sequence[str], options: argparse.Namespace) -> di
         with ExitStack() as workers:
             profile = _start("profile", task, options, cache, workers)
             profiled = Rounds([profile], task.threads, rounds.patience).clean_turn(
-                profile, max(options.steps, rounds.timed)
+                profile, max(options.steps, PROFILED_STEPS)
             )
     about = {arm: worker.about for arm, worker in started.items()}
     about["ours"]["cached_compile_s"] = profile.about["compile_s"]

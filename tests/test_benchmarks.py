@@ -4,11 +4,13 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
+PEERS = {"torch": "torch", "fbgemm": "fbgemm_gpu", "jax": "jax"}  # and what is imported
 QUICK = ["--config", "small", "--batch", "64"]
 
 
@@ -85,6 +87,20 @@ def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(tmp_path):
     assert done.returncode == 2
     assert f"jax: {python} has no jax" in done.stderr
     assert "--peer-python" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.peers
+def test_every_arm_computes_the_same_loss():
+    found = [name for name, module in PEERS.items() if find_spec(module)]
+    if not found:
+        pytest.skip("none of the peers is installed")
+    options = ["--against", ",".join(found), "--steps", "30", "--patience", "0", "--json"]
+    done = _run("step.py", *QUICK, *options)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    losses = {name: arm["loss"] for name, arm in result["arms"].items()}
+    assert losses == pytest.approx(dict.fromkeys(losses, losses["ours"]), rel=1e-4)
+    assert set(result["ratios"]) == set(found)
 
 
 def test_an_epoch_is_compared_with_its_step_and_its_loader():

@@ -20,7 +20,7 @@ from harness.rounds import DISTURBED
 from sparsetrain import runtime
 
 IN_MEMORY = 16  # batches for the step alone
-STEP_SECONDS = 1.0
+STEP_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

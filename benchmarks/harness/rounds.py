@@ -18,9 +18,9 @@ from harness.remote import Worker, machine_busy_seconds, total_cpu_seconds
 ROUNDS = 6
 WARM_STEPS = 3
 PILOT_STEPS = 27  # before the first round, with the warm ones 30
-LEAST_TURN_SECONDS = 0.3  # the system counts processor time in hundredths of a second
+LEAST_TURN_SECONDS = 0.25  # the system counts processor time in hundredths of a second
 DISTURBED = 0.10  # share of the cores that others may use
-LOOK_SECONDS = 0.15  # between turns; thread pools spin for some time after their last work
+LOOK_SECONDS = 0.1  # between turns; thread pools spin for some time after their last work
 
 
 @dataclass
@@ -75,18 +75,17 @@ class Rounds:
     def __init__(self, workers: list[Worker], threads: int, patience: float) -> None:
         self.workers, self.threads, self.patience = workers, threads, patience
         self.scores = {worker.arm: Score(threads) for worker in workers}
-        self.timed = 0  # measured steps of a turn
         self.pilot: dict[str, dict[str, Any]] = {}  # what the arms answered before the first round
 
     def play(self, steps: int) -> None:
         """Measure at least `steps` steps of each arm."""
-        self.timed = self._steps_per_turn(steps)
+        timed = self._steps_per_turn(steps)
         number = 0
         while number < ROUNDS or (self.patience > 0 and not self._is_clean()):
             shift = number % len(self.workers)  # nobody always comes after the same neighbour
             began = time.monotonic()
             for worker in self.workers[shift:] + self.workers[:shift]:
-                self.scores[worker.arm].turns.append(self.turn(worker, self.timed))
+                self.scores[worker.arm].turns.append(self.turn(worker, timed))
             number += 1
             if number > ROUNDS:
                 self.patience -= time.monotonic() - began
