@@ -3,15 +3,28 @@
 
 import numpy as np
 import pytest
+from tvm.relax import op
 
 import sparsetrain as st
 from sparsetrain.ad.rules import DENSE, ROW_SPARSE
-from tests.ad.cases import CASES, SPARSE_CASES, build, sample
+from tests.ad.cases import CASES, SPARSE_CASES, Case, build, sample
 
-# Central differences need float64 throughout. TVM's layer norm has none, and a cast through float32
+# Central differences need float64 throughout. TVM's norms have none, and a cast through float32
 # is a staircase; both are checked below in another way.
 SMOOTH = [case for case in CASES if case.dtype == "float64" and case.name != "cast"]
-LAYER_NORMS = [case for case in CASES if case.rule == "relax.nn.layer_norm"]
+
+
+def _layer_norm(x, axes, gamma, beta):
+    spread = np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+    return (x - x.mean(axes, keepdims=True)) / spread * gamma + beta
+
+
+def _rms_norm(x, axes, weight):
+    return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + 0.01) * weight
+
+
+NORMS = {"relax.nn.layer_norm": _layer_norm, "relax.nn.rms_norm": _rms_norm}
+NORM_CASES = [case for case in CASES if case.rule in NORMS]
 
 
 @pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
@@ -21,15 +34,13 @@ def test_rule_agrees_with_central_differences(case):
     st.ad.check_grads(program, params, inputs, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("case", LAYER_NORMS, ids=lambda case: case.name)
-def test_layer_norm_agrees_with_float64_numpy(case):
+@pytest.mark.parametrize("case", NORM_CASES, ids=lambda case: case.name)
+def test_norm_agrees_with_float64_numpy(case):
     params, _ = sample(case)
-    axes = tuple(range(1, params["x"].ndim))
 
     def loss(params, _):
-        x = params["x"]
-        spread = np.sqrt(x.var(axes, keepdims=True) + 1e-5)
-        y = (x - x.mean(axes, keepdims=True)) / spread * params["gamma"] + params["beta"]
+        x, *others = params.values()
+        y = NORMS[case.rule](x, tuple(range(1, x.ndim)), *others)
         return np.sum(y * np.cos(1.0 + np.arange(y.size)).reshape(y.shape)), gradients
 
     _, found = st.value_and_grad(build(case), "loss", list(params))(params, {})
@@ -60,6 +71,15 @@ def test_tables_get_row_sparse_gradients(case):
 def test_every_rule_has_a_case():
     covered = {case.rule for case in CASES}
     assert set(DENSE) | set(ROW_SPARSE) == covered
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_equal_extremes_share_the_cotangent(name):
+    case = Case(name, f"relax.{name}", {"x": (2, 2)}, lambda x: getattr(op, name)(x, axis=[1]))
+    params = {"x": np.array([[3.0, 3.0], [5.0, 5.0]])}
+    _, found = st.value_and_grad(build(case), "loss", ["x"])(params, {})
+    expected = np.cos([[1.0], [2.0]]) / 2 * np.ones((1, 2))
+    np.testing.assert_allclose(found["x"].numpy(), expected)
 
 
 def test_check_grads_finds_a_wrong_rule(monkeypatch):

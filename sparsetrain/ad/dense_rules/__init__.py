@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dense reverse rules that recommendation models need and TVM 0.27 lacks or has in another form.
+
+Registered with `defvjp` like anybody's own; `tests/ad` checks each against central differences.
+"""
+
+from sparsetrain.ad.dense_rules import elementwise, losses, normalization, reductions, shapes
+from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
+from sparsetrain.ad.rules import defvjp
+
+for _module in (elementwise, shapes, reductions, normalization, losses):
+    for _name, _rule in _module.RULES.items():
+        defvjp(_name, _rule)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations and other functions of one element.
+
+Where a rule can test the output instead of the argument it does: then the argument is needed by
+nobody, and the product before it, its bias and the activation can be one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.ad.dense_rules.reading import constant, number
+
+
+def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: ``where(y > 0, cotangent, 0)``.
+
+    Tests the output, so that matmul, bias and ReLU can be one kernel; 0 at 0, as in PyTorch.
+    """
+    zero = constant(0, output)
+    return [op.where(op.greater(output, zero), cotangent, zero)]
+
+
+def _leaky_relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``x`` above 0, ``alpha x`` elsewhere. Backward: the same factors."""
+    alpha = float(call.attrs["alpha"])
+    sign = output if alpha > 0 else call.args[0]  # then both have one sign
+    small = op.multiply(constant(alpha, output), cotangent)
+    return [op.where(op.greater(sign, constant(0, output)), cotangent, small)]
+
+
+def _prelu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``x`` above 0, ``alpha x`` elsewhere, `alpha` a vector along `axis`.
+
+    Backward: ``where(x > 0, 1, alpha) cotangent``; for `alpha` the sum of ``x cotangent`` where
+    ``x <= 0`` (He et al. 2015, https://arxiv.org/abs/1502.01852).
+    """
+    x, alpha = call.args
+    rank = len(x.ty.shape)
+    axis = int(call.attrs["axis"]) % rank
+    shape = [alpha.ty.shape[0] if a == axis else 1 for a in range(rank)]
+    zero = constant(0, x)
+    positive = emit(op.greater(x, zero))
+    slope = op.multiply(op.reshape(alpha, shape), cotangent)
+    of_alpha = op.where(positive, zero, op.multiply(x, cotangent))
+    others = [a for a in range(rank) if a != axis]
+    return [
+        op.where(positive, cotangent, slope),
+        op.sum(of_alpha, others) if others else of_alpha,
+    ]
+
+
+def _square(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: ``2 x cotangent``."""
+    return [op.multiply(constant(2, output), op.multiply(call.args[0], cotangent))]
+
+
+def _rsqrt(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: ``-y**3 / 2 cotangent`` with ``y = x**(-1/2)``."""
+    cube = op.multiply(output, op.multiply(output, output))
+    return [op.multiply(constant(-0.5, output), op.multiply(cube, cotangent))]
+
+
+def _erf(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: ``2 / sqrt(pi) exp(-x**2) cotangent``."""
+    x = call.args[0]
+    slope = op.exp(op.negative(op.multiply(x, x)))
+    return [op.multiply(constant(2 / math.sqrt(math.pi), x), op.multiply(slope, cotangent))]
+
+
+def _clip(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: the cotangent where ``low <= x <= high``."""
+    x, low, high = call.args
+    inside = op.logical_and(
+        op.greater_equal(x, constant(float(number(low)), x)),
+        op.less_equal(x, constant(float(number(high)), x)),
+    )
+    return [op.where(inside, cotangent, constant(0, x)), None, None]
+
+
+def _softplus(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: ``sigmoid(beta x) cotangent``."""
+    beta = constant(float(call.attrs["beta"]), output)
+    return [op.multiply(op.sigmoid(op.multiply(beta, call.args[0])), cotangent)]
+
+
+def _gelu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``x Phi(x)``. Backward: ``(Phi(x) + x phi(x)) cotangent``, Phi the normal law's."""
+    x = call.args[0]
+    phi_sum = op.multiply(
+        constant(0.5, x),
+        op.add(constant(1, x), op.erf(op.multiply(x, constant(math.sqrt(0.5), x)))),
+    )
+    density = op.multiply(
+        constant(1 / math.sqrt(2 * math.pi), x),
+        op.exp(op.multiply(constant(-0.5, x), op.multiply(x, x))),
+    )
+    return [op.multiply(op.add(phi_sum, op.multiply(x, density)), cotangent)]
+
+
+def _gelu_tanh(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``x (1 + tanh(u)) / 2``, ``u = sqrt(2 / pi) (x + 0.044715 x**3)``.
+
+    Backward: ``((1 + t) / 2 + x (1 - t**2) u' / 2) cotangent`` with ``t = tanh(u)``
+    (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415).
+    """
+    x, scale, cubic = call.args[0], math.sqrt(2 / math.pi), 0.044715
+    half, one = constant(0.5, x), constant(1, x)
+    squared = emit(op.multiply(x, x))
+    inner = op.multiply(x, op.add(one, op.multiply(constant(cubic, x), squared)))
+    t = emit(op.tanh(op.multiply(constant(scale, x), inner)))
+    inner_slope = op.add(constant(scale, x), op.multiply(constant(3 * scale * cubic, x), squared))
+    curved = op.multiply(op.multiply(x, op.subtract(one, op.multiply(t, t))), inner_slope)
+    slope = op.multiply(half, op.add(op.add(one, t), curved))
+    return [op.multiply(slope, cotangent)]
+
+
+RULES = {
+    "relax.nn.relu": _relu,
+    "relax.nn.leakyrelu": _leaky_relu,
+    "relax.nn.prelu": _prelu,
+    "relax.square": _square,
+    "relax.rsqrt": _rsqrt,
+    "relax.erf": _erf,
+    "relax.clip": _clip,
+    "relax.nn.softplus": _softplus,
+    "relax.nn.gelu": _gelu,
+    "relax.nn.gelu_tanh": _gelu_tanh,
+}

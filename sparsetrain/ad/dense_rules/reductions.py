@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means over a symbolic extent, maxima and minima."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.ad.dense_rules.reading import constant
+from sparsetrain.relax_op import define_op
+
+
+def _mean_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    axes = {int(axis) for axis in call.attrs["axes"]}
+    keep = bool(call.attrs["keepdims"])
+
+    def spread(cotangent: te.Tensor, x: te.Tensor) -> te.Tensor:
+        count = tirx.const(1, "int64")
+        for axis in axes:
+            count = count * x.shape[axis]
+
+        def element(*index: Any) -> Any:
+            kept = [0 if a in axes else i for a, i in enumerate(index) if keep or a not in axes]
+            return cotangent(*kept) / tirx.Cast(cotangent.dtype, count)
+
+        return te.compute(x.shape, element, "mean_cotangent")
+
+    return builder.call_te(spread, *call.args)
+
+
+# Cotangent of a mean and its argument -> the cotangent spread over the argument, divided by count.
+mean_cotangent = define_op(
+    "mean_cotangent", ("cotangent", "x"), lambda call: call.args[1].ty, _mean_kernel
+)
+
+
+def _mean(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: the cotangent over the number of elements, which may be symbolic (a batch)."""
+    x, rank = call.args[0], len(call.args[0].ty.shape)
+    given = call.attrs["axis"]
+    axes = range(rank) if given is None else [int(axis) % rank for axis in given]
+    keepdims = int(call.attrs["keepdims"])
+    return [mean_cotangent(cotangent, x, axes=list(axes), keepdims=keepdims)]
+
+
+def _extreme(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward of max and min: to the elements that equal it; equal ones share alike."""
+    x, given = call.args[0], call.attrs["axis"]
+    rank = len(x.ty.shape)
+    axes = sorted(range(rank) if given is None else (int(axis) % rank for axis in given))
+    if not int(call.attrs["keepdims"]):
+        output, cotangent = (emit(op.expand_dims(y, axes)) for y in (output, cotangent))
+    one, zero = constant(1, x), constant(0, x)
+    chosen = emit(op.where(op.equal(x, output), one, zero))
+    shared = op.divide(cotangent, op.sum(chosen, axes, keepdims=True))
+    return [op.multiply(chosen, shared)]
+
+
+RULES = {
+    "relax.mean": _mean,
+    "relax.max": _extreme,
+    "relax.min": _extreme,
+}

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same elements in another place: shapes, slices, concatenation, stacking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.ad.dense_rules.reading import numbers
+from sparsetrain.errors import ConfigError
+from sparsetrain.relax_op import define_op
+
+
+def _same_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: the same elements under another shape. Backward: the old shape."""
+    return [op.reshape(cotangent, call.args[0].ty.shape)]
+
+
+def _slice_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    axes, begin, strides = (
+        [int(v) for v in call.attrs[name]] for name in ("axes", "begin", "strides")
+    )
+
+    def place(cotangent: te.Tensor, x: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            taken, inside = list(index), tirx.const(True, "bool")
+            for axis, first, step in zip(axes, begin, strides, strict=True):
+                first = first + x.shape[axis] if first < 0 else tirx.const(first, "int64")
+                offset = index[axis] - first
+                inside = tirx.all(inside, offset >= 0, tirx.floormod(offset, step) == 0)
+                taken[axis] = tirx.floordiv(offset, step)
+                inside = tirx.all(inside, taken[axis] < cotangent.shape[axis])
+            zero = tirx.const(0, cotangent.dtype)
+            return tirx.if_then_else(inside, cotangent(*taken), zero)
+
+        return te.compute(x.shape, element, "slice_cotangent")
+
+    return builder.call_te(place, *call.args)
+
+
+# Cotangent of a strided slice and its argument -> zeros with the cotangent in the slice's place.
+slice_cotangent = define_op(
+    "slice_cotangent", ("cotangent", "x"), lambda call: call.args[1].ty, _slice_kernel
+)
+
+
+def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``y = x[begin:end:stride]`` per axis. Backward: zeros around the cotangent."""
+    x = call.args[0]
+    axes, begin, _, *rest = (numbers(argument) for argument in call.args[1:])
+    strides = rest[0] if rest else [1] * len(axes)
+    if any(step <= 0 for step in strides):
+        raise ConfigError(f"relax.strided_slice: no derivative for strides {strides} below 1")
+    axes = [axis % len(x.ty.shape) for axis in axes]
+    rest_of_arguments = [None] * (len(call.args) - 1)
+    return [
+        slice_cotangent(cotangent, x, axes=axes, begin=begin, strides=strides),
+        *rest_of_arguments,
+    ]
+
+
+def _concat(
+    output: relax.Var, call: Any, cotangent: relax.Expr, builder: relax.BlockBuilder
+) -> list:
+    """Backward: each argument's part of the cotangent; TVM's rule needs static extents."""
+    arguments = [emit(item) for item in _fields(call.args[0])]
+    axis = int(call.attrs["axis"] or 0) % len(output.ty.shape)
+    return [
+        tuple(
+            builder.emit_te(_concat_part, cotangent, argument, arguments[:position], axis)
+            for position, argument in enumerate(arguments)
+        )
+    ]
+
+
+def _fields(tensors: relax.Expr) -> list[relax.Expr]:
+    """The fields of a tuple that is written out, or of a variable that holds one."""
+    if isinstance(tensors, relax.Tuple):
+        return list(tensors.fields)
+    return [relax.TupleGetItem(tensors, index) for index in range(len(tensors.ty.fields))]
+
+
+def _concat_part(
+    whole: te.Tensor, part: te.Tensor, before: list[te.Tensor], axis: int
+) -> te.Tensor:
+    """The part of `whole` that lies behind `before`; its place comes from their shapes."""
+    start: Any = tirx.const(0, "int64")
+    for tensor in before:
+        start = start + tensor.shape[axis]
+
+    def element(*index: Any) -> Any:
+        return whole(*(i + start if a == axis else i for a, i in enumerate(index)))
+
+    return te.compute(part.shape, element, "concat_cotangent")
+
+
+def _stack(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: argument `n` gets the cotangent at place `n` of the new axis."""
+    axis = int(call.attrs["axis"] or 0) % len(output.ty.shape)
+    count = len(call.args[0].ty.fields)
+    parts = (op.strided_slice(cotangent, [axis], [n], [n + 1]) for n in range(count))
+    return [tuple(emit(op.squeeze(emit(part), [axis])) for part in parts)]
+
+
+RULES = {
+    "relax.squeeze": _same_elements,
+    "relax.flatten": _same_elements,
+    "relax.concat": _concat,
+    "relax.stack": _stack,
+    "relax.strided_slice": _strided_slice,
+}
