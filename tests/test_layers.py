@@ -105,6 +105,33 @@ def test_the_directions_have_no_circle_but_loading():
         rest = {part: below for part, below in rest.items() if part not in lowest}
 
 
+# Folders and files of `data` in the order in which rows pass them: each uses those before it.
+WAY_OF_DATA = ["position", "whole_file", "values", "ragged", "batch", "split", "schema", "read"] + [
+    "encode",
+    "stream",
+    "synthetic",
+    "conversion",
+    "inspect",
+]
+
+
+@pytest.mark.parametrize("place", range(len(WAY_OF_DATA)), ids=WAY_OF_DATA)
+def test_data_uses_only_what_lies_before_it_on_the_way(place):
+    name = WAY_OF_DATA[place]
+    used = {n.split(".")[2] for path in files(f"data/{name}") for n in imports(path) if _data(n)}
+    assert used <= set(WAY_OF_DATA[: place + 1])
+
+
+def test_every_part_of_data_is_on_the_way():
+    parts = (PACKAGE / "data").iterdir()
+    found = {p.stem for p in parts if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert found == {"__init__", *WAY_OF_DATA}
+
+
+def _data(name: str) -> bool:
+    return name.startswith("sparsetrain.data.")
+
+
 @pytest.mark.parametrize("part", sorted(WITHOUT_TVM))
 def test_a_part_that_needs_no_tvm_imports_none(part):
     names = {name.split(".")[0] for path in files(part) for name in imports(path)}

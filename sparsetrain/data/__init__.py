@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """From click logs to batches: find the columns, learn an encoding, convert, stream and shuffle.
 
-Files come in layers, each using only those before it: `place`, `kinds`, `convert` (words and
-gates); `batch`, `table_schema` and `schema` (what is which column); `parquet`, `text_source`,
-`tables`, `inputs` (what can be read) and `held_out`; one file per kind of column (`dense`,
-`labels`, `vocabulary`, `plain_ids`, `bags`); `encoder`; `order` and `dataset` (in which order);
-`conversion` (raw logs to encoded parquet).
+Folders follow the way of the data, and each uses only those before it: `values` (one column, read
+strictly), `schema` (which columns there are), `read` (rows as they are stored), `encode` (values to
+ids and numbers), `stream` (rows to batches, in which order). Beside them lie `conversion` (raw logs
+to encoded parquet) and `inspect`, which end the way, and `synthetic`, which begins it. What leaves
+is a `Batch` with its `Position`.
 """
 
 from .batch import Batch as Batch
 from .conversion import convert_files as convert_files
-from .dataset import Dataset as Dataset
-from .encoder import Encoder as Encoder
-from .encoder_file import read_encoder as read_encoder
-from .held_out import split_share as split_share
-from .held_out import split_time as split_time
-from .inputs import open_source as open_source
+from .encode.encoder import Encoder as Encoder
+from .encode.encoder import read_encoder as read_encoder
+from .encode.reserved import Share as Share
+from .inspect.profile import Profile as Profile
+from .inspect.profile import profile as profile
 from .position import Position as Position
-from .profile import Profile as Profile
-from .profile import profile as profile
 from .ragged import Ragged as Ragged
-from .reserved import Share as Share
-from .schema import Columns as Columns
-from .schema import find_columns as find_columns
-from .source import BatchSource as BatchSource
-from .source import Source as Source
+from .read.held_out import split_share as split_share
+from .read.held_out import split_time as split_time
+from .read.inputs import open_source as open_source
+from .read.source import BatchSource as BatchSource
+from .read.source import Source as Source
+from .schema.columns import Columns as Columns
+from .schema.columns import find_columns as find_columns
+from .schema.schema import ColumnRule as ColumnRule
+from .schema.schema import Derived as Derived
+from .schema.schema import Schema as Schema
+from .schema.schema import TextFormat as TextFormat
+from .stream.dataset import Dataset as Dataset
 from .synthetic import SyntheticCriteo as SyntheticCriteo
 from .synthetic import Truth as Truth
 from .synthetic import read_truth as read_truth
-from .table_schema import ColumnRule as ColumnRule
-from .table_schema import Derived as Derived
-from .table_schema import Schema as Schema
-from .table_schema import TextFormat as TextFormat

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from sparsetrain.errors import DataError
 
-from .convert import Array, frozen, negative_at, to_dense, to_ids, to_labels
 from .position import Position
 from .ragged import Ragged, checked
+from .values.arrays import Array, frozen, negative_at, to_dense, to_ids, to_labels
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sparsetrain.errors import DataError
 
-from .convert import Array, as_array, negative_at, to_ids, to_weights
+from .values.arrays import Array, as_array, negative_at, to_ids, to_weights
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sparsetrain.data.files import are_paths, list_files
 from sparsetrain.data.position import Position
+from sparsetrain.data.read.files import are_paths, list_files
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.fit.plan import Plan
 from sparsetrain.fit.state import State

@@ -7,7 +7,7 @@ import pytest
 from criteo_tables import make_rows, table
 
 from sparsetrain.data import Dataset, Encoder
-from sparsetrain.data.prefetch import prefetched
+from sparsetrain.data.stream.prefetch import prefetched
 
 
 def alive():

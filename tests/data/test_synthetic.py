@@ -215,7 +215,7 @@ def test_a_failed_write_leaves_the_old_file_alone(generator, tmp_path, monkeypat
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(kind, match=re.escape(f"{path} cannot be written: {os.strerror(number)}")):
+    with pytest.raises(kind, match=re.escape(f"{path}: cannot be written: {os.strerror(number)}")):
         generator.write(path, 100)
     assert [p.name for p in tmp_path.iterdir()] == ["a.parquet"]
     assert path.read_text() == "old"

@@ -93,8 +93,8 @@ def test_a_schema_survives_its_own_plain_values(schema):
     ],
 )
 def test_a_derived_column_is_a_quotient_and_a_remainder(rule, expected):
-    from sparsetrain.data.derived import with_derived
-    from sparsetrain.data.inputs import open_source
+    from sparsetrain.data.read.derived import with_derived
+    from sparsetrain.data.read.inputs import open_source
 
     source = open_source(
         {"t": [0, 86_399, -1, None], "C1": [1] * 4},

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsetrain.data.counts import ValueCounts
-from sparsetrain.data.id_table import IdTable
-from sparsetrain.data.missing import NanRule
-from sparsetrain.data.place import Place
-from sparsetrain.data.text import as_bytes, hex_numbers, lengths
-from sparsetrain.data.vocabulary import Vocabulary
+from sparsetrain.data.encode.counts import ValueCounts
+from sparsetrain.data.encode.id_table import IdTable
+from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.text import as_bytes, hex_numbers, lengths
 
 PLACE, NAN = Place("t"), NanRule()
 

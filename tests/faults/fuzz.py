@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from sparsetrain.checkpoint import manifest
-from sparsetrain.data.table_schema import ColumnRule, Derived, Schema, TextFormat
+from sparsetrain.data.schema.schema import ColumnRule, Derived, Schema, TextFormat
 from sparsetrain.errors import SparsetrainError
 from sparsetrain.fit.state import State
 from sparsetrain.run.log import read_log

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..derived import with_derived
-from ..encoder import Encoder
-from ..files import PARQUET, is_gzip, kind_of_file
-from ..parquet import parquet_parts
-from ..place import Place
-from ..schema import Columns
-from ..source import PIECE_ROWS, Part, with_numbers
-from ..text_file import Block, read_blocks
-from ..text_rows import BadLine, Dialect, find_dialect, parse_block
+from ..encode.encoder import Encoder
+from ..read.derived import with_derived
+from ..read.files import PARQUET, is_gzip, kind_of_file
+from ..read.parquet import parquet_parts
+from ..read.source import PIECE_ROWS, Part, with_numbers
+from ..read.text_file import Block, read_blocks
+from ..read.text_rows import BadLine, Dialect, find_dialect, parse_block
+from ..schema.columns import Columns
+from ..values.place import Place
 
 CHUNK_ROWS = 1 << 18
 _GZIP_RATIO = 2.5

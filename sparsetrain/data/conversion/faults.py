@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ..encoder import Encoder
-from ..place import Place, RowError
-from ..schema import Columns
+from ..encode.encoder import Encoder
+from ..schema.columns import Columns
+from ..values.place import Place, RowError
 from .strict import read_category, read_dense, read_label
 
 POLICIES = ("error", "skip", "quarantine")

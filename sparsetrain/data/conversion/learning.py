@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..convert import Array
-from ..counts import ValueCounts
-from ..encoder import Encoder
-from ..place import Place, RowError
-from ..text_rows import bad_line_error
+from ..encode.counts import ValueCounts
+from ..encode.encoder import Encoder
+from ..read.text_rows import bad_line_error
+from ..values.arrays import Array
+from ..values.place import Place, RowError
 from ..whole_file import whole_file
 from .chunks import Chunk
 from .faults import Fault, find_faults

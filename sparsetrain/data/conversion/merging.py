@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..convert import Array
-from ..counts import reduce_numbers
+from ..encode.counts import reduce_numbers
+from ..values.arrays import Array
 
 _SLICE = 1 << 16
 

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, Protocol
 
 from sparsetrain.errors import ResourceError
 
-from ..convert import Array
-from ..encoder import Encoder
-from ..encoder_state import write_manifest
-from ..fit import vocabulary_of
-from ..plain_ids import PlainIds
-from ..vocabulary import Vocabulary
-from ..workers import ordered_map
+from ..encode.encoder import Encoder
+from ..encode.learn import vocabulary_of
+from ..encode.plain_ids import PlainIds
+from ..encode.state import write_manifest
+from ..encode.vocabulary import Vocabulary
+from ..stream.workers import ordered_map
+from ..values.arrays import Array
 from .chunks import Chunk, cut, identity
 from .learning import Seen, Task, learn_chunk, read_column
 from .merging import NUMBERS, TEXTS, Total, merge_runs

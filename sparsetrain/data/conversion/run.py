@@ -14,14 +14,14 @@ from typing import Any
 
 from sparsetrain.errors import ConfigError, DataError
 
-from ..converted import DATASET_FILE, ENCODER_FILE
-from ..encoder import Encoder
-from ..encoder_file import read_encoder, write_encoder
-from ..files import list_files
-from ..inputs import open_source
-from ..settings import Settings
-from ..source import Source
-from ..table_schema import Schema
+from ..encode.encoder import Encoder, read_encoder
+from ..encode.encoder_file import ENCODER_FILE, write_encoder
+from ..encode.settings import Settings
+from ..read.files import list_files
+from ..read.footers import DATASET_FILE
+from ..read.inputs import open_source
+from ..read.source import Source
+from ..schema.schema import Schema
 from ..whole_file import only_one, remove_unfinished, write_json
 from .chunks import find_inputs
 from .faults import POLICIES
@@ -50,17 +50,12 @@ def convert_files(
     *,
     encoder: Encoder | str | Path | None = None,
     label: bool = True,
-    min_count: int = 5,
-    max_rows: int | None = None,
-    dense_fill: float = 0.0,
-    missing_flags: bool = False,
-    nan: str = "error",
-    treat_as: str = "auto",
     schema_file: Schema | str | Path | None = None,
     bad_rows: str = "error",
     memory: int = 2 << 30,
     workers: int = 1,
     progress: Progress | None = None,
+    **encoding: Any,
 ) -> dict[str, Any]:
     """Convert raw logs to encoded parquet, learning the encoding on the way.
 
@@ -77,8 +72,6 @@ def convert_files(
         and the schema are then its own.
     label : bool
         Whether there is a label column to convert; rows to be scored need none.
-    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema_file
-        As in `Encoder.fit`.
     bad_rows : {"error", "skip", "quarantine"}
         What happens at a bad row: the run ends, or the row is left out and counted; with
         "quarantine" it is also written to ``_quarantine.jsonl``.
@@ -88,6 +81,8 @@ def convert_files(
         Threads.
     progress : callable, optional
         Called as `Progress` says.
+    schema_file, **encoding
+        As in `Encoder.fit`: min_count, max_rows, dense_fill, missing_flags, nan, treat_as.
 
     Returns
     -------
@@ -104,24 +99,11 @@ def convert_files(
         If disk or memory do not suffice.
     """
     _check(bad_rows, memory, workers)
-    files = list_files(paths)
-    known = _known(encoder)
-    blank = known or _blank(
-        files,
-        Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as),
-        Schema.read(schema_file),
-    )
-    fits = max(1, (memory - BASE) // WORKER)
-    workers = min(workers, fits)
+    files, known = list_files(paths), _known(encoder)
+    blank = known or _blank(files, Settings(**encoding), Schema.read(schema_file))
+    workers = min(workers, max(1, (memory - BASE) // WORKER))
     run = Run(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
-    done = run.out / DATASET_FILE
-    if not _prepare(run):
-        summary: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-        return summary
-    with only_one(run.work / LOCK, str(run.out)):
-        for folder in (run.out, run.work):
-            remove_unfinished(folder)
-        return _convert(run)
+    return _go_on(run) if _prepare(run) else _read_summary(run)
 
 
 def _check(bad_rows: str, memory: int, workers: int) -> None:
@@ -159,7 +141,7 @@ def _prepare(run: Run) -> bool:
             )
         return True
     if done.is_file():
-        if json.loads(done.read_text(encoding="utf-8")).get("plan") == digest(plan):
+        if _read_summary(run).get("plan") == digest(plan):
             shutil.rmtree(run.work, ignore_errors=True)
             return False
         raise ConfigError(f"{run.out}: holds another conversion; name another folder")
@@ -168,6 +150,18 @@ def _prepare(run: Run) -> bool:
     run.work.mkdir(parents=True, exist_ok=True)
     write_json(path, plan)
     return True
+
+
+def _read_summary(run: Run) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((run.out / DATASET_FILE).read_text(encoding="utf-8"))
+    return summary
+
+
+def _go_on(run: Run) -> dict[str, Any]:
+    with only_one(run.work / LOCK, str(run.out)):
+        for folder in (run.out, run.work):
+            remove_unfinished(folder)
+        return _convert(run)
 
 
 def _convert(run: Run) -> dict[str, Any]:

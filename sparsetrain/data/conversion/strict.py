@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ..bags import read_bags
-from ..convert import Array
-from ..counts import keys_of
-from ..encoder import Encoder
-from ..keys import Keys
-from ..labels import read_labels
-from ..numeric import read_numbers
-from ..place import Place
-from ..plain_ids import PlainIds, plain_ids
-from ..schema import Columns
+from ..encode.bags import read_bags
+from ..encode.counts import keys_of
+from ..encode.encoder import Encoder
+from ..encode.keys import Keys
+from ..encode.plain_ids import PlainIds, plain_ids
+from ..schema.columns import Columns
+from ..values.arrays import Array
+from ..values.labels import read_labels
+from ..values.numeric import read_numbers
+from ..values.place import Place
 
 
 class DenseSeen(NamedTuple):

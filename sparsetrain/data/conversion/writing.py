@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..bags import as_lists
-from ..converted import MARK, dense_names, footer_sum, weight_names
-from ..encoder import Encoder
-from ..reserved import ReservedMeter
-from ..rows import Rows, regrouped
+from ..encode.bags import as_lists
+from ..encode.converted import dense_names, weight_names
+from ..encode.encoder import Encoder
+from ..encode.reserved import ReservedMeter
+from ..encode.rows import Rows, regrouped
+from ..read.footers import MARK, footer_sum
 from ..whole_file import whole_file, write_json
 from .learning import Seen, Task, chunk_rows
 

@@ -5,11 +5,8 @@ The file is written under another name, flushed to disk and then renamed, so a k
 the old file or none. Page checksums are on: without them a flipped bit reads back as other data.
 """
 
-import contextlib
-import errno
 import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import IO
@@ -20,7 +17,8 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
 from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
-from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.data.whole_file import whole_file
+from sparsetrain.errors import DataError
 
 SCHEMA = pa.schema(
     [("label", pa.int32())]
@@ -28,7 +26,6 @@ SCHEMA = pa.schema(
     + [(name, pa.string()) for name in CATEGORIES]
 )
 _KEY = b"sparsetrain.synthetic"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_chunks(
@@ -41,8 +38,8 @@ def write_chunks(
     meter, path = CeilingMeter(), Path(path)
     if path.is_dir() or not path.parent.is_dir():
         fix = "it is a folder" if path.is_dir() else f"create the folder {path.parent} first"
-        raise DataError(f"{path} cannot be written: {fix}")
-    with _whole_file(path) as file, _parquet_writer(file) as writer:
+        raise DataError(f"{path}: cannot be written: {fix}")
+    with whole_file(path) as file, _parquet_writer(file) as writer:
         for table, logits in chunks:
             left = rows - meter.rows
             writer.write_table(table[:left])
@@ -75,26 +72,6 @@ def read_truth(path: str | PathLike[str]) -> Truth | None:
 
 def _parquet_writer(file: IO[bytes]) -> pq.ParquetWriter:
     return pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True)
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a neighbour of `path` for writing; rename it to `path` if all went well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            with open(temporary, "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        full = error.errno in _FULL
-        raise (ResourceError if full else DataError)(
-            f"{path} cannot be written: {_reason(error)}"
-        ) from None
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bags of one feature on their way from list columns to batches: read, cut to length, gathered.
+
+A null list is an empty bag, as an empty list is; a null inside a list is a missing value and gets
+the id that its column's rule gives to missing ones. Cost: a gather of n bags is one index array of
+their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..ragged import Ragged
+from ..schema.schema import ColumnRule
+from ..values import kinds
+from ..values.arrays import Array, frozen
+from ..values.missing import NanRule
+from ..values.numeric import read_numbers
+from ..values.place import Place, RowError
+
+
+class Bags(NamedTuple):
+    """n bags: ids (N,) integers, offsets (n + 1,) int64 from 0, weights (N,) float32 or None."""
+
+    ids: Array
+    offsets: Array
+    weights: Array | None
+
+    @property
+    def size(self) -> int:
+        """Bags, n."""
+        return len(self.offsets) - 1
+
+    def at(self, index: Array | slice) -> Bags:
+        """Return the bags at `index`; a slice must have step 1."""
+        if isinstance(index, slice):
+            first, stop, _ = index.indices(self.size)
+            offsets = self.offsets[first : max(first, stop) + 1]
+            chosen: Any = slice(offsets[0], offsets[-1])
+            offsets = offsets - offsets[0]
+        else:
+            lengths = np.diff(self.offsets)[index]
+            offsets = offsets_of(lengths)
+            chosen = np.arange(offsets[-1]) + np.repeat(
+                self.offsets[:-1][index] - offsets[:-1], lengths
+            )
+        weights = None if self.weights is None else self.weights[chosen]
+        return Bags(self.ids[chosen], offsets, weights)
+
+    def ragged(self) -> Ragged:
+        """Return the bags as what a batch holds, in int64, read-only."""
+        ids = frozen(np.array(self.ids, dtype=np.int64))
+        weights = None if self.weights is None else frozen(self.weights.copy())
+        return Ragged(ids, frozen(self.offsets.astype(np.int64)), weights)
+
+
+def offsets_of(lengths: Array) -> Array:
+    """Return where each of n bags begins, and the last ends, (n + 1,) int64."""
+    return np.cumsum(np.r_[0, lengths], dtype=np.int64)
+
+
+def with_weights(bags: Bags) -> Bags:
+    """Return the bags with a weight of 1 for each id where there are none."""
+    if bags.weights is not None:
+        return bags
+    return bags._replace(weights=np.ones(len(bags.ids), np.float32))
+
+
+def joined_bags(pieces: list[Bags]) -> Bags:
+    """Return the bags of all pieces, in order."""
+    weights = [piece.weights for piece in pieces if piece.weights is not None]
+    return Bags(
+        np.concatenate([piece.ids for piece in pieces]),
+        offsets_of(np.concatenate([np.diff(piece.offsets) for piece in pieces])),
+        np.concatenate(weights) if weights else None,
+    )
+
+
+def read_bags(
+    array: Any,
+    factors: Any | None,
+    rule: ColumnRule,
+    encode: Callable[[Any, Place], Array],
+    place: Place,
+) -> Bags:
+    """Return the bags of a list column, or of a plain one (a bag for each value).
+
+    Parameters
+    ----------
+    array : pyarrow array (n,)
+    factors : pyarrow list array (n,), optional
+        The weight of each id.
+    rule : ColumnRule
+        Says how many ids are kept, and which.
+    encode : callable
+        From the flat values and their place to ids.
+    place : Place
+
+    Raises
+    ------
+    DataError
+        If a value can be no category, or weights and ids differ in number.
+    """
+    values, lengths = _flat(array)
+    ids = _of_bags(encode, values, lengths, place)
+    weights = None if factors is None else _weights(factors, lengths, rule, place)
+    if rule.max_length is None or not len(lengths) or lengths.max() <= rule.max_length:
+        return Bags(ids, offsets_of(lengths), weights)
+    kept = _kept(lengths, rule.max_length, rule.keep)
+    short = np.minimum(lengths, rule.max_length)
+    return Bags(ids[kept], offsets_of(short), None if weights is None else weights[kept])
+
+
+def _flat(array: Any) -> tuple[Any, Array]:
+    """Return the values of all bags, one after the other, and how many each has."""
+    if not kinds.is_bag(array.type):
+        return array, np.ones(len(array), dtype=np.int64)
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+    return array.flatten(), lengths
+
+
+def _weights(factors: Any, lengths: Array, rule: ColumnRule, place: Place) -> Array:
+    values, found = _flat(factors)
+    here = place.of(rule.weights or "weights")
+    differs = found != lengths
+    if differs.any():
+        row = int(np.argmax(differs))
+        raise here.error(f"{found[row]} weights for {lengths[row]} ids", row)
+    return _of_bags(_read_weights, values, lengths, here)
+
+
+def _read_weights(values: Any, place: Place) -> Array:
+    weights, missing = read_numbers(values, NanRule("error"), place)
+    if missing.any():
+        raise place.error("a weight is null", int(np.argmax(missing)))
+    return weights.astype(np.float32)
+
+
+def _of_bags(
+    read: Callable[[Any, Place], Array], values: Any, lengths: Array, place: Place
+) -> Array:
+    """Read flat values; what is wrong is told with the row whose bag it is in."""
+    try:
+        return read(values, place.numbered(np.repeat(place.every_number(len(lengths)), lengths)))
+    except RowError as error:
+        if error.row is not None:
+            error.row = int(np.searchsorted(np.cumsum(lengths), error.row, side="right"))
+        raise
+
+
+def _kept(lengths: Array, limit: int, keep: str) -> Array:
+    """Return which ids stay, (N,) bool, when each bag keeps its first or last `limit`."""
+    starts = offsets_of(lengths)[:-1]
+    position = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+    if keep == "first":
+        return position < limit
+    return position >= np.repeat(lengths - limit, lengths)
+
+
+def as_lists(bags: Bags) -> tuple[pa.Array, pa.Array | None]:
+    """Return the bags as list columns of int32 ids and, if there are any, float32 weights."""
+    offsets = pa.array(bags.offsets.astype(np.int32))
+    ids = pa.ListArray.from_arrays(offsets, pa.array(bags.ids.astype(np.int32)))
+    if bags.weights is None:
+        return ids, None
+    return ids, pa.ListArray.from_arrays(offsets, pa.array(bags.weights))

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Encoder`: what was learnt from the training data, and how a table becomes a batch by it.
+
+It is fitted once, on the training data alone, and saved with the model, so that raw rows can be
+scored. Columns are matched by their position within a naming family: an encoder fitted on `I1..`,
+`C1..` reads `int_0..`, `cat_0..` as well. Every id it gives is below its table's rows, and every
+value finite, so batches made here are not checked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.errors import ConfigError, DataError
+
+from ..batch import Batch
+from ..read.derived import with_derived
+from ..read.footers import converted_mark
+from ..read.inputs import open_source
+from ..read.source import BatchSource, Part
+from ..read.tables import as_table, table_source
+from ..schema.columns import Columns, find_columns
+from ..schema.schema import Derived, Schema
+from ..values.arrays import Array
+from ..values.labels import read_labels
+from ..values.place import Place
+from .bags import Bags, read_bags, with_weights
+from .converted import converted_columns
+from .encoder_file import ENCODER_FILE, read_rules
+from .learn import Sizes, given_sizes, learn_sizes, learn_vocabularies
+from .plain_ids import PlainIds
+from .rows import Rows, joined
+from .rules import Rules
+from .settings import Settings
+from .state import State, fingerprint_of, read_state, write_state
+from .vocabulary import Vocabulary
+
+
+class Encoder(Rules):
+    """Turns tables into batches; make one with `Encoder.fit` or `Encoder.from_state`.
+
+    Attributes
+    ----------
+    settings, encoded, dense_columns, columns, categories, layout, schema, bags
+        As in `Rules`.
+    """
+
+    def __repr__(self) -> str:
+        features, rows = len(self.columns), sum(self.rows)
+        return f"<Encoder: dense={self.num_dense}, features={features}, rows={rows}>"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything that decides what a row becomes."""
+        return fingerprint_of(self)
+
+    @classmethod
+    def fit(
+        cls,
+        source: Any,
+        *,
+        min_count: int = 5,
+        max_rows: int | None = None,
+        dense_fill: float = 0.0,
+        missing_flags: bool = False,
+        nan: str = "error",
+        treat_as: str = "auto",
+        schema_file: Schema | str | Path | None = None,
+        sizes: Sizes | None = None,
+    ) -> Encoder:
+        """Learn an encoder from the training data.
+
+        Already encoded data (dense columns all floats, categories all integers) is used as it is:
+        its tables have as many rows as the largest id says, or `sizes` states. `min_count` and
+        `dense_fill` say nothing about it; `max_rows`, `missing_flags` and `nan="missing"` are
+        refused with it. Data that `convert` wrote brings the encoder it was written with.
+
+        Parameters
+        ----------
+        source : anything `open_source` takes, except batches
+        min_count : int
+            Times a value must occur to get a row of its own; rarer ones share id 1.
+        max_rows : int, optional
+            Most rows of one table; see `vocabulary` for who shares then.
+        dense_fill : float
+            Stands for a missing dense value, in raw units, before the logarithm.
+        missing_flags : bool
+            Adds a 0/1 dense column for each dense column, which says what was missing.
+        nan : {"error", "missing"}
+            What a NaN in a raw column is. A null is always missing.
+        treat_as : {"auto", "raw", "encoded"}
+            Overrides the rule that recognises already encoded data.
+        schema_file : Schema or path, optional
+            Names the columns where they are not Criteo's; see `Schema`.
+        sizes : mapping from column to int, or sequence of int, optional
+            Rows of each table of already encoded data; the data is then not read.
+
+        Returns
+        -------
+        Encoder
+
+        Raises
+        ------
+        DataError
+            If the data cannot be read; see `open_source` and `find_columns`.
+        ConfigError
+            If a setting is out of range or does not go with the data.
+        """
+        settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
+        return cls._fitted(source, settings, Schema.read(schema_file), sizes)
+
+    @classmethod
+    def _fitted(
+        cls, source: Any, settings: Settings, schema: Schema, sizes: Sizes | None
+    ) -> Encoder:
+        opened = open_source(source, schema)
+        if isinstance(opened, BatchSource):
+            raise DataError(f"{opened.name}: batches are encoded already; there is nothing to fit")
+        known = cls.beside(opened.parts[0])
+        if known is not None:
+            known.bind(opened.parts, require_label=False)
+            return known
+        blank = cls.blank(opened.parts[0], settings, schema)
+        parts = blank.bind(opened.parts, require_label=False)
+        return blank.learnt(_learn(parts, blank, sizes))
+
+    @classmethod
+    def beside(cls, part: Part) -> Encoder | None:
+        """Return the encoder that lies in the folder of a converted file; None for other data."""
+        path = Path(part.place.name).with_name(ENCODER_FILE)
+        marked = converted_mark(part.schema) is not None
+        return read_encoder(path) if marked and path.is_file() else None
+
+    @classmethod
+    def blank(cls, part: Part, settings: Settings, schema: Schema) -> Encoder:
+        """Return an encoder that knows the columns of a part and has learnt nothing yet."""
+        part = with_derived(part, schema.derived)
+        first = find_columns(
+            part.schema,
+            part.place.name,
+            label=False,
+            treat_as=settings.treat_as,
+            described=schema,
+        )
+        names = (first.dense, first.categories)
+        return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags)
+
+    def learnt(self, categories: tuple[Vocabulary, ...] | tuple[PlainIds, ...]) -> Encoder:
+        """Return this encoder with the rules of its category columns."""
+        return replace(self, categories=categories)
+
+    def find(self, schema: pa.Schema, where: str, *, require_label: bool = True) -> Columns:
+        """Find this encoder's columns in a schema.
+
+        Raises
+        ------
+        DataError
+            If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
+        """
+        if converted_mark(schema) is not None:
+            return converted_columns(self, self.fingerprint, schema, where, require_label)
+        found = find_columns(
+            schema,
+            where,
+            label=require_label,
+            num_dense=len(self.dense_columns),
+            num_categories=len(self.columns),
+            treat_as=self.settings.treat_as,
+            described=self.schema,
+        )
+        if found.encoded != self.encoded:
+            words = ("raw", "already encoded")
+            raise DataError(
+                f"{where}: {found.layout}; the encoder was fitted on {words[self.encoded]} data, "
+                "give the same kind (or fit with treat_as)"
+            )
+        for name, is_bag, was in zip(found.categories, found.bags, self.bags, strict=True):
+            if is_bag and not was:
+                raise Place(where, column=name).error(
+                    "holds lists, which it did not in the training data"
+                )
+        return found
+
+    def bind(
+        self, parts: Sequence[Part], *, require_label: bool = True
+    ) -> list[tuple[Part, Columns]]:
+        """Pair every part with its columns; each file's schema is looked at once."""
+        found: dict[str, Columns] = {}
+        parts = [with_derived(part, self._derived(part)) for part in parts]
+        for part in parts:
+            if part.place.name not in found:
+                found[part.place.name] = self.find(
+                    part.schema, part.place.name, require_label=require_label
+                )
+        return [(part, found[part.place.name]) for part in parts]
+
+    def _derived(self, part: Part) -> Mapping[str, Derived]:
+        """Return what to derive in a part: nothing in data that is converted already."""
+        return {} if converted_mark(part.schema) is not None else self.schema.derived
+
+    def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
+        """Encode all rows of a table.
+
+        Parameters
+        ----------
+        table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays
+        require_label : bool
+            Whether the label column is read; without it the batch has none.
+        where : str
+            What to call the table in a message.
+
+        Returns
+        -------
+        Batch
+
+        Raises
+        ------
+        DataError
+            If a column is missing or a value is bad; it names column and row.
+        """
+        arrow = as_table(table, self.schema)
+        source = None if arrow is None else table_source(arrow, self.schema)
+        if arrow is None or source is None:
+            raise DataError(
+                f"{where}: cannot encode a {type(table).__name__}; "
+                "give an Arrow table, a DataFrame or a dict of arrays"
+            )
+        if not arrow.num_rows:
+            raise DataError(f"{where}: no rows")
+        parts = [replace(part, place=replace(part.place, name=where)) for part in source.parts]
+        rows = [
+            self.encode_piece(piece, columns, place)
+            for part, columns in self.bind(parts, require_label=require_label)
+            for place, piece in part.pieces(columns.names)
+        ]
+        return joined(rows).batch()
+
+    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Rows:
+        """Encode a record batch whose columns are known; the loader's inner step."""
+        dense = self.settings.dense(columns.encoded).matrix(
+            [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
+        )
+        label = columns.label
+        labels = read_labels(piece.column(label), place.of(label)) if label else None
+        read = self._read_bags if self.has_bags else self._read_ids
+        return Rows(dense, read(piece, columns, place), labels)
+
+    def _rules(self, columns: Columns) -> Iterator[tuple[int, str, Vocabulary | PlainIds]]:
+        """Yield number, name and rule of each category column; converted data has plain ids."""
+        for index, (name, rule) in enumerate(zip(columns.categories, self.categories, strict=True)):
+            yield index, name, (PlainIds(rule.rows) if columns.encoded else rule)
+
+    def _read_ids(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Array:
+        ids = np.empty((piece.num_rows, len(columns.categories)), dtype=np.int32)
+        for index, name, rule in self._rules(columns):
+            ids[:, index] = rule.encode(piece.column(name), place.of(name))
+        return ids
+
+    def _read_bags(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> tuple[Bags, ...]:
+        bags = []
+        for index, name, rule in self._rules(columns):
+            factors = columns.weights_of(index)
+            own = self.schema.rule(self.columns[index])
+            read = read_bags(
+                piece.column(name),
+                None if factors is None else piece.column(factors),
+                own,
+                rule.encode,
+                place.of(name),
+            )
+            bags.append(with_weights(read) if self.has_weights else read)
+        return tuple(bags)
+
+    def to_state(self) -> State:
+        """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""
+        return write_state(self)
+
+    @classmethod
+    def from_state(cls, manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Encoder:
+        """Rebuild an encoder, exactly, from what `to_state` gave.
+
+        Raises
+        ------
+        CheckpointError
+            If anything is missing or inconsistent; nothing in it is trusted.
+        """
+        return cls(**vars(read_state(manifest, arrays)))
+
+
+def read_encoder(path: Path) -> Encoder:
+    """Read the encoder that `convert` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged or another's.
+    """
+    return Encoder(**vars(read_rules(path)))
+
+
+def _learn(
+    parts: list[tuple[Part, Columns]], blank: Encoder, sizes: Sizes | None
+) -> tuple[Vocabulary, ...] | tuple[PlainIds, ...]:
+    columns, settings = parts[0][1], blank.settings
+    if columns.encoded:
+        settings.check_encoded()
+        if sizes is None:
+            return learn_sizes(parts, settings)
+        return given_sizes(columns.categories, sizes)
+    if sizes is not None:
+        raise ConfigError(
+            "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
+        )
+    return learn_vocabularies(parts, settings, blank.schema)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hash table from 64-bit keys to ids, built and looked up for whole arrays at a time.
+
+Open addressing with linear probing over two flat arrays, at most half full. Every round handles all
+keys still looking for their slot, so Python's share is the longest probe, not the number of keys.
+Cost: 16 bytes a slot, about 5 to 20 ns a look-up; a binary search over 5 million keys takes 460.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..values.arrays import Array
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads both dense and random keys
+
+
+class IdTable:
+    """An immutable map from distinct int64 keys to ids.
+
+    Parameters
+    ----------
+    keys : (n,) int64, all different
+    ids : (n,) int64, none of them `default`
+    default : int
+        The id of every other key. An empty slot holds it too, and that marks it as empty.
+    """
+
+    def __init__(self, keys: Array, ids: Array, default: int) -> None:
+        self._default = default
+        bits = max(1, (2 * len(keys)).bit_length())
+        self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
+        self._keys = np.zeros(1 << bits, dtype=np.int64)
+        self._ids = np.full(1 << bits, default, dtype=np.int64)
+        self._insert(keys, ids)
+
+    def _slots(self, keys: Array) -> Array:
+        return ((keys.view(np.uint64) * _GOLDEN) >> self._shift).view(np.int64)
+
+    def _insert(self, keys: Array, ids: Array) -> None:
+        slots = self._slots(keys)
+        while len(keys):
+            free = self._ids[slots] == self._default
+            self._keys[slots[free]] = keys[free]  # of keys that share a slot, one stays
+            self._ids[slots[free]] = ids[free]
+            left = np.flatnonzero(self._keys[slots] != keys)
+            keys, ids, slots = keys[left], ids[left], (slots[left] + 1) & self._mask
+
+    def find(self, keys: Array) -> Array:
+        """Return the ids (n,) int64 of `keys` (n,) int64, in any order and with repeats."""
+        slots = self._slots(keys)
+        ids = self._ids[slots]
+        lost = np.flatnonzero((self._keys[slots] != keys) & (ids != self._default))
+        slots = slots[lost]
+        while len(lost):
+            slots = (slots + 1) & self._mask
+            ids[lost] = found = self._ids[slots]
+            again = (self._keys[slots] != keys[lost]) & (found != self._default)
+            lost, slots = lost[again], slots[again]
+        return ids

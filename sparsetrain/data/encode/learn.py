@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an encoder learns from the training data: values and their counts, or the largest id.
+
+One pass over the category columns; labels and dense columns are not read, except that the first
+piece of already encoded data is looked at for dense values that cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from sparsetrain.errors import ConfigError
+
+from ..read.source import Part
+from ..schema.columns import AUTO, Columns
+from ..schema.schema import ColumnRule, Schema
+from ..values import kinds
+from ..values.missing import NanRule
+from ..values.place import Place
+from .bags import read_bags
+from .counts import Counted, ValueCounts
+from .dense import EncodedDense
+from .plain_ids import LIMIT, PlainIds, plain_ids
+from .settings import Settings
+from .vocabulary import Vocabulary
+
+Bound = Sequence[tuple[Part, Columns]]
+Sizes = Mapping[str, int] | Sequence[int]
+
+_LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
+
+
+def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tuple[Vocabulary, ...]:
+    """Count the values of every category column and give the frequent ones their ids."""
+    names = parts[0][1].categories
+    counts = [ValueCounts() for _ in names]
+    for part, columns in parts:
+        for place, piece in part.pieces(columns.categories):
+            for count, name in zip(counts, columns.categories, strict=True):
+                count_column(count, piece.column(name), settings.nan_rule, place.of(name))
+    return tuple(
+        vocabulary_of(name, count, settings, schema)
+        for name, count in zip(names, counts, strict=True)
+    )
+
+
+def count_column(counts: ValueCounts, array: Any, nan: NanRule, place: Place) -> None:
+    """Count the values of a category column, of lists or not."""
+    if kinds.is_bag(array.type):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+        place = place.numbered(np.repeat(place.every_number(len(array)), lengths))
+        array = array.flatten()
+    counts.add(array, nan, place)
+
+
+def vocabulary_of(name: str, counts: Counted, settings: Settings, schema: Schema) -> Vocabulary:
+    """Give ids to the values of one column, by its own rule where it has one."""
+    rule = schema.rule(name)
+    return Vocabulary.from_counts(
+        counts,
+        rule.min_count or settings.min_count,
+        rule.max_rows or settings.max_rows,
+        settings.nan_rule,
+    )
+
+
+def learn_sizes(parts: Bound, settings: Settings) -> tuple[PlainIds, ...]:
+    """Take the largest id of every category column plus one as its table's rows."""
+    if settings.treat_as == AUTO and parts[0][1].dense:
+        _check_dense(*parts[0])
+    largest = np.zeros(len(parts[0][1].categories), dtype=np.int64)
+    for part, columns in parts:
+        for place, piece in part.pieces(columns.categories):
+            for index, name in enumerate(columns.categories):
+                bags = read_bags(piece.column(name), None, ColumnRule(), plain_ids, place.of(name))
+                largest[index] = max(largest[index], bags.ids.max(initial=0))
+    return tuple(PlainIds(int(id_) + 1) for id_ in largest)
+
+
+def given_sizes(names: Sequence[str], sizes: Sizes) -> tuple[PlainIds, ...]:
+    """Return the rows the user states, by column name or in the columns' order."""
+    if isinstance(sizes, Mapping):
+        lacking = [name for name in names if name not in sizes]
+        if lacking:
+            raise ConfigError(f"sizes lacks {lacking[0]}; give the rows of every category column")
+        sizes = [sizes[name] for name in names]
+    if len(sizes) != len(names):
+        raise ConfigError(f"sizes has {len(sizes)} entries for {len(names)} category columns")
+    for name, rows in zip(names, sizes, strict=True):
+        if not 1 <= rows <= LIMIT:
+            raise ConfigError(f"sizes: {name} has {rows} rows; it must be 1..{LIMIT}")
+    return tuple(PlainIds(int(rows)) for rows in sizes)
+
+
+def _check_dense(part: Part, columns: Columns) -> None:
+    """Refuse to guess when "already encoded" floats are whole numbers too large for logarithms."""
+    place, piece = next(part.pieces(columns.dense))
+    dense = EncodedDense().matrix(
+        [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
+    )
+    top = dense.max()
+    if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
+        raise place.error(
+            f"the dense columns are floats but hold whole numbers up to {top:.0f}; "
+            "use treat_as='raw' if they are counts, treat_as='encoded' if the model takes them so"
+        )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule for an already encoded category column: its integers are the rows of the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from ..values.arrays import Array
+from ..values.place import Place
+
+# No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
+LIMIT = 1 << 31
+
+_HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
+
+
+@dataclass(frozen=True)
+class PlainIds:
+    """Ids used as they are.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of the table.
+    """
+
+    kind: ClassVar[str] = "encoded"
+
+    rows: int
+
+    def encode(self, array: Any, place: Place) -> Array:
+        """Return the ids (n,) int64 of an integer Arrow array.
+
+        Raises
+        ------
+        DataError
+            If an id is null, negative or not below `rows`; it names the row.
+        """
+        ids = plain_ids(array, place)
+        if len(ids) and ids.max() >= self.rows:
+            row = int(np.argmax(ids >= self.rows))
+            raise place.error(
+                f"id {ids[row]} is outside its table of {self.rows} rows; "
+                "give the rows of each table as sizes when fitting the encoder",
+                row,
+            )
+        return ids
+
+
+def plain_ids(array: Any, place: Place) -> Array:
+    """Return already encoded ids (n,) int64, none missing, negative or beyond any table."""
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        row = array.is_null().index(True).as_py()
+        raise place.error(
+            "the id is null in already encoded data; if it is raw, use treat_as='raw'", row
+        )
+    array = array.cast(pa.int8()) if pt.is_boolean(array.type) else array
+    ids = array.to_numpy()
+    bad = (ids < 0) | (ids >= LIMIT)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise place.error(f"id {ids[row]} is not in 0..{LIMIT - 1}; {_HASHES}", row)
+    return ids.astype(np.int64)

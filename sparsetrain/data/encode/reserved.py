@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many of the ids that were read are the reserved ones: missing, and rare or never seen.
+
+A model knows nothing about either, so a large share means that the data is not like the training
+data. Encoders of already encoded data reserve no ids, and there is nothing to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..values.arrays import Array
+from .rows import Rows
+from .vocabulary import MISSING, UNSEEN
+
+
+class Share(NamedTuple):
+    """Of one category column: the ids that were read, and how many of them are reserved."""
+
+    column: str
+    ids: int
+    missing: int
+    unseen: int
+
+    @property
+    def missing_share(self) -> float:
+        """Which share of the ids stands for a missing value."""
+        return self.missing / max(self.ids, 1)
+
+    @property
+    def unseen_share(self) -> float:
+        """Which share of the ids stands for a rare or never seen value."""
+        return self.unseen / max(self.ids, 1)
+
+
+class ReservedMeter:
+    """Counts reserved ids; `add` every piece of rows, then read `shares`."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = tuple(columns)
+        self._counts = np.zeros((3, len(self._columns)), dtype=np.int64)  # ids, missing, unseen
+
+    def add(self, rows: Rows) -> None:
+        """Count the ids of some rows."""
+        if not self._columns:
+            return
+        features = [bags.ids for bags in rows.ids] if isinstance(rows.ids, tuple) else rows.ids.T
+        for index, ids in enumerate(features):
+            self._counts[:, index] += _count(ids)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The shares of every column, in the order of the columns."""
+        counts = self._counts.T.tolist()
+        return tuple(Share(name, *count) for name, count in zip(self._columns, counts, strict=True))
+
+
+def _count(ids: Array) -> tuple[int, ...]:
+    counts = (np.count_nonzero(ids == reserved) for reserved in (MISSING, UNSEEN))
+    return len(ids), *(int(count) for count in counts)

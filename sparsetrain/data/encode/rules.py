@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Rules`: everything that was learnt, as fields. What a row becomes follows from them alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..schema.schema import Schema
+from .plain_ids import PlainIds
+from .settings import Settings
+from .vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rules:
+    """What an encoder was fitted to.
+
+    Attributes
+    ----------
+    settings : Settings
+    encoded : bool
+        Whether it was fitted on already encoded data.
+    dense_columns, columns : tuple of str
+        Names of the dense and the category columns it was fitted on.
+    categories : tuple of Vocabulary or PlainIds
+        The rule of each category column.
+    layout : str
+        One line that says which columns were found.
+    schema : Schema
+        What the columns are called and what holds for one of them alone.
+    bags : tuple of bool
+        Which category columns held lists; if any did, batches hold bags for all of them.
+    """
+
+    settings: Settings
+    encoded: bool
+    dense_columns: tuple[str, ...]
+    columns: tuple[str, ...]
+    categories: tuple[Vocabulary | PlainIds, ...]
+    layout: str
+    schema: Schema
+    bags: tuple[bool, ...]
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of each category column's table; for raw data the two reserved ones included."""
+        return [rule.rows for rule in self.categories]
+
+    @property
+    def num_dense(self) -> int:
+        """Width of a batch's dense matrix, flags included."""
+        return self.settings.dense(self.encoded).width(len(self.dense_columns))
+
+    @property
+    def has_bags(self) -> bool:
+        """Whether batches hold `Ragged` bags rather than one id per feature."""
+        return any(self.bags)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the bags have per-sample weights."""
+        return any(self.schema.rule(name).weights for name in self.columns)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choices an encoder is fitted with; checked once, saved with it, never changed afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsetrain.errors import ConfigError
+
+from ..schema.columns import check_treat_as
+from ..values.missing import NanRule
+from .dense import EncodedDense, RawDense
+from .vocabulary import MIN_CAP
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How raw columns are encoded; `Encoder.fit` documents each.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    min_count: int = 5
+    max_rows: int | None = None
+    dense_fill: float = 0.0
+    missing_flags: bool = False
+    nan: str = "error"
+    treat_as: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.min_count < 1:
+            raise ConfigError(f"min_count is {self.min_count}; it must be 1 or more")
+        if self.max_rows is not None and self.max_rows < MIN_CAP:
+            raise ConfigError(f"max_rows is {self.max_rows}; it must be {MIN_CAP} or more")
+        check_treat_as(self.treat_as)
+        _ = self.raw_dense
+
+    @property
+    def nan_rule(self) -> NanRule:
+        """What NaN means in raw columns."""
+        return NanRule(self.nan)
+
+    @property
+    def raw_dense(self) -> RawDense:
+        """The rule for raw dense columns."""
+        return RawDense(float(self.dense_fill), self.missing_flags, self.nan_rule)
+
+    def dense(self, encoded: bool) -> RawDense | EncodedDense:
+        """Return the rule for dense columns of raw or already encoded data."""
+        return EncodedDense() if encoded else self.raw_dense
+
+    def check_encoded(self) -> None:
+        """Refuse settings that would have no effect on already encoded data."""
+        given = {
+            "max_rows": self.max_rows is not None,
+            "missing_flags": self.missing_flags,
+            "nan='missing'": self.nan == "missing",
+        }
+        for name, is_set in given.items():
+            if is_set:
+                raise ConfigError(
+                    f"{name} is for raw data, this is already encoded; "
+                    "leave it out or use treat_as='raw'"
+                )

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An encoder as a manifest and plain arrays, and back.
+
+The vocabularies of all columns are stored one after the other: `number_starts` and `text_starts` (F
++ 1,) say where each column begins. Texts are their UTF-8 bytes, cut by `text_offsets`. What is read
+may come from anywhere, so each array's type, shape and content is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.errors import CheckpointError, SparsetrainError
+
+from ..schema.schema import Schema
+from ..values.arrays import Array
+from .plain_ids import LIMIT, PlainIds
+from .rules import Rules
+from .settings import Settings
+from .vocabulary import FIRST, Vocabulary
+
+State = tuple[dict[str, Any], dict[str, Array]]
+
+_FORMAT, _VERSION = "sparsetrain.encoder", 1
+
+_MANIFEST: dict[str, type] = {
+    "settings": dict,
+    "encoded": bool,
+    "dense_columns": list,
+    "columns": list,
+    "rows": list,
+    "layout": str,
+    "schema": dict,
+    "bags": list,
+}
+_SETTINGS: dict[str, tuple[type, ...]] = {
+    "min_count": (int,),
+    "max_rows": (int, type(None)),
+    "dense_fill": (float, int),
+    "missing_flags": (bool,),
+    "nan": (str,),
+    "treat_as": (str,),
+}
+_ARRAYS = {
+    "numbers": np.int64,
+    "number_ids": np.int64,
+    "number_starts": np.int64,
+    "texts": np.uint8,
+    "text_offsets": np.int64,
+    "text_ids": np.int64,
+    "text_starts": np.int64,
+}
+
+
+def write_state(rules: Rules) -> State:
+    """Return (manifest, arrays); already encoded data needs no arrays."""
+    categories: Any = rules.categories
+    return write_manifest(rules), {} if rules.encoded else _write_vocabularies(categories)
+
+
+def write_manifest(rules: Rules) -> dict[str, Any]:
+    """Return all but the values of the columns."""
+    return {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "settings": asdict(rules.settings),
+        "encoded": rules.encoded,
+        "dense_columns": list(rules.dense_columns),
+        "columns": list(rules.columns),
+        "rows": rules.rows,
+        "layout": rules.layout,
+        "schema": rules.schema.to_dict(),
+        "bags": list(rules.bags),
+    }
+
+
+def _write_vocabularies(categories: tuple[Vocabulary, ...]) -> dict[str, Array]:
+    texts = [text for rule in categories for text in rule.texts]
+    return {
+        "numbers": np.concatenate([rule.numbers for rule in categories]),
+        "number_ids": np.concatenate([rule.number_ids for rule in categories]),
+        "number_starts": _starts([len(rule.numbers) for rule in categories]),
+        "texts": np.frombuffer(b"".join(texts), dtype=np.uint8),
+        "text_offsets": _starts([len(text) for text in texts]),
+        "text_ids": np.concatenate([rule.text_ids for rule in categories]),
+        "text_starts": _starts([len(rule.texts) for rule in categories]),
+    }
+
+
+def _starts(lengths: list[int]) -> Array:
+    return np.cumsum([0, *lengths], dtype=np.int64)
+
+
+def fingerprint_of(rules: Rules) -> str:
+    """Return a digest of everything that decides what a row becomes."""
+    manifest, arrays = write_state(rules)
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()[:32]
+
+
+def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rules:
+    """Return the rules that were written.
+
+    Raises
+    ------
+    CheckpointError
+        If the manifest or an array is missing, of another type or inconsistent.
+    """
+    _expect(
+        isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
+    )
+    version = manifest.get("version")
+    _expect(version == _VERSION, f"has version {version!r}, this program reads {_VERSION}")
+    for name, type_ in _MANIFEST.items():
+        _expect(type(manifest.get(name)) is type_, f"lacks {name!r} as a {type_.__name__}")
+    settings = _read_settings(manifest["settings"])
+    dense, columns = (_read_names(manifest, name) for name in ("dense_columns", "columns"))
+    _expect(bool(columns), "has no names in 'columns'")
+    rows = manifest["rows"]
+    _expect(len(rows) == len(columns), "has another number of rows than of columns")
+    least = 1 if manifest["encoded"] else FIRST
+    _expect(
+        all(type(n) is int and least <= n <= LIMIT for n in rows), "has a table of impossible size"
+    )
+    bags = manifest["bags"]
+    fits = len(bags) == len(columns) and all(type(is_bag) is bool for is_bag in bags)
+    _expect(fits, "does not say which columns hold lists")
+    read = _read_plain if manifest["encoded"] else _read_vocabularies
+    return Rules(
+        settings,
+        manifest["encoded"],
+        dense,
+        columns,
+        read(rows, arrays, settings),
+        manifest["layout"],
+        _read_schema(manifest["schema"]),
+        tuple(bags),
+    )
+
+
+def _expect(condition: bool, fault: str) -> None:
+    if not condition:
+        raise CheckpointError(f"the saved encoder {fault}; take it from a finished run")
+
+
+def _read_settings(values: dict[str, Any]) -> Settings:
+    _expect(values.keys() == _SETTINGS.keys(), "has other settings than this program knows")
+    for name, types in _SETTINGS.items():
+        _expect(type(values[name]) in types, f"has a setting {name!r} of another type")
+    try:
+        return Settings(**values)
+    except SparsetrainError as error:
+        raise CheckpointError(f"the saved encoder: {error}") from None
+
+
+def _read_schema(values: dict[str, Any]) -> Schema:
+    try:
+        return Schema.from_dict(values)
+    except SparsetrainError as error:
+        raise CheckpointError(f"the saved encoder: {error}") from None
+
+
+def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = manifest[key]
+    _expect(all(type(name) is str for name in names), f"has no names in {key!r}")
+    return tuple(names)
+
+
+def _read_plain(
+    rows: list[int], arrays: Mapping[str, Array], settings: Settings
+) -> tuple[PlainIds, ...]:
+    _expect(not arrays, "has arrays that already encoded data does not need")
+    return tuple(PlainIds(n) for n in rows)
+
+
+def _read_vocabularies(
+    rows: list[int], arrays: Mapping[str, Array], settings: Settings
+) -> tuple[Vocabulary, ...]:
+    _expect(arrays.keys() == _ARRAYS.keys(), "has other arrays than this program knows")
+    for name, dtype in _ARRAYS.items():
+        array = arrays[name]
+        fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
+        _expect(fits, f"has an array {name!r} of another type")
+    texts = _read_texts(arrays)
+    numbers = _cut(arrays["number_starts"], len(arrays["numbers"]), len(rows), "number_starts")
+    text_cuts = _cut(arrays["text_starts"], len(texts), len(rows), "text_starts")
+    for name, wanted in (("number_ids", len(arrays["numbers"])), ("text_ids", len(texts))):
+        _expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
+    return tuple(
+        _read_vocabulary(n, arrays, texts, number_cut, text_cut, settings)
+        for n, number_cut, text_cut in zip(rows, numbers, text_cuts, strict=True)
+    )
+
+
+def _read_texts(arrays: Mapping[str, Array]) -> list[bytes]:
+    offsets, whole = arrays["text_offsets"], arrays["texts"].tobytes()
+    cuts = _cut(offsets, len(whole), len(offsets) - 1, "text_offsets")
+    return [whole[cut] for cut in cuts]
+
+
+def _cut(starts: Array, total: int, count: int, name: str) -> list[slice]:
+    """Return `count` slices that follow one another from 0 to `total`."""
+    fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
+    _expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")
+    return [slice(*pair) for pair in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
+
+
+def _read_vocabulary(
+    rows: int,
+    arrays: Mapping[str, Array],
+    texts: list[bytes],
+    number_cut: slice,
+    text_cut: slice,
+    settings: Settings,
+) -> Vocabulary:
+    numbers, number_ids = (arrays[name][number_cut].copy() for name in ("numbers", "number_ids"))
+    own_texts, text_ids = tuple(texts[text_cut]), arrays["text_ids"][text_cut].copy()
+    ids = np.concatenate([number_ids, text_ids])
+    _expect(bool(((ids >= FIRST) & (ids < rows)).all()), "gives a value a row outside its table")
+    distinct = len(np.unique(numbers)) == len(numbers) and len(set(own_texts)) == len(own_texts)
+    _expect(distinct, "has one value twice in a column")
+    return Vocabulary(numbers, number_ids, own_texts, text_ids, rows, settings.nan_rule)

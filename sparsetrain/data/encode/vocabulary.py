@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One category column's values to the rows of its table.
+
+Ids: 0 = missing (null or empty text), 1 = rare or never seen, then 2, 3, ... by falling count.
+Equal counts are ordered by value, numbers before texts, so ids depend on the counts alone.
+
+With a cap of `max_rows` only the most frequent values get a row of their own. An eighth of the rows
+(at least one) are buckets, and the hash of every other frequent value picks one of them. Values
+below the minimum count still go to 1, so "never seen" keeps its meaning.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from ..values.arrays import Array
+from ..values.missing import NanRule
+from ..values.place import Place
+from .counts import Counted, is_coded
+from .id_table import IdTable
+from .keys import split_keys
+
+MISSING, UNSEEN, FIRST = 0, 1, 2
+MIN_CAP = FIRST + 2  # one value's own row and one bucket
+_BUCKET_SHARE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The values that have a row, and which.
+
+    Attributes
+    ----------
+    numbers, number_ids : (n,) int64
+        Keys that are numbers, all different, and their ids.
+    texts : tuple of m bytes
+        Keys that are text, UTF-8.
+    text_ids : (m,) int64
+    rows : int
+        Rows of the table, the two reserved ones included; every id is below it.
+    nan : NanRule
+    """
+
+    kind: ClassVar[str] = "raw"
+
+    numbers: Array
+    number_ids: Array
+    texts: tuple[bytes, ...]
+    text_ids: Array
+    rows: int
+    nan: NanRule = field(default_factory=NanRule)
+
+    @cached_property
+    def _by_text(self) -> dict[bytes, int]:
+        return dict(zip(self.texts, self.text_ids.tolist(), strict=True))
+
+    @cached_property
+    def _by_number(self) -> IdTable:
+        return IdTable(self.numbers, self.number_ids, UNSEEN)
+
+    @classmethod
+    def from_counts(
+        cls, counts: Counted, min_count: int, max_rows: int | None, nan: NanRule
+    ) -> Vocabulary:
+        """Give ids to the values that were seen at least `min_count` times."""
+        numbers, times = counts.numbers()
+        texts, text_times = counts.texts()
+        frequent = times >= min_count
+        numbers, times = numbers[frequent], times[frequent]
+        frequent = text_times >= min_count
+        texts = [text for text, keep in zip(texts, frequent, strict=True) if keep]
+        order = np.argsort(-np.concatenate([times, text_times[frequent]]), kind="stable")
+        ids = np.empty(len(order), dtype=np.int64)
+        ids[order] = np.arange(FIRST, FIRST + len(order))
+        rows = FIRST + len(order)
+        if max_rows is not None and rows > max_rows:
+            ids, rows = _cap(ids, _hashes(numbers, texts), max_rows), max_rows
+        return cls(numbers, ids[: len(numbers)], tuple(texts), ids[len(numbers) :], rows, nan)
+
+    def encode(self, array: Any, place: Place) -> Array:
+        """Return the ids (n,) int64 of an Arrow array, all below `rows`.
+
+        Raises
+        ------
+        DataError
+            If a value can be no category.
+        """
+        if is_coded(array):
+            ids = np.append(self._encode(array.dictionary, place), MISSING)
+            return ids[pc.fill_null(array.indices.cast("int64"), len(ids) - 1).to_numpy()]
+        return self._encode(
+            array.dictionary_decode() if pt.is_dictionary(array.type) else array, place
+        )
+
+    def _encode(self, array: Any, place: Place) -> Array:
+        keys = split_keys(array, self.nan, place)
+        ids = self._by_number.find(keys.numbers)
+        ids[keys.missing] = MISSING
+        if len(keys.texts):
+            ids[keys.is_text] = self._encode_texts(keys.texts)
+        return ids
+
+    def _encode_texts(self, texts: Any) -> Array:
+        coded = pc.dictionary_encode(texts)
+        ids = [self._by_text.get(text, UNSEEN) for text in coded.dictionary.to_pylist()]
+        return np.array(ids, dtype=np.int64)[coded.indices.to_numpy()]
+
+
+def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
+    """Keep the ids below the buckets and let the hash choose a bucket for the others."""
+    buckets = max(1, (max_rows - FIRST) // _BUCKET_SHARE)
+    own = max_rows - buckets
+    # Unsigned before the remainder, so that no hash can give a negative bucket.
+    bucket = own + (hashes % np.uint64(buckets)).astype(np.int64)
+    return np.where(ids < own, ids, bucket)
+
+
+def _hashes(numbers: Array, texts: list[bytes]) -> Array:
+    """Return (n + m,) uint64: MurmurHash3's 64-bit finaliser of each number or text's CRC."""
+    checksums = np.array([zlib.crc32(text) for text in texts], dtype=np.uint64)
+    x = np.concatenate([numbers.view(np.uint64), checksums])
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xFF51AFD7ED558CCD)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What raw or converted rows look like: clicks along the file, gaps, how frequent ids are.
+
+Rows are read from the beginning up to a limit; everything counted is exact for what was read.
+Memory: the distinct values of every category column.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..encode.counts import ValueCounts
+from ..encode.encoder import Encoder
+from ..encode.learn import count_column
+from ..encode.settings import Settings
+from ..encode.vocabulary import MISSING
+from ..read.inputs import open_source
+from ..read.source import BatchSource, Part
+from ..schema.columns import Columns
+from ..schema.schema import Schema
+from ..values import kinds
+from ..values.arrays import Array
+from ..values.labels import read_labels
+from ..values.missing import NanRule
+from ..values.numeric import read_numbers
+from ..values.place import Place
+
+_CURVE = 200  # points of a frequency curve
+_TOP = 5
+
+
+class DenseProfile(NamedTuple):
+    """A dense column: how many values are missing or below 0, and the range of the others."""
+
+    column: str
+    missing: int
+    negative: int
+    least: float | None
+    greatest: float | None
+
+
+class CategoryProfile(NamedTuple):
+    """A category column.
+
+    Attributes
+    ----------
+    column : str
+    ids : int
+        Values read, missing ones included.
+    missing, distinct, once : int
+        Missing values, distinct others, and distinct ones that occur once.
+    top : list of (str, int)
+        The most frequent values and their counts.
+    curve : list of (int, int)
+        Rank and count at ranks that are evenly spaced in the logarithm.
+    """
+
+    column: str
+    ids: int
+    missing: int
+    distinct: int
+    once: int
+    top: list[tuple[str, int]]
+    curve: list[tuple[int, int]]
+
+
+class Profile(NamedTuple):
+    """What was read.
+
+    Attributes
+    ----------
+    name, layout : str
+    rows : int
+        Rows read.
+    total_rows : int or None
+        Rows there are; None where only reading would tell.
+    label_rates : list of (int, float)
+        For each stretch of rows, where it begins and its share of clicks; empty without labels.
+    dense : list of DenseProfile
+    categories : list of CategoryProfile
+    """
+
+    name: str
+    layout: str
+    rows: int
+    total_rows: int | None
+    label_rates: list[tuple[int, float]]
+    dense: list[DenseProfile]
+    categories: list[CategoryProfile]
+
+
+def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_000) -> Profile:
+    """Read rows and describe them.
+
+    Parameters
+    ----------
+    data : anything `open_source` takes, except batches
+    schema : Schema, optional
+        Names the columns where they are not Criteo's.
+    max_rows : int
+        Stop after about so many.
+
+    Returns
+    -------
+    Profile
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read.
+    """
+    schema = schema or Schema()
+    source = open_source(data, schema)
+    if isinstance(source, BatchSource):
+        raise TypeError("batches hold no columns to describe")
+    encoder = _encoder(source.parts[0], schema)
+    seen = _Seen(encoder)
+    with_label = _has_label(source.parts[0], schema)
+    parts = encoder.bind(source.parts, require_label=with_label)
+    for part, columns in parts:
+        for place, piece in part.pieces(columns.names):
+            seen.add(place, piece, columns)
+            if seen.rows >= max_rows:
+                return seen.result(source.name, parts[0][1].layout, source.num_rows)
+    return seen.result(source.name, parts[0][1].layout, source.num_rows)
+
+
+def _encoder(part: Part, schema: Schema) -> Encoder:
+    return Encoder.beside(part) or Encoder.blank(part, Settings(nan="missing"), schema)
+
+
+def _has_label(part: Part, schema: Schema) -> bool:
+    wanted = (schema.label or "label").lower()
+    return any(name.lower() == wanted for name in part.schema.names)
+
+
+class _Seen:
+    """What has been counted so far."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.rows = 0
+        self._labels: list[Array] = []
+        self._counts = [ValueCounts() for _ in encoder.columns]
+        self._ids = [0] * len(encoder.columns)
+        self._is_text = [False] * len(encoder.columns)
+        self._dense: dict[str, list[float]] = {}
+
+    def add(self, place: Place, piece: pa.RecordBatch, columns: Columns) -> None:
+        """Count a piece."""
+        self.rows += piece.num_rows
+        if columns.label:
+            labels = read_labels(piece.column(columns.label), place.of(columns.label))
+            self._labels.append(labels.astype(np.uint8))
+        for name in columns.dense:
+            self._add_dense(name, piece.column(name), place.of(name))
+        for index, name in enumerate(columns.categories):
+            array = piece.column(name)
+            self._is_text[index] = kinds.kind_of(kinds.element(array.type)) == kinds.TEXT
+            lists = bool(columns.bags) and columns.bags[index]
+            self._ids[index] += len(array.flatten()) if lists else len(array)
+            count_column(self._counts[index], array, NanRule("missing"), place.of(name))
+
+    def _add_dense(self, name: str, array: Any, place: Place) -> None:
+        values, missing = read_numbers(array, NanRule("missing"), place)
+        there = values[~missing]
+        seen = self._dense.setdefault(name, [0, 0, np.inf, -np.inf])
+        seen[0] += int(missing.sum())
+        seen[1] += int((there < 0).sum())
+        if len(there):
+            seen[2], seen[3] = min(seen[2], there.min()), max(seen[3], there.max())
+
+    def result(self, name: str, layout: str, total: int | None) -> Profile:
+        """Return everything."""
+        return Profile(
+            name,
+            layout,
+            self.rows,
+            total,
+            _rates(np.concatenate(self._labels)) if self._labels else [],
+            [
+                DenseProfile(column, int(m), int(n), *_finite(low, high))
+                for column, (m, n, low, high) in self._dense.items()
+            ],
+            [
+                _category(column, count, ids, self._encoder, is_text)
+                for column, count, ids, is_text in zip(
+                    self._encoder.columns, self._counts, self._ids, self._is_text, strict=True
+                )
+            ],
+        )
+
+
+def _finite(low: float, high: float) -> tuple[float | None, float | None]:
+    return (float(low), float(high)) if low <= high else (None, None)
+
+
+def _rates(labels: Array) -> list[tuple[int, float]]:
+    starts = np.unique(np.linspace(0, len(labels), 51)[:-1].astype(int))
+    sums = np.add.reduceat(labels.astype(np.int64), starts)
+    return [
+        (int(start), float(total / size))
+        for start, total, size in zip(
+            starts, sums, np.diff(np.append(starts, len(labels))), strict=True
+        )
+    ]
+
+
+def _category(
+    column: str, counts: ValueCounts, ids: int, encoder: Encoder, is_text: bool
+) -> CategoryProfile:
+    numbers, times = counts.numbers()
+    texts, text_times = counts.texts()
+    if encoder.categories and not encoder.encoded:  # converted: a missing value has an id
+        times = times[numbers != MISSING]
+        numbers = numbers[numbers != MISSING]
+    both = np.concatenate([times, text_times])
+    order = np.argsort(-both, kind="stable")
+    ranked = both[order]
+    top = [(_shown(numbers, texts, int(i), is_text), int(both[i])) for i in order[:_TOP]]
+    ranks = np.unique(np.geomspace(1, max(len(ranked), 1), _CURVE).astype(int))
+    curve = [(int(rank), int(ranked[rank - 1])) for rank in ranks if len(ranked)]
+    missing = ids - int(both.sum())
+    return CategoryProfile(column, ids, missing, len(ranked), int((ranked == 1).sum()), top, curve)
+
+
+def _shown(numbers: Array, texts: list[bytes], index: int, is_text: bool) -> str:
+    if index < len(numbers):
+        return f"{numbers[index]:08x}" if is_text else str(numbers[index])
+    return texts[index - len(numbers)].decode("utf-8", "backslashreplace")

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One source as two that share no row: by a share of the rows, or before and after a moment.
+
+Both halves are sources like any other, with the row numbers of the files. Nothing is copied: each
+half reads the parts and leaves out what is the other's. A share depends on the seed and on where a
+row stands; a moment on the time column alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.errors import ConfigError, DataError
+
+from ..schema.schema import Schema
+from ..values.arrays import Array
+from ..values.missing import NanRule
+from ..values.numeric import read_numbers
+from ..values.place import Place
+from .inputs import open_source
+from .source import BatchSource, Part, Source, with_numbers
+
+# Given the record batch, its place and how many rows of the part come before: which rows to keep.
+Rule = Callable[[Any, Place, int], Array]
+
+
+def split_share(
+    source: Any, share: float, *, seed: int = 0, schema: Schema | None = None
+) -> tuple[Source, Source]:
+    """Split by chance: the second source gets about `share` of the rows.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes, except batches
+    share : float
+        Between 0 and 1.
+    seed : int
+        Another seed is another split.
+    schema : Schema, optional
+        As `open_source` takes it.
+
+    Returns
+    -------
+    tuple of Source
+        The rest, and the share.
+
+    Raises
+    ------
+    ConfigError
+        If the share is not between 0 and 1.
+
+    Examples
+    --------
+    >>> train, valid = split_share({"I1": range(1000), "C1": range(1000)}, 0.25)
+    >>> train.num_rows + valid.num_rows, 200 < valid.num_rows < 300
+    (1000, True)
+    """
+    if not 0 < share < 1:
+        raise ConfigError(f"share is {share}; it must be between 0 and 1")
+    opened = _open(source, schema)
+    halves = []
+    for inside in (False, True):
+        parts = [
+            _half(part, (), partial(_by_chance, index, seed, share, inside), None)
+            for index, part in enumerate(opened.parts)
+        ]
+        halves.append(Source(opened.name, tuple(parts)))
+    return halves[0], halves[1]
+
+
+def split_time(
+    source: Any, column: str, at: float, *, schema: Schema | None = None
+) -> tuple[Source, Source]:
+    """Split by a time column: the second source gets the rows at `at` and later.
+
+    Row groups whose statistics show that they lie on one side are not looked into.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes, except batches
+    column : str
+        A column of numbers, such as Avazu's `hour`.
+    at : float
+        The first moment of the second source.
+    schema : Schema, optional
+        As `open_source` takes it.
+
+    Returns
+    -------
+    tuple of Source
+        Before, and from then on.
+
+    Raises
+    ------
+    DataError
+        If the column is missing or a value of it is, or one side has no rows.
+    """
+    opened = _open(source, schema)
+    halves = []
+    for later in (False, True):
+        parts = [half for part in opened.parts for half in _of_part(part, column, at, later)]
+        if not parts:
+            raise DataError(f"{opened.name}: no row has {column} {'>=' if later else '<'} {at}")
+        halves.append(Source(opened.name, tuple(parts)))
+    return halves[0], halves[1]
+
+
+def _open(source: Any, schema: Schema | None) -> Source:
+    opened = open_source(source, schema)
+    if isinstance(opened, BatchSource):
+        raise DataError(f"{opened.name}: batches cannot be split; make two sequences of them")
+    return opened
+
+
+def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
+    """Yield what of a part is on one side, if anything."""
+    if column not in part.schema.names:
+        raise Place(part.place.name, column=column).error("the time column is missing")
+    side = _side(part, column, at)
+    if side is None:
+        half = _half(part, (column,), partial(_by_time, column, at, later), column)
+        if half.num_rows != 0:
+            yield half
+    elif side is later:
+        yield part
+
+
+def _side(part: Part, column: str, at: float) -> bool | None:
+    """Return whether all rows of a part are later, or all earlier; None if that is not known."""
+    known = part.range_of(column)
+    if known is None or not all(isinstance(value, (int, float)) for value in known):
+        return None
+    return True if known[0] >= at else False if known[1] < at else None
+
+
+def _half(part: Part, extra: Sequence[str], rule: Rule, counted: str | None) -> Part:
+    """Return the rows of a part that a rule keeps; how many these are is counted once."""
+    half = replace(part, read=partial(_read, part, tuple(extra), rule))
+    if part.num_rows is None:
+        return half
+    if counted is None:
+        return replace(half, num_rows=int(rule(range(part.num_rows), part.place, 0).sum()))
+    return replace(half, num_rows=sum(piece.num_rows for _, piece in half.pieces([counted])))
+
+
+def _read(
+    part: Part, extra: Sequence[str], rule: Rule, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    needed = list(dict.fromkeys([*names, *extra]))
+    before = 0
+    for place, piece in part.pieces(needed):
+        rows = len(piece)
+        keep = rule(piece, place, before)
+        before += rows
+        chosen = piece.select(list(names)).filter(pa.array(keep))
+        yield with_numbers(chosen, place.every_number(rows)[keep])
+
+
+def _by_chance(
+    index: int, seed: int, share: float, inside: bool, piece: Any, place: Place, before: int
+) -> Array:
+    rows = np.arange(before, before + len(piece), dtype=np.uint64)
+    start = ((index << 40) + seed * 0x9E3779B97F4A7C15) % 2**64
+    x = rows + np.uint64(start)
+    # The finaliser of SplitMix64: every bit of a row's number decides every bit of the result.
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    chosen = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+    return chosen if inside else ~chosen
+
+
+def _by_time(
+    column: str, at: float, later: bool, piece: pa.RecordBatch, place: Place, before: int
+) -> Array:
+    values, missing = read_numbers(piece.column(column), NanRule(), place.of(column))
+    if missing.any():
+        raise place.of(column).error("the time is null; drop the row", int(np.argmax(missing)))
+    return (values >= at) == later

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`open_source`: the one place that tells what kind of data it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sparsetrain.errors import DataError
+
+from ..batch import Batch
+from ..schema.schema import Schema
+from .files import PARQUET, are_paths, kind_of_file, list_files
+from .parquet import parquet_parts
+from .source import BatchSource, Part, Source
+from .tables import table_source
+from .text_source import text_part
+
+
+def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource:
+    """Open anything that rows can be read from.
+
+    Parameters
+    ----------
+    data : path or list of paths
+        Parquet or text files (.tsv, .csv, .txt, also .gz), folders of them (searched in depth) or
+        glob patterns.
+    data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays
+        A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. Of other
+        libraries, such as polars, any object that exports an Arrow stream will do.
+    data : Batch or iterable of Batch
+    schema : Schema, optional
+        Names the columns where they are not Criteo's, and says how text is written.
+
+    Returns
+    -------
+    Source or BatchSource
+
+    Raises
+    ------
+    DataError
+        If a file is missing, empty, damaged or of another kind, or there are no rows.
+    """
+    if isinstance(data, (Source, BatchSource)):
+        return data
+    schema = schema or Schema()
+    if are_paths(data):
+        return _not_empty(_from_files(list_files(data), schema))
+    if isinstance(data, Batch):
+        return BatchSource("batch", [data])
+    source = table_source(data, schema)
+    if source is not None:
+        return _not_empty(source)
+    if isinstance(data, Iterable):
+        return BatchSource("batches", data)
+    raise DataError(
+        f"cannot read rows from a {type(data).__name__}; give paths of parquet or text files, "
+        "an Arrow table, a DataFrame, a dict of arrays or batches"
+    )
+
+
+def _from_files(files: list[str], schema: Schema) -> Source:
+    parts: list[Part] = []
+    for file in files:
+        if kind_of_file(file) == PARQUET:
+            parts += parquet_parts(file)
+        else:
+            parts.append(text_part(file, schema.text))
+    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    return Source(name, tuple(parts))
+
+
+def _not_empty(source: Source) -> Source:
+    if source.num_rows == 0:
+        raise DataError(f"{source.name}: no rows")
+    return source

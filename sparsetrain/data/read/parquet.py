@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet files: one part per row group, checked before anything is trained on.
+
+Every footer is read when the source is opened, so a missing, empty, truncated or foreign file is
+found before the first batch. Rows are read with `ParquetFile.iter_batches`, whose memory does not
+grow with the file, and page checksums are verified where the writer made them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparsetrain.errors import DataError
+
+from ..values.place import Place
+from .footers import check_footer
+from .source import PIECE_ROWS, Part
+
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+
+
+def parquet_parts(file: str) -> Iterator[Part]:
+    """Yield one part for each row group of a file.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read as parquet; it says what is wrong with it.
+    """
+    _check_frame(file)
+    try:
+        with pq.ParquetFile(file) as reader:
+            metadata, schema = reader.metadata, reader.schema_arrow
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{file}: the parquet footer is damaged ({_one_line(error)}); write it again"
+        ) from None
+    first_row = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        place = Place(file, group, first_row)
+        ranges = partial(_range, metadata, group)
+        yield Part(place, schema, rows, _Reader(file, metadata, group, place), ranges)
+        first_row += rows
+
+
+def _range(metadata: Any, group: int, name: str) -> tuple[Any, Any] | None:
+    """Return the least and greatest value of a flat column of integers, from the footer."""
+    rows = metadata.row_group(group)
+    for index in range(rows.num_columns):
+        column = rows.column(index)
+        if column.path_in_schema == name:
+            known = column.statistics
+            return (known.min, known.max) if known and known.has_min_max else None
+    return None
+
+
+def _check_frame(file: str) -> None:
+    """Look at the marks that open and close a parquet file, to say plainly what is wrong."""
+    try:
+        with open(file, "rb") as stream:
+            head = stream.read(4)
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - 8))
+            end = stream.read(8)
+            tail, length = end[-4:], int.from_bytes(end[:-4], "little")
+            stream.seek(max(0, size - 8 - length))
+            footer = stream.read(length)
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+    if not size:
+        raise DataError(f"{file}: the file is empty (0 bytes)")
+    if _ENCRYPTED in (head, tail):
+        raise DataError(f"{file}: the parquet file is encrypted; decrypt it first")
+    if head != _MAGIC:
+        raise DataError(
+            f"{file}: not a parquet file (it begins with {head!r}); convert it to parquet first"
+        )
+    if tail != _MAGIC:
+        raise DataError(
+            f"{file}: the parquet file is truncated (its end is missing); copy or write it again"
+        )
+    check_footer(file, footer)
+
+
+class _Reader:
+    """Reads one row group; opens its file anew, since a shuffle asks for groups in any order."""
+
+    def __init__(self, file: str, metadata: Any, group: int, place: Place) -> None:
+        self._file, self._metadata, self._group, self._place = file, metadata, group, place
+
+    def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        try:
+            with pq.ParquetFile(
+                self._file, metadata=self._metadata, page_checksum_verification=True
+            ) as reader:
+                for piece in reader.iter_batches(
+                    PIECE_ROWS, row_groups=[self._group], columns=list(names)
+                ):
+                    rows += piece.num_rows
+                    yield piece
+        except pa.ArrowMemoryError:
+            raise  # says nothing about the file
+        except (OSError, pa.ArrowException) as error:
+            raise self._place.error(
+                f"the data cannot be read ({_one_line(error)}); copy or write the file again"
+            ) from None
+        wanted = self._metadata.row_group(self._group).num_rows
+        if rows != wanted:
+            raise self._place.error(
+                f"{rows} rows where the footer says {wanted}; write the file again"
+            )
+
+
+def _one_line(error: BaseException) -> str:
+    return str(error).split("\n")[0].split(". Detail")[0].rstrip(".")

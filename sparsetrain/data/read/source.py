@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What data can be read from, and how it is cut: a `Source` is a sequence of parts read in pieces.
+
+A part is the unit that a shuffle moves (a row group, or a slice of a table); a piece is the unit
+held in memory (a record batch of at most `PIECE_ROWS` rows). Nothing larger is ever decoded at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.errors import DataError
+
+from ..batch import Batch
+from ..values.place import Place
+
+PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
+# A last column of this name holds the number of each row in its file: for rows that do not follow
+# one another, as after a filter or a bad line. No user's column can be called so.
+ROW_NUMBERS = "\x00row"
+
+Range = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that lie together.
+
+    Attributes
+    ----------
+    place : Place
+        Where they are, for messages.
+    schema : pyarrow.Schema
+    num_rows : int or None
+        None for a stream, whose length shows only at its end.
+    read : callable
+        Given column names, yields `pyarrow.RecordBatch`es of at most `PIECE_ROWS` rows.
+    ranges : callable, optional
+        Given a column name, returns its least and greatest value where they are known without
+        reading, else None.
+    """
+
+    place: Place
+    schema: pa.Schema
+    num_rows: int | None
+    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    ranges: Callable[[str], Range | None] | None = None
+
+    def pieces(self, names: Sequence[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
+        """Yield the record batches and where each begins."""
+        place = self.place
+        for piece in self.read(names):
+            here = place
+            if piece.schema.names[-1:] == [ROW_NUMBERS]:
+                here = place.numbered(piece.column(piece.num_columns - 1).to_numpy())
+                piece = piece.select(range(piece.num_columns - 1))
+            if piece.num_rows:
+                yield here, piece
+            place = place.moved(piece.num_rows)
+
+    def range_of(self, name: str) -> Range | None:
+        """Return the least and greatest value of a column if they are known without reading."""
+        return None if self.ranges is None else self.ranges(name)
+
+
+def with_numbers(piece: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
+    """Return a record batch that carries the number of each row as its last column."""
+    return pa.RecordBatch.from_arrays(
+        [*piece.columns, pa.array(numbers, pa.int64())], names=[*piece.schema.names, ROW_NUMBERS]
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Tabular data, in parts that can be read in any order.
+
+    Attributes
+    ----------
+    name : str
+        What to call it in a message.
+    parts : tuple of Part
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def num_rows(self) -> int | None:
+        """Rows of all parts, or None if one of them does not know."""
+        counts = [part.num_rows for part in self.parts]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """Batches that the user makes; they come in their own size and order.
+
+    Attributes
+    ----------
+    name : str
+    items : iterable of Batch
+    """
+
+    name: str
+    items: Iterable[Any]
+
+    num_rows = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches.
+
+        Raises
+        ------
+        DataError
+            If an item is no `Batch`, or there is none, as when an iterator is read a second time.
+        """
+        index = -1
+        for index, item in enumerate(self.items):
+            if not isinstance(item, Batch):
+                raise DataError(
+                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch"
+                )
+            yield item
+        if index < 0:
+            raise DataError(
+                f"{self.name}: no batches; an iterator can be read only once, "
+                "give a list or an object whose __iter__ starts anew"
+            )

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in memory and streams of record batches as a `Source`.
+
+A table is cut into slices that share its memory; only the columns that can matter are converted, so
+a frame may hold anything else besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.errors import DataError
+
+from ..schema.names import relevant
+from ..schema.schema import Schema
+from ..values.place import Place
+from .source import PIECE_ROWS, Part, Source
+
+_PART_ROWS = 4 * PIECE_ROWS
+
+
+def table_source(data: Any, schema: Schema | None = None) -> Source | None:
+    """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None.
+
+    Raises
+    ------
+    DataError
+        If a column cannot be converted, or columns differ in length.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return Source("record batches", (_stream(data),))
+    table = as_table(data, schema)
+    return None if table is None else Source("table", tuple(_slices(table)))
+
+
+def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
+    """Return a table, record batch, DataFrame or dict of arrays as an Arrow table, else None.
+
+    pandas frames and dicts are converted column by column, and only what `schema` or Criteo's
+    names can mean; what exports an Arrow stream (polars, DuckDB, ...) shares its memory.
+    """
+    schema = schema or Schema()
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Mapping):
+        return _from_columns({name: (data[name], False) for name in _names(data, schema)})
+    if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+        return _from_columns({name: (data[name], True) for name in _names(data.columns, schema)})
+    if hasattr(data, "__arrow_c_stream__"):
+        return _imported(data)
+    return None
+
+
+def _imported(data: Any) -> pa.Table:
+    try:
+        return pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise DataError(f"{type(data).__name__}: no table ({reason})") from None
+
+
+def _names(names: Any, schema: Schema) -> list[str]:
+    texts = [name for name in names if isinstance(name, str)]
+    if schema.categories is None:
+        return relevant(texts)
+    return [name for name in texts if name in schema.wanted]
+
+
+def _from_columns(columns: dict[str, tuple[Any, bool]]) -> pa.Table:
+    """Build a table; the flag says whether the column's NaN are nulls."""
+    if not columns:
+        raise DataError("table: no label, dense (I1.., int_0..) or category (C1.., cat_0..) column")
+    arrays = {
+        name: _array(values, nan_is_null, name) for name, (values, nan_is_null) in columns.items()
+    }
+    sizes = {len(array) for array in arrays.values()}
+    if len(sizes) > 1:
+        raise DataError(f"table: columns differ in length, from {min(sizes)} to {max(sizes)} rows")
+    return pa.table(arrays)
+
+
+def _array(values: Any, nan_is_null: bool, name: str) -> Any:
+    try:
+        if isinstance(values, np.ndarray) and not values.dtype.isnative:
+            values = values.astype(values.dtype.newbyteorder("="))
+        return pa.array(values, from_pandas=nan_is_null)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise Place("table", column=name).error(f"the column cannot be read ({reason})") from None
+
+
+def _slices(table: pa.Table) -> Iterator[Part]:
+    for first in range(0, table.num_rows, _PART_ROWS):
+        rows = min(_PART_ROWS, table.num_rows - first)
+        part = table.slice(first, rows)
+        yield Part(Place("table", None, first), table.schema, rows, partial(_read_table, part))
+
+
+def _read_table(table: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    yield from table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS)
+
+
+def _stream(reader: pa.RecordBatchReader) -> Part:
+    used = iter([reader])
+
+    def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if next(used, None) is None:
+            raise DataError(
+                "record batches: the reader was read already; give a table or a file instead"
+            )
+        rows = 0
+        for batch in reader:
+            rows += batch.num_rows
+            for first in range(0, batch.num_rows, PIECE_ROWS):
+                yield batch.select(list(names)).slice(first, PIECE_ROWS)
+        if not rows:
+            raise DataError("record batches: no rows")
+
+    return Part(Place("record batches"), reader.schema, None, read)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which columns of a table are label, dense features and categories, found by name alone.
+
+Names are those of a `Schema`, or Criteo's. Order and extra columns do not matter. A file with
+Criteo's names is *already encoded* when all its dense columns are floats and all its categories
+integers; anything else is raw. That rule reads types, never values,
+so two files of one schema are never understood differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sparsetrain.errors import ConfigError
+
+from ..values.kinds import EMPTY, FLOAT, INTEGER, TEXT, element, is_bag, kind_of
+from ..values.place import Place
+from .names import CATEGORIES, DENSE, check_once, check_there, find_label, numbered
+from .schema import Schema
+
+RAW, ENCODED, AUTO = "raw", "encoded", "auto"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one schema and what they are.
+
+    Attributes
+    ----------
+    dense, categories : tuple of str
+        Names in the order of their numbers, whatever their order in the file.
+    label : str or None
+        None when no label was asked for.
+    encoded : bool
+        Whether the values go to the model as they are.
+    layout : str
+        One line for people.
+    bags : tuple of bool
+        Which categories are list columns; none of them if empty.
+    weights : tuple of str or None
+        For each category, the list column with the weights of its ids.
+    """
+
+    dense: tuple[str, ...]
+    categories: tuple[str, ...]
+    label: str | None
+    encoded: bool
+    layout: str
+    bags: tuple[bool, ...] = ()
+    weights: tuple[str | None, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every column to be read."""
+        label = (self.label,) if self.label else ()
+        weights = (name for name in self.weights if name)
+        return (*label, *self.dense, *self.categories, *weights)
+
+    def weights_of(self, index: int) -> str | None:
+        """Return the column with the weights of category `index`."""
+        return self.weights[index] if self.weights else None
+
+
+def find_columns(
+    schema: pa.Schema,
+    where: str = "data",
+    *,
+    label: bool = True,
+    num_dense: int | None = None,
+    num_categories: int | None = None,
+    treat_as: str = AUTO,
+    described: Schema | None = None,
+) -> Columns:
+    """Find the columns of a schema by name.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    where : str
+        What to call the data in a message, such as its file.
+    label : bool
+        Whether a label column must be there; otherwise it is not looked for.
+    num_dense, num_categories : int, optional
+        How many there must be; by default as many as the highest number in a name says.
+    treat_as : {"auto", "raw", "encoded"}
+        Overrides the rule that recognises already encoded data.
+    described : Schema, optional
+        Names the columns; by default they have Criteo's names.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    DataError
+        If a column is missing, there twice or of a type that cannot be used.
+    ConfigError
+        If `treat_as` is something else.
+    """
+    check_treat_as(treat_as)
+    described = described or Schema()
+    place = Place(where)
+    if described.categories is None:
+        dense = numbered(schema.names, DENSE, num_dense, "dense", place)
+        categories = numbered(schema.names, CATEGORIES, num_categories, "category", place)
+    else:
+        dense, categories = described.dense, described.categories
+        check_there(schema.names, dense, "dense", place)
+        check_there(schema.names, categories, "category", place)
+        if treat_as == AUTO:
+            treat_as = RAW  # without Criteo's names there is no custom that types would tell of
+    label_name = find_label(schema.names, described.label, place) if label else None
+    weights = tuple(_weights(schema, described, name, place) for name in categories)
+    plain = (*dense, label_name) if label_name else dense
+    kinds = {name: _kind(schema, name, place) for name in plain}
+    kinds |= {name: _kind(schema, name, place, bags=True) for name in categories}
+    encoded = _is_encoded(dense, categories, kinds, treat_as, place)
+    bags = tuple(is_bag(schema.field(name).type) for name in categories)
+    layout = _describe(described, dense, categories, kinds, encoded)
+    layout += f", {sum(bags)} of them lists" if any(bags) else ""
+    layout += f", label in {label_name}" if label_name else ""
+    return Columns(dense, categories, label_name, encoded, layout, bags, weights)
+
+
+def check_treat_as(treat_as: str) -> None:
+    """Raise `ConfigError` unless `treat_as` is one of the three words."""
+    if treat_as not in (AUTO, RAW, ENCODED):
+        raise ConfigError(f"treat_as is {treat_as!r}; it must be 'auto', 'raw' or 'encoded'")
+
+
+def _weights(schema: pa.Schema, described: Schema, name: str, place: Place) -> str | None:
+    weights = described.rule(name).weights
+    if weights is None:
+        return None
+    check_once(schema.names, weights, "weight", place)
+    if not is_bag(schema.field(weights).type) or not is_bag(schema.field(name).type):
+        raise place.of(weights).error(f"weights need list columns, here and in {name}")
+    return weights
+
+
+def _kind(schema: pa.Schema, name: str, place: Place, bags: bool = False) -> str:
+    type_ = schema.field(name).type
+    kind = kind_of(element(type_) if bags else type_)
+    if kind is None:
+        raise place.of(name).error(
+            f"type {schema.field(name).type} cannot be used; store integers, floats or text"
+        )
+    return kind
+
+
+def _is_encoded(
+    dense: Sequence[str],
+    categories: Sequence[str],
+    kinds: dict[str, str],
+    treat_as: str,
+    place: Place,
+) -> bool:
+    if treat_as == RAW:
+        return False
+    odd = [name for name in categories if kinds[name] != INTEGER]
+    if treat_as == ENCODED and odd:
+        raise place.of(odd[0]).error(
+            f"already encoded ids must be integers, this column holds {kinds[odd[0]]}"
+        )
+    return treat_as == ENCODED or (not odd and all(kinds[name] == FLOAT for name in dense))
+
+
+def _describe(
+    described: Schema,
+    dense: Sequence[str],
+    categories: Sequence[str],
+    kinds: dict[str, str],
+    encoded: bool,
+) -> str:
+    families = {family.name(0): f"{family.title} names" for family in CATEGORIES}
+    title = families[categories[0]] if described.categories is None else "the schema's names"
+    left = f"{len(dense)} dense {_span(dense)}" if dense else "no dense columns"
+    if encoded:
+        ids = f"{len(categories)} ids {_span(categories)}"
+        return f"already encoded, {title}: {left} and {ids}, used as they are"
+    right = f"{len(categories)} categories {_span(categories)} as {_kinds(categories, kinds)}"
+    left += f" as {_kinds(dense, kinds)}" if dense else ""
+    return f"raw, {title}: {left}, {right}"
+
+
+def _kinds(names: Sequence[str], kinds: dict[str, str]) -> str:
+    seen = {kinds[name] for name in names}
+    return " and ".join(kind for kind in (INTEGER, FLOAT, TEXT, EMPTY) if kind in seen)
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Column names: the families that number theirs, and what is said of a name that is not there.
+
+Criteo's names and torchrec's are families: a prefix and a first number for the dense columns, and
+for the categories. Order and extra columns do not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from ..values.place import Place
+
+
+class Family(NamedTuple):
+    """One way to number columns: a prefix, its first number and who names them so."""
+
+    prefix: str
+    first: int
+    title: str
+
+    def name(self, index: int) -> str:
+        """Return the name of the column at `index`, counted from 0."""
+        return f"{self.prefix}{self.first + index}"
+
+    def count(self, names: Sequence[str]) -> int:
+        """Return how many columns `names` must have to reach the highest numbered one there."""
+        pattern = re.compile(re.escape(self.prefix) + r"(0|[1-9]\d{0,3})")
+        numbers = [int(hit[1]) for name in names if (hit := pattern.fullmatch(name))]
+        return max(0, max(numbers, default=self.first - 1) - self.first + 1)
+
+
+DENSE = (Family("I", 1, "Criteo"), Family("int_", 0, "torchrec"))
+CATEGORIES = (Family("C", 1, "Criteo"), Family("cat_", 0, "torchrec"))
+
+
+def relevant(names: Sequence[str]) -> list[str]:
+    """Return the names that could be a label, a dense or a category column."""
+    pattern = re.compile("|".join(f"{f.prefix}\\d+" for f in (*DENSE, *CATEGORIES)))
+    return [name for name in names if pattern.fullmatch(name) or name.lower() == "label"]
+
+
+def numbered(
+    names: Sequence[str], families: Sequence[Family], wanted: int | None, what: str, place: Place
+) -> tuple[str, ...]:
+    """Return the columns of the best represented family, in order and without a gap."""
+    counts = [
+        sum(name in names for name in _all(family, family.count(names))) for family in families
+    ]
+    family = families[counts.index(max(counts))]
+    if counts.count(max(counts)) > 1 and max(counts):
+        both = " and ".join(f.name(0) for f in families)
+        raise place.error(f"{what} columns are there under two names, {both}; drop one set")
+    found = _all(family, wanted or max(family.count(names), 1))
+    for name in found:
+        check_once(names, name, what, place)
+    return found
+
+
+def _all(family: Family, count: int) -> tuple[str, ...]:
+    return tuple(family.name(index) for index in range(count))
+
+
+def check_once(names: Sequence[str], name: str, what: str, place: Place) -> None:
+    """Refuse a column that is missing or there twice."""
+    if names.count(name) > 1:
+        raise place.of(name).error("the column is there twice; drop one")
+    if name not in names:
+        raise place.of(name).error(f"the {what} column is missing; {_hint(name, names)}")
+
+
+def check_there(names: Sequence[str], wanted: Sequence[str], what: str, place: Place) -> None:
+    """Refuse columns of which one is missing or there twice."""
+    for name in wanted:
+        check_once(names, name, what, place)
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    """Say which name was probably meant: the same in another case, or the most similar one."""
+
+    def likeness(other: str) -> tuple[float, bool]:
+        same = other.lower() == name.lower()
+        return same or SequenceMatcher(None, name, other).ratio(), other[:1] == name[:1]
+
+    near = max(names, key=likeness, default="")
+    return (
+        f"the nearest name there is {near}"
+        if likeness(near)[0] >= 0.5
+        else f"there are {_few(names)}"
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") if names else "no columns"
+
+
+def find_label(names: Sequence[str], given: str | None, place: Place) -> str:
+    """Return the label column: the one named, or `label` in any case."""
+    if given is not None:
+        check_once(names, given, "label", place)
+        return given
+    found = [name for name in names if name.lower() == "label"]
+    if len(found) > 1:
+        raise place.error(f"{len(found)} label columns, {' and '.join(found)}; drop all but one")
+    if not found:
+        check_once(names, "label", "label", place)
+    return found[0]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Schema`: a short description of a click log whose columns are not named as Criteo's.
+
+It is read from TOML or JSON, strictly: an unknown key is an error that suggests the nearest one. It
+is data, saved with the encoder, so that what was trained with it is scored with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.errors import ConfigError
+
+from .schema_file import Reader, fill, parse, tables_of, text_of, texts_of, truth, whole
+
+KEEP = ("first", "last")
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A column made of an integer column: `(source // divide) % modulo`.
+
+    Attributes
+    ----------
+    source : str
+        The column it is made of; `from` in a file.
+    divide, modulo : int
+        At least 1; a modulo of None leaves the quotient as it is.
+    """
+
+    source: str
+    divide: int = 1
+    modulo: int | None = None
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """What holds for one category column alone; None leaves the encoder's own setting.
+
+    Attributes
+    ----------
+    min_count, max_rows : int or None
+        As the encoder's settings of these names.
+    max_length : int or None
+        Of a list column: the most ids of one row that are kept.
+    keep : {"first", "last"}
+        Which of them, when there are more.
+    weights : str or None
+        Of a list column: the parallel list column with a factor for each id.
+    """
+
+    min_count: int | None = None
+    max_rows: int | None = None
+    max_length: int | None = None
+    keep: str = "first"
+    weights: str | None = None
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How text files are written; None lets the file's name and its first line tell.
+
+    Attributes
+    ----------
+    delimiter : str or None
+        One character.
+    header : bool or None
+        Whether the first line holds the names.
+    names : tuple of str or None
+        The names, for files without a header line.
+    null : tuple of str
+        Fields that mean missing, besides empty ones.
+    """
+
+    delimiter: str | None = None
+    header: bool | None = None
+    names: tuple[str, ...] | None = None
+    null: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Which columns are what; without `categories`, columns are found by Criteo's names.
+
+    Attributes
+    ----------
+    label : str or None
+        The label column; `label`, in any case, by default.
+    dense : tuple of str
+        Numbers, which become `log(max(x, -2) + 3)`. There may be none.
+    categories : tuple of str or None
+        Category columns, in the order of their tables. Derived columns count as columns.
+    time : str or None
+        The column by which data can be split into before and after.
+    derived : mapping from str to Derived
+    columns : mapping from str to ColumnRule
+    text : TextFormat
+
+    Examples
+    --------
+    >>> Schema(categories=("site", "hour"), derived={"hour": Derived("time", modulo=24)}).dense
+    ()
+    """
+
+    label: str | None = None
+    dense: tuple[str, ...] = ()
+    categories: tuple[str, ...] | None = None
+    time: str | None = None
+    derived: Mapping[str, Derived] = field(default_factory=dict)
+    columns: Mapping[str, ColumnRule] = field(default_factory=dict)
+    text: TextFormat = TextFormat()
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def rule(self, column: str) -> ColumnRule:
+        """Return the rule of a category column."""
+        return self.columns.get(column, ColumnRule())
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Every column of the data that this names."""
+        named = {*(self.categories or ()), *self.dense, self.label or "label", self.time or "label"}
+        sources = {derived.source for derived in self.derived.values()}
+        weights = {rule.weights for rule in self.columns.values() if rule.weights}
+        return frozenset(named | sources | weights)
+
+    @classmethod
+    def read(cls, given: Schema | str | Path | None) -> Schema:
+        """Return a schema as it is, or read one from a TOML or JSON file; None is the empty one.
+
+        Raises
+        ------
+        ConfigError
+            If the file is missing, not well formed, or holds something a schema has not.
+        """
+        if given is None or isinstance(given, Schema):
+            return given or cls()
+        return cls.from_dict(parse(Path(given)), str(given))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
+        """Build a schema from plain values, as `to_dict` gives them."""
+        try:
+            return cls(**fill(values, _READERS, where))
+        except ConfigError as error:
+            at = "" if str(error).startswith(where) else f"{where}: "
+            raise ConfigError(f"{at}{error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that fit JSON; what is not set is left out."""
+        values = _plain(asdict(self))
+        for derived in values.get("derived", {}).values():
+            derived["from"] = derived.pop("source")
+        return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items() if v is not None and v != () and v != {}}
+    return list(value) if isinstance(value, tuple) else value
+
+
+_DERIVED: dict[str, Reader] = {"from": text_of, "divide": whole, "modulo": whole}
+_COLUMN: dict[str, Reader] = {
+    "min_count": whole,
+    "max_rows": whole,
+    "max_length": whole,
+    "keep": text_of,
+    "weights": text_of,
+}
+_TEXT: dict[str, Reader] = {
+    "delimiter": text_of,
+    "header": truth,
+    "names": texts_of,
+    "null": texts_of,
+}
+_READERS: dict[str, Reader] = {
+    "label": text_of,
+    "dense": texts_of,
+    "categories": texts_of,
+    "time": text_of,
+    "derived": tables_of(Derived, _DERIVED, needs="from"),
+    "columns": tables_of(ColumnRule, _COLUMN),
+    "text": lambda value, where: TextFormat(**fill(value, _TEXT, where)),
+}
+assert set(_READERS) == {f.name for f in fields(Schema)}
+
+
+def _check(schema: Schema) -> None:
+    """Refuse what cannot hold for any data."""
+    named = [*(schema.categories or ()), *schema.dense]
+    twice = [name for name in named if named.count(name) > 1]
+    if twice:
+        raise ConfigError(f"{twice[0]!r} is named twice among dense and categories; drop one")
+    if schema.categories == ():
+        raise ConfigError("categories is empty; name at least one column")
+    if schema.dense and schema.categories is None:
+        raise ConfigError("dense is given without categories; name both")
+    for name, rule in schema.columns.items():
+        if rule.keep not in KEEP:
+            raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")
+        if schema.categories is not None and name not in schema.categories:
+            raise ConfigError(f"columns.{name}: it is not among the categories; add it there")
+    if len(schema.text.delimiter or ",") != 1:
+        raise ConfigError(f"text.delimiter is {schema.text.delimiter!r}; it must be one character")

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source and an encoder together: an iterator of batches for each epoch, the same for a seed.
+
+`order` says in which order rows come. Every batch says at which position the next one begins;
+giving that back goes on from there, with the same rows in the same order.
+
+Memory of a shuffle: three windows (160 bytes a row at 13 + 26 columns): one going out, one ready,
+one being read; and `prefetch` batches, and a part for each worker above one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sparsetrain.errors import ConfigError
+
+from ..batch import Batch
+from ..encode.encoder import Encoder
+from ..encode.reserved import ReservedMeter, Share
+from ..encode.rows import Rows, regrouped, without_first
+from ..position import Position
+from ..read.inputs import open_source
+from ..read.source import BatchSource, Part
+from ..schema.columns import Columns
+from .order import part_order, shuffled, skip_parts
+from .prefetch import prefetched
+from .ranges import check_ranges
+from .workers import ordered_map
+
+BUFFER_ROWS = 262_144
+
+
+class _Plan(NamedTuple):
+    """One epoch's order and where in it to begin."""
+
+    batch_size: int
+    seed: int | None
+    start: Position
+    buffer_rows: int
+    workers: int
+
+    @property
+    def first_row(self) -> int:
+        """The row at which reading begins: that of the batch, or of the window it lies in."""
+        row = self.start.row
+        return row if self.seed is None else row - row % self.buffer_rows
+
+
+class Dataset:
+    """Rows to train or evaluate on.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes
+    encoder : Encoder or None
+        How to read its columns; None only for batches, which are encoded already.
+    require_label : bool
+        Whether the label column is read; without it the batches have none.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be opened, a file's columns do not fit the encoder, or a row group's
+        statistics show an id outside its table: before any row is read.
+    ConfigError
+        If a table comes without an encoder.
+    """
+
+    def __init__(self, source: Any, encoder: Encoder | None, *, require_label: bool = True) -> None:
+        self._source = open_source(source, encoder.schema if encoder else None)
+        self._encoder = encoder
+        self._parts: list[tuple[Part, Columns]] = []
+        self._meter = ReservedMeter(encoder.columns if encoder and not encoder.encoded else ())
+        if isinstance(self._source, BatchSource):
+            return
+        if encoder is None:
+            raise ConfigError(
+                f"{self._source.name}: rows need an encoder; fit one with Encoder.fit(train)"
+            )
+        self._parts = encoder.bind(self._source.parts, require_label=require_label)
+        check_ranges(self._parts, encoder.rows)
+
+    @property
+    def num_rows(self) -> int | None:
+        """Rows of an epoch, or None where only reading would tell."""
+        return self._source.num_rows
+
+    @property
+    def layout(self) -> str:
+        """One line that says which columns were found; of several layouts, each."""
+        seen = dict.fromkeys(columns.layout for _, columns in self._parts)
+        return "; ".join(seen) or "batches, used as they are"
+
+    @property
+    def reserved(self) -> tuple[Share, ...]:
+        """For each category column, the share of missing and of unseen ids in all that was read."""
+        return self._meter.shares
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        epoch: int = 0,
+        position: Position | None = None,
+        drop_last: bool = False,
+        prefetch: int = 4,
+        buffer_rows: int = BUFFER_ROWS,
+        workers: int = 1,
+    ) -> Iterator[Batch]:
+        """Yield one epoch, or the rest of one.
+
+        A source of batches is passed on as it is, in the caller's thread: its maker chose sizes and
+        order, and may not expect another thread.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of every batch but the last.
+        seed : int, optional
+            Shuffles; None keeps the order of the file.
+        epoch : int
+            Together with the seed chooses the order; `position` overrides it.
+        position : Position, optional
+            Where to begin, as `Batch.position` had it under the same seed and `buffer_rows`. After
+            an epoch's last batch it is the beginning of the next epoch.
+        drop_last : bool
+            Leaves out the last batch if it is smaller.
+        prefetch : int
+            Batches made ahead on a background thread; 0 makes them in the caller's.
+        buffer_rows : int
+            Rows of the window within which a shuffle mixes.
+        workers : int
+            Threads that read and encode; how many there are does not change the order.
+
+        Raises
+        ------
+        DataError
+            When a bad row is reached.
+        ConfigError
+            At once, if an argument is out of range.
+        """
+        start = position or Position(epoch)
+        limits = {"batch_size": (batch_size, 1), "epoch": (epoch, 0), "prefetch": (prefetch, 0)}
+        limits |= {"buffer_rows": (buffer_rows, 1), "seed": (seed or 0, 0), "workers": (workers, 1)}
+        for name, (value, least) in limits.items():
+            if value < least:
+                raise ConfigError(f"{name} is {value}; it must be {least} or more")
+        if isinstance(self._source, BatchSource):
+            return islice(self._source.batches(), start.batch, None)
+        plan = _Plan(batch_size, seed, start, buffer_rows, workers)
+        make = partial(self._batches, plan, drop_last, prefetch)
+        return prefetched(make, prefetch) if prefetch else make()
+
+    def _batches(self, plan: _Plan, drop_last: bool, prefetch: int) -> Iterator[Batch]:
+        """Cut the rows into batches and say where each ends."""
+        rows = without_first(self._rows(plan, prefetch), plan.start.row - plan.first_row)
+        held: Rows | None = None
+        position = plan.start
+        for group in regrouped(rows, plan.batch_size):
+            if held is not None:  # one behind: only the next batch shows which is the last
+                position = Position(position.epoch, position.row + held.size, position.batch + 1)
+                yield held.batch()._at(position)
+            held = group
+        if held is not None and not (drop_last and held.size < plan.batch_size):
+            yield held.batch()._at(Position(position.epoch + 1))
+
+    def _rows(self, plan: _Plan, prefetch: int) -> Iterator[Rows]:
+        if plan.seed is None:
+            return self._encoded(plan)
+        shuffle = partial(
+            shuffled,
+            window_rows=plan.buffer_rows,
+            seed=plan.seed,
+            epoch=plan.start.epoch,
+            first_window=plan.start.row // plan.buffer_rows,
+        )
+        if not prefetch:
+            return shuffle(self._encoded(plan))
+        # A window takes long to fill; a thread of its own keeps the batches coming meanwhile.
+        return prefetched(lambda: shuffle(self._encoded(plan)), 1)
+
+    def _encoded(self, plan: _Plan) -> Iterator[Rows]:
+        """Yield encoded pieces in the order of the epoch, from the row at which it begins."""
+        order = part_order(len(self._parts), plan.seed, plan.start.epoch)
+        sizes = [part.num_rows for part, _ in self._parts]
+        order, skip = skip_parts(order, sizes, plan.first_row)
+        if plan.workers == 1 or None in sizes:
+            pieces = (rows for index in order for rows in self._part(index))
+        else:
+            whole = ordered_map(lambda index: list(self._part(index)), order, plan.workers)
+            pieces = (rows for part in whole for rows in part)
+        yield from without_first(pieces, skip)
+
+    def _part(self, index: int) -> Iterator[Rows]:
+        encoder = self._encoder
+        assert encoder is not None
+        part, columns = self._parts[index]
+        for place, piece in part.pieces(columns.names):
+            rows = encoder.encode_piece(piece, columns, place)
+            self._meter.add(rows)
+            yield rows

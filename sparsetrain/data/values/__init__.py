@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One column read strictly: what may lie in an array, and where in the user's data it lies.
+
+`place` (how a fault is named), `kinds` (Arrow types), `arrays` (what a user hands over), `missing`,
+`numeric`, `labels`, `text`. Nothing here knows of files, schemas or encodings.
+"""

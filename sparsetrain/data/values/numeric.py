@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One numeric column as float64 values and a missing mask, whatever its Arrow type.
+
+Text is parsed (`''` is missing); a value that is no number is an error that names its row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from . import kinds
+from .arrays import Array
+from .missing import NanRule
+from .place import Place
+
+_SHOWN = 40  # characters of a bad value that fit a one-line message
+
+
+def read_numbers(array: Any, nan: NanRule, place: Place) -> tuple[Array, Array]:
+    """Return values (n,) float64, 0 where missing, and which are missing (n,) bool.
+
+    Raises
+    ------
+    DataError
+        If a value is no number, infinite, or NaN where NaN is an error.
+    """
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if kinds.kind_of(array.type) == kinds.TEXT:
+        array = _parsed(array, place)
+    return nan.split(array, place)
+
+
+def _parsed(array: Any, place: Place) -> Any:
+    text = _as_string(array, place)
+    text = pc.if_else(pc.equal(pc.binary_length(text), 0), pa.scalar(None, text.type), text)
+    try:
+        return text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        row, value = next((i, v) for i, v in enumerate(text.to_pylist()) if not _is_number(v))
+        raise place.error(f"{value[:_SHOWN]!r} is no number", row) from None
+
+
+def _as_string(array: Any, place: Place) -> Any:
+    try:
+        text = array.cast(pa.large_string())
+        text.validate(full=True)
+        return text
+    except pa.ArrowInvalid:
+        values = array.cast(pa.large_binary()).to_pylist()
+        row = next(i for i, value in enumerate(values) if value and not _is_utf8(value))
+        raise place.error("the text is not valid UTF-8", row) from None
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+        return True
+    except UnicodeDecodeError:
+        return False
+
+
+def _is_number(value: str | None) -> bool:
+    try:
+        pa.scalar(value, pa.large_string()).cast(pa.float64())
+        return True
+    except pa.ArrowInvalid:
+        return False
