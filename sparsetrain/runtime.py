@@ -32,6 +32,8 @@ os.environ.setdefault("TVM_BIND_THREADS", "0")
 import tvm  # noqa: E402  (the two settings above must come first)
 from tvm import relax  # noqa: E402
 
+from sparsetrain import on_stack  # noqa: E402
+
 NDArray: TypeAlias = tvm.runtime.Tensor
 
 
@@ -169,7 +171,7 @@ def leading_rows(tensor: NDArray, rows: int) -> NDArray:
 def compile_kernel(kernel: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Any:
     """Compile one scheduled PrimFunc into a callable that writes its output arguments."""
     module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
-    return tvm.compile(module, target)["kernel"]
+    return tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
 
 
 @lru_cache(maxsize=1)
@@ -203,7 +205,7 @@ def compile_relax(
     """Compile a Relax module for a CPU target by a pass pipeline, `vm_pipeline` by default."""
     with target:
         module = (pipeline or vm_pipeline())(module)
-        return relax.build(module, target, relax_pipeline=None)
+        return relax.build(module, target, relax_pipeline=None, tir_pipeline=on_stack.PIPELINE)
 
 
 def virtual_machine(library: Any) -> relax.VirtualMachine:

@@ -37,7 +37,6 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         Table = T.match_buffer(table, (V, width), dtype)
         Ids = T.match_buffer(ids, (N,), id_dtype)
         Out = T.match_buffer(out, (N, width), dtype)
-        # The id stays inside the index: bound to a name first, this loop took twelve times as long.
         for n in T.parallel(N):
             for t in T.serial(tiles):
                 for d in T.vectorized(lanes):

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small local arrays of a kernel live on the stack, hence in registers.
+
+TVM 0.27 takes a local array from a heap of workspaces, by a call to its runtime each time the
+array comes into scope, unless it is "global" and shorter than 1024 bytes. A named scalar of
+TVMScript (``row = ...``) is such an array of one element. In a loop over rows those calls
+serialise cache misses: a gather took twelve times as long, a register tile of 1024 bytes is no
+register tile. So this pass, the last before arrays are lowered, claims the stack for all that
+registers could hold. Larger arrays stay where TVM aligns them to 64 bytes: allocate those once
+per task, not once per row.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+PIPELINE = "sparsetrain"
+MOST_BYTES = 2048  # the vector registers of a core with AVX-512
+_ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
+
+
+def _claim(statement: Any) -> Any:
+    """The same statement, its small arrays marked."""
+    if isinstance(statement, tirx.AllocBuffer):
+        small = _is_small(statement.buffer)
+        return tirx.AllocBuffer(statement.buffer, _ON_STACK) if small else statement
+    rebuild = _REBUILD.get(type(statement))
+    return statement if rebuild is None else rebuild(statement)
+
+
+def _is_small(array: Any) -> bool:
+    extents = list(array.shape)
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return False
+    bits = array.dtype.bits * array.dtype.lanes
+    return prod(map(int, extents)) * bits <= 8 * MOST_BYTES
+
+
+def _sequence(s: Any) -> Any:
+    return tirx.SeqStmt([_claim(part) for part in s.seq], s.span)
+
+
+def _loop(s: Any) -> Any:
+    return tirx.For(
+        s.loop_var, s.min, s.extent, s.kind, _claim(s.body), s.thread_binding, s.annotations,
+        s.step, s.span,
+    )  # fmt: skip
+
+
+def _branch(s: Any) -> Any:
+    otherwise = None if s.else_case is None else _claim(s.else_case)
+    return tirx.IfThenElse(s.condition, _claim(s.then_case), otherwise, s.span)
+
+
+# Statements that hold others.
+_REBUILD = {
+    tirx.SeqStmt: _sequence,
+    tirx.For: _loop,
+    tirx.IfThenElse: _branch,
+    tirx.While: lambda s: tirx.While(s.condition, _claim(s.body), s.span),
+    tirx.AttrStmt: lambda s: tirx.AttrStmt(s.node, s.attr_key, s.value, _claim(s.body), s.span),
+}
+
+
+@tvm.tirx.transform.prim_func_pass(opt_level=0)
+def _claim_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    return function.with_body(_claim(function.body))
+
+
+def _make() -> tuple[Any, Any, Any]:
+    lower, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
+
+    def finish() -> Any:
+        return tvm.transform.Sequential([_claim_stack, finish_host()])
+
+    return lower, finish, finish_device
+
+
+tirx.register_tir_pipeline(PIPELINE, _make)
