@@ -170,6 +170,39 @@ def test_bad_rows_are_left_out_counted_and_named(tmp_path, rule):
         assert next(line["text"] for line in lines if line["line"] == 62) == "1\t2"
 
 
+def test_data_refused_at_their_first_row_leave_nothing_behind(tmp_path):
+    path = write(tmp_path / "raw.parquet", table(ROWS | {"label": [7] * 60}))
+    with pytest.raises(DataError, match="the label is 7; it must be 0 or 1$"):
+        convert_files(path, tmp_path / "new" / "out")
+    (tmp_path / "own").mkdir()
+    with pytest.raises(DataError, match="the label is 7; it must be 0 or 1$"):
+        convert_files(path, tmp_path / "own")
+    assert sorted(os.listdir(tmp_path)) == ["own", "raw.parquet"]
+    assert os.listdir(tmp_path / "own") == []
+
+
+def test_what_was_read_before_a_bad_row_is_used_when_bad_rows_are_skipped(tmp_path, monkeypatch):
+    rows = table(ROWS)
+    bad = rows.slice(59).set_column(0, "label", pa.array([9], rows.schema.field("label").type))
+    path = write(tmp_path / "raw.parquet", pa.concat_tables([rows.slice(0, 59), bad]))
+    convert_files(path, tmp_path / "whole", bad_rows="skip")
+    with pytest.raises(DataError, match="row 59.*kept in .*_work: run again with bad_rows='skip'"):
+        convert_files(path, tmp_path / "out")
+    learnt = []
+    monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
+    convert_files(path, tmp_path / "out", bad_rows="skip")
+    assert [is_there for is_there in learnt if is_there] and not all(learnt)
+    assert same_folders(tmp_path / "whole", tmp_path / "out")
+
+
+def _noting(learn, found):
+    def noted(task, chunk):
+        found.append(task.result_of(chunk.index).exists())
+        return learn(task, chunk)
+
+    return noted
+
+
 def test_bad_rows_of_parquet_are_left_out_too(tmp_path):
     rows = {name: list(values) for name, values in ROWS.items()}
     for row in (3, 33, 59):

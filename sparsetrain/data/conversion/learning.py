@@ -29,6 +29,7 @@ from .chunks import Chunk
 from .faults import Fault, find_faults
 from .strict import CategorySeen, DenseSeen, read_category, read_dense, read_label
 
+VALUES = "values-"  # how the files of what was learnt begin
 _META = b"chunk"
 _EXAMPLES = 5  # messages about bad rows that are kept in memory
 _PARTS = ("numbers", "number_counts", "texts", "text_counts")
@@ -56,7 +57,7 @@ class Task(NamedTuple):
 
     def result_of(self, index: int) -> Path:
         """Return the file of a chunk's values."""
-        return self.folder / f"values-{index:07d}.arrow"
+        return self.folder / f"{VALUES}{index:07d}.arrow"
 
     def rows_of(self, index: int) -> Path:
         """Return the file of a text chunk's rows."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from ..schema.schema import Schema
 from ..whole_file import only_one, remove_unfinished, write_json
 from .chunks import find_inputs
 from .faults import POLICIES
-from .learning import Task
+from .learning import VALUES, Task
 from .passes import (
     BASE,
     WORKER,
@@ -50,14 +52,19 @@ def convert_files(
     *,
     encoder: Encoder | str | Path | None = None,
     label: bool = True,
+    min_count: int = 5,
+    max_rows: int | None = None,
+    dense_fill: float = 0.0,
+    missing_flags: bool = False,
+    nan: str = "error",
+    treat_as: str = "auto",
     schema_file: Schema | str | Path | None = None,
     bad_rows: str = "error",
     memory: int = 2 << 30,
     workers: int = 1,
     progress: Progress | None = None,
-    **encoding: Any,
 ) -> dict[str, Any]:
-    """Convert raw logs to encoded parquet, learning the encoding on the way.
+    """Convert raw logs to encoded parquet, and return what its ``dataset.json`` holds.
 
     Run again after an interruption with the same arguments, it goes on from where it was.
 
@@ -72,6 +79,8 @@ def convert_files(
         and the schema are then its own.
     label : bool
         Whether there is a label column to convert; rows to be scored need none.
+    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema_file
+        As in `Encoder.fit`.
     bad_rows : {"error", "skip", "quarantine"}
         What happens at a bad row: the run ends, or the row is left out and counted; with
         "quarantine" it is also written to ``_quarantine.jsonl``.
@@ -81,13 +90,6 @@ def convert_files(
         Threads.
     progress : callable, optional
         Called as `Progress` says.
-    schema_file, **encoding
-        As in `Encoder.fit`: min_count, max_rows, dense_fill, missing_flags, nan, treat_as.
-
-    Returns
-    -------
-    dict
-        What ``dataset.json`` holds.
 
     Raises
     ------
@@ -98,21 +100,23 @@ def convert_files(
     ResourceError
         If disk or memory do not suffice.
     """
-    _check(bad_rows, memory, workers)
+    workers = _checked(bad_rows, memory, workers)
+    settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
     files, known = list_files(paths), _known(encoder)
-    blank = known or _blank(files, Settings(**encoding), Schema.read(schema_file))
-    workers = min(workers, max(1, (memory - BASE) // WORKER))
+    blank = known or _blank(files, settings, Schema.read(schema_file))
     run = Run(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
-    return _go_on(run) if _prepare(run) else _read_summary(run)
+    return _read_summary(run) if (new := _prepare(run)) is None else _go_on(run, new)
 
 
-def _check(bad_rows: str, memory: int, workers: int) -> None:
+def _checked(bad_rows: str, memory: int, workers: int) -> int:
+    """Return how many of the workers fit in the memory."""
     if bad_rows not in POLICIES:
         raise ConfigError(f"bad_rows is {bad_rows!r}; it must be one of {', '.join(POLICIES)}")
     if memory < MIN_MEMORY:
         raise ConfigError(f"memory is {memory:,} bytes; it must be {MIN_MEMORY:,} or more")
     if workers < 1:
         raise ConfigError(f"workers is {workers}; it must be 1 or more")
+    return min(workers, max(1, (memory - BASE) // WORKER))
 
 
 def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
@@ -128,28 +132,33 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     return Encoder.blank(opened.parts[0], settings, schema)
 
 
-def _prepare(run: Run) -> bool:
-    """Make the folders, or find those of an earlier run; False if that one was completed."""
+def _prepare(run: Run) -> list[Path] | None:
+    """Make the folders and return the new ones, innermost first; None if all is done already."""
     plan = json.loads(json.dumps(run.plan()))
     path = run.work / PLAN
     done = run.out / DATASET_FILE
     if path.is_file():
-        if json.loads(path.read_text(encoding="utf-8")) != plan:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before["bad_rows"] == "error":  # then no bad row was met, whatever the rule is now
+            before["bad_rows"] = plan["bad_rows"]
+        if before != plan:
             raise ConfigError(
                 f"{run.out}: holds an unfinished conversion of other files or settings; remove "
                 "the folder or name another one"
             )
-        return True
+        write_json(path, plan)
+        return []
     if done.is_file():
         if _read_summary(run).get("plan") == digest(plan):
             shutil.rmtree(run.work, ignore_errors=True)
-            return False
+            return None
         raise ConfigError(f"{run.out}: holds another conversion; name another folder")
     if run.out.exists() and any(item.name != WORK for item in run.out.iterdir()):
         raise ConfigError(f"{run.out}: is not empty; name another folder")
+    new = [folder for folder in (run.out, *run.out.parents) if not folder.exists()]
     run.work.mkdir(parents=True, exist_ok=True)
     write_json(path, plan)
-    return True
+    return new
 
 
 def _read_summary(run: Run) -> dict[str, Any]:
@@ -157,11 +166,25 @@ def _read_summary(run: Run) -> dict[str, Any]:
     return summary
 
 
-def _go_on(run: Run) -> dict[str, Any]:
+def _go_on(run: Run, new: Sequence[Path]) -> dict[str, Any]:
+    """Convert; if the data are refused, keep what another run can use, or leave nothing behind."""
     with only_one(run.work / LOCK, str(run.out)):
         for folder in (run.out, run.work):
             remove_unfinished(folder)
-        return _convert(run)
+        try:
+            return _convert(run)
+        except (DataError, ConfigError) as error:
+            if any(run.work.glob(f"{VALUES}*")):
+                other = " with bad_rows='skip' or 'quarantine'" if run.bad_rows == "error" else ""
+                raise type(error)(
+                    f"{error} (what was read of other rows is kept in {run.work}: run again{other} "
+                    "to go on, or remove the folder)"
+                ) from None
+            shutil.rmtree(run.work)
+            with suppress(OSError):  # somebody else may have written there meanwhile
+                for folder in new:
+                    folder.rmdir()
+            raise
 
 
 def _convert(run: Run) -> dict[str, Any]:
