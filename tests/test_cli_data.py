@@ -3,6 +3,7 @@
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -149,3 +150,96 @@ def test_passes_are_shown_by_lines(capsys):
     assert shown[0].endswith(" left")
     assert shown[1].startswith("sparsetrain: reading 100%, 20 rows, ")
     assert shown[2].startswith("sparsetrain: writing 100%, 20 rows, ")
+
+
+# --- Holding out a part of the training rows -----------------------------------------------------
+
+
+AVAZU = """label = "click"
+categories = ["site", "hour_of_day"]
+time = "hour"
+[derived.hour_of_day]
+from = "hour"
+modulo = 100
+"""
+
+
+@pytest.fixture
+def avazu(tmp_path):
+    (tmp_path / "avazu.toml").write_text(AVAZU)
+    lines = [f"{n % 2},{14102100 + n // 20},site{n % 5}" for n in range(400)]
+    (tmp_path / "avazu.csv").write_text("\n".join(["click,hour,site", *lines]) + "\n")
+    return [str(tmp_path / "avazu.csv"), "--schema", str(tmp_path / "avazu.toml")]
+
+
+WAYS = {
+    "a share": (["--valid-share", "0.25"], range(60, 140)),
+    "from an hour on": (["--valid-from", "14102115"], [100]),
+    "from an hour of a column on": (["--valid-from", "14102118", "--time-column", "hour"], [40]),
+}
+
+
+@pytest.mark.parametrize("options, rows", WAYS.values(), ids=WAYS.keys())
+def test_rows_are_held_out_scored_and_not_trained_on(avazu, tmp_path, capsys, options, rows):
+    run = str(tmp_path / "run")
+    assert main(["train", *avazu, *options, "--out", run, "--json", *SMALL]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["valid"]["rows"] in rows
+    assert result["rows"] == 400 - result["valid"]["rows"]
+    assert main(["train", "--resume", run, "--epochs", "2", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["valid"]["rows"] == result["valid"]["rows"]
+    with open(avazu[0], "a") as file:
+        file.write("1,14102100,site1\n")
+    assert main(["train", "--resume", run, "--epochs", "3"]) == 4
+    assert "avazu.csv" in capsys.readouterr().err
+
+
+def test_encoded_ids_need_tables_for_the_rows_held_out_too(tmp_path, capsys):
+    columns = {"label": [0.0, 1.0] * 50, "I1": [0.5] * 100, "C1": list(range(100))}
+    path = tmp_path / "encoded.parquet"
+    pq.write_table(pa.table(columns), path)
+    assert main(["train", str(path), "--valid-share", "0.5", "--json", *SMALL]) == 0
+    assert json.loads(capsys.readouterr().out)["valid"]["rows"] > 20
+
+
+NO_SPLIT = {
+    "two ways": (["--valid-share", "0.1", "--valid-from", "3"], 2, "validate in one way"),
+    "no share": (["--valid-share", "1.5"], 2, "--valid-share: data.valid_share = 1.5 must be"),
+    "no time": (["--valid-from", "never"], 2, "'never' is no moment"),
+    "no column": (["--valid-from", "3", "--time-column", "day"], 3, "column day: the time column"),
+    "no rows": (["--valid-from", "3"], 3, "no row has hour < 3"),
+    "no use": (["--time-column", "hour"], 2, "goes with data.valid_from"),
+}
+
+
+@pytest.mark.parametrize("options, code, message", NO_SPLIT.values(), ids=NO_SPLIT.keys())
+def test_a_split_that_cannot_be_is_one_line(avazu, capsys, options, code, message):
+    assert main(["train", *avazu, *options]) == code
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_evaluate_says_what_the_model_cannot_know(raw, converted, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", str(converted[0]), "--out", str(run), *SMALL]) == 0
+    other = tmp_path / "other.parquet"
+    pq.write_table(SyntheticCriteo(seed=4, max_cardinality=50).chunk(0, rows=500), other)
+    capsys.readouterr()
+    assert main(["evaluate", str(run), str(other), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "warning: most categories were rare or never seen in training: C1 100%" in printed.err
+    assert json.loads(printed.out)["unseen_share"] > 0.5
+    assert main(["evaluate", str(run), str(raw), "--warn-unseen", "0.9", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "never seen" not in printed.err
+    assert json.loads(printed.out)["unseen_columns"] == {}
+
+
+def test_messages_name_what_a_command_takes(tmp_path, capsys):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"label": [1], "I1": [float("nan")], "C1": ["a"]}), path)
+    assert main(["train", str(path)]) == 3
+    assert "use --set data.nan=missing\n" in capsys.readouterr().err
+    assert main(["train", str(path), "--set", "data.nan=missing", *SMALL]) == 0

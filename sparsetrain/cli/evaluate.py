@@ -6,24 +6,28 @@ from typing import Annotated
 
 import typer
 
-from sparsetrain.cli.options import AsJson, BatchSize, Model, Which
+from sparsetrain.cli.options import AsJson, BatchSize, Model, WarnUnseen, Which, settings_from
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.unseen import tell_unseen
 
 
 def evaluate(
     model: Model,
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Parquet file with labels.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Labelled rows, parquet or text.")],
     which: Which = "latest",
     batch_size: BatchSize = 4096,
+    warn_unseen: WarnUnseen = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on labelled data."""
     import sparsetrain as st
 
+    limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        st.data.open_source(str(data))
         trainer = st.load(model, which=which)
-        scores = trainer.evaluate(str(data), batch_size=batch_size)
+        dataset = st.data.Dataset(str(data), trainer.encoder)
+        scores = trainer.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)
-    emit(scores, format_scores({data.name: scores}), as_json)
+    unseen = tell_unseen(dataset, limit)
+    emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)

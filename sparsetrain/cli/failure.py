@@ -2,6 +2,7 @@
 """The one place where an exception becomes an exit code and one line for people."""
 
 import errno
+import re
 
 import typer
 
@@ -16,9 +17,22 @@ def explain(error: BaseException) -> tuple[int, str]:
     for matches, say in _RULES:
         if matches(error):
             code, message = say(error)
-            return code, " ".join(message.split())
+            return code, _as_options(" ".join(message.split()))
     text = " ".join(str(error).split())
     return 1, f"error: a fault of this package, please report it: {type(error).__name__}: {text}"
+
+
+def _as_options(message: str) -> str:
+    """Say what the library calls arguments as whoever types a command has to write it."""
+    for argument, option in _OPTIONS:
+        message = argument.sub(option, message)
+    return message
+
+
+_OPTIONS = (
+    (re.compile(r"\b(nan|treat_as)='(\w+)'"), r"--set data.\1=\2"),
+    (re.compile(r"\bbad_rows='skip' or 'quarantine'"), "--bad-rows skip or quarantine"),
+)
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -46,6 +46,9 @@ _SETTINGS = {
     "--max-rows": "data.max_rows",
     "--schema": "data.schema_file",
     "--warn-unseen": "data.warn_unseen",
+    "--valid-share": "data.valid_share",
+    "--valid-from": "data.valid_from",
+    "--time-column": "data.time_column",
 }
 
 

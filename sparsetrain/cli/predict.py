@@ -39,7 +39,6 @@ def predict(
     write = _writer_for(out, rows)
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        st.data.open_source(str(rows))
         trainer = st.load(model, which=which)
         dataset = st.data.Dataset(str(rows), trainer.encoder, require_label=False)
         probability = trainer.predict(dataset, batch_size=batch_size)

@@ -13,8 +13,9 @@ from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import Files, run_training
 from sparsetrain.errors import ConfigError
 from sparsetrain.progress import format_seconds
+from sparsetrain.settings.sources import parse_text
 
-_File = Annotated[Path | None, typer.Option(metavar="FILE", help="Parquet file to score on.")]
+_File = Annotated[Path | None, typer.Option(metavar="FILE", help="File or folder to score on.")]
 
 
 def train(
@@ -23,6 +24,16 @@ def train(
     ] = None,
     valid: _File = None,
     test: _File = None,
+    valid_share: Annotated[
+        float | None, typer.Option("--valid-share", help="Hold out a share of TRAIN, by chance.")
+    ] = None,
+    valid_from: Annotated[
+        str | None,
+        typer.Option("--valid-from", metavar="TIME", help="Hold out TRAIN's rows from then on."),
+    ] = None,
+    time_column: Annotated[
+        str | None, typer.Option("--time-column", help="What --valid-from is about.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Save the run in this new folder."),
@@ -77,6 +88,9 @@ def train(
         "--target": target,
         "--min-count": min_count,
         "--schema": schema,
+        "--valid-share": valid_share,
+        "--valid-from": None if valid_from is None else parse_text(valid_from),
+        "--time-column": time_column,
         "--checkpoint-every": checkpoint_every,
         "--validate-every": validate_every,
         "--early-stopping": early_stopping,

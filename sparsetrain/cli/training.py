@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.preflight import require_free
 from sparsetrain.cli.resuming import Resumed
+from sparsetrain.cli.rows import Rows, find_rows
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.settings import Settings
 
@@ -75,18 +76,20 @@ def run_training(
     SparsetrainError
         For anything wrong with files, settings, numbers or memory; checkpoints stay.
     """
-    _check(settings, files, begun)
-    trainer = _fresh(settings, files) if begun is None else _load(begun, files)
+    if files.out is not None and begun is None:
+        require_free(files.out)
+    data = find_rows(settings, files)
+    trainer = _fresh(settings, data) if begun is None else _load(begun, data)
     for line in trainer.optimizer.describe(trainer.state):
         note(line)
     with stop.deferred():
-        history = _fit(trainer, settings, files, stop, begun)
+        history = _fit(trainer, settings, files, data, stop, begun)
     if trainer.state.skipped:
         note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
     out = _saved(trainer, files)
     early = history["stopped_early"] and history["best"] is not None and out is not None
     scored = "best" if early else "latest"
-    scores = {} if stop.requested() else _score(trainer, files, history, scored)
+    scores = {} if stop.requested() else _score(trainer, files, data, history, scored)
     return {
         **_result(scores, history),
         "epochs": history["epochs"],
@@ -99,14 +102,14 @@ def run_training(
     }
 
 
-def _fresh(settings: Settings, files: Files) -> "st.Trainer":
-    encoder = _fit_encoder(settings, files)
-    for path in files.held_out.values():
-        _read_through(path, encoder)
+def _fresh(settings: Settings, data: Rows) -> "st.Trainer":
+    encoder = _fit_encoder(settings, data)
+    for rows in data.held_out.values():
+        _read_through(rows, encoder)
     return _build(settings, encoder)
 
 
-def _load(begun: Resumed, files: Files) -> "st.Trainer":
+def _load(begun: Resumed, data: Rows) -> "st.Trainer":
     import sparsetrain as st
 
     settings = begun.settings
@@ -116,8 +119,8 @@ def _load(begun: Resumed, files: Files) -> "st.Trainer":
     trainer.seed = settings.train.seed
     trainer.accumulate = settings.optimizer.accumulate
     note(f"going on after step {trainer.steps:,} of {begun.folder}")
-    for path in files.held_out.values():
-        _read_through(path, trainer.encoder)
+    for rows in data.held_out.values():
+        _read_through(rows, trainer.encoder)
     return trainer
 
 
@@ -125,6 +128,7 @@ def _fit(
     trainer: "st.Trainer",
     settings: Settings,
     files: Files,
+    data: Rows,
     stop: StopSignals,
     begun: Resumed | None,
 ) -> dict[str, Any]:
@@ -142,8 +146,8 @@ def _fit(
             extra={"settings": settings.to_dict(), "files": files.to_dict()},
         )
     return trainer.fit(
-        files.training,
-        validation=files.held_out.get("valid"),
+        data.train,
+        validation=data.held_out.get("valid"),
         epochs=train.epochs,
         batch_size=train.batch_size,
         shuffle=train.shuffle,
@@ -158,33 +162,27 @@ def _fit(
     )
 
 
-def _check(settings: Settings, files: Files, begun: Resumed | None) -> None:
+def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
     import sparsetrain as st
 
-    if files.out is not None and begun is None:
-        require_free(files.out)
-    schema = st.data.Schema.read(settings.data.schema_file)
-    for paths in (files.training, *files.held_out.values()):
-        st.data.open_source(paths, schema)
-
-
-def _fit_encoder(settings: Settings, files: Files) -> "st.data.Encoder":
-    import sparsetrain as st
-
-    others = f" and {len(files.training) - 1} more" if len(files.training) > 1 else ""
-    note(f"learning the encoding from {files.training[0]}{others}")
-    encoder = st.data.Encoder.fit(files.training, **settings.data.encoding())
+    paths: list[str] = data.whole
+    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    note(f"learning the encoding from {paths[0]}{others}")
+    encoder = st.data.Encoder.fit(data.train, **settings.data.encoding())
+    if data.train is not data.whole and encoder.encoded:
+        # Nothing is learnt of encoded ids but how many rows a table needs, for all of them.
+        encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
     note(f"layout: {encoder.layout}")
     tables = f"{len(encoder.rows)} tables of {sum(encoder.rows):,} rows in all"
     note(f"{encoder.num_dense} dense inputs, {tables}")
     return encoder
 
 
-def _read_through(path: str, encoder: "st.data.Encoder | None") -> None:
-    """Meet every bad row of a held-out file now rather than after the training."""
+def _read_through(rows: Any, encoder: "st.data.Encoder | None") -> None:
+    """Meet every bad row that is held out now rather than after the training."""
     import sparsetrain as st
 
-    for _ in st.data.Dataset(path, encoder).batches(65_536, prefetch=0):
+    for _ in st.data.Dataset(rows, encoder).batches(65_536, prefetch=0):
         pass
 
 
@@ -235,9 +233,9 @@ def _saved(trainer: "st.Trainer", files: Files) -> str | None:
 
 
 def _score(
-    trainer: "st.Trainer", files: Files, history: dict[str, Any], which: str
+    trainer: "st.Trainer", files: Files, data: Rows, history: dict[str, Any], which: str
 ) -> dict[str, Any]:
-    """Score the held-out files; the end of the training may have scored one of them already."""
+    """Score the held-out rows; the end of the training may have scored one of them already."""
     import sparsetrain as st
 
     known: dict[str, Any] = {}
@@ -246,7 +244,7 @@ def _score(
     elif history["epochs"]:
         known = {"valid": history["epochs"][-1].get("valid")}
     scores = {
-        name: known.get(name) or trainer.evaluate(path) for name, path in files.held_out.items()
+        name: known.get(name) or trainer.evaluate(rows) for name, rows in data.held_out.items()
     }
     for name, score in scores.items():
         warn_if_useless(name, score)

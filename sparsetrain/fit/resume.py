@@ -18,7 +18,8 @@ Prints = list[dict[str, Any]]
 
 def fingerprint_of(data: Any) -> Prints | None:
     """Return what the files of `data` look like, or None if it is not files."""
-    return fingerprint(list_files(data)) if are_paths(data) else None
+    files = list_files(data) if are_paths(data) else getattr(data, "files", None)
+    return fingerprint(files) if files else None
 
 
 def begin(

@@ -5,6 +5,7 @@ The models are strict (no text becomes a number here), closed (no unknown key) a
 name enumerated things and numbers only, so that a settings file never holds code.
 """
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -19,6 +20,14 @@ def _as_tuple(value: Any) -> Any:
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
+
+def _as_moment(value: Any) -> Any:
+    """Accept the dates of TOML where the model keeps a text."""
+    return value.isoformat() if isinstance(value, date) else value
+
+
+# Settings that decide which rows are used and what is said of them, not what they become.
+_NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
@@ -46,6 +55,14 @@ class DataSettings(Section):
         TOML or JSON file that names the columns, where they are not Criteo's.
     warn_unseen : float
         Share of rare or unseen ids of a column, in rows to be scored, that is worth a warning.
+    valid_share : float or None
+        Share of the training rows that is held out for validation, chosen by chance.
+    valid_seed : int
+        Another seed is another choice of those rows.
+    valid_from : float, str or None
+        First moment of validation: rows from then on are held out. A number, or a date.
+    time_column : str or None
+        The column that `valid_from` is about; by default the schema's `time`.
     """
 
     min_count: Annotated[int, Field(ge=1)] = 5
@@ -57,9 +74,14 @@ class DataSettings(Section):
     schema_file: str | None = None
     warn_unseen: Annotated[float, Field(gt=0, le=1)] = 0.5
 
+    valid_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    valid_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    valid_from: Annotated[Finite | str, BeforeValidator(_as_moment)] | None = None
+    time_column: str | None = None
+
     def encoding(self) -> dict[str, Any]:
         """Return what `Encoder.fit` and `convert_files` take."""
-        return self.model_dump(exclude={"warn_unseen"})
+        return self.model_dump(exclude=_NOT_ENCODING)
 
 
 class ModelSettings(Section):

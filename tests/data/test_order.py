@@ -2,12 +2,11 @@
 """The order of rows: resumed anywhere, and the same for any number of workers."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from criteo_tables import assert_batches_equal, encoded_table, make_rows, table, write
 
-from sparsetrain.data import Batch, Dataset, Encoder, Position, split_share
-from sparsetrain.errors import CheckpointError, ConfigError, DataError
+from sparsetrain.data import Batch, Dataset, Encoder, Position
+from sparsetrain.errors import CheckpointError, DataError
 
 WIDE = 1000
 
@@ -90,28 +89,3 @@ def test_an_id_beyond_its_table_is_found_before_any_row_is_given(tmp_path):
     path = write(tmp_path / "rows.parquet", encoded_table())
     with pytest.raises(DataError, match=r"row group 0, row \d+, column C1: id \d is outside its"):
         Dataset(path, encoder)
-
-
-@pytest.mark.parametrize("make", [lambda t, p: t, lambda t, p: write(p / "a.parquet", t)])
-def test_a_share_of_the_rows_is_the_same_each_time_and_in_one_half_only(make, tmp_path):
-    number = pa.table(
-        {"I1": np.arange(WIDE, dtype=np.float32), "C1": np.arange(WIDE, dtype=np.int32)}
-    )
-    data = make(number, tmp_path)
-    encoder = Encoder.fit(number, treat_as="encoded")
-
-    def rows(half):
-        batches = Dataset(half, encoder, require_label=False).batches(100)
-        return np.concatenate([batch.dense[:, 0] for batch in batches]).astype(int)
-
-    train, valid = split_share(data, 0.2, seed=1)
-    assert (len(rows(train)), len(rows(valid))) == (train.num_rows, valid.num_rows)
-    assert 150 < valid.num_rows < 250
-    assert sorted([*rows(train), *rows(valid)]) == list(range(WIDE))
-    assert rows(valid).tolist() == rows(split_share(data, 0.2, seed=1)[1]).tolist()
-    assert rows(valid).tolist() != rows(split_share(data, 0.2, seed=2)[1]).tolist()
-
-
-def test_a_share_must_be_one(tmp_path):
-    with pytest.raises(ConfigError, match="share is 1; it must be between 0 and 1"):
-        split_share({"I1": [1], "C1": [1]}, 1)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from criteo_tables import assert_batches_equal, joined, write
+from criteo_tables import assert_batches_equal, joined
 
 from sparsetrain.data import (
     ColumnRule,
@@ -16,7 +16,6 @@ from sparsetrain.data import (
     Schema,
     TextFormat,
     convert_files,
-    split_time,
 )
 from sparsetrain.errors import ConfigError, DataError
 
@@ -138,23 +137,6 @@ def test_a_column_that_the_schema_names_and_the_data_lack_is_named(schema):
         Encoder.fit(avazu().drop_columns(["hour"]), schema_file=schema)
     with pytest.raises(DataError, match="column site_id: the category column is missing"):
         Encoder.fit(avazu().drop_columns(["site_id"]), schema_file=schema)
-
-
-def test_data_are_split_before_and_after_a_moment(tmp_path, schema):
-    read = Schema.read(schema)
-    path = write(tmp_path / "a.parquet", avazu(), group=100)
-    train, valid = split_time(path, "hour", 14_102_300, schema=read)
-    hours = avazu()["hour"].to_numpy()
-    assert (train.num_rows, valid.num_rows) == (
-        (hours < 14_102_300).sum(),
-        (hours >= 14_102_300).sum(),
-    )
-    encoder = Encoder.fit(train, schema_file=read)
-    whole = encoder.encode(avazu())
-    for half, rows in ((train, hours < 14_102_300), (valid, hours >= 14_102_300)):
-        found = joined(Dataset(half, encoder).batches(64))
-        np.testing.assert_array_equal(found.ids, whole.ids[rows])
-        np.testing.assert_array_equal(found.labels, whole.labels[rows])
 
 
 def test_nulls_may_be_written_as_words(tmp_path):

@@ -4,12 +4,16 @@
 Both halves are sources like any other, with the row numbers of the files. Nothing is copied: each
 half reads the parts and leaves out what is the other's. A share depends on the seed and on where a
 row stands; a moment on the time column alone.
+
+A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp; those and the
+moments given for them count as seconds since 1970, in UTC where no zone is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -23,6 +27,7 @@ from ..values.arrays import Array
 from ..values.missing import NanRule
 from ..values.numeric import read_numbers
 from ..values.place import Place
+from .footers import converted_mark
 from .inputs import open_source
 from .source import BatchSource, Part, Source, with_numbers
 
@@ -70,12 +75,12 @@ def split_share(
             _half(part, (), partial(_by_chance, index, seed, share, inside), None)
             for index, part in enumerate(opened.parts)
         ]
-        halves.append(Source(opened.name, tuple(parts)))
+        halves.append(replace(opened, parts=tuple(parts)))
     return halves[0], halves[1]
 
 
 def split_time(
-    source: Any, column: str, at: float, *, schema: Schema | None = None
+    source: Any, column: str, at: float | str | datetime, *, schema: Schema | None = None
 ) -> tuple[Source, Source]:
     """Split by a time column: the second source gets the rows at `at` and later.
 
@@ -85,9 +90,9 @@ def split_time(
     ----------
     source : anything `open_source` takes, except batches
     column : str
-        A column of numbers, such as Avazu's `hour`.
-    at : float
-        The first moment of the second source.
+        A column of numbers, such as Avazu's `hour`, or of dates or timestamps.
+    at : float, datetime or str
+        The first moment of the second source; a text is one such as ``2014-10-30T12:00``.
     schema : Schema, optional
         As `open_source` takes it.
 
@@ -98,17 +103,35 @@ def split_time(
 
     Raises
     ------
+    ConfigError
+        If `at` is a text that is no moment.
     DataError
         If the column is missing or a value of it is, or one side has no rows.
     """
+    moment = _moment(at)
     opened = _open(source, schema)
     halves = []
     for later in (False, True):
-        parts = [half for part in opened.parts for half in _of_part(part, column, at, later)]
-        if not parts:
+        parts = [half for part in opened.parts for half in _of_part(part, column, moment, later)]
+        if not any(_has_rows(part, column) for part in parts):
             raise DataError(f"{opened.name}: no row has {column} {'>=' if later else '<'} {at}")
-        halves.append(Source(opened.name, tuple(parts)))
+        halves.append(replace(opened, parts=tuple(parts)))
     return halves[0], halves[1]
+
+
+def _has_rows(part: Part, column: str) -> bool:
+    return any(True for _ in part.pieces([column])) if part.num_rows is None else part.num_rows > 0
+
+
+def _moment(at: float | str | datetime) -> float:
+    """Return a number as it is, and a point in time as seconds since 1970."""
+    if isinstance(at, (int, float)):
+        return float(at)
+    try:
+        point = datetime.fromisoformat(at) if isinstance(at, str) else at
+    except ValueError:
+        raise ConfigError(f"{at!r} is no moment; give a number or one such as 2014-10-30") from None
+    return (point if point.tzinfo else point.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def _open(source: Any, schema: Schema | None) -> Source:
@@ -121,7 +144,8 @@ def _open(source: Any, schema: Schema | None) -> Source:
 def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
     """Yield what of a part is on one side, if anything."""
     if column not in part.schema.names:
-        raise Place(part.place.name, column=column).error("the time column is missing")
+        hint = "; convert leaves it out, split the raw data" if converted_mark(part.schema) else ""
+        raise Place(part.place.name, column=column).error(f"the time column is missing{hint}")
     side = _side(part, column, at)
     if side is None:
         half = _half(part, (column,), partial(_by_time, column, at, later), column)
@@ -140,8 +164,11 @@ def _side(part: Part, column: str, at: float) -> bool | None:
 
 
 def _half(part: Part, extra: Sequence[str], rule: Rule, counted: str | None) -> Part:
-    """Return the rows of a part that a rule keeps; how many these are is counted once."""
-    half = replace(part, read=partial(_read, part, tuple(extra), rule))
+    """Return the rows of a part that a rule keeps; how many these are is counted once.
+
+    What statistics say of the whole part, such as its largest id, need not hold for a half.
+    """
+    half = replace(part, read=partial(_read, part, tuple(extra), rule), ranges=None)
     if part.num_rows is None:
         return half
     if counted is None:
@@ -179,7 +206,19 @@ def _by_chance(
 def _by_time(
     column: str, at: float, later: bool, piece: pa.RecordBatch, place: Place, before: int
 ) -> Array:
-    values, missing = read_numbers(piece.column(column), NanRule(), place.of(column))
+    values, missing = _times(piece.column(column), place.of(column))
     if missing.any():
         raise place.of(column).error("the time is null; drop the row", int(np.argmax(missing)))
     return (values >= at) == later
+
+
+def _times(array: Any, place: Place) -> tuple[Array, Array]:
+    """Return (n,) float64, seconds for dates and timestamps, and which are missing."""
+    if pa.types.is_temporal(array.type):
+        try:
+            array = array.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        except pa.ArrowException:
+            raise place.error(f"type {array.type} is no point in time") from None
+        values, missing = read_numbers(array, NanRule(), place)
+        return values / 1e6, missing
+    return read_numbers(array, NanRule(), place)

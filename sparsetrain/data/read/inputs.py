@@ -67,7 +67,7 @@ def _from_files(files: list[str], schema: Schema) -> Source:
         else:
             parts.append(text_part(file, schema.text))
     name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    return Source(name, tuple(parts))
+    return Source(name, tuple(parts), tuple(files))
 
 
 def _not_empty(source: Source) -> Source:

@@ -85,10 +85,13 @@ class Source:
     name : str
         What to call it in a message.
     parts : tuple of Part
+    files : tuple of str
+        The files that the rows lie in; none for rows in memory.
     """
 
     name: str
     parts: tuple[Part, ...]
+    files: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int | None:

@@ -54,4 +54,4 @@ class NanRule:
 def _reason(value: float) -> str:
     if np.isinf(value):
         return "the value is infinite; replace it by a null or a number"
-    return "the value is NaN; if NaN stands for a missing value here, set nan='missing'"
+    return "the value is NaN; if NaN stands for a missing value here, use nan='missing'"

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows a run trains on and which it is scored on: files of their own, or a part of TRAIN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparsetrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+    from sparsetrain.cli.training import Files
+    from sparsetrain.settings import Settings
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What `Trainer` takes: paths, or sources that are halves of them.
+
+    Attributes
+    ----------
+    train
+        Rows to train on.
+    held_out : dict
+        Rows to be scored, by "valid" and "test".
+    whole
+        All rows of the training files.
+    """
+
+    train: Any
+    held_out: dict[str, Any]
+    whole: Any
+
+
+def find_rows(settings: Settings, files: Files) -> Rows:
+    """Hold out a part of the training files if the settings say so.
+
+    Raises
+    ------
+    ConfigError
+        If the settings ask for two kinds of validation, or for one by time without a column.
+    DataError
+        If a file cannot be opened, or one half has no rows.
+    """
+    import sparsetrain as st
+
+    schema = st.data.Schema.read(settings.data.schema_file)
+    ways = _ways(settings, files)
+    for paths in files.held_out.values():
+        st.data.open_source(paths, schema)
+    whole = files.training
+    if not ways & _SPLITS.keys():
+        st.data.open_source(whole, schema)
+        return Rows(whole, {**files.held_out}, whole)
+    train, valid = _SPLITS[ways.pop()](whole, settings, schema)
+    return Rows(train, {"valid": valid, **files.held_out}, whole)
+
+
+def _ways(settings: Settings, files: Files) -> set[str]:
+    """Return how validation rows are chosen: one way, or none."""
+    data = settings.data
+    ways = {"--valid": files.valid, "--valid-share": data.valid_share}
+    given = {name for name, value in ways.items() if value is not None}
+    given |= {"--valid-from"} if data.valid_from is not None else set()
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(sorted(given))}: validate in one way, drop the others")
+    if data.time_column is not None and data.valid_from is None:
+        raise ConfigError("data.time_column goes with data.valid_from (--valid-from)")
+    return given
+
+
+def _by_share(paths: Any, settings: Settings, schema: st.data.Schema) -> Any:
+    import sparsetrain as st
+
+    data = settings.data
+    assert data.valid_share is not None
+    return st.data.split_share(paths, data.valid_share, seed=data.valid_seed, schema=schema)
+
+
+def _by_time(paths: Any, settings: Settings, schema: st.data.Schema) -> Any:
+    import sparsetrain as st
+
+    at, column = settings.data.valid_from, settings.data.time_column or schema.time
+    assert at is not None
+    if column is None:
+        raise ConfigError("--valid-from: name the column by --time-column, or `time` in the schema")
+    return st.data.split_time(paths, column, at, schema=schema)
+
+
+_SPLITS = {"--valid-share": _by_share, "--valid-from": _by_time}
