@@ -203,6 +203,25 @@ def test_a_file_that_is_no_parquet_is_refused_when_opened(kind, message, tmp_pat
     assert "\n" not in str(caught.value)
 
 
+FOREIGN = {
+    "train.csv.zip": (b"PK\x03\x04" + bytes(60), "is a zip archive; unpack it first"),
+    "day_0": (b"PK\x03\x04\t" + bytes(60), "is a zip archive; unpack it first"),
+    "train.tsv.bz2": (b"BZh9" + bytes(60), "is compressed by bzip2; unpack it"),
+    "train.tsv": (b"\x28\xb5\x2f\xfd" + bytes(60), "is compressed by zstd; unpack it"),
+    "day_0_dense.npy": (b"\x93NUMPY" + bytes(60), "is a NumPy array; give its batches"),
+    "train.h5": (b"\x89HDF\r\n" + bytes(60), "is an HDF5 file; write its columns"),
+    "train.parquet": (b"ARROW1" + bytes(60), "is an Arrow file; give the library its table"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_other_kinds_are_called_what_they_are(name, tmp_path):
+    path, (content, message) = tmp_path / name, FOREIGN[name]
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}: {message}"):
+        open_source(path)
+
+
 def test_a_flipped_bit_is_found_by_the_page_checksum(tmp_path):
     path = tmp_path / "bad.parquet"
     pq.write_table(

@@ -222,6 +222,18 @@ def test_a_file_of_bad_rows_is_not_skipped_silently(tmp_path):
         convert_files(path, tmp_path / "out", bad_rows="skip")
 
 
+def test_what_fitting_refuses_to_guess_conversion_refuses_too(tmp_path):
+    columns = {"label": [0.0, 1.0], "I1": [4.0, 900.0], "C1": [3, 5]}
+    path = write(tmp_path / "raw.parquet", pa.table(columns))
+    for run in (Encoder.fit, lambda data, **given: convert_files(data, tmp_path / "out", **given)):
+        with pytest.raises(DataError, match="floats but hold whole numbers up to 900"):
+            run(path)
+        with pytest.raises(ConfigError, match="max_rows is for raw data"):
+            run(path, max_rows=8)
+    assert os.listdir(tmp_path) == ["raw.parquet"]
+    assert convert_files(path, tmp_path / "out", treat_as="encoded")["rows"] == 2
+
+
 def test_values_that_would_not_fit_are_refused_with_the_column(raw, tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "_VALUE", 1 << 26)
     with pytest.raises(ResourceError, match=r"most of them in C\d; give more memory, a higher"):

@@ -83,12 +83,14 @@ BAD = {
     "no dense column": (
         schema("a", "b", "c", "d"),
         {},
-        "f: column I1: the dense column is missing; there are a, b, c, ...",
+        "f: column I1: the dense column is missing; there are a, b, c, ...; "
+        "a schema file says how yours are called",
     ),
     "no category column": (
         schema("I1", "label"),
         {},
-        "f: column C1: the category column is missing; the nearest name there is I1",
+        "f: column C1: the category column is missing; the nearest name there is I1; "
+        "a schema file says how yours are called",
     ),
     "another case": (
         schema("I1", "c1", "C3", "label"),
@@ -108,7 +110,8 @@ BAD = {
     "no label": (
         schema("I1", "C1", "labels"),
         {},
-        "f: column label: the label column is missing; the nearest name there is labels",
+        "f: column label: the label column is missing; the nearest name there is labels; "
+        "a schema file says how yours are called",
     ),
     "two labels": (
         schema("I1", "C1", "label", "Label"),

@@ -129,3 +129,28 @@ def test_a_stream_is_shuffled_and_resumed_too(tmp_path):
     for found, expected in zip(rest, batches[4:], strict=True):
         assert_batches_equal(found, expected)
     assert sorted(np.concatenate([b.dense[:, 0] for b in batches])) == sorted(EXPECTED.dense[:, 0])
+
+
+WRONG_DELIMITER = [
+    ("semi.csv", "label;I1;C1"),
+    ("tabs.csv", "label\tI1\tC1"),
+    ("a.tsv", "label,I1"),
+]
+
+
+@pytest.mark.parametrize("name, line", WRONG_DELIMITER)
+def test_a_line_of_one_field_asks_for_the_delimiter(tmp_path, name, line):
+    (tmp_path / name).write_text(f"{line}\n")
+    with pytest.raises(DataError, match=r"is '.*' the delimiter\? say so in a schema"):
+        Dataset(tmp_path / name, None)
+
+
+@pytest.mark.parametrize("null", ["\\N", "NULL", "na", "-"])
+def test_a_text_that_may_mean_missing_is_said_to_be_one_that_can(tmp_path, null):
+    path = tmp_path / "a.csv"
+    path.write_text(f"label,I1,C1\n1,2,x\n0,{null},y\n")
+    encoder = Encoder.fit(path)
+    with pytest.raises(DataError, match=r"line 3, column I1.*\[text\] null"):
+        list(Dataset(path, encoder).batches(2))
+    known = Encoder.fit(path, schema_file=Schema(text=TextFormat(null=(null,))))
+    assert len(next(Dataset(path, known).batches(2))) == 2

@@ -18,6 +18,7 @@ from sparsetrain.errors import ConfigError, DataError
 
 from ..encode.encoder import Encoder, read_encoder
 from ..encode.encoder_file import ENCODER_FILE, write_encoder
+from ..encode.learn import check_dense
 from ..encode.settings import Settings
 from ..read.files import list_files
 from ..read.footers import DATASET_FILE
@@ -129,7 +130,11 @@ def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
 def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     opened = open_source(files[:1], schema)
     assert isinstance(opened, Source)
-    return Encoder.blank(opened.parts[0], settings, schema)
+    blank = Encoder.blank(opened.parts[0], settings, schema)
+    if blank.encoded:
+        settings.check_encoded()
+        check_dense(*blank.bind(opened.parts[:1], require_label=False)[0], settings)
+    return blank
 
 
 def _prepare(run: Run) -> list[Path] | None:

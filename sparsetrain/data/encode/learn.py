@@ -70,8 +70,7 @@ def vocabulary_of(name: str, counts: Counted, settings: Settings, schema: Schema
 
 def learn_sizes(parts: Bound, settings: Settings) -> tuple[PlainIds, ...]:
     """Take the largest id of every category column plus one as its table's rows."""
-    if settings.treat_as == AUTO and parts[0][1].dense:
-        _check_dense(*parts[0])
+    check_dense(*parts[0], settings)
     largest = np.zeros(len(parts[0][1].categories), dtype=np.int64)
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
@@ -96,8 +95,10 @@ def given_sizes(names: Sequence[str], sizes: Sizes) -> tuple[PlainIds, ...]:
     return tuple(PlainIds(int(rows)) for rows in sizes)
 
 
-def _check_dense(part: Part, columns: Columns) -> None:
+def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
     """Refuse to guess when "already encoded" floats are whole numbers too large for logarithms."""
+    if settings.treat_as != AUTO or not columns.dense:
+        return
     place, piece = next(part.pieces(columns.dense))
     dense = EncodedDense().matrix(
         [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows

@@ -20,6 +20,17 @@ PARQUET, TEXT = "parquet", "text"
 _PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 _MAGIC, _GZIP = b"PAR1", b"\x1f\x8b"
+# How files begin that are brought along and cannot be read: what they are, and what helps.
+_FOREIGN = {
+    b"PK\x03\x04": ("a zip archive", "unpack it first"),
+    b"BZh": ("compressed by bzip2", "unpack it, or compress it by gzip"),
+    b"\xfd7zXZ": ("compressed by xz", "unpack it, or compress it by gzip"),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "unpack it, or compress it by gzip"),
+    b"\x93NUMPY": ("a NumPy array", "give its batches to the library, or write it as parquet"),
+    b"\x89HDF": ("an HDF5 file", "write its columns as parquet"),
+    b"ARROW1": ("an Arrow file", "give the library its table, or write it as parquet"),
+    b"ORC": ("an ORC file", "write it as parquet"),
+}
 
 
 def are_paths(data: Any) -> bool:
@@ -60,6 +71,19 @@ def kind_of_file(file: str) -> str:
         return PARQUET
     is_text = head[:2] == _GZIP or (head[:4] != _MAGIC and b"\t" in head)
     return TEXT if is_text else PARQUET
+
+
+def check_familiar(file: str, head: bytes) -> None:
+    """Look at how a file begins.
+
+    Raises
+    ------
+    DataError
+        If it is of a kind that is known and cannot be read.
+    """
+    for magic, (what, fix) in _FOREIGN.items():
+        if head.startswith(magic):
+            raise DataError(f"{file}: is {what}; {fix}")
 
 
 def delimiter_of(file: str) -> str:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from sparsetrain.errors import DataError
 
 from ..values.place import Place
+from .files import check_familiar
 from .footers import check_footer
 from .source import PIECE_ROWS, Part
 
@@ -65,7 +66,7 @@ def _check_frame(file: str) -> None:
     """Look at the marks that open and close a parquet file, to say plainly what is wrong."""
     try:
         with open(file, "rb") as stream:
-            head = stream.read(4)
+            head = stream.read(8)
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - 8))
             end = stream.read(8)
@@ -78,11 +79,12 @@ def _check_frame(file: str) -> None:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from None
     if not size:
         raise DataError(f"{file}: the file is empty (0 bytes)")
-    if _ENCRYPTED in (head, tail):
+    if _ENCRYPTED in (head[:4], tail):
         raise DataError(f"{file}: the parquet file is encrypted; decrypt it first")
-    if head != _MAGIC:
+    check_familiar(file, head)
+    if head[:4] != _MAGIC:
         raise DataError(
-            f"{file}: not a parquet file (it begins with {head!r}); convert it to parquet first"
+            f"{file}: not a parquet file (it begins with {head[:4]!r}); convert it to parquet first"
         )
     if tail != _MAGIC:
         raise DataError(

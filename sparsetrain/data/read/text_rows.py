@@ -21,7 +21,7 @@ from sparsetrain.errors import DataError
 from ..schema.schema import TextFormat
 from ..values.arrays import Array
 from ..values.place import Place
-from .files import delimiter_of
+from .files import check_familiar, delimiter_of
 from .text_file import Block, read_blocks, row_ends
 
 _BOM = b"\xef\xbb\xbf"
@@ -79,7 +79,10 @@ def find_dialect(file: str, text: TextFormat) -> Dialect:
     first = next(read_blocks(file, quoted, block_bytes=1 << 20), None)
     if first is None:
         raise DataError(f"{file}: the file is empty (0 bytes)")
+    check_familiar(file, first.data)
     fields = _fields(first.data, delimiter, file)
+    if len(fields) == 1 and text.delimiter is None:
+        _check_delimiter(fields[0], file)
     header = text.header if text.header is not None else not text.names and _is_header(fields)
     names = text.names or (tuple(fields) if header else _CRITEO_NAMES.get(len(fields)))
     if names is None:
@@ -98,6 +101,16 @@ def _fields(data: bytes, delimiter: str, file: str) -> list[str]:
     if delimiter == "\t":
         return line.split("\t")
     return next(csv.reader(io.StringIO(line), delimiter=delimiter), [""])
+
+
+def _check_delimiter(line: str, file: str) -> None:
+    """Refuse a line of one field that looks like several; a column may well be alone."""
+    for other in ("\t", ",", ";", "|"):
+        if other in line:
+            raise DataError(
+                f"{file}: line 1: one field, or is {other!r} the delimiter? "
+                "say so in a schema, [text] delimiter"
+            )
 
 
 def _is_header(fields: list[str]) -> bool:

@@ -35,6 +35,7 @@ class Family(NamedTuple):
 
 DENSE = (Family("I", 1, "Criteo"), Family("int_", 0, "torchrec"))
 CATEGORIES = (Family("C", 1, "Criteo"), Family("cat_", 0, "torchrec"))
+_OTHER = "; a schema file says how yours are called"
 
 
 def relevant(names: Sequence[str]) -> list[str]:
@@ -56,7 +57,7 @@ def numbered(
         raise place.error(f"{what} columns are there under two names, {both}; drop one set")
     found = _all(family, wanted or max(family.count(names), 1))
     for name in found:
-        check_once(names, name, what, place)
+        check_once(names, name, what, place, "" if max(counts) else _OTHER)
     return found
 
 
@@ -64,12 +65,12 @@ def _all(family: Family, count: int) -> tuple[str, ...]:
     return tuple(family.name(index) for index in range(count))
 
 
-def check_once(names: Sequence[str], name: str, what: str, place: Place) -> None:
+def check_once(names: Sequence[str], name: str, what: str, place: Place, advice: str = "") -> None:
     """Refuse a column that is missing or there twice."""
     if names.count(name) > 1:
         raise place.of(name).error("the column is there twice; drop one")
     if name not in names:
-        raise place.of(name).error(f"the {what} column is missing; {_hint(name, names)}")
+        raise place.of(name).error(f"the {what} column is missing; {_hint(name, names)}{advice}")
 
 
 def check_there(names: Sequence[str], wanted: Sequence[str], what: str, place: Place) -> None:
@@ -106,5 +107,5 @@ def find_label(names: Sequence[str], given: str | None, place: Place) -> str:
     if len(found) > 1:
         raise place.error(f"{len(found)} label columns, {' and '.join(found)}; drop all but one")
     if not found:
-        check_once(names, "label", "label", place)
+        check_once(names, "label", "label", place, _OTHER)
     return found[0]

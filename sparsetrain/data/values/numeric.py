@@ -17,6 +17,7 @@ from .arrays import Array
 from .missing import NanRule
 from .place import Place
 
+_NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
 _SHOWN = 40  # characters of a bad value that fit a one-line message
 
 
@@ -42,7 +43,14 @@ def _parsed(array: Any, place: Place) -> Any:
         return text.cast(pa.float64())
     except pa.ArrowInvalid:
         row, value = next((i, v) for i, v in enumerate(text.to_pylist()) if not _is_number(v))
-        raise place.error(f"{value[:_SHOWN]!r} is no number", row) from None
+        raise place.error(f"{value[:_SHOWN]!r} is no number{_advice(value)}", row) from None
+
+
+def _advice(value: str) -> str:
+    """Say what helps if the text is one that others write for a missing value."""
+    if value.lower() not in _NULLS:
+        return ""
+    return "; if it stands for a missing value, list it in a schema, [text] null"
 
 
 def _as_string(array: Any, place: Place) -> Any:
