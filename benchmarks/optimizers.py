@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update costs: modes beside each other, the row kernel on large tables, dense parameters.
+"""What an update costs: modes side by side, the row kernel on large tables, inlining.
 
     python benchmarks/optimizers.py modes --rows 5000 --steps 1500
     python benchmarks/optimizers.py modes --rows 5000000 --steps 30
     python benchmarks/optimizers.py rows --rows 33800000
-    python benchmarks/optimizers.py dense
+    python benchmarks/optimizers.py inlined --rows 100000 --steps 200
 
 `modes` trains one table of width 8 on 256 Zipf ids a step, with warm-up and a cosine, and checks
 that exact equals dense bit for bit. `rows` times `apply_` on 53,248 Zipf ids of 26 tables in one
-storage of width 16. `dense` compares one compiled kernel a parameter with one program for all.
+storage of width 16. `inlined` times steps of the Kaggle DLRM, tables of `--rows` rows each, whose
+dense updates are kernels apart or part of the gradient program; the bits are the same.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from tvm import relax, tirx
 
+import sparsetrain as st
 from sparsetrain import optim, runtime
-from sparsetrain.optim.kernels import dense_update_kernel
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -33,16 +33,16 @@ FORMULAS: dict[str, Callable[..., optim.Optimizer]] = {
     "rmsprop": optim.rmsprop,
     "adam, decay": lambda lr, **o: optim.adam(lr, weight_decay=1e-3, **o),
 }
-MLP = [(512, 13), (256, 512), (64, 256), (16, 64), (512, 367), (256, 512), (1, 256)]
+WARM = 8  # steps that are not counted
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["modes", "rows", "dense"])
+    parser.add_argument("what", choices=["modes", "rows", "inlined"])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--steps", type=int, default=100)
     chosen = parser.parse_args()
-    {"modes": modes, "rows": row_updates, "dense": dense_updates}[chosen.what](
+    {"modes": modes, "rows": row_updates, "inlined": inlined}[chosen.what](
         chosen.rows, chosen.steps
     )
 
@@ -121,53 +121,41 @@ def skewed(rng: np.random.Generator, rows: int, exponent: float = 1.05) -> np.nd
     return (np.minimum(rank.astype(np.int64) - 1, rows - 1) * 2654435761) % rows
 
 
-def dense_updates(_: int, steps: int) -> None:
-    """All dense parameters of a DLRM: a kernel each, and one program that updates all in place."""
-    shapes = [shape for out, given in MLP for shape in ((out, given), (out,))]
-    optimizer = optim.adagrad(0.01)
-    arrays = {f"p{i}": as_tensor(np.ones(s, "f4")) for i, s in enumerate(shapes)}
-    gradients = {name: as_tensor(as_numpy(array) * 1e-3) for name, array in arrays.items()}
-    state = optimizer.init(arrays)
-    print(
-        f"{sum(as_numpy(a).size for a in arrays.values()):,} elements in {len(arrays)} parameters"
-    )
-    apart = median(lambda: optimizer.apply_(arrays, gradients, state), steps)
-    program = one_program(optimizer, arrays)
-    leaves = [tensor for n in arrays for tensor in (gradients[n], arrays[n], state[n]["sum"])]
-    together = median(lambda: program(*leaves), steps)
-    print(f"a kernel each, checks included {apart:.3f} ms, one program {together:.3f} ms")
+def inlined(rows: int, steps: int) -> None:
+    """Time of a training step of the Kaggle DLRM, the dense updates apart and inlined, by turns."""
+    model = st.models.DLRM(rows=[rows] * 26, dim=16, bottom=(512, 256, 64), top=(512, 256))
+    for make in (optim.sgd, optim.adagrad, optim.adam):
+        for size in (128, 2048):
+            trainers = {
+                name: st.Trainer(model, make(0.01), dense_update=name)
+                for name in ("apart", "inlined")
+            }
+            times = take_turns(trainers, [random_batch(rows, size, n) for n in range(16)], steps)
+            figures = (np.percentile(ms, [10, 50, 90]) for ms in times.values())
+            found = "  ".join(
+                f"{name} {middle:.3f} ms ({low:.3f} to {high:.3f})"
+                for name, (low, middle, high) in zip(times, figures, strict=True)
+            )
+            print(f"{make.__name__:8} B = {size:5}: {found}", flush=True)
 
 
-def one_program(optimizer: optim.Optimizer, arrays: dict[str, runtime.NDArray]) -> Callable:
-    """What inlining would leave of the dense updates: one call, no checks, numbers compiled in."""
-    builder = relax.BlockBuilder()
-    kernel = dense_update_kernel(optimizer._rule.recipe, "float32")
-    update = builder.add_func(kernel, "update")
-    sizes = [int(np.prod(array.shape)) for array in arrays.values()]
-    names = [f"{part}{i}" for i in range(len(sizes)) for part in "gws"]
-    args = [
-        relax.Var(name, relax.TensorType((1, sizes[i // 3]), "float32"))
-        for i, name in enumerate(names)
-    ]
-    numbers = [tirx.const(x, "float32") for x in optimizer._rule.numbers(1)]
-    with builder.function("update_all", args):
-        for i, size in enumerate(sizes):
-            span = [tirx.const(0, "int64"), tirx.const(size, "int64")]
-            numbers_here = [relax.prim_value(x) for x in (*numbers, *span)]
-            builder.emit(relax.Call(update, [*args[3 * i : 3 * i + 3], *numbers_here]))
-        builder.emit_func_output(relax.Tuple([]))
-    machine = runtime.build_relax(builder.get(), runtime.host_target())
-    flat = machine["update_all"]
-    return lambda *leaves: flat(*(t._create_view((1, int(np.prod(t.shape)))) for t in leaves))
+def take_turns(
+    trainers: dict[str, st.Trainer], batches: list[st.data.Batch], steps: int
+) -> dict[str, list[float]]:
+    """Milliseconds of each step; the trainers alternate, so that a disturbance meets all."""
+    times: dict[str, list[float]] = {name: [] for name in trainers}
+    for number in range(WARM + max(steps, 20)):
+        for name, trainer in trainers.items():
+            begin = time.perf_counter()
+            trainer.step(batches[number % len(batches)])
+            times[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: taken[WARM:] for name, taken in times.items()}
 
 
-def median(work: Callable[[], object], steps: int) -> float:
-    times = []
-    for _ in range(max(steps, 20)):
-        begin = time.perf_counter()
-        work()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return float(np.median(times[5:]))
+def random_batch(rows: int, size: int, seed: int) -> st.data.Batch:
+    rng = np.random.default_rng(seed)
+    dense = rng.standard_normal((size, 13), dtype="f4")
+    return st.data.Batch(dense, rng.integers(0, rows, (size, 26)), rng.random(size) < 0.25)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def snapshot(
         "steps": trainer.steps,
         "epochs": trainer.epochs,
         "accumulate": trainer.accumulate,
+        "dense_update": trainer.dense_update,
         "skipped": trainer.state.skipped,
         "target": str(trainer.target),
         "versions": _versions(),
@@ -118,6 +119,7 @@ def _trainer(saved: checkpoint.Saved, target: Any, optimizer: Optimizer | None) 
         encoder=encoder,
         initialize=False,
         accumulate=manifest.get("accumulate", 1),
+        dense_update=manifest.get("dense_update", "apart"),
     )
     trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
     trainer.state.skipped = int(manifest.get("skipped", 0))

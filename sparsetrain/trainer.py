@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.data.split import split
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
+from sparsetrain.inlined import InlinedProgram, InlinedStep
 from sparsetrain.metrics import ClickMetrics
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer, accumulate_
@@ -62,6 +63,9 @@ class Trainer:
         Whether weights are drawn; without, they are undefined until a state is loaded.
     accumulate : int
         Parts in which a batch is computed; the memory of one part, the step of the whole.
+    dense_update : {"apart", "inlined"}
+        Whether dense parameters are updated by kernels of the optimizer or in the gradient program;
+        the bits are the same.
 
     Examples
     --------
@@ -81,10 +85,14 @@ class Trainer:
         encoder: Encoder | None = None,
         initialize: bool = True,
         accumulate: int = 1,
+        dense_update: Literal["apart", "inlined"] = "apart",
     ) -> None:
         if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
             raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
+        if dense_update not in ("apart", "inlined"):
+            raise ConfigError(f"dense_update is 'apart' or 'inlined', not {dense_update!r}")
         self.accumulate = accumulate
+        self.dense_update = dense_update
         self.model = model
         if not isinstance(optimizer, Optimizer):
             raise ConfigError(
@@ -101,6 +109,7 @@ class Trainer:
         self.state = optimizer.init(self.params, named_tables(model.tables()))
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._module = model.export()
+        self._inlined: InlinedProgram | None = None
         self._state: State | None = None  # where the run stood that this trainer was loaded from
 
     @cached_property
@@ -125,18 +134,41 @@ class Trainer:
         """
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        if self.accumulate > 1:
-            loss, gradients = self._accumulated(batch)
-        else:
-            loss, gradients = self._gradients(batch)
-        self.applied = self.optimizer.apply_(self.params, gradients, self.state, loss=loss)
+        loss, self.applied = self._steps[self.dense_update](self, batch)
         self.steps += 1
         return Loss(loss)
 
-    def _gradients(self, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
-        inputs = self.model.inputs(batch)
+    def _step_apart(self, batch: Batch) -> tuple[runtime.NDArray, Applied]:
+        gradients_of = self._accumulated if self.accumulate > 1 else self._gradients
+        loss, gradients = gradients_of(batch)
+        return loss, self.optimizer.apply_(self.params, gradients, self.state, loss=loss)
+
+    def _step_inlined(self, batch: Batch) -> tuple[runtime.NDArray, Applied]:
+        parts = list(split(batch, self.accumulate))
+        inputs = self._inputs(parts[0])
+        program = self._inlined_program()
+        step = InlinedStep(program, self.params, self.optimizer, self.state, len(parts))
+        step.run_(inputs, len(parts[0]) / len(batch))
+        for part in parts[1:]:
+            step.run_(self._inputs(part), len(part) / len(batch))
+        return step.loss, step.applied
+
+    _steps = {"apart": _step_apart, "inlined": _step_inlined}
+
+    def _inlined_program(self) -> InlinedProgram:
+        """The program for the rules in force; another optimizer's rules make another one."""
+        if self._inlined is None or self._inlined.ranges is not self.state.ranges:
+            self._inlined = InlinedProgram(self.program.gradient, self.state, self.target)
+        return self._inlined
+
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        """The program's inputs; the rows that it will read are current."""
+        inputs: dict[str, Any] = self.model.inputs(batch)
         self.optimizer.catch_up_(self.params, self.model.rows_read(inputs), self.state)
-        return self.program(self.params, inputs)
+        return inputs
+
+    def _gradients(self, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
+        return self.program(self.params, self._inputs(batch))
 
     def _accumulated(self, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
         total, acc = np.float64(0), dict[str, Any]()

@@ -39,7 +39,8 @@ MAY_IMPORT = {
     "embedding": {"ad", "sparse_tensor", "relax_op"},
     "models": {"ad", "embedding", "sparse_tensor", "runtime", "relax_op"},
     "build": {"ad", "arguments", "cache", "embedding", "schedule", "runtime"},
-    "trainer": {"build", "data", "metrics", "optim", "sparse_tensor"}
+    "inlined": {"ad", "arguments", "build", "optim", "runtime"},
+    "trainer": {"build", "data", "inlined", "metrics", "optim", "sparse_tensor"}
     | {"checkpoint", "fit", "numerics", "run", "runtime", "saved", "state"},
     "saved": {"checkpoint", "data", "fit", "models", "optim", "run", "runtime", "trainer"},
     "cli": {"__init__", "progress", "settings"},

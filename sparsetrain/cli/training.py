@@ -118,6 +118,7 @@ def _load(begun: Resumed, data: Rows) -> "st.Trainer":
     trainer = st.load(begun.folder, target=settings.train.target, optimizer=optimizer)
     trainer.seed = settings.train.seed
     trainer.accumulate = settings.optimizer.accumulate
+    trainer.dense_update = settings.optimizer.dense_update
     note(f"going on after step {trainer.steps:,} of {begun.folder}")
     for rows in data.held_out.values():
         _read_through(rows, trainer.encoder)
@@ -203,6 +204,7 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         seed=settings.train.seed,
         encoder=encoder,
         accumulate=settings.optimizer.accumulate,
+        dense_update=settings.optimizer.dense_update,
     )
 
 

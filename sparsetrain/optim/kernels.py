@@ -134,9 +134,16 @@ def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
         parameter = Parameter(recipe, height, width, dtype)
         h = scalars(recipe.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        body = _dense_rows if by_row else _dense_elements
-        body(parameter, gradient, h, first, end)
+        dense_body(parameter, gradient, h, first, end)
     return built.get()
+
+
+def dense_body(
+    parameter: Parameter, gradient: Any, h: SimpleNamespace, first: Any, end: Any
+) -> None:
+    """Inside a kernel: update rows, or elements of the one row, [first, end)."""
+    body = _dense_rows if parameter.recipe.formula.by_row else _dense_elements
+    body(parameter, gradient, h, first, end)
 
 
 def _dense_rows(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
@@ -31,6 +31,7 @@ from sparsetrain.optim.state import (
     slot_shape,
     tracked,
 )
+from sparsetrain.optim.step import Applied as Applied
 from sparsetrain.optim.step import Step, checked_rows, replay_range_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
@@ -38,24 +39,6 @@ from sparsetrain.sparse_tensor.coalesce import make_plan
 
 DTYPES = ("float32", "float64")
 ON_NONFINITE = ("stop", "skip")
-
-
-class Applied(NamedTuple):
-    """What a step did.
-
-    Parameters
-    ----------
-    step : int
-        Its number, from 1; of a skipped step, that of the one before.
-    norm : float or None
-        Global norm of the gradients before clipping, if `clip_norm` is set.
-    skipped : str or None
-        What was not finite, so that nothing was updated.
-    """
-
-    step: int
-    norm: float | None = None
-    skipped: str | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +189,24 @@ class Optimizer:
         NumericalError
             If a gradient or the loss is not finite; nothing is written then.
         """
+        step = self.prepare(params, gradients, state, loss=loss)
+        return step.finish_() if isinstance(step, Step) else step
+
+    def prepare(
+        self,
+        params: Mapping[str, NDArray],
+        gradients: Mapping[str, Gradient],
+        state: State,
+        *,
+        loss: NDArray | None = None,
+    ) -> Step | Applied:
+        """Do all of `apply_` that comes before the first write.
+
+        Returns
+        -------
+        Step or Applied
+            The step, ready to `finish_`; or what became of it, if it is skipped.
+        """
         for name, gradient in gradients.items():
             if name not in params or name not in state:
                 raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
@@ -225,14 +226,7 @@ class Optimizer:
             gradients = coalesced(gradients)
             norm = global_norm(gradients)
             scale = min(1.0, self.clip_norm / (norm + 1e-6))
-        step = Step(params, state, scale)
-        step.find_numbers(gradients)
-        plans = {n: step.plan(n, g) for n, g in gradients.items() if isinstance(g, RowSparse)}
-        for name, gradient in gradients.items():
-            step.update_(name, gradient, plans.get(name))
-        state.caught.clear()
-        state.step += 1
-        return Applied(state.step, norm)
+        return Step(params, gradients, state, scale, norm)
 
     def catch_up_(
         self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State

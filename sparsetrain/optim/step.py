@@ -6,8 +6,8 @@ Nothing is written before all plans are made and found current.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,20 +31,67 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 
 
+class Applied(NamedTuple):
+    """What a step did.
+
+    Parameters
+    ----------
+    step : int
+        Its number, from 1; of a skipped step, that of the one before.
+    norm : float or None
+        Global norm of the gradients before clipping, if `clip_norm` is set.
+    skipped : str or None
+        What was not finite, so that nothing was updated.
+    """
+
+    step: int
+    norm: float | None = None
+    skipped: str | None = None
+
+
 class Step:
-    """The step after `state.step`; `scale` multiplies all gradients whose rules want it."""
+    """The step after `state.step`, in two halves: everything that may fail, then the writes.
 
-    def __init__(self, params: Mapping[str, NDArray], state: State, scale: float) -> None:
-        self.params, self.state, self.scale = params, state, scale
-        self.step = state.step + 1
+    Making one asks every schedule, makes the plans and finds them current. Gradients are multiplied
+    by `scale` where a rule wants it; `norm` is what they had before.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, NDArray],
+        gradients: Mapping[str, Gradient],
+        state: State,
+        scale: float,
+        norm: float | None,
+    ) -> None:
+        self.params, self.gradients, self.state = params, gradients, state
+        self.scale, self.norm = scale, norm
+        self.number = state.step + 1
         self._numbers: dict[Rule, tuple[float, ...]] = {}
-
-    def find_numbers(self, names: Iterable[str]) -> None:
-        """Ask every schedule for this step, so that one that fails does so before a write."""
-        for part in (part for name in names for part in self.state.ranges[name]):
+        for part in (part for name in gradients for part in state.ranges[name]):
             self._numbers_of(part.rule)
+        self._plans = {
+            name: self._plan(name, gradient)
+            for name, gradient in gradients.items()
+            if isinstance(gradient, RowSparse)
+        }
 
-    def plan(self, name: str, gradient: RowSparse) -> CoalescePlan:
+    def finish_(self, without: Collection[str] = ()) -> Applied:
+        """Write: update every parameter but those that somebody else has updated."""
+        for name, gradient in self.gradients.items():
+            if name not in without:
+                self._update_(name, gradient, self._plans.get(name))
+        self.state.caught.clear()
+        self.state.step += 1
+        return Applied(self.number, self.norm)
+
+    def scalars(self, rule: Rule) -> tuple[float, ...]:
+        """What kernels get: the rule's numbers, the factor and the limit of the gradient."""
+        scale = (self.scale,) if rule.scaled else ()
+        clip = () if rule.clip_value is None else (rule.clip_value,)
+        return (*self._numbers_of(rule), *scale, *clip)
+
+    def _plan(self, name: str, gradient: RowSparse) -> CoalescePlan:
         """The plan of a gradient, the one of the catch-up if that was for the same rows."""
         known = self.state.caught.get(name)
         indices = runtime.as_numpy(gradient.indices)
@@ -62,27 +109,25 @@ class Step:
                 )
         return plan
 
-    def update_(self, name: str, gradient: Gradient, plan: CoalescePlan | None) -> None:
+    def _update_(self, name: str, gradient: Gradient, plan: CoalescePlan | None) -> None:
         """Update one parameter, range by range."""
         parts = self.state.ranges[name]
         spans = [None] * len(parts) if plan is None else segment_spans(plan, parts)
         for number, (part, span) in enumerate(zip(parts, spans, strict=True)):
             history = self.state.histories.get((name, number))
-            numbers = self._numbers_of(part.rule)
             if span is None or plan is None or not isinstance(gradient, RowSparse):
-                self._dense_(name, gradient, number, numbers)
+                self._dense_(name, gradient, number)
             elif part.rule.mode == "dense":
                 dense = densified(gradient, plan, part, span)
-                self._range_(name, dense, part, numbers)
+                self._range_(name, dense, part)
             else:
                 now = None if history is None else history.now + 1
-                scalars = self._scalars(part.rule, numbers)
                 target = Target(self.params[name], self.state[name])
-                update_rows_(target, gradient, plan, part.rule, scalars, span, now)
+                update_rows_(target, gradient, plan, part.rule, self.scalars(part.rule), span, now)
             if history is not None:
-                history.append(numbers)
+                history.append(self._numbers_of(part.rule))
 
-    def _dense_(self, name: str, gradient: Any, number: int, numbers: tuple[float, ...]) -> None:
+    def _dense_(self, name: str, gradient: Any, number: int) -> None:
         """A dense gradient: all rows must be current before, and are after."""
         part = self.state.ranges[name][number]
         history = self.state.histories.get((name, number))
@@ -93,26 +138,19 @@ class Step:
             width = matrix_shape(self.params[name])[1]
             view = runtime.as_numpy(gradient).reshape(rows, width)
             gradient = runtime.as_tensor(view[part.first : part.end])
-        self._range_(name, gradient, part, numbers)
+        self._range_(name, gradient, part)
         if history is not None:
             last_of(self.state[name], part)[...] = history.now + 1
 
-    def _range_(
-        self, name: str, gradient: NDArray, part: Range, numbers: tuple[float, ...]
-    ) -> None:
+    def _range_(self, name: str, gradient: NDArray, part: Range) -> None:
         target = Target(self.params[name], self.state[name])
-        scalars = self._scalars(part.rule, numbers)
+        scalars = self.scalars(part.rule)
         update_dense_(target, gradient, part.rule, scalars, (part.first, part.end))
 
     def _numbers_of(self, rule: Rule) -> tuple[float, ...]:
         if rule not in self._numbers:
-            self._numbers[rule] = rule.numbers(self.step)
+            self._numbers[rule] = rule.numbers(self.number)
         return self._numbers[rule]
-
-    def _scalars(self, rule: Rule, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        """The numbers as the kernels take them, with the factor and the limit of the gradient."""
-        scale = (self.scale,) if rule.scaled else ()
-        return (*numbers, *scale, *(() if rule.clip_value is None else (rule.clip_value,)))
 
 
 def replay_range_(
