@@ -241,5 +241,5 @@ def test_messages_name_what_a_command_takes(tmp_path, capsys):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"label": [1], "I1": [float("nan")], "C1": ["a"]}), path)
     assert main(["train", str(path)]) == 3
-    assert "use --set data.nan=missing\n" in capsys.readouterr().err
+    assert "learn the encoding with --set data.nan=missing\n" in capsys.readouterr().err
     assert main(["train", str(path), "--set", "data.nan=missing", *SMALL]) == 0

@@ -57,7 +57,7 @@ VALUES = {
     "NaN in a dense column": (
         lambda: floats(set_value("I2", 40, float("nan"))),
         "row group 2, row 40, column I2: the value is NaN; "
-        "if NaN stands for a missing value here, use nan='missing'",
+        "if it stands for a missing value, learn the encoding with nan='missing'",
     ),
     "an infinity in a dense column": (
         lambda: floats(set_value("I2", 40, float("inf"))),
@@ -70,7 +70,7 @@ VALUES = {
     "text NaN in a dense column": (
         lambda: as_text(set_value("I3", 59, "nan")),
         "row group 3, row 59, column I3: the value is NaN; "
-        "if NaN stands for a missing value here, use nan='missing'",
+        "if it stands for a missing value, learn the encoding with nan='missing'",
     ),
     "a category that is no whole number": (
         lambda: table(

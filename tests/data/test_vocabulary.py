@@ -52,6 +52,44 @@ def test_different_values_have_different_ids_and_equal_ones_the_same(values):
     assert len(pairs) == len({value for value, _ in pairs}) == len({id_ for _, id_ in pairs})
 
 
+hashes = st.integers(-(2**63), 2**63 - 1)
+
+
+def decode(vocabulary, ids):
+    """Return the value of each id: a number, a text, or None for a missing one."""
+    values = dict(zip(vocabulary.number_ids.tolist(), vocabulary.numbers.tolist(), strict=True))
+    values |= dict(zip(vocabulary.text_ids.tolist(), vocabulary.texts, strict=True))
+    return [{0: None, **values}[id_] for id_ in ids]
+
+
+@quick
+@given(columns)
+def test_text_encoded_and_decoded_is_the_text(values):
+    vocabulary = learn(values)
+    for value, found in zip(values, decode(vocabulary, encode(vocabulary, values)), strict=True):
+        again = f"{found:08x}".encode() if isinstance(found, int) else found
+        assert again == (value.encode() if value else None)
+
+
+@quick
+@given(st.lists(st.one_of(st.none(), hashes), min_size=1, max_size=40))
+@example([2**63 - 1, None, -(2**63), 2**53 + 1, -9223372036854775807])
+def test_64_bit_hashes_beside_nulls_are_encoded_and_decoded_exactly(values):
+    vocabulary = learn(values, type_=pa.int64())
+    assert decode(vocabulary, encode(vocabulary, values, pa.int64())) == values
+
+
+@quick
+@given(st.sets(hashes, min_size=1, max_size=60), st.integers(4, 20), hashes)
+@example({-(2**63), 2**63 - 1, 0, -1}, 4, -(2**63))
+def test_hashing_gives_every_integer_there_is_a_row(values, max_rows, stranger):
+    vocabulary = learn(sorted(values), max_rows=max_rows, type_=pa.int64())
+    ids = encode(vocabulary, [*sorted(values), stranger], pa.int64())
+    assert vocabulary.rows == min(max_rows, 2 + len(values))
+    assert all(2 <= id_ < vocabulary.rows for id_ in ids[:-1])
+    assert ids[-1] == 1 or stranger in values
+
+
 @quick
 @given(columns)
 def test_ids_follow_falling_counts(values):

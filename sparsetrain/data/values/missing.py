@@ -54,4 +54,6 @@ class NanRule:
 def _reason(value: float) -> str:
     if np.isinf(value):
         return "the value is infinite; replace it by a null or a number"
-    return "the value is NaN; if NaN stands for a missing value here, use nan='missing'"
+    return (
+        "the value is NaN; if it stands for a missing value, learn the encoding with nan='missing'"
+    )
