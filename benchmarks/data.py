@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as csv
-import pyarrow.parquet as pq
 
 import sparsetrain as st
 
@@ -41,21 +39,11 @@ def measure(name: str, rows: int, run: Callable[[], object]) -> None:
 
 
 def generate(given: Namespace) -> None:
-    raw = given.folder / "raw.parquet"
-    if not raw.exists():
-        measure("generate", given.rows, lambda: st.data.SyntheticCriteo(0).write(raw, given.rows))
-
-
-def write_text(given: Namespace) -> None:
-    """Write the rows as Criteo writes them: tabs, no header, nothing for a missing value."""
-    path = given.folder / "raw.tsv"
-    if path.exists():
-        return
-    options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
-    with open(path.with_suffix(".part"), "wb") as file:
-        for piece in pq.ParquetFile(given.folder / "raw.parquet").iter_batches(65_536):
-            csv.write_csv(piece, file, options)
-    path.with_suffix(".part").rename(path)
+    generator = st.data.SyntheticCriteo(0)
+    for name in ("raw.parquet", "raw.tsv"):
+        path = given.folder / name
+        if not path.exists():
+            measure(f"generate {name}", given.rows, lambda p=path: generator.write(p, given.rows))
 
 
 def _convert(given: Namespace, source: str) -> None:
@@ -97,7 +85,7 @@ def read_shuffled(given: Namespace) -> None:
 
 STEPS = {
     step.__name__: step
-    for step in (generate, write_text, convert_text, convert_parquet, read_in_order, read_shuffled)
+    for step in (generate, convert_text, convert_parquet, read_in_order, read_shuffled)
 }
 
 

@@ -100,6 +100,19 @@ def test_generate_writes_rows_and_says_the_ceiling(tmp_path, capsys):
     assert pq.read_metadata(out).num_rows == 500
 
 
+def test_generated_text_holds_the_rows_of_generated_parquet(tmp_path, capsys):
+    results = []
+    for name in ("a.parquet", "a.tsv"):
+        options = ["--rows", "700", "--chunk-rows", "300", "--max-cardinality", "9", "--json"]
+        assert main(["generate", str(tmp_path / name), *options]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[0] | {"out": ""} == results[1] | {"out": ""}
+    lines = (tmp_path / "a.tsv").read_text().splitlines()
+    rows = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    for line, row in zip(lines, rows, strict=True):
+        assert line == "\t".join("" if v is None else str(v) for v in row.values())
+
+
 REFUSED = [
     (["convert", "none.tsv", "--out", "OUT"], 3, "none.tsv: no such file"),
     (["convert", "RAW", "--out", "OUT", "--memory", "much"], 2, "--memory much: give a size such"),
@@ -110,7 +123,7 @@ REFUSED = [
     (["convert", "RAW", "--out", "OUT", "--encoder", "x", "--min-count", "3"], 2, "brings its own"),
     (["inspect", "none.parquet"], 3, "none.parquet: no such file"),
     (["inspect", "RAW", "--plot", "OUT"], 2, "a picture ends in .png"),
-    (["generate", "OUT"], 2, "the file is parquet; name it *.parquet"),
+    (["generate", "OUT"], 2, "name it *.parquet or *.tsv"),
     (["generate", "OUT.parquet", "--bayes-auc", "0.1"], 2, "bayes_auc must be between"),
 ]
 

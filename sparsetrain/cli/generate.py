@@ -14,7 +14,7 @@ from sparsetrain.errors import ConfigError
 
 
 def generate(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet file to write; replaced.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet or .tsv file; replaced.")],
     rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 1_000_000,
     seed: Annotated[int, typer.Option(min=0, help="Fixes ids, weights and rows.")] = 0,
     first_chunk: Annotated[
@@ -31,8 +31,8 @@ def generate(
     """Write synthetic Criteo rows, whose best possible score is known."""
     import sparsetrain as st
 
-    if out.suffix.lower() != ".parquet":
-        raise ConfigError(f"{out}: the file is parquet; name it *.parquet")
+    if out.suffix.lower() not in (".parquet", ".tsv"):
+        raise ConfigError(f"{out}: the file is parquet or text; name it *.parquet or *.tsv")
     require_writable(out)
     with StopSignals():
         generator = st.data.SyntheticCriteo(

@@ -106,15 +106,16 @@ class SyntheticCriteo:
         first_chunk: int = 0,
         chunk_rows: int = 65536,
     ) -> Truth:
-        """Write the first `rows` rows of chunks `first_chunk`, `first_chunk + 1`, ... as parquet.
+        """Write the first `rows` rows of chunks `first_chunk`, `first_chunk + 1`, ... to a file.
 
-        The file appears whole or not at all and replaces one of the same name. Its metadata hold
-        the ceiling, which `read_truth` reads. Memory does not depend on `rows`.
+        The file appears whole or not at all and replaces one of the same name. The metadata of
+        parquet hold the ceiling, which `read_truth` reads. Memory does not depend on `rows`.
 
         Parameters
         ----------
         path : path
-            File to write, in a folder that exists.
+            File to write, in a folder that exists: text as Criteo's if it ends in .tsv, else
+            parquet.
         rows : int
             How many rows; fewer rows are a prefix of more.
         first_chunk : int

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic chunks into one parquet file, with the ceiling of its rows in its metadata.
+"""Synthetic chunks into one file: parquet, with the ceiling of its rows in its metadata, or text.
+
+Text is as Criteo's: tabs, no header, nothing for a missing value; it has no place for a ceiling.
 
 The file is written under another name, flushed to disk and then renamed, so a killed run leaves
 the old file or none. Page checksums are on: without them a flipped bit reads back as other data.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
@@ -39,15 +43,33 @@ def write_chunks(
     if path.is_dir() or not path.parent.is_dir():
         fix = "it is a folder" if path.is_dir() else f"create the folder {path.parent} first"
         raise DataError(f"{path}: cannot be written: {fix}")
-    with whole_file(path) as file, _parquet_writer(file) as writer:
+
+    def note() -> str:
+        return json.dumps({**made_by, "truth": meter.result()._asdict()})
+
+    form = _FORMS.get(path.suffix.lower(), _as_parquet)
+    with whole_file(path) as file, form(file, note) as write:
         for table, logits in chunks:
             left = rows - meter.rows
-            writer.write_table(table[:left])
+            write(table[:left])
             meter.update(logits[:left])
-        truth = meter.result()
-        described = json.dumps({**made_by, "truth": truth._asdict()})
-        writer.add_key_value_metadata({_KEY: described})
-    return truth
+    return meter.result()
+
+
+@contextmanager
+def _as_parquet(file: IO[bytes], note: Callable[[], str]) -> Iterator[Callable[..., None]]:
+    with pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+        yield writer.write_table
+        writer.add_key_value_metadata({_KEY: note()})
+
+
+@contextmanager
+def _as_text(file: IO[bytes], note: Callable[[], str]) -> Iterator[Callable[..., None]]:
+    options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+    yield lambda table: csv.write_csv(table, file, options)
+
+
+_FORMS = {".tsv": _as_text}
 
 
 def read_truth(path: str | PathLike[str]) -> Truth | None:
@@ -68,10 +90,6 @@ def read_truth(path: str | PathLike[str]) -> Truth | None:
         return Truth(**json.loads(metadata[_KEY])["truth"])
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path} has a damaged note of its ceiling: write it again") from None
-
-
-def _parquet_writer(file: IO[bytes]) -> pq.ParquetWriter:
-    return pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True)
 
 
 def _reason(error: Exception) -> str:
