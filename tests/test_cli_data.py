@@ -12,6 +12,7 @@ from sparsetrain.cli.convert import parse_size
 from sparsetrain.cli.passes import PassLines
 from sparsetrain.data.synthetic import SyntheticCriteo
 from sparsetrain.errors import ConfigError
+from sparsetrain.settings import resolve_settings
 
 SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
 
@@ -256,3 +257,23 @@ def test_messages_name_what_a_command_takes(tmp_path, capsys):
     assert main(["train", str(path)]) == 3
     assert "learn the encoding with --set data.nan=missing\n" in capsys.readouterr().err
     assert main(["train", str(path), "--set", "data.nan=missing", *SMALL]) == 0
+
+
+@pytest.mark.parametrize(
+    "text, moment",
+    [
+        ("14103000", 14103000),
+        ("0.5", 0.5),
+        ("2014-10-30", "2014-10-30"),
+        ("2014-10-30T12:00:00", "2014-10-30T12:00:00"),
+        ("2014-10-30 12:00", "2014-10-30 12:00"),
+    ],
+)
+def test_a_moment_is_a_number_or_a_date(text, moment):
+    assert resolve_settings(overrides=[f"data.valid_from={text}"]).data.valid_from == moment
+
+
+@pytest.mark.parametrize("text", ["true", "12:00:00", "1,2", "inf"])
+def test_what_is_no_moment_is_refused_as_a_setting(text):
+    with pytest.raises(ConfigError, match="data.valid_from"):
+        resolve_settings(overrides=[f"data.valid_from={text}"])
