@@ -118,6 +118,7 @@ class FakeLibrary:
         return {
             "data": SimpleNamespace(
                 open_source=self.open_source,
+                require_labels=lambda source, schema: None,
                 Schema=SimpleNamespace(read=lambda given: given),
                 Dataset=self.dataset,
                 Encoder=SimpleNamespace(fit=self.fit_encoder),

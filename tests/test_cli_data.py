@@ -186,6 +186,27 @@ def avazu(tmp_path):
     return [str(tmp_path / "avazu.csv"), "--schema", str(tmp_path / "avazu.toml")]
 
 
+def test_a_missing_label_is_found_before_anything_is_learnt(avazu, raw, tmp_path, capsys):
+    text = (tmp_path / "avazu.toml").read_text()
+    (tmp_path / "avazu.toml").write_text(text.replace("click", "clicked"))
+    for arguments in (avazu, [str(raw), "--test", str(tmp_path / "unlabelled.parquet")]):
+        pq.write_table(pq.read_table(raw).drop_columns(["label"]), tmp_path / "unlabelled.parquet")
+        assert main(["train", *arguments]) == 3
+        printed = capsys.readouterr().err
+        assert "the label column is missing" in printed
+        assert printed.count("\n") == 1
+
+
+def test_rows_without_a_label_are_converted_to_be_scored(raw, converted, tmp_path, capsys):
+    path = tmp_path / "unlabelled.parquet"
+    pq.write_table(pq.read_table(raw).drop_columns(["label"]), path)
+    options = ["--no-label", "--encoder", str(converted[0])]
+    assert main(["convert", str(path), "--out", str(tmp_path / "scored"), *options]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("3,000 rows, no label, ")
+    assert printed.endswith(f"predict run {tmp_path / 'scored'} --out predictions.parquet\n")
+
+
 WAYS = {
     "a share": (["--valid-share", "0.25"], range(60, 140)),
     "from an hour on": (["--valid-from", "14102115"], [100]),

@@ -20,7 +20,7 @@ PUBLIC = {
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Position Profile Ragged "
         "Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
-        "open_source profile read_encoder read_truth split_share split_time"
+        "open_source profile read_encoder read_truth require_labels split_share split_time"
     ),
     "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",
     "metrics": "ClickMetrics",

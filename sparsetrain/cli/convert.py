@@ -71,7 +71,7 @@ def convert(
             progress=progress,
         )
     _tell_bad(summary, bad_rows)
-    emit({"out": str(out), **summary}, _describe(summary, out), as_json)
+    emit({"out": str(out), **summary}, _describe(summary, out, label), as_json)
 
 
 def parse_size(text: str) -> int:
@@ -105,8 +105,10 @@ def _tell_bad(summary: dict[str, Any], rule: str) -> None:
         note(f"  {example}")
 
 
-def _describe(summary: dict[str, Any], out: Path) -> str:
+def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
     rows, clicks = summary["rows"], summary["positive"]
+    clicked = f"{clicks / rows:.2%} clicks" if label else "no label"
+    goal = "run" if label else "predictions.parquet"
     columns = summary["categories"]
     tables = sum(column["rows"] for column in columns.values())
     largest = sorted(columns.items(), key=lambda item: -item[1]["rows"])[:5]
@@ -118,12 +120,12 @@ def _describe(summary: dict[str, Any], out: Path) -> str:
         cells.append([name, f"{column['rows']:,}", seen, *shares])
     return "\n".join(
         [
-            f"{rows:,} rows, {clicks / rows:.2%} clicks, in {len(summary['files'])} files of {out}",
+            f"{rows:,} rows, {clicked}, in {len(summary['files'])} files of {out}",
             f"{len(summary['dense'])} dense columns, {len(columns)} tables of {tables:,} rows",
             "",
             format_table(cells),
             "",
-            f"Next: sparsetrain train {out} --out run",
+            f"Next: sparsetrain {'train' if label else 'predict run'} {out} --out {goal}",
         ]
     )
 

@@ -47,11 +47,11 @@ def find_rows(settings: Settings, files: Files) -> Rows:
 
     schema = st.data.Schema.read(settings.data.schema_file)
     ways = _ways(settings, files)
-    for paths in files.held_out.values():
-        st.data.open_source(paths, schema)
     whole = files.training
+    for paths in (whole, *files.held_out.values()):
+        source = st.data.open_source(paths, schema)
+        st.data.require_labels(source, schema)
     if not ways & _SPLITS.keys():
-        st.data.open_source(whole, schema)
         return Rows(whole, {**files.held_out}, whole)
     train, valid = _SPLITS[ways.pop()](whole, settings, schema)
     return Rows(train, {"valid": valid, **files.held_out}, whole)

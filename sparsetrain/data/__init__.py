@@ -20,6 +20,7 @@ from .ragged import Ragged as Ragged
 from .read.held_out import split_share as split_share
 from .read.held_out import split_time as split_time
 from .read.inputs import open_source as open_source
+from .read.inputs import require_labels as require_labels
 from .read.source import BatchSource as BatchSource
 from .read.source import Source as Source
 from .schema.columns import Columns as Columns

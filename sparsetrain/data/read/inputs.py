@@ -9,8 +9,11 @@ from typing import Any
 from sparsetrain.errors import DataError
 
 from ..batch import Batch
+from ..schema.names import find_label
 from ..schema.schema import Schema
+from ..values.place import Place
 from .files import PARQUET, are_paths, kind_of_file, list_files
+from .footers import converted_mark
 from .parquet import parquet_parts
 from .source import BatchSource, Part, Source
 from .tables import table_source
@@ -57,6 +60,22 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
         f"cannot read rows from a {type(data).__name__}; give paths of parquet or text files, "
         "an Arrow table, a DataFrame, a dict of arrays or batches"
     )
+
+
+def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
+    """Look for the label column in every file, without reading a row.
+
+    Raises
+    ------
+    DataError
+        If one has none.
+    """
+    if isinstance(source, BatchSource):
+        return
+    wanted = schema.label if schema else None
+    for name, part in {part.place.name: part for part in source.parts}.items():
+        named = None if converted_mark(part.schema) else wanted
+        find_label(part.schema.names, named, Place(name))
 
 
 def _from_files(files: list[str], schema: Schema) -> Source:
