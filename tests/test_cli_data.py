@@ -197,6 +197,19 @@ def test_a_missing_label_is_found_before_anything_is_learnt(avazu, raw, tmp_path
         assert printed.count("\n") == 1
 
 
+def test_a_held_out_file_in_the_training_folder_is_warned_of(raw, tmp_path, capsys):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for name in ("train", "valid"):
+        pq.write_table(pq.read_table(raw).slice(0, 200), folder / f"{name}.parquet")
+    assert main(["train", str(folder), "--valid", str(folder / "valid.parquet"), *SMALL]) == 0
+    assert "warning: --valid: " in (printed := capsys.readouterr().err)
+    assert "valid.parquet is trained on too" in printed
+    only = str(folder / "train.parquet")
+    assert main(["train", only, "--valid", str(folder / "valid.parquet"), *SMALL]) == 0
+    assert "is trained on too" not in capsys.readouterr().err
+
+
 def test_rows_without_a_label_are_converted_to_be_scored(raw, converted, tmp_path, capsys):
     path = tmp_path / "unlabelled.parquet"
     pq.write_table(pq.read_table(raw).drop_columns(["label"]), path)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sparsetrain.cli.output import note
 from sparsetrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,21 +50,38 @@ def find_rows(settings: Settings, files: Files) -> Rows:
     schema = st.data.Schema.read(settings.data.schema_file)
     ways = _ways(settings, files)
     whole = files.training
-    for paths in (whole, *files.held_out.values()):
-        source = st.data.open_source(paths, schema)
-        st.data.require_labels(source, schema)
+    trained = _labelled(whole, schema)
+    for name, path in files.held_out.items():
+        _warn_of_leak(name, trained & _labelled(path, schema))
     if not ways & _SPLITS.keys():
         return Rows(whole, {**files.held_out}, whole)
     train, valid = _SPLITS[ways.pop()](whole, settings, schema)
     return Rows(train, {"valid": valid, **files.held_out}, whole)
 
 
+def _labelled(paths: Any, schema: st.data.Schema) -> set[str]:
+    """Open files, see that each has labels, and return which they are."""
+    import sparsetrain as st
+
+    source = st.data.open_source(paths, schema)
+    st.data.require_labels(source, schema)
+    return {os.path.realpath(file) for file in getattr(source, "files", ())}
+
+
+def _warn_of_leak(name: str, both: set[str]) -> None:
+    if both:
+        note(f"warning: --{name}: {min(both)} is trained on too; its score says little of new rows")
+
+
 def _ways(settings: Settings, files: Files) -> set[str]:
     """Return how validation rows are chosen: one way, or none."""
     data = settings.data
-    ways = {"--valid": files.valid, "--valid-share": data.valid_share}
+    ways = {
+        "--valid": files.valid,
+        "--valid-share": data.valid_share,
+        "--valid-from": data.valid_from,
+    }
     given = {name for name, value in ways.items() if value is not None}
-    given |= {"--valid-from"} if data.valid_from is not None else set()
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(sorted(given))}: validate in one way, drop the others")
     if data.time_column is not None and data.valid_from is None:
