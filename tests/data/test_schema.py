@@ -1,161 +1,148 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A schema file describes another log; what it cannot mean is refused by key."""
+
+import json
+
+import numpy as np
 import pyarrow as pa
 import pytest
-from criteo_tables import encoded_table, make_rows, table
+from criteo_tables import assert_batches_equal, joined
 
-from sparsetrain.data import find_columns
+from sparsetrain.data import (
+    ColumnRule,
+    Dataset,
+    Derived,
+    Encoder,
+    Schema,
+    TextFormat,
+    convert_files,
+)
 from sparsetrain.errors import ConfigError, DataError
 
-KAGGLE = table(make_rows()).schema
-ENCODED = encoded_table().schema
+AVAZU = """
+label = "click"
+categories = ["hour_of_day", "banner_pos", "site_id", "device_ip"]
+time = "hour"
+[derived.hour_of_day]
+from = "hour"
+modulo = 100
+[columns.device_ip]
+max_rows = 20
+min_count = 1
+"""
 
 
-def schema(*names):
-    return pa.schema([(name, pa.int32()) for name in names])
+def avazu(rows=400, seed=0):
+    rng = np.random.default_rng(seed)
+    hours = 14_102_100 + 100 * (np.arange(rows) * 3 // rows) + rng.integers(0, 24, rows)
+    return pa.table(
+        {
+            "id": np.arange(rows).astype(np.uint64) * 10**15,
+            "click": rng.integers(0, 2, rows),
+            "hour": hours,
+            "banner_pos": rng.integers(0, 3, rows),
+            "site_id": [["1fbe01fe", "85f751fd", "a site"][i] for i in rng.integers(0, 3, rows)],
+            "device_ip": [f"{i:08x}" for i in rng.integers(0, 60, rows)],
+        }
+    )
 
 
-FOUND = {
-    "criteo's names": (
-        KAGGLE,
-        "raw, Criteo names: 3 dense I1..I3 as integers, "
-        "4 categories C1..C4 as text, label in label",
-    ),
-    "torchrec's names": (
-        schema("cat_1", "label", "int_0", "cat_0"),
-        "raw, torchrec names: 1 dense int_0 as integers, "
-        "2 categories cat_0..cat_1 as integers, label in label",
-    ),
-    "a mixture": (
-        pa.schema(
-            [
-                ("I1", pa.int64()),
-                ("I2", pa.float64()),
-                ("C1", pa.dictionary(pa.int32(), pa.string())),
-                ("C2", pa.null()),
-                ("LABEL", pa.bool_()),
-            ]
-        ),
-        "raw, Criteo names: 2 dense I1..I2 as integers and floats, "
-        "2 categories C1..C2 as text and nulls, label in LABEL",
-    ),
-    "encoded": (
-        ENCODED,
-        "already encoded, Criteo names: 3 dense I1..I3 and 4 ids C1..C4, "
-        "used as they are, label in label",
-    ),
-}
+def write_csv(path, table):
+    import pyarrow.csv as csv
+
+    csv.write_csv(table, path, csv.WriteOptions(quoting_style="none"))
+    return str(path)
 
 
-@pytest.mark.parametrize("found, layout", FOUND.values(), ids=FOUND.keys())
-def test_the_layout_line_says_what_was_seen(found, layout):
-    assert find_columns(found).layout == layout
+@pytest.fixture
+def schema(tmp_path):
+    path = tmp_path / "avazu.toml"
+    path.write_text(AVAZU)
+    return path
 
 
-def test_columns_come_in_the_order_of_their_numbers():
-    names = [f"I{i}" for i in (10, 2, 1, 3, 4, 9, 8, 7, 6, 5)] + ["C2", "I01", "C1", "label"]
-    columns = find_columns(schema(*names))
-    assert columns.dense == tuple(f"I{i}" for i in range(1, 11))
-    assert columns.categories == ("C1", "C2")
+def test_a_log_without_dense_columns_is_read_through_a_schema(tmp_path, schema):
+    csv = write_csv(tmp_path / "a.csv", avazu())
+    encoder = Encoder.fit(csv, schema_file=schema)
+    assert (encoder.num_dense, encoder.rows[0], encoder.rows[3]) == (0, 26, 20)
+    batch = joined(Dataset(csv, encoder).batches(64))
+    assert batch.dense.shape == (400, 0)
+    assert batch.ids.min() >= 2
+    assert Encoder.fit(avazu(), schema_file=schema).rows == encoder.rows
+    convert_files(csv, tmp_path / "out", schema_file=schema)
+    converted = Encoder.fit(tmp_path / "out")
+    assert converted.rows == encoder.rows
+    for data in (tmp_path / "out", csv):
+        assert_batches_equal(joined(Dataset(data, converted).batches(64)), batch)
 
 
-def test_a_label_is_looked_for_only_if_asked():
-    assert find_columns(schema("I1", "C1"), label=False).label is None
-    assert "label" not in find_columns(KAGGLE, label=False).names
+def test_a_schema_survives_its_own_plain_values(schema):
+    read = Schema.read(schema)
+    assert Schema.from_dict(json.loads(json.dumps(read.to_dict()))) == read
+    named = Schema(categories=("source",), columns={"source": ColumnRule(min_count=2)})
+    assert Schema.from_dict(named.to_dict()) == named
 
 
-def test_the_larger_of_two_families_wins():
-    columns = find_columns(schema("I1", "int_0", "int_1", "C1", "label"))
-    assert columns.dense == ("int_0", "int_1")
+@pytest.mark.parametrize(
+    "rule, expected",
+    [
+        (Derived("t"), [0, 86_399, -1, None]),
+        (Derived("t", divide=3600), [0, 23, -1, None]),
+        (Derived("t", divide=3600, modulo=24), [0, 23, 23, None]),
+    ],
+)
+def test_a_derived_column_is_a_quotient_and_a_remainder(rule, expected):
+    from sparsetrain.data.read.derived import with_derived
+    from sparsetrain.data.read.inputs import open_source
 
-
-def test_treat_as_overrides_the_rule():
-    assert find_columns(ENCODED).encoded
-    assert not find_columns(ENCODED, treat_as="raw").encoded
-    assert find_columns(schema("I1", "C1", "label"), treat_as="encoded").encoded
+    source = open_source(
+        {"t": [0, 86_399, -1, None], "C1": [1] * 4},
+        Schema(categories=("d", "C1"), derived={"d": rule}),
+    )
+    part = with_derived(source.parts[0], {"d": rule})
+    assert next(part.pieces(["d"]))[1].column("d").to_pylist() == expected
 
 
 BAD = {
-    "a gap": (
-        schema("I1", "I3", "C1", "label"),
-        {},
-        "f: column I2: the dense column is missing; the nearest name there is I1",
+    "an unknown key": ('labl = "x"', "unknown key 'labl'; did you mean 'label'?"),
+    "an unknown key below": ("[columns.C1]\nmin = 3", "columns.C1: unknown key 'min'"),
+    "a wrong type": ("dense = 3", "dense is 3; it must be a list of texts"),
+    "no source": ("[derived.x]\nmodulo = 3", "derived.x: it lacks 'from'"),
+    "a modulo of 0": ('[derived.x]\nfrom="y"\nmodulo = 0', "modulo is 0; it must be 1 or more"),
+    "a name twice": ('categories = ["a", "a"]', "'a' is named twice among dense and categories"),
+    "no categories": ('dense = ["a"]', "dense is given without categories"),
+    "a rule for nothing": (
+        'categories = ["a"]\n[columns.b]\nmin_count = 1',
+        "columns.b: it is not",
     ),
-    "no dense column": (
-        schema("a", "b", "c", "d"),
-        {},
-        "f: column I1: the dense column is missing; there are a, b, c, ...; "
-        "a schema file says how yours are called",
-    ),
-    "no category column": (
-        schema("I1", "label"),
-        {},
-        "f: column C1: the category column is missing; the nearest name there is I1; "
-        "a schema file says how yours are called",
-    ),
-    "another case": (
-        schema("I1", "c1", "C3", "label"),
-        {},
-        "f: column C1: the category column is missing; the nearest name there is c1",
-    ),
-    "fewer than wanted": (
-        KAGGLE,
-        {"num_categories": 5},
-        "f: column C5: the category column is missing; the nearest name there is C1",
-    ),
-    "fewer than wanted, other names": (
-        schema("int_0", "cat_0", "label"),
-        {"num_dense": 2},
-        "f: column int_1: the dense column is missing; the nearest name there is int_0",
-    ),
-    "no label": (
-        schema("I1", "C1", "labels"),
-        {},
-        "f: column label: the label column is missing; the nearest name there is labels; "
-        "a schema file says how yours are called",
-    ),
-    "two labels": (
-        schema("I1", "C1", "label", "Label"),
-        {},
-        "f: 2 label columns, label and Label; drop all but one",
-    ),
-    "one column twice": (
-        schema("I1", "C1", "C1", "label"),
-        {},
-        "f: column C1: the column is there twice; drop one",
-    ),
-    "two families": (
-        schema("I1", "int_0", "C1", "label"),
-        {},
-        "f: dense columns are there under two names, I1 and int_0; drop one set",
-    ),
-    "a dense list": (
-        pa.schema([("I1", pa.list_(pa.int32())), ("C1", pa.int32()), ("label", pa.int32())]),
-        {},
-        "f: column I1: type list<item: int32> cannot be used; store integers, floats or text",
-    ),
-    "a list of lists": (
-        pa.schema(
-            [("I1", pa.int32()), ("C1", pa.list_(pa.list_(pa.int32()))), ("label", pa.int32())]
-        ),
-        {},
-        "f: column C1: type list<item: list<item: int32>> cannot be used; "
-        "store integers, floats or text",
-    ),
-    "text ids called encoded": (
-        KAGGLE,
-        {"treat_as": "encoded"},
-        "f: column C1: already encoded ids must be integers, this column holds text",
-    ),
+    "an unknown keep": ('[columns.C1]\nkeep = "all"', "keep is 'all'; give 'first' or 'last'"),
+    "a long delimiter": ('[text]\ndelimiter = "||"', "text.delimiter is '||'"),
+    "no TOML": ("label = ", "the schema is not well formed"),
 }
 
 
-@pytest.mark.parametrize("found, options, message", BAD.values(), ids=BAD.keys())
-def test_a_schema_is_refused_by_file_and_column(found, options, message):
-    with pytest.raises(DataError) as caught:
-        find_columns(found, "f", **options)
-    assert str(caught.value) == message
+@pytest.mark.parametrize("text, message", BAD.values(), ids=BAD.keys())
+def test_a_schema_that_means_nothing_is_refused_by_key(text, message, tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Schema.read(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_treatment_is_a_configuration_error():
-    with pytest.raises(ConfigError, match="treat_as is 'auot'; it must be 'auto', 'raw' or 'enc"):
-        find_columns(KAGGLE, treat_as="auot")
+def test_a_column_that_the_schema_names_and_the_data_lack_is_named(schema):
+    with pytest.raises(DataError, match=r"column hour_of_day: it is derived from hour, which is m"):
+        Encoder.fit(avazu().drop_columns(["hour"]), schema_file=schema)
+    with pytest.raises(DataError, match="column site_id: the category column is missing"):
+        Encoder.fit(avazu().drop_columns(["site_id"]), schema_file=schema)
+
+
+def test_nulls_may_be_written_as_words(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("label,I1,C1\n1,NULL,x\n0,4,NULL\n")
+    encoder = Encoder.fit(path, min_count=1, schema_file=Schema(text=TextFormat(null=("NULL",))))
+    batch = next(Dataset(path, encoder).batches(2))
+    assert batch.ids[:, 0].tolist() == [2, 0]
+    assert batch.dense[0, 0] == np.float32(np.log(3))
