@@ -7,7 +7,7 @@
 - **Packed**: the right operand, and the left one of TN; `operands.py` says how and why.
 - **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
   vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
-  it is stored.
+  it is stored; what it reads is prefetched.
 - **Parallel**: blocks of rows, times column panels where no thread packs rows for itself. A block
   is a few tiles high, for which a panel is fetched once. Every element is summed over `k` in
   order by one thread, so the result does not depend on the number of threads.
@@ -21,12 +21,13 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from .operands import pack_panels, pack_row_blocks, read_in_place
+from .prefetch import prefetch_epilogue
 from .product import Extent, Product, match_product
 from .register_tile import RegisterTile, register_tile, vector_unit
 from .rule import CpuRule, output_dtype, parallel_over, vectorize_if_whole
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
-_TILES_PER_ROW_BLOCK = 4
+_TILES_PER_ROW_BLOCK = 16
 # Blocks of rows to aim for where few rows are known beforehand, so that every thread gets some.
 _FEWEST_ROW_BLOCKS = 16
 # Below this, padding to a tile costs more than it saves; the reduction rule takes the product.
@@ -93,6 +94,7 @@ def _apply_tile(
     if not left.contracted_is_contiguous:
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
     _accumulate_in_registers(sch, block, loops)
+    prefetch_epilogue(sch, block, epilogue, loops.tile)
 
 
 def _inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:
