@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError, ResourceError
+from sparsetrain.memory import LARGE, aligned
 
 
 def available_cores() -> int:
@@ -147,10 +148,12 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
 
 def empty(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
     """Allocate uninitialised memory; out of memory names `what` and the bytes."""
+    size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
+        if size >= LARGE:
+            return tvm.runtime.from_dlpack(aligned(size).view(dtype).reshape(shape))
         return tvm.runtime.empty(shape, dtype)
     except Exception as error:  # TVM reports std::bad_alloc as an InternalError
-        size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
         raise ResourceError(
             f"no memory for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
         ) from error

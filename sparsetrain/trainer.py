@@ -106,7 +106,7 @@ class Trainer:
         self.epochs = 0
         self.target = runtime.resolve_target(target)
         self.params: dict[str, runtime.NDArray] = model.initialize(seed, fill=initialize)
-        self.state = optimizer.init(self.params, named_tables(model.tables()))
+        self.state = optimizer.init(self.params, named_tables(model.tables()), fill=initialize)
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._module = model.export()
         self._inlined: InlinedProgram | None = None

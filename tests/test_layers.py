@@ -21,9 +21,10 @@ MAY_IMPORT = {
     "relax_op": set(),
     "progress": set(),
     "on_stack": set(),
-    "runtime": {"on_stack"},
+    "runtime": {"memory", "on_stack"},
     "metrics": set(),
-    "checkpoint": set(),
+    "memory": set(),
+    "checkpoint": {"memory"},
     "settings": set(),
     "data": set(),
     "state": {"runtime"},
@@ -46,7 +47,17 @@ MAY_IMPORT = {
     "cli": {"__init__", "progress", "settings"},
 }
 # Outside the kernels and the graph, nothing depends on TVM.
-WITHOUT_TVM = {"errors", "progress", "metrics", "checkpoint", "settings", "data", "run", "fit"} | {
+WITHOUT_TVM = {
+    "errors",
+    "progress",
+    "memory",
+    "metrics",
+    "checkpoint",
+    "settings",
+    "data",
+    "run",
+    "fit",
+} | {
     "state",
     "saved",
     "trainer",

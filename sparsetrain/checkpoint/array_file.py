@@ -4,15 +4,17 @@
 Any NumPy reads these files. We read them without interpreting their header: the manifest says what
 dtype and shape it must state, and it must state them byte for byte as we write them. The data
 starts on a multiple of 64 bytes, so a mapped file has the alignment that compiled kernels need.
-Memory is one block of 16 MiB, for writing as for checking.
+Memory is a few blocks of 4 MiB, for writing as for checking.
 """
 
 import zlib
-from collections.abc import Iterator
 from math import prod
 from typing import IO
 
 import numpy as np
+
+from sparsetrain.checkpoint.crc import joined
+from sparsetrain.checkpoint.ranges import Bytes, Map, read_ranges, write_ranges
 
 # By the names NumPy gives them; nothing that could hold an object or a pointer.
 DTYPES = {
@@ -20,7 +22,6 @@ DTYPES = {
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
     + ("float16", "float32", "float64")
 }
-_BLOCK = 16 << 20
 
 
 def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -37,16 +38,27 @@ def file_size(dtype: str, shape: tuple[int, ...]) -> int:
     return len(header_of(dtype, shape)) + prod(shape) * DTYPES[dtype].itemsize
 
 
-def write_array(file: IO[bytes], array: np.ndarray) -> int:
-    """Write `array`, of any layout and byte order, and return the file's CRC-32."""
-    crc = 0
-    for block in _file_blocks(array):
-        file.write(block)
-        crc = zlib.crc32(block, crc)
-    return crc
+def write_array(file: IO[bytes], array: np.ndarray, each: Map = map) -> int:
+    """Write `array`, of any layout and byte order, and return the file's CRC-32.
+
+    Parts are written at the same time if `each` is the `map` of a pool.
+    """
+    name = array.dtype.name
+    header = np.frombuffer(header_of(name, array.shape), np.uint8)
+    # In one run, a slice is a view; else it is copied, and threads need an iterator each.
+    run = array.reshape(-1) if array.flags.c_contiguous else None
+
+    def fill(start: int, out: np.ndarray) -> None:
+        head = header[start : start + out.size]
+        out[: head.size] = head
+        first = (start + head.size - header.size) // array.itemsize
+        body = out[head.size :].view(DTYPES[name])
+        body[...] = (array.flat if run is None else run)[first : first + body.size]
+
+    return write_ranges(file, header.size + array.nbytes, fill, each)
 
 
-def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
+def read_array(file: IO[bytes], dtype: str, out: np.ndarray, each: Map = map) -> int:
     """Fill `out` from a file whose size must be right already, and return the file's CRC-32.
 
     Parameters
@@ -55,62 +67,47 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
     dtype : str
         What the manifest states; `out` has it, in any byte order.
     out : ndarray
-        Of the shape that the manifest states; what lies in one run is read without a copy.
+        Of the shape that the manifest states; unless it lies in one run, read by way of a copy.
+    each : callable
+        The builtin `map`, or that of a pool.
 
     Raises
     ------
     ValueError
         If the header is not that of `dtype` and `out`.
     """
-    crc = _check_header(file, dtype, out.shape)
-    if out.flags.c_contiguous and out.dtype == DTYPES[dtype]:
-        return _read_into(file, out, crc)
-    rows, plain = np.atleast_1d(out), np.dtype(DTYPES[dtype])
-    step = _rows_of_a_block(rows)
-    for start in range(0, len(rows) if rows.size else 0, step):
-        block = np.empty(rows[start : start + step].shape, plain)
-        crc = _read_into(file, block, crc)
-        rows[start : start + step] = block
-    return crc
+    if not (out.flags.c_contiguous and out.dtype == DTYPES[dtype]):
+        whole = np.empty(out.shape, DTYPES[dtype])
+        crc = read_array(file, dtype, whole, each)
+        out[...] = whole
+        return crc
+    data = out.reshape(-1).view(np.uint8)
+    return _read(file, dtype, out.shape, lambda start, stop: data[start:stop], each, keep=False)
 
 
-def _read_into(file: IO[bytes], out: np.ndarray, crc: int) -> int:
-    data = out.reshape(-1).view(np.uint8).data
-    for start in range(0, data.nbytes, _BLOCK):
-        block = data[start : start + _BLOCK]
-        if file.readinto(block) != len(block):  # type: ignore[attr-defined]
-            raise ValueError("the file was cut off while it was read")
-        crc = zlib.crc32(block, crc)
-    return crc
-
-
-def map_array(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+def map_array(
+    file: IO[bytes], dtype: str, shape: tuple[int, ...], each: Map = map
+) -> tuple[np.ndarray, int]:
     """Return the array as a read-only map of the file, and the file's CRC-32."""
-    crc = _check_header(file, dtype, shape)
-    while block := file.read(_BLOCK):
-        crc = zlib.crc32(block, crc)
+    spare = lambda start, stop: np.empty(stop - start, np.uint8)  # noqa: E731
+    crc = _read(file, dtype, shape, spare, each, keep=True)
     if not prod(shape):
         return np.empty(shape, DTYPES[dtype]), crc  # nothing cannot be mapped
     offset = len(header_of(dtype, shape))
     return np.memmap(file, DTYPES[dtype], "r", offset, shape), crc
 
 
-def _check_header(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> int:
+def _read(
+    file: IO[bytes], dtype: str, shape: tuple[int, ...], data: Bytes, each: Map, *, keep: bool
+) -> int:
+    """Read a whole file, the data into `data`, which counts from behind the header."""
     expected = header_of(dtype, shape)
-    if file.read(len(expected)) != expected:
+    first, size = len(expected), file_size(dtype, shape)
+    if file.read(first) != expected:
         raise ValueError(f"the header is not that of {dtype} {shape}")
-    return zlib.crc32(expected)
 
+    def memory(start: int, stop: int) -> np.ndarray:
+        return data(start - first, stop - first)
 
-def _file_blocks(array: np.ndarray) -> Iterator[bytes | memoryview]:
-    name = array.dtype.name
-    yield header_of(name, array.shape)
-    rows = np.atleast_1d(array)
-    step = _rows_of_a_block(rows)
-    for start in range(0, len(rows) if rows.size else 0, step):
-        block = np.ascontiguousarray(rows[start : start + step], DTYPES[name])
-        yield block.reshape(-1).view(np.uint8).data
-
-
-def _rows_of_a_block(rows: np.ndarray) -> int:
-    return max(1, _BLOCK * len(rows) // max(1, rows.nbytes))
+    crc = read_ranges(file, first, size, memory, each, keep=keep)
+    return joined([(zlib.crc32(expected), first), (crc, size - first)])

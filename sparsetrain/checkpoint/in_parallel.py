@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several files at a time: while one waits for the disk, another is summed.
+"""Threads for files, and threads for the ranges of a file: `map` as long as there is little to do.
 
-Reading, writing, syncing and checksums leave Python's lock alone, so threads do. What fits in
-memory many times over stays on the calling thread.
+Reading, writing, syncing and checksums leave Python's lock alone, so threads do. Those of files
+wait for those of ranges, which must not be the same ones.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
-WORKERS = 4
+from sparsetrain.checkpoint.ranges import Map
+
+_WORKERS = 4
 _SMALL = 64 << 20  # bytes
 
 
 @contextmanager
-def in_parallel(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Give a `map` for work on `size` bytes; results come in order, and the first error.
+def in_parallel(size: int) -> Iterator[tuple[Map, Map]]:
+    """Give two `map` for work on `size` bytes, over files and over the ranges of each.
 
-    What was not begun when an error comes is left out.
+    Results come in order, and the first error. What was not begun then is left out.
     """
     if size < _SMALL:
-        yield map
+        yield map, map
         return
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="sparsetrain-files") as pool:
+    with _pool("ranges") as ranges, _pool("files") as files:
+        yield files, ranges
+
+
+@contextmanager
+def _pool(what: str) -> Iterator[Map]:
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"sparsetrain-{what}") as pool:
         try:
             yield pool.map
         except BaseException:

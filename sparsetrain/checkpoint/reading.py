@@ -3,14 +3,14 @@
 
 Files are opened relative to the folder's handle, so a save that replaces the folder meanwhile
 cannot mix old files with new ones. Sizes of all files are checked before the first is read. A read
-is one pass over the bytes, straight into the caller's memory; with `mmap` it holds one block of
-16 MiB.
+is one pass over the bytes, straight into the caller's memory.
 """
 
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import repeat
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from sparsetrain.checkpoint import places
 from sparsetrain.checkpoint.array_file import DTYPES, map_array, read_array
 from sparsetrain.checkpoint.in_parallel import in_parallel
 from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, pieces
+from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
 
 _ATTEMPTS = 3  # a save may replace the folder while it is read
@@ -73,7 +74,7 @@ class Saved:
         self.read_into(name, out)
         return out
 
-    def read_into(self, name: str, out: np.ndarray) -> None:
+    def read_into(self, name: str, out: np.ndarray, each: Map = map) -> None:
         """Fill `out`, of the array's shape and dtype; after an error its content is undefined.
 
         Raises
@@ -88,13 +89,13 @@ class Saved:
         for entry in self._pieces[name]:
             part = out[slice(*entry.rows)] if entry.shape else out
             with self._open(entry) as file, self._errors_of(entry):
-                crc = read_array(file, entry.dtype, part)
+                crc = read_array(file, entry.dtype, part, each)
             self._check_crc(entry, crc)
 
     def fill(self, targets: Mapping[str, np.ndarray]) -> None:
         """Fill several arrays, a few at a time, as `read_into` does one."""
-        with in_parallel(sum(array.nbytes for array in targets.values())) as each:
-            for _ in each(self.read_into, targets.keys(), targets.values()):
+        with in_parallel(sum(a.nbytes for a in targets.values())) as (files, ranges):
+            for _ in files(self.read_into, targets.keys(), targets.values(), repeat(ranges)):
                 pass
 
     def map(self, name: str) -> np.ndarray:

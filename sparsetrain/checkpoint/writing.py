@@ -2,14 +2,15 @@
 """Save arrays and a manifest so that, killed at any moment, the old save or the new one is there.
 
 Everything is checked before anything is written: names, dtypes, the target, free space. Files are
-flushed one by one, the manifest last, then the folder is renamed into place. Extra memory is one
-block; the disk holds the old and the new save for a moment.
+flushed one by one, the manifest last, then the folder is renamed into place. Extra memory is a few
+blocks; the disk holds the old and the new save for a moment.
 """
 
 import contextlib
 import errno
 import shutil
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from sparsetrain.checkpoint.manifest import (
     dump,
     piece_shape,
 )
+from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
 
 _SLACK = 1 << 20  # the manifest, folder blocks and rounding
@@ -87,17 +89,17 @@ def write(
 def _fill(
     draft: Path, arrays: dict[str, np.ndarray], pieces: list[_Piece], about: dict[str, Any]
 ) -> None:
-    def write_piece(number: int, piece: _Piece) -> Entry:
+    def write_piece(number: int, piece: _Piece, each: Map) -> Entry:
         name, rows = piece
         array, file_name = arrays[name], f"{number:03}.npy"
         dtype, shape = array.dtype.name, array.shape
         with places.new_file(draft / file_name) as file:
-            crc = write_array(file, array[slice(*rows)] if shape else array)
+            crc = write_array(file, array[slice(*rows)] if shape else array, each)
         size = file_size(dtype, piece_shape(shape, rows))
         return Entry(name, file_name, dtype, shape, rows, size, crc)
 
-    with in_parallel(sum(array.nbytes for array in arrays.values())) as each:
-        entries = list(each(write_piece, range(len(pieces)), pieces))
+    with in_parallel(sum(array.nbytes for array in arrays.values())) as (files, ranges):
+        entries = list(files(write_piece, range(len(pieces)), pieces, repeat(ranges)))
     with places.new_file(draft / FILE) as file:
         file.write(dump(entries, about))
 

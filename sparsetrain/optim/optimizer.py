@@ -126,7 +126,9 @@ class Optimizer:
         lrs = [group.lr for group in self.groups]
         return self.formula.per_step is not None or any(map(callable, [*self.hyper.values(), *lrs]))
 
-    def init(self, params: Mapping[str, NDArray], tables: Tables | None = None) -> State:
+    def init(
+        self, params: Mapping[str, NDArray], tables: Tables | None = None, *, fill: bool = True
+    ) -> State:
         """Allocate the slots of each parameter and resolve the groups.
 
         Parameters
@@ -136,6 +138,8 @@ class Optimizer:
         tables : mapping, optional
             Storage -> its tables by name, as slices of its rows: the parameters that get row-sparse
             gradients. By default any matrix may get them.
+        fill : bool
+            Without, slots hold what the memory held; for those that are about to be read.
 
         Raises
         ------
@@ -146,9 +150,9 @@ class Optimizer:
         """
         tables = tables or {}
         ranges = self._resolve(params, tables)
-        slots = {name: new_slots(name, self.formula, param) for name, param in params.items()}
+        slots = {name: new_slots(name, self.formula, param, fill) for name, param in params.items()}
         for name in _tracked_names(params, ranges, tables):
-            slots[name][LAST] = new_last(name, params[name], ranges[name])
+            slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
         return State(slots, self, ranges, tables)
 
     def _resolve(

@@ -91,17 +91,17 @@ def slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (rows_of(shape),) if slot.per == "row" and len(shape) > 1 else shape
 
 
-def new_slots(name: str, formula: Formula, param: NDArray) -> dict[str, NDArray]:
-    """Slots of one parameter with their initial values."""
-    return {slot.name: _new_slot(name, slot, param) for slot in formula.slots}
+def new_slots(name: str, formula: Formula, param: NDArray, fill: bool = True) -> dict[str, NDArray]:
+    """Slots of one parameter, with their initial values if `fill`."""
+    return {slot.name: _new_slot(name, slot, param, fill) for slot in formula.slots}
 
 
-def new_last(name: str, param: NDArray, parts: tuple[Range, ...]) -> NDArray:
+def new_last(name: str, param: NDArray, parts: tuple[Range, ...], fill: bool = True) -> NDArray:
     """The steps up to which rows are current, (V,) int32."""
     shape = (rows_of(tuple(map(int, param.shape))),)
     tensor = runtime.empty(shape, "int32", f"slot {LAST!r} of parameter {name!r}")
     view = runtime.as_numpy(tensor, writable=True)
-    for part in parts:
+    for part in parts if fill else ():
         view[part.first : part.end] = UNTOUCHED if part.rule.recipe.idle == "untouched" else 0
     return tensor
 
@@ -111,8 +111,9 @@ def last_of(slots: Any, part: Range) -> np.ndarray:
     return runtime.as_numpy(slots[LAST], writable=True)[part.first : part.end]
 
 
-def _new_slot(name: str, slot: Slot, param: NDArray) -> NDArray:
+def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
     shape = slot_shape(slot, tuple(map(int, param.shape)))
     tensor = runtime.empty(shape, str(param.dtype), f"slot {slot.name!r} of parameter {name!r}")
-    runtime.as_numpy(tensor, writable=True)[...] = slot.initial
+    if fill:
+        runtime.as_numpy(tensor, writable=True)[...] = slot.initial
     return tensor
