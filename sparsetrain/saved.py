@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,22 +26,41 @@ from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config, to_config
 from sparsetrain.run import checkpoint_in
 
-if TYPE_CHECKING:
-    from sparsetrain.trainer import Trainer
-
 KIND = "sparsetrain.trainer"
 ENCODER = "encoder/"  # prefix of the encoder's arrays among those of the model
 _ATTEMPTS = 3
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 
-def save(trainer: Trainer, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+class Trained(Protocol):
+    """What is saved: a `Trainer`, which this file does not know."""
+
+    model: Any
+    optimizer: Optimizer
+    encoder: Encoder | None
+    seed: int
+    steps: int
+    epochs: int
+    accumulate: int
+    state: Any
+    target: Any
+    _state: State | None
+
+    def _arrays(self) -> dict[str, np.ndarray]: ...
+
+    def _read(self, checkpoint: checkpoint.Saved, names: Collection[str]) -> None: ...
+
+
+_T = TypeVar("_T", bound=Trained)
+
+
+def save(trainer: Trained, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write `trainer`; `extra` is stored beside it, as plain JSON values."""
     checkpoint.write(folder, *snapshot(trainer, extra or {}, None))
 
 
 def snapshot(
-    trainer: Trainer, extra: Mapping[str, Any], state: dict[str, Any] | None
+    trainer: Trained, extra: Mapping[str, Any], state: dict[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays, parameters as views, and the manifest; `state` is that of the run."""
     encoder, encoder_arrays, encoder_hash = _encoder_state(trainer.encoder)
@@ -52,7 +71,7 @@ def snapshot(
     described = {
         "kind": KIND,
         "model": {"kind": trainer.model.kind, "config": trainer.model.config()},
-        "optimizer": to_config(trainer.optimizer),
+        "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
         "encoder": encoder,
         "encoder_sha256": encoder_hash,
         "seed": int(trainer.seed),
@@ -69,14 +88,21 @@ def snapshot(
     return arrays, described
 
 
-def load(folder: str | Path, *, which: str, target: Any, optimizer: Optimizer | None) -> Trainer:
-    """Read what `save` wrote; see `sparsetrain.load`."""
+def load(
+    make: Callable[..., _T],
+    folder: str | Path,
+    *,
+    which: str,
+    target: Any,
+    optimizer: Optimizer | None,
+) -> _T:
+    """Read what `save` wrote into what `make` gives, the `Trainer`; see `sparsetrain.load`."""
     target = runtime.resolve_target(target)
     for attempt in range(_ATTEMPTS):
         path = checkpoint_in(folder, which)
         try:
             with checkpoint.opened(path) as saved:
-                return _load(saved, path, target, optimizer)
+                return _load(make, saved, path, target, optimizer)
         except CheckpointError:
             # A run that goes on prunes old checkpoints; then its pointer has moved on.
             if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
@@ -84,12 +110,18 @@ def load(folder: str | Path, *, which: str, target: Any, optimizer: Optimizer | 
     raise AssertionError("the last attempt returns or raises")
 
 
-def _load(saved: checkpoint.Saved, path: Path, target: Any, optimizer: Optimizer | None) -> Trainer:
+def _load(
+    make: Callable[..., _T],
+    saved: checkpoint.Saved,
+    path: Path,
+    target: Any,
+    optimizer: Optimizer | None,
+) -> _T:
     manifest = saved.manifest
     if manifest.get("kind") != KIND:
         raise CheckpointError(f"{path}: holds {manifest.get('kind')!r:.60}, not a saved trainer")
     try:
-        return _trainer(saved, target, optimizer)
+        return _trainer(make, saved, target, optimizer)
     except CheckpointError as error:
         # Of an array it names the file already.
         raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from None
@@ -99,9 +131,9 @@ def _load(saved: checkpoint.Saved, path: Path, target: Any, optimizer: Optimizer
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _trainer(saved: checkpoint.Saved, target: Any, optimizer: Optimizer | None) -> Trainer:
-    from sparsetrain.trainer import Trainer
-
+def _trainer(
+    make: Callable[..., _T], saved: checkpoint.Saved, target: Any, optimizer: Optimizer | None
+) -> _T:
     manifest = saved.manifest
     encoder_arrays = {
         name.removeprefix(ENCODER): saved.read(name)
@@ -111,7 +143,7 @@ def _trainer(saved: checkpoint.Saved, target: Any, optimizer: Optimizer | None) 
     encoder = _encoder(manifest["encoder"], encoder_arrays)
     _require_hash(manifest, encoder_arrays)
     model = _model(manifest["model"])
-    trainer = Trainer(
+    trainer = make(
         model,
         optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
         target=target,

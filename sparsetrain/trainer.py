@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sparsetrain import runtime
+from sparsetrain import runtime, saved
 from sparsetrain.build import GradientProgram, Program, value_and_grad
 from sparsetrain.checkpoint import Saved
 from sparsetrain.data import Batch, Dataset, Encoder
@@ -335,11 +335,11 @@ class Trainer:
         load_arrays_(self._arrays(writable=True), arrays)
         self._restored()
 
-    def _read(self, saved: Saved, names: Collection[str]) -> None:
+    def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
         """Fill parameters and slots from an open checkpoint; undefined after an error."""
         target = self._arrays(writable=True)
-        check_kinds(target, {name: saved.kinds[name] for name in names})
-        saved.fill(target)
+        check_kinds(target, {name: checkpoint.kinds[name] for name in names})
+        checkpoint.fill(target)
         self._restored()
 
     def _arrays(self, *, writable: bool = False) -> dict[str, np.ndarray]:
@@ -363,17 +363,13 @@ class Trainer:
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`."""
-        from sparsetrain.saved import save
-
-        save(self, folder, extra)
+        saved.save(self, folder, extra)
 
     def _snapshot(
         self, extra: Mapping[str, Any], state: dict[str, Any]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Views of all arrays, and a manifest; `state` is where the run stands."""
-        from sparsetrain.saved import snapshot
-
-        return snapshot(self, extra, state)
+        return saved.snapshot(self, extra, state)
 
     def first_nonfinite(self, batch: Batch) -> str | None:
         """Say which value of the gradient program is the first that is not finite, if one is.
@@ -410,6 +406,4 @@ def load(
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    from sparsetrain.saved import load as read
-
-    return read(folder, which=which, target=target, optimizer=optimizer)
+    return saved.load(Trainer, folder, which=which, target=target, optimizer=optimizer)

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "inlined": {"ad", "arguments", "build", "optim", "runtime"},
     "trainer": {"build", "data", "inlined", "metrics", "optim", "sparse_tensor"}
     | {"checkpoint", "fit", "numerics", "run", "runtime", "saved", "state"},
-    "saved": {"checkpoint", "data", "fit", "models", "optim", "run", "runtime", "trainer"},
+    "saved": {"checkpoint", "data", "fit", "models", "optim", "run", "runtime"},
     "cli": {"__init__", "progress", "settings"},
 }
 # Outside the kernels and the graph, nothing depends on TVM.

@@ -49,6 +49,16 @@ def test_it_predicts_and_trains_on_as_if_never_saved(tmp_path, kind, name):
     assert second.optimizer.hyper == first.optimizer.hyper
 
 
+def test_a_rule_of_the_users_own_does_not_come_back_as_ours_of_that_name(tmp_path):
+    ours = st.optim.sgd(0.1)
+    own = st.optim.Optimizer(ours.formula._replace(step=lambda w, g, s, h: (w + g, s)), ours.hyper)
+    first = small_dlrm.trainer(optimizer=own)
+    first.save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"of yours named 'sgd': pass load\(..., optimizer"):
+        st.load(tmp_path / "run")
+    assert st.load(tmp_path / "run", optimizer=own).optimizer is own
+
+
 def test_the_next_epoch_reads_the_data_in_the_order_it_would_have(folder):
     first = small_dlrm.trainer(encoder=small_dlrm.encoder(), seed=3)
     first.fit(small_dlrm.raw_rows(100), epochs=2, progress=None)

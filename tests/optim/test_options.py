@@ -140,13 +140,21 @@ SAVED = [
     optim.adam(0.1 * optim.warmup(5) * optim.cosine(50), mode="exact", cap=7),
     optim.adamw(0.1, weight_decay=0.0, clip_norm=1.0, on_nonfinite="skip"),
     optim.ftrl(0.1, l1=0.5, groups=GROUPS[1:]),
+    optim.ftrl(0.1, beta=0.0, initial=0.1),
+    optim.adagrad(0.1, initial=0.5),
     optim.rmsprop(0.1, clip_value=2.0, groups=GROUPS),
 ]
 
 
+# Named like ours, but not made by our constructors.
+OWN = optim.Optimizer(optim.adagrad(0.1).formula._replace(step=lambda w, g, s, h: (w - g, s)), {})
+OWN_SLOT = optim.Optimizer(optim.adagrad(0.1).formula._replace(name="sgd"), {"lr": 0.1, "eps": 0.0})
+
+
 @pytest.mark.parametrize("optimizer", SAVED, ids=lambda o: o.formula.name)
 def test_an_optimizer_reads_back_from_plain_values(optimizer):
-    assert from_config(json.loads(json.dumps(to_config(optimizer))), OPTIMIZERS) == optimizer
+    config = json.loads(json.dumps(to_config(optimizer, OPTIMIZERS)))
+    assert from_config(config, OPTIMIZERS) == optimizer
 
 
 def test_a_run_of_before_options_reads_back():
@@ -157,7 +165,9 @@ def test_a_run_of_before_options_reads_back():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (to_config(optim.sgd(lambda step: 0.1)), "a function of yours: pass load"),
+        (to_config(optim.sgd(lambda step: 0.1), OPTIMIZERS), "a function of yours: pass load"),
+        (to_config(OWN, OPTIMIZERS), "a formula of yours named 'adagrad': pass load"),
+        (to_config(OWN_SLOT, OPTIMIZERS), "a formula of yours named 'sgd': pass load"),
         ({"name": "lamb", "hyper": {}}, "'lamb', which this package does not have"),
         ({"name": "sgd", "hyper": {"lr": 0.1}, "options": {"exec": "x"}}, "option 'exec' is unkn"),
     ],
