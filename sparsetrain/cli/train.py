@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain train`: from the user's files to a saved and scored model."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from sparsetrain.cli import train_options as given
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
 from sparsetrain.cli.output import emit, format_score, format_scores, format_table
 from sparsetrain.cli.resuming import find_run, resumed
@@ -15,65 +13,29 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.progress import format_seconds
 from sparsetrain.settings.sources import parse_text
 
-_File = Annotated[Path | None, typer.Option(metavar="FILE", help="File or folder to score on.")]
-
 
 def train(
-    train: Annotated[
-        list[Path] | None, typer.Argument(metavar="TRAIN", help="Files or folders to train on.")
-    ] = None,
-    valid: _File = None,
-    test: _File = None,
-    valid_share: Annotated[
-        float | None, typer.Option("--valid-share", help="Hold out a share of TRAIN, by chance.")
-    ] = None,
-    valid_from: Annotated[
-        str | None,
-        typer.Option("--valid-from", metavar="TIME", help="Hold out TRAIN's rows from then on."),
-    ] = None,
-    time_column: Annotated[
-        str | None, typer.Option("--time-column", help="What --valid-from is about.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Save the run in this new folder."),
-    ] = None,
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd, adagrad, adam, ...; see the docs.")
-    ] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Rows per step.")] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over TRAIN.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of weights and row order.")] = None,
-    target: Annotated[str | None, typer.Option("--target", help="auto, cpu or llvm.")] = None,
-    min_count: Annotated[
-        int | None, typer.Option("--min-count", help="Rarer categories share one row.")
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option("--schema", metavar="FILE", help="Names columns not Criteo's.")
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(metavar="RUN|auto", help="Go on with a run; auto: with --out, if it is one."),
-    ] = None,
-    allow_changed: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="What may differ from the resumed run: data, a setting."),
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None, typer.Option("--checkpoint-every", help="Steps; also after each epoch.")
-    ] = None,
-    validate_every: Annotated[
-        int | None, typer.Option("--validate-every", help="Steps; also after each epoch.")
-    ] = None,
-    early_stopping: Annotated[
-        int | None,
-        typer.Option("--early-stopping", help="End after so many validations without progress."),
-    ] = None,
-    check_numerics: Annotated[
-        bool | None,
-        typer.Option("--check-numerics", help="Find the first value that is not finite."),
-    ] = None,
+    train: given.Train = None,
+    valid: given.File = None,
+    test: given.File = None,
+    valid_share: given.ValidShare = None,
+    valid_from: given.ValidFrom = None,
+    time_column: given.TimeColumn = None,
+    out: given.Out = None,
+    optimizer: given.Optimizer = None,
+    lr: given.Lr = None,
+    batch_size: given.BatchSize = None,
+    epochs: given.Epochs = None,
+    seed: given.Seed = None,
+    target: given.Target = None,
+    min_count: given.MinCount = None,
+    schema: given.Schema = None,
+    resume: given.Resume = None,
+    allow_changed: given.AllowChanged = None,
+    checkpoint_every: given.CheckpointEvery = None,
+    validate_every: given.ValidateEvery = None,
+    early_stopping: given.EarlyStopping = None,
+    check_numerics: given.CheckNumerics = None,
     overrides: Overrides = None,
     config: Config = None,
     as_json: AsJson = False,
@@ -96,17 +58,14 @@ def train(
         "--early-stopping": early_stopping,
         "--check-numerics": check_numerics,
     }
-    run = find_run(resume, out)
-    given = Files(train or (), valid, test, run or out)
-    if run is None:
-        begun, settings, files = None, settings_from(options, config, overrides), given
-    else:
-        begun = resumed(run, options, config, overrides, allow_changed or ())
-        settings, files = begun.settings, given.or_else(begun.files)
-    if not files.train:
-        raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     if allow_changed and resume is None:
         raise ConfigError("--allow-changed goes with --resume")
+    run = find_run(resume, out)
+    begun = None if run is None else resumed(run, options, config, overrides, allow_changed or ())
+    settings = begun.settings if begun else settings_from(options, config, overrides)
+    files = Files(train or (), valid, test, run or out).or_else(begun.files if begun else {})
+    if not files.train:
+        raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
         result = run_training(settings, files, stop, begun)
         emit(result, _describe(result), as_json)
