@@ -79,6 +79,12 @@ def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
+def machine_digest() -> str:
+    """Digest of what figures measured here depend on: processor, versions, this package."""
+    parts = [str(runtime.host_target()), tvm.__version__, platform.machine(), _package_sources()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
 @lru_cache(maxsize=1)
 def _package_sources() -> str:
     root = Path(__file__).parent

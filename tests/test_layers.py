@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "schedule": set(),
     "sparse_tensor": {"runtime", "relax_op"},
     "ad": {"sparse_tensor", "relax_op"},
-    "optim": {"sparse_tensor", "runtime", "relax_op"},
+    "optim": {"cache", "sparse_tensor", "runtime", "relax_op"},
     "embedding": {"ad", "sparse_tensor", "relax_op"},
     "models": {"ad", "embedding", "sparse_tensor", "runtime", "relax_op"},
     "build": {"ad", "arguments", "cache", "embedding", "schedule", "runtime"},

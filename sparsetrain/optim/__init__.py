@@ -32,6 +32,7 @@ from sparsetrain.optim.schedules import step_decay as step_decay
 from sparsetrain.optim.schedules import warmup as warmup
 from sparsetrain.optim.sgd import sgd as sgd
 from sparsetrain.optim.state import State as State
+from sparsetrain.optim.table_update import TableUpdate as TableUpdate
 
 # Name, as in settings and saved runs -> constructor.
 OPTIMIZERS = {

@@ -89,19 +89,6 @@ def update_dense_(
     )
 
 
-def densified(
-    gradient: RowSparse, plan: CoalescePlan, part: Range, span: tuple[int, int]
-) -> NDArray:
-    """The rows of one range as a dense tensor (rows, D); only where dense mode was asked for."""
-    shape = (part.end - part.first, gradient.width)
-    dense = runtime.zeros(shape, gradient.dtype, f"the dense gradient of {part.label}")
-    unique = gradient.coalesce(plan)
-    chosen = slice(*span)
-    rows = runtime.as_numpy(unique.indices)[chosen] - part.first
-    runtime.as_numpy(dense, writable=True)[rows] = runtime.as_numpy(unique.values)[chosen]
-    return dense
-
-
 def replay_(
     target: Target,
     rule: Rule,

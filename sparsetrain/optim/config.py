@@ -18,7 +18,7 @@ from sparsetrain.optim.schedules import Schedule
 
 OPTIONS = (
     *("mode", "cap", "weight_decay", "decoupled"),
-    *("clip_value", "clip_norm", "on_nonfinite"),
+    *("clip_value", "clip_norm", "on_nonfinite", "update"),
 )
 FUNCTION = "function"
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.rule import MODES, Mode, Number, Rule
+from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update
 
 # Parameter -> its tables by name, as slices of its rows.
 Tables = Mapping[str, Mapping[str, slice]]
@@ -36,7 +36,7 @@ class Group:
         In place of the optimizer's.
     scale : float
         Multiplies the learning rate.
-    weight_decay, mode, cap : optional
+    weight_decay, mode, cap, update : optional
         In place of the optimizer's.
     """
 
@@ -46,10 +46,15 @@ class Group:
     weight_decay: float | None = None
     mode: Mode | None = None
     cap: int | None = None
+    update: Update | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in MODES:
             raise ConfigError(f"group {self.match!r}: mode is one of {MODES}, not {self.mode!r}")
+        if self.update is not None and self.update not in UPDATES:
+            raise ConfigError(
+                f"group {self.match!r}: update is one of {UPDATES}, not {self.update!r}"
+            )
         if not 0 <= self.scale < float("inf"):
             raise ConfigError(f"group {self.match!r}: scale must be 0 or more, not {self.scale}")
 
@@ -65,9 +70,12 @@ class Range(NamedTuple):
     @property
     def label(self) -> str:
         """The names, shortened."""
-        if len(self.names) == 1:
-            return self.names[0]
-        return f"{self.names[0]} to {self.names[-1]} ({len(self.names)} tables)"
+        return shortened(self.names)
+
+
+def shortened(names: Sequence[str]) -> str:
+    """One name, or the first and the last."""
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} tables)"
 
 
 def resolve(
@@ -105,18 +113,21 @@ def resolve(
             Range((name,), rows.start, rows.stop, _rule_of(name, rule, groups))
             for name, rows in ordered
         ]
-        ranges[param] = _merge(found)
+        ranges[param] = merge(found)
     return ranges
 
 
 def _rule_of(name: str, rule: Rule, groups: Sequence[Group]) -> Rule:
     for group in groups:
         if fnmatchcase(name, group.match):
-            rule = rule.changed(group.lr, group.scale, group.weight_decay, group.mode, group.cap)
+            rule = rule.changed(
+                group.lr, group.scale, group.weight_decay, group.mode, group.cap, group.update
+            )
     return rule
 
 
-def _merge(ranges: Sequence[Range]) -> tuple[Range, ...]:
+def merge(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """Join neighbours that follow the same rule; the ranges rise."""
     merged: list[Range] = []
     for new in ranges:
         if merged and merged[-1].end == new.first and merged[-1].rule == new.rule:

@@ -17,10 +17,11 @@ from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.optim.apply import _row_kernel as _row_kernel
 from sparsetrain.optim.apply import matrix_shape, segment_spans
 from sparsetrain.optim.check import LAST, check_formula
+from sparsetrain.optim.choice import reasons
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
 from sparsetrain.optim.group import Group, Range, Tables, resolve
-from sparsetrain.optim.rule import Mode, Number, Rule, at, plain
+from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, plain
 from sparsetrain.optim.state import (
     UNTOUCHED,
     State,
@@ -68,6 +69,9 @@ class Optimizer:
         Scale all gradients so that their global norm is at most this.
     on_nonfinite : {"stop", "skip"}
         A gradient with NaN or infinity raises, or the step is left out and counted.
+    update : {"auto", "sparse", "dense"}
+        How row-sparse gradients reach a table where two ways mean the same: sparse writes touched
+        rows, dense every row; auto takes the cheaper one, table by table.
     groups : sequence of Group
         What differs for some parameters or tables.
 
@@ -93,6 +97,7 @@ class Optimizer:
     clip_value: float | None = None
     clip_norm: float | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
+    update: Update = "auto"
     groups: Sequence[Group] = ()
 
     def __post_init__(self) -> None:
@@ -118,6 +123,7 @@ class Optimizer:
             decoupled=self.decoupled,
             clip_value=self.clip_value,
             scaled=self.clip_norm is not None,
+            update=self.update,
         )
 
     @property
@@ -295,13 +301,24 @@ class Optimizer:
             history.restart(now)
         state.caught.clear()
 
-    def describe(self, state: State) -> list[str]:
-        """For each table or storage, which path its updates take and why, one line each."""
-        return [
-            f"{part.label}: {part.rule.path}"
-            for name in state.tables
-            for part in state.ranges[name]
-        ]
+    def describe(
+        self,
+        state: State,
+        params: Mapping[str, NDArray] | None = None,
+        lookups: int | None = None,
+    ) -> list[str]:
+        """For each table which path its updates take and why; neighbours alike share a line.
+
+        Parameters
+        ----------
+        state : State
+            From `init`.
+        params : mapping of str to Tensor, optional
+            The parameters.
+        lookups : int, optional
+            Ids that a step looks up in each table: with both, the cheaper path is named.
+        """
+        return reasons(state, params, lookups)
 
     def _own(self, params: Mapping[str, NDArray], state: State) -> None:
         """Let a state follow this optimizer, if it was made by one with the same slots."""
@@ -318,6 +335,7 @@ class Optimizer:
                 "optimizer's init"
             )
         state.owner, state.ranges = self, ranges
+        state.chosen.clear()
 
     def _check(
         self, name: str, param: NDArray, gradient: Gradient, slots: Mapping[str, NDArray]

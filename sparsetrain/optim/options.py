@@ -10,7 +10,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.group import Group
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.rule import Mode, Number
+from sparsetrain.optim.rule import Mode, Number, Update
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
@@ -26,6 +26,7 @@ class Options(TypedDict, total=False):
     clip_value: float | None
     clip_norm: float | None
     on_nonfinite: Literal["stop", "skip"]
+    update: Update
     groups: Sequence[Group]
 
 

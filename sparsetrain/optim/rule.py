@@ -18,6 +18,8 @@ from sparsetrain.optim.schedules import Function, Schedule, constant
 Number = float | Schedule | Callable[[int], float]
 Mode = Literal["lazy", "exact", "dense"]
 MODES = ("lazy", "exact", "dense")
+Update = Literal["auto", "sparse", "dense"]
+UPDATES = ("auto", "sparse", "dense")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Rule:
         Limit of each element of the gradient.
     scaled : bool
         Whether steps come with a factor for the gradient.
+    update : {"auto", "sparse", "dense"}
+        Which of the paths that mean the same is taken.
     """
 
     formula: Formula
@@ -52,6 +56,7 @@ class Rule:
     decoupled: bool = False
     clip_value: float | None = None
     scaled: bool = False
+    update: Update = "auto"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -69,13 +74,25 @@ class Rule:
     @property
     def catches_up(self) -> bool:
         """Whether rows have to be replayed; not where a gradient of 0 changes nothing."""
-        return self.mode == "exact" and self.recipe.idle != "always"
+        return self.mode == "exact" and self.recipe.idle != "always" and not self.dense
+
+    @property
+    def dense(self) -> bool:
+        """Whether every row is updated in every step, by mode or by force."""
+        return "dense" in (self.mode, self.update)
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether the cheaper path may be taken, because both give the same bits."""
+        return self.update == "auto" and self.mode != "dense" and self.recipe.idle == "always"
 
     @property
     def path(self) -> str:
         """What happens to the rows of a table, for people."""
         if self.mode == "dense":
             return "dense: every row in every step, as asked for"
+        if self.dense:
+            return f"every row, as asked for; {self.mode} means the same here"
         if self.recipe.idle == "always":
             return f"touched rows; {self.mode} is exact here: a gradient of 0 changes nothing"
         if self.mode == "lazy":
@@ -109,6 +126,7 @@ class Rule:
         weight_decay: float | None,
         mode: Mode | None,
         cap: int | None,
+        update: Update | None,
     ) -> Rule:
         """This rule with what a group says; None leaves a thing as it is."""
         hyper = dict(self.hyper)
@@ -122,6 +140,7 @@ class Rule:
             weight_decay=self.weight_decay if weight_decay is None else weight_decay,
             mode=mode or self.mode,
             cap=self.cap if cap is None else cap,
+            update=update or self.update,
         )
 
 
@@ -164,6 +183,18 @@ def check_options(rule: Rule) -> None:
         raise ConfigError(f"{name}: decoupled weight_decay needs a hyper-parameter 'lr'")
     if rule.clip_value is not None and not 0 < rule.clip_value < float("inf"):
         raise ConfigError(f"{name}: clip_value must be above 0, not {rule.clip_value!r}")
+    if rule.update not in UPDATES:
+        raise ConfigError(f"{name}: update is one of {', '.join(UPDATES)}, not {rule.update!r}")
+    if rule.update == "sparse" and rule.mode == "dense":
+        raise ConfigError(
+            f"{name}: mode 'dense' updates every row; take mode 'exact' for update 'sparse': it "
+            "gives the same bits"
+        )
+    if rule.update == "dense" and rule.mode == "lazy" and rule.recipe.idle != "always":
+        raise ConfigError(
+            f"{name}: mode 'lazy' leaves rows alone that update 'dense' would move; take mode "
+            "'dense' or 'exact'"
+        )
     if rule.cap is not None:
         _check_cap(rule)
 
@@ -174,6 +205,8 @@ def _check_cap(rule: Rule) -> None:
         raise ConfigError(f"{name}: cap must be a whole number from 1, not {rule.cap!r}")
     if rule.mode != "exact":
         raise ConfigError(f"{name}: cap belongs to mode 'exact'; the mode is {rule.mode!r}")
+    if rule.update == "dense":
+        raise ConfigError(f"{name}: cap limits what rows catch up; with update 'dense' none does")
     if rule.weight_decay and not rule.decoupled:
         raise ConfigError(f"{name}: coupled weight_decay has no cap; decouple it or leave cap out")
     if rule.formula.idle != "always" and not rule.formula.fade:

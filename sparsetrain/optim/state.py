@@ -43,6 +43,10 @@ class State(dict[str, dict[str, NDArray]]):
         Parameter and range number -> `History`, where rows are caught up.
     caught : dict
         Parameter -> what the last catch-up was for: its indices and their plan.
+    paths : dict
+        Parameter -> the dense path of its last step, with the buffer.
+    chosen : dict
+        Parameter, its rules and looked-up ids of a step -> the ranges that are updated densely.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class State(dict[str, dict[str, NDArray]]):
         self.count = runtime.zeros((1,), "int64")
         self.skipped = 0
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
+        self.paths: dict[str, Any] = {}
+        self.chosen: dict[Any, tuple[Range, ...]] = {}
         self.histories = {key: History(recipe) for key, recipe in tracked(slots, ranges).items()}
 
     @property

@@ -15,7 +15,6 @@ from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim.apply import (
     Target,
-    densified,
     matrix_shape,
     replay_,
     segment_spans,
@@ -23,6 +22,8 @@ from sparsetrain.optim.apply import (
     update_dense_,
     update_rows_,
 )
+from sparsetrain.optim.choice import dense_parts
+from sparsetrain.optim.dense_path import DensePath, Near
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.rule import Rule
@@ -70,17 +71,21 @@ class Step:
         self._numbers: dict[Rule, tuple[float, ...]] = {}
         for part in (part for name in gradients for part in state.ranges[name]):
             self._numbers_of(part.rule)
-        self._plans = {
-            name: self._plan(name, gradient)
-            for name, gradient in gradients.items()
-            if isinstance(gradient, RowSparse)
-        }
+        self._sparse: dict[str, tuple[RowSparse, CoalescePlan]] = {}
+        self._dense: dict[str, tuple[DensePath, Near]] = {}
+        for name, gradient in gradients.items():
+            if isinstance(gradient, RowSparse):
+                self._part(name, gradient)
 
     def finish_(self, without: Collection[str] = ()) -> Applied:
         """Write: update every parameter but those that somebody else has updated."""
         for name, gradient in self.gradients.items():
-            if name not in without:
-                self._update_(name, gradient, self._plans.get(name))
+            if name in without:
+                continue
+            if isinstance(gradient, RowSparse):
+                self._row_sparse_(name)
+            else:
+                self._whole_(name, gradient)
         self.state.caught.clear()
         self.state.step += 1
         return Applied(self.number, self.norm)
@@ -91,13 +96,44 @@ class Step:
         clip = () if rule.clip_value is None else (rule.clip_value,)
         return (*self._numbers_of(rule), *scale, *clip)
 
-    def _plan(self, name: str, gradient: RowSparse) -> CoalescePlan:
-        """The plan of a gradient, the one of the catch-up if that was for the same rows."""
+    def _part(self, name: str, gradient: RowSparse) -> None:
+        """Find the entries of each path: those of dense rows, and a plan of all others."""
+        plan = self._known_plan(name, gradient)
+        # With a plan at hand the sparse path is the cheaper one: it has the sort behind it.
+        parts = dense_parts(self.state, name, gradient, chosen=plan is None)
+        rest: RowSparse | None = gradient
+        if parts:
+            path = self._dense_path(name, parts, gradient)
+            near, rest = path.split(gradient)
+            self._dense[name] = path, near
+        if rest is not None:
+            if plan is None:
+                plan = rest.plan()
+            else:
+                rest = gradient
+            self._require_current(name, plan)
+            self._sparse[name] = rest, plan
+
+    def _dense_path(self, name: str, parts: tuple[Range, ...], gradient: RowSparse) -> DensePath:
+        """The path of these ranges; its buffer is kept as long as they are the same."""
+        path: DensePath | None = self.state.paths.get(name)
+        if path is None or path.parts != parts:
+            self.state.paths.pop(name, None)  # the old buffer goes before the new one comes
+            path = self.state.paths[name] = DensePath(parts, gradient.width, gradient.dtype)
+        return path
+
+    def _known_plan(self, name: str, gradient: RowSparse) -> CoalescePlan | None:
+        """A plan that costs nothing: the one of the catch-up if that was for the same rows."""
         known = self.state.caught.get(name)
         indices = runtime.as_numpy(gradient.indices)
         if known is not None and np.array_equal(known[0], indices):
             return known[1]
-        plan = trivial_plan(gradient) if gradient.coalesced else gradient.plan()
+        return trivial_plan(gradient) if gradient.coalesced else None
+
+    def _require_current(self, name: str, plan: CoalescePlan) -> None:
+        known = self.state.caught.get(name)
+        if known is not None and known[1] is plan:
+            return
         spans = segment_spans(plan, self.state.ranges[name])
         for number, span in enumerate(spans):
             if (name, number) not in self.state.histories:
@@ -107,23 +143,30 @@ class Step:
                     f"optimizer: rows of {name!r} were read while steps behind: in exact mode call "
                     "catch_up_ before the program; they are current now"
                 )
-        return plan
 
-    def _update_(self, name: str, gradient: Gradient, plan: CoalescePlan | None) -> None:
-        """Update one parameter, range by range."""
+    def _row_sparse_(self, name: str) -> None:
+        """Update one table, the dense rows first, then range by range those of the plan."""
+        target = Target(self.params[name], self.state[name])
+        if name in self._dense:
+            path, near = self._dense[name]
+            path.update_(target, near, self.scalars)
         parts = self.state.ranges[name]
-        spans = [None] * len(parts) if plan is None else segment_spans(plan, parts)
+        gradient, plan = self._sparse.get(name, (None, None))
+        spans = [(0, 0)] * len(parts) if plan is None else segment_spans(plan, parts)
         for number, (part, span) in enumerate(zip(parts, spans, strict=True)):
             history = self.state.histories.get((name, number))
-            if span is None or plan is None or not isinstance(gradient, RowSparse):
-                self._dense_(name, gradient, number)
-            elif part.rule.mode == "dense":
-                dense = densified(gradient, plan, part, span)
-                self._range_(name, dense, part)
-            else:
+            if gradient is not None and plan is not None and not part.rule.dense:
                 now = None if history is None else history.now + 1
-                target = Target(self.params[name], self.state[name])
-                update_rows_(target, gradient, plan, part.rule, self.scalars(part.rule), span, now)
+                scalars = self.scalars(part.rule)
+                update_rows_(target, gradient, plan, part.rule, scalars, span, now)
+            if history is not None:
+                history.append(self._numbers_of(part.rule))
+
+    def _whole_(self, name: str, gradient: NDArray) -> None:
+        """Update one parameter by a dense gradient, range by range."""
+        for number, part in enumerate(self.state.ranges[name]):
+            self._dense_(name, gradient, number)
+            history = self.state.histories.get((name, number))
             if history is not None:
                 history.append(self._numbers_of(part.rule))
 
@@ -138,14 +181,10 @@ class Step:
             width = matrix_shape(self.params[name])[1]
             view = runtime.as_numpy(gradient).reshape(rows, width)
             gradient = runtime.as_tensor(view[part.first : part.end])
-        self._range_(name, gradient, part)
+        target, scalars = Target(self.params[name], self.state[name]), self.scalars(part.rule)
+        update_dense_(target, gradient, part.rule, scalars, (part.first, part.end))
         if history is not None:
             last_of(self.state[name], part)[...] = history.now + 1
-
-    def _range_(self, name: str, gradient: NDArray, part: Range) -> None:
-        target = Target(self.params[name], self.state[name])
-        scalars = self.scalars(part.rule)
-        update_dense_(target, gradient, part.rule, scalars, (part.first, part.end))
 
     def _numbers_of(self, rule: Rule) -> tuple[float, ...]:
         if rule not in self._numbers:

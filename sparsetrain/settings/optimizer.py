@@ -15,6 +15,7 @@ Name = Literal[
     "sgd", "momentum", "nesterov", "adagrad", "rowwise_adagrad", "rmsprop", "adam", "adamw", "ftrl"
 ]
 Mode = Literal["lazy", "exact", "dense"]
+Update = Literal["auto", "sparse", "dense"]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -29,7 +30,7 @@ class GroupSettings(Section):
         A name such as `embeddings.C1.weight`, with `*` and `?`.
     lr, scale : float or None
         Another learning rate, constant; a factor for it.
-    weight_decay, mode, cap : optional
+    weight_decay, mode, cap, update : optional
         In place of the section's.
     """
 
@@ -39,6 +40,7 @@ class GroupSettings(Section):
     weight_decay: NotNegative | None = None
     mode: Mode | None = None
     cap: Count | None = None
+    update: Update | None = None
 
 
 class OptimizerSettings(Section):
@@ -62,6 +64,8 @@ class OptimizerSettings(Section):
         Limits of a gradient's elements and of the global norm.
     on_nonfinite : {"stop", "skip"}
         What a gradient with NaN or infinity does.
+    update : {"auto", "sparse", "dense"}
+        Which way gradients reach a table where two ways mean the same; "auto" is the cheaper one.
     schedule : {"constant", "step_decay", "polynomial", "cosine", "inverse_sqrt"}
         How the learning rate follows the step.
     schedule_steps : int or None
@@ -96,6 +100,7 @@ class OptimizerSettings(Section):
     clip_value: Positive | None = None
     clip_norm: Positive | None = None
     on_nonfinite: Literal["stop", "skip"] | None = None
+    update: Update | None = None
     schedule: Literal["constant", "step_decay", "polynomial", "cosine", "inverse_sqrt"] = "constant"
     schedule_steps: Count | None = None
     warmup: Count | None = None
@@ -148,7 +153,7 @@ class OptimizerSettings(Section):
 NUMBERS = ("lr", "eps", "initial", "momentum", "alpha", "beta1", "beta2", "beta", "l1", "l2")
 OPTIONS = (
     *("mode", "cap", "weight_decay", "decoupled"),
-    *("clip_value", "clip_norm", "on_nonfinite"),
+    *("clip_value", "clip_norm", "on_nonfinite", "update"),
 )
 SHAPES = ("factor", "power", "floor")
 

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dense path of a row-sparse gradient: every row of a table is updated, touched or not.
+
+The entries are added into a buffer that is kept between steps, one kernel updates all rows in
+place, and the rows of the buffer that were added to are cleared. Nothing is sorted. Where a
+gradient of 0 leaves weights and slots alone, the bits are those of the sparse path.
+
+Cost: N entries to add and clear, V rows of weights, slots and gradient to stream. A buffer of
+(V, D) is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.optim import dense_kernels as kernels
+from sparsetrain.optim.apply import Target, matrix_shape
+from sparsetrain.optim.dense_kernels import BLOCK
+from sparsetrain.optim.group import Range
+from sparsetrain.optim.rule import Rule
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import RowSparse
+
+
+class Near(NamedTuple):
+    """The entries of dense rows: rows of the buffer, value rows, and the values."""
+
+    rows: NDArray
+    source: NDArray
+    values: NDArray
+
+
+class _Workspace:
+    """Where a gradient's entries are parted."""
+
+    def __init__(self, size: int, dtype: str) -> None:
+        self.kind = size, dtype
+        self.near_rows, self.far_rows = (runtime.empty((size,), dtype) for _ in range(2))
+        self.near_source, self.far_source = (runtime.empty((size,), "int32") for _ in range(2))
+        self.counts = runtime.empty((2,), "int64")
+        self.counted = runtime.as_numpy(self.counts)
+
+    @property
+    def arrays(self) -> tuple[NDArray, ...]:
+        """As the kernel takes them."""
+        near, far = (self.near_rows, self.near_source), (self.far_rows, self.far_source)
+        return (*near, *far, self.counts)
+
+
+class DensePath:
+    """Some ranges of a table's rows, and the buffer of their gradient.
+
+    Parameters
+    ----------
+    parts : sequence of Range
+        Disjoint, in rising order.
+    width : int
+        D.
+    dtype : str
+        Of table and gradient.
+
+    Raises
+    ------
+    ResourceError
+        If there is no memory for the buffer.
+    """
+
+    def __init__(self, parts: Sequence[Range], width: int, dtype: str) -> None:
+        self.parts, self.width, self.dtype = tuple(parts), width, dtype
+        heights = [part.end - part.first for part in parts]
+        blocks = [-(-height // BLOCK) for height in heights]
+        starts = np.cumsum([0, *blocks])
+        label = parts[0].label if len(parts) == 1 else f"{parts[0].label} and others"
+        shape = (int(starts[-1]) * BLOCK, width)
+        self.gradient = runtime.zeros(shape, dtype, f"the dense gradient of {label}")
+        edges = zip(starts.tolist(), starts.tolist()[1:], strict=False)
+        self._blocks = dict(zip(self.parts, edges, strict=True))
+        self._work: _Workspace | None = None
+        self._first, self._count = _block_rows(parts, blocks)
+        shifts = [int(start) * BLOCK - p.first for p, start in zip(parts, starts, strict=False)]
+        zones = zip(((p.first, p.end) for p in parts), shifts, strict=True)
+        self._zones = [
+            runtime.as_tensor(np.array(column, np.int64))
+            for column in zip(*((a, b, shift) for (a, b), shift in zones), strict=True)
+        ]
+
+    def split(self, gradient: RowSparse) -> tuple[Near, RowSparse | None]:
+        """Part a gradient into the entries of these rows and the rest, if there is one.
+
+        Both share memory with the gradient and the path; they hold until the next split.
+        """
+        size, dtype = gradient.nse, str(gradient.indices.dtype)
+        pooled = gradient.source is not None
+        work = self._workspace(size, dtype)
+        source = gradient.source if pooled else work.near_source
+        _part_kernel(dtype, pooled)(gradient.indices, source, *self._zones, *work.arrays)
+        here, there = (int(count) for count in work.counted)
+        near = Near(
+            runtime.leading_rows(work.near_rows, here),
+            runtime.leading_rows(work.near_source, here),
+            gradient.values,
+        )
+        if not there:
+            return near, None
+        rows = runtime.leading_rows(work.far_rows, there)
+        drawn = runtime.leading_rows(work.far_source, there)
+        return near, replace(gradient, indices=rows, source=drawn, coalesced=False)
+
+    def _workspace(self, size: int, dtype: str) -> _Workspace:
+        """Kept between steps of one size: allocating takes longer than parting a small batch."""
+        work = self._work
+        if work is None or work.kind != (size, dtype):
+            work = self._work = _Workspace(size, dtype)
+        return work
+
+    def update_(
+        self, target: Target, near: Near, scalars_of: Callable[[Rule], Sequence[float]]
+    ) -> None:
+        """Add the entries, update all rows of `target`, clear the buffer."""
+        variant = self.width, self.dtype, str(near.rows.dtype)
+        try:
+            _add_kernel(*variant)(*near, self.gradient)
+            for rule, parts in groupby(self.parts, key=lambda part: part.rule):
+                blocks = [edge for part in parts for edge in self._blocks[part]]
+                self._update_(target, rule, scalars_of(rule), (blocks[0], blocks[-1]))
+        finally:  # the next step trusts that it is zero
+            _clear_kernel(*variant)(near.rows, self.gradient)
+
+    def _update_(
+        self, target: Target, rule: Rule, scalars: Sequence[float], blocks: tuple[int, int]
+    ) -> None:
+        rows = matrix_shape(target.param)[0]
+        _block_kernel(rule.recipe, self.width, self.dtype)(
+            self.gradient,
+            *target.views(rule.recipe, rows, self.width),
+            self._first,
+            self._count,
+            *scalars,
+            *blocks,
+        )
+
+
+def _block_rows(parts: Sequence[Range], blocks: Sequence[int]) -> tuple[NDArray, NDArray]:
+    """First row and number of rows of each block."""
+    firsts = [p.first + BLOCK * np.arange(n) for p, n in zip(parts, blocks, strict=True)]
+    counts = [np.minimum(BLOCK, p.end - f) for p, f in zip(parts, firsts, strict=True)]
+    return (
+        runtime.as_tensor(np.concatenate(firsts).astype(np.int64)),
+        runtime.as_tensor(np.concatenate(counts).astype(np.int32)),
+    )
+
+
+@cache
+def _part_kernel(*variant: Any) -> Any:
+    return runtime.compile_kernel(kernels.part_kernel(*variant), runtime.host_target())
+
+
+@cache
+def _add_kernel(*variant: Any) -> Any:
+    return runtime.compile_kernel(kernels.add_kernel(*variant), runtime.host_target())
+
+
+@cache
+def _clear_kernel(*variant: Any) -> Any:
+    return runtime.compile_kernel(kernels.clear_kernel(*variant), runtime.host_target())
+
+
+@cache
+def _block_kernel(*variant: Any) -> Any:
+    return runtime.compile_kernel(kernels.block_update_kernel(*variant), runtime.host_target())

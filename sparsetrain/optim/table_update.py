@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The update of one table by a path of one's choice, and nothing else: what comparisons time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sparsetrain import runtime
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.rule import Mode, Update
+from sparsetrain.optim.step import Step
+from sparsetrain.sparse_tensor import RowSparse
+
+
+class TableUpdate:
+    """A table, its optimizer state, and one way to apply row-sparse gradients to it.
+
+    Calling it is a step as `Optimizer.apply_` takes it, without the check for NaN, which reads
+    values once more. Sparse: coalesce, then update touched rows in place. Dense: add the gradient
+    into a buffer that is kept, update every row in place by one fused kernel, parallel over blocks
+    of rows and vectorised, and clear the rows of the buffer that were added to.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Formula and numbers; without `clip_norm`.
+    weight : Tensor or array (V, D)
+        A tensor is updated where it is, an array is copied.
+    update : {"sparse", "dense", "auto"}
+        The path.
+    mode : {"lazy", "exact", "dense"}, optional
+        In place of the optimizer's: ``"dense"`` for the dense path of a formula that moves rows
+        with a gradient of 0.
+
+    Attributes
+    ----------
+    weight : Tensor (V, D)
+        The table.
+    state : State
+        Its slots, by the name ``"table"``.
+
+    Examples
+    --------
+    >>> step = TableUpdate(st.optim.adam(1e-3), weight, "dense", "dense")  # doctest: +SKIP
+    >>> step(gradient)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, weight: Any, update: Update, mode: Mode | None = None
+    ) -> None:
+        self.optimizer = replace(
+            optimizer, update=update, mode=mode or optimizer.mode, clip_norm=None
+        )
+        self.weight = runtime.as_tensor(weight)
+        self._params = {"table": self.weight}
+        rows = {"table": slice(0, int(self.weight.shape[0]))}
+        self.state = self.optimizer.init(self._params, {"table": rows})
+
+    def __call__(self, gradient: RowSparse) -> None:
+        """Take one step; in exact mode rows are caught up first, as before a lookup."""
+        if self.state.histories:
+            self.optimizer.catch_up_(self._params, {"table": gradient.indices}, self.state)
+        Step(self._params, {"table": gradient}, self.state, 1.0, None).finish_()
