@@ -4,8 +4,8 @@
     python benchmarks/checkpoint.py --gigabytes 1 --rounds 5 --folder /some/disk
 
 The disk's speed is that of one file of the same bytes, written in blocks of 16 MiB and fsynced, and
-read back after it was dropped from the page cache. Rounds alternate between file and checkpoint; the
-first one, in which a virtual machine gets its memory, does not count.
+read back after it was dropped from the page cache. Rounds alternate between file and checkpoint;
+the first one, in which a virtual machine gets its memory, does not count.
 """
 
 import argparse

@@ -6,8 +6,8 @@
 
 Tables have the rows of Criteo Kaggle and width 16, ids follow a Zipf law (as in step.py), batches
 rotate. A time is that of one `apply_` without the check for NaN; coalescing is in it. The ways take
-turns of some steps, in every order, so that a disturbance meets all. What is above `--most-rows` is not updated densely: the
-buffer would take as much memory as the table, and the outcome is known.
+turns of some steps, in every order, so that a disturbance meets all. What is above `--most-rows` is
+not updated densely: the buffer would take as much memory as the table, and the outcome is known.
 """
 
 from __future__ import annotations

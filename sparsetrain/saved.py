@@ -42,6 +42,7 @@ class Trained(Protocol):
     steps: int
     epochs: int
     accumulate: int
+    dense_update: Any
     state: Any
     target: Any
     _state: State | None

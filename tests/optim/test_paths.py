@@ -16,7 +16,7 @@ TABLES = {"a": slice(0, 3), "b": slice(3, 203), "c": slice(203, 204), "d": slice
 def train(
     optimizer, tables=TABLES, steps: int = 6, width: int = 5, **draw
 ) -> dict[str, np.ndarray]:
-    """Weights and slots of one storage after some steps on duplicates, padding and empty batches."""
+    """Weights and slots after some steps on duplicates, padding and empty batches."""
     rows = max(part.stop for part in tables.values())
     weight = np.random.default_rng(1).standard_normal((rows, width)).astype("f4")
     weight[rows // 2] = -0.0
