@@ -5,9 +5,9 @@ The buffer holds the gradient of some rows of a table, in blocks of `BLOCK` rows
 one run of rows of the table. It is zero between steps: only rows that were added to are cleared.
 
 What is parallel: blocks, in the update. What is vectorised: the columns of a row. Parting, adding
-and clearing are serial: N entries are few beside the rows, a row must sum its entries first to last, as
-the row kernel does, and threads that each look for their own rows took longer (branches that cannot
-be predicted, 1.5 times on two cores).
+and clearing are serial: N entries are few beside the rows, a row must sum its entries first to
+last, as the row kernel does, and threads that each look for their own rows took longer (branches
+that cannot be predicted, 1.5 times on two cores).
 """
 
 from __future__ import annotations
