@@ -31,7 +31,7 @@ def small_sizes(monkeypatch):
     monkeypatch.setattr(ranges, "_RANGE", 4 * 8192)
     monkeypatch.setattr(ranges, "_BLOCK", 8192)
     monkeypatch.setattr(ranges, "_LARGE", 1)
-    monkeypatch.setattr(in_parallel, "_SMALL", 1)
+    monkeypatch.setattr(in_parallel, "_SHARE", 1)
 
 
 def _no_direct_open(monkeypatch) -> None:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from sparsetrain.checkpoint.ranges import Map
 
-_WORKERS = 4
-_SMALL = 64 << 20  # bytes
+_WORKERS = 6
+_SHARE = 128 << 20  # bytes for each worker, so that their blocks are a small part of all
 
 
 @contextmanager
@@ -21,16 +21,17 @@ def in_parallel(size: int) -> Iterator[tuple[Map, Map]]:
 
     Results come in order, and the first error. What was not begun then is left out.
     """
-    if size < _SMALL:
+    workers = min(_WORKERS, size // _SHARE)
+    if workers < 2:
         yield map, map
         return
-    with _pool("ranges") as ranges, _pool("files") as files:
+    with _pool("ranges", workers) as ranges, _pool("files", workers) as files:
         yield files, ranges
 
 
 @contextmanager
-def _pool(what: str) -> Iterator[Map]:
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"sparsetrain-{what}") as pool:
+def _pool(what: str, workers: int) -> Iterator[Map]:
+    with ThreadPoolExecutor(workers, thread_name_prefix=f"sparsetrain-{what}") as pool:
         try:
             yield pool.map
         except BaseException:

@@ -135,7 +135,7 @@ def _require_space(target: Path, arrays: dict[str, np.ndarray]) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise ResourceError(
-            f"{target} needs {needed / 1e9:.2f} GB, but the disk has {free / 1e9:.2f} GB free"
+            f"{target} needs {needed / 1e6:,.1f} MB, but the disk has {free / 1e6:,.1f} MB free"
         )
 
 

@@ -94,7 +94,10 @@ def resumed(
     """
     import sparsetrain as st
 
-    extra = st.Run(folder).manifest().get("extra")
+    run = st.Run(folder)
+    if run.latest is None and not (folder / "log.jsonl").exists():
+        raise CheckpointError(f"{folder} holds no run; `train FILES --out {folder}` begins one")
+    extra = run.manifest().get("extra")
     stored = extra.get("settings") if isinstance(extra, dict) else None
     files = extra.get("files") if isinstance(extra, dict) else None
     if not isinstance(stored, dict) or not isinstance(files, dict):

@@ -13,6 +13,7 @@ nothing is left by a killed run, and swept away by the next one that writes here
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import checkpoint
+from sparsetrain.checkpoint.places import aside
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.run.lock import FILE as LOCK
 from sparsetrain.run.lock import locked
@@ -124,10 +126,11 @@ class Run:
         with lock:
             with checkpoint.errors_of(self.folder):
                 self._sweep()
-                if fresh and self._steps():
+                if fresh and _steps(self.folder):
                     raise CheckpointError(
                         f"{self.folder} holds a run already: resume it, or name another folder"
                     )
+                self._prune()  # `keep` may be smaller than it was, and the disk full
             try:
                 yield
             finally:
@@ -154,7 +157,7 @@ class Run:
     def _clear_if_empty(self) -> None:
         """Leave nothing of a run that ended before its first checkpoint."""
         with contextlib.suppress(OSError):
-            if not self._steps():
+            if not _steps(self.folder):
                 for name in (JSONL, CSV, LOCK):
                     (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
@@ -162,33 +165,33 @@ class Run:
     def _named(self) -> set[str]:
         return {name for p in POINTERS if (name := read_pointer(self.folder, p)) is not None}
 
-    def _steps(self) -> list[str]:
-        """Return the checkpoints by name, oldest first; a link is none."""
-        with os.scandir(self.folder) as entries:
-            return sorted(
-                entry.name
-                for entry in entries
-                if STEP.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            )
-
     def _prune(self) -> None:
-        keep = {*self._steps()[-self.keep :], *self._named()}
-        for name in self._steps():
-            if name not in keep:
+        """Remove old checkpoints; of one with files that are not ours, those stay."""
+        steps = _steps(self.folder)
+        for name in sorted({*steps[: -self.keep]} - self._named()):
+            try:
                 checkpoint.remove(self.folder / name)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
 
     def _sweep(self) -> None:
-        """Remove drafts, and checkpoints that were never named because they are too new."""
+        """Remove drafts, and the checkpoint of a run that was killed before it could name it.
+
+        There is one of those at most. Where there are more, a pointer was lost, and they stay.
+        """
         for name in os.listdir(self.folder):
             step = STEP.search(name)
             if step and name.startswith("."):
                 checkpoint.restore(self.folder / step[0])
             elif any(name.startswith(f".{pointer}.new-") for pointer in POINTERS):
                 (self.folder / name).unlink()
-        named = self._named()
-        for name in self._steps():
-            if name > max(named, default=""):
-                checkpoint.remove(self.folder / name)
+        newest = max(self._named(), default="")
+        unnamed = [name for name in _steps(self.folder) if name > newest]
+        if len(unnamed) > 1:
+            raise _lost(self.folder, unnamed[-1])
+        for name in unnamed:
+            checkpoint.remove(self.folder / name)
 
 
 def checkpoint_in(
@@ -217,9 +220,43 @@ def checkpoint_in(
     path = Path(folder).absolute()
     name = read_pointer(path, which.upper())
     if name is not None:
+        _require_target(path, which.upper(), name)
         return path / name
     if missing_ok:
         return None
+    if which == "latest" and (steps := _steps(path)):
+        raise _lost(path, steps[-1])
     if (path / LOCK).exists() or which == "best":
         raise CheckpointError(f"{path} holds no {which} checkpoint: nothing was saved there yet")
     return path
+
+
+def _require_target(folder: Path, pointer: str, name: str) -> None:
+    """Refuse a pointer to nothing; a run that goes on may move it and prune in between."""
+    there = _steps(folder)
+    path = folder / name
+    if not (path.exists() or aside(path).exists()) and read_pointer(folder, pointer) == name:
+        newest = (
+            f"the newest there is {there[-1]}: write that into it" if there else "none is there"
+        )
+        raise CheckpointError(f"{folder / pointer} names {name}, which is missing; {newest}")
+
+
+def _lost(folder: Path, newest: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} has checkpoints up to {newest}, but its LATEST is missing or older: write the "
+        "name of the one that counts into it"
+    )
+
+
+def _steps(folder: Path) -> list[str]:
+    """Return the checkpoints by name, oldest first; a link is none."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if STEP.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
