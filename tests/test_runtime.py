@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate between user memory and kernels, and the other promises of `runtime`."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -164,3 +165,25 @@ def test_results_of_ever_new_sizes_leave_no_memory_behind():
 
 def _resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_large_tensor_is_aligned_written_to_and_given_back():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident()
+    for _ in range(20):
+        tensor = runtime.empty((1 << 20, 3), "float64")
+        view = runtime.as_numpy(tensor, writable=True)
+        view[...] = 1
+        assert view.ctypes.data % 64 == 0 and view.flags.c_contiguous
+        assert runtime.as_numpy(tensor)[-1].tolist() == [1, 1, 1]
+        del tensor, view
+    assert resident() - before < 60e6  # two of them
+
+
+def test_a_view_keeps_the_memory_of_a_large_tensor():
+    view = runtime.as_numpy(runtime.zeros((1 << 21,), "int32"))
+    other = runtime.zeros((1 << 21,), "int32")
+    runtime.as_numpy(other, writable=True)[...] = 7
+    assert not view.any()
