@@ -7,10 +7,10 @@ The disk's speed is that of one file of the same bytes, written in blocks of 16 
 read back after it was dropped from the page cache. Rounds alternate between file and checkpoint;
 the first one, in which a virtual machine gets its memory, does not count.
 
-A load needs new memory for the tables, a read of the file does not. A virtual machine that gives
-free memory back to its host pays 1 to 2 s for each GiB of it now and then, which says nothing of
-the disk. With MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=99999999999 a load gets the memory of the
-trainer before it, as far as that is still there.
+A load needs new memory for the tables, a read of the file does not. On a virtual machine a GiB of
+it took 1 to 2 s of processor in some rounds, probably where the host had taken it back. With
+MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=99999999999 a load gets the memory of the trainer before
+it, as far as that is still there.
 """
 
 import argparse
