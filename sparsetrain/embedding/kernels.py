@@ -6,6 +6,8 @@ model computes cannot be checked there: one outside the table reads as NaN, neve
 and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
 multiplied by a width: V * D may pass 2**31.
 
+The rows of a large table are in no cache: `lookup` asks for them some ids ahead.
+
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
 do not depend on the number of threads. What is vectorised: the columns of a row.
 
@@ -15,11 +17,33 @@ offsets; its result stands at ``[b, f]``, where the interaction wants it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm.script import tirx as T
-from tvm.tirx import PrimFunc, const
+from tvm.tirx import Cast, PrimFunc, const
+from tvm.tirx import max as tvm_max
+from tvm.tirx import min as tvm_min
 
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import column_tiles
+
+AHEAD = 16  # ids between asking for a row and reading it: about one memory latency
+LINE = 64  # bytes
+
+
+def _inside(index: Any, rows: Any) -> Any:
+    """The nearest row of a table; another number than `index` if that is outside."""
+    wide = Cast("int64", index)
+    return tvm_max(tvm_min(wide, rows - 1), const(0, "int64"))
+
+
+def _ask_for(table: Any, row: Any) -> None:
+    """Prefetch a row to read it, at most its first four lines."""
+    step = LINE * 8 // table.dtype.bits
+    for column in range(0, min(int(table.shape[1]), 4 * step), step):
+        address = T.address_of(table[row, column])
+        T.evaluate(T.call_intrin("void", "tirx.prefetch", address, 0, 3, 1))
+
 
 # TVMScript reads every name below as part of the kernel, so the variants are chosen by flags
 # that are Python constants when the script is parsed: no branch is left in the compiled code.
@@ -38,13 +62,13 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         Ids = T.match_buffer(ids, (N,), id_dtype)
         Out = T.match_buffer(out, (N, width), dtype)
         for n in T.parallel(N):
+            later: T.let = _inside(Ids[T.min(n + AHEAD, N - 1)], V)
+            _ask_for(Table, later)
+            row: T.let = _inside(Ids[n], V)
             for t in T.serial(tiles):
                 for d in T.vectorized(lanes):
-                    Out[n, t * lanes + d] = T.Select(
-                        T.int64(Ids[n]) >= T.int64(0) and T.int64(Ids[n]) < V,
-                        Table[T.max(T.min(T.int64(Ids[n]), V - 1), T.int64(0)), t * lanes + d],
-                        nan,
-                    )
+                    value: T.let = Table[row, t * lanes + d]
+                    Out[n, t * lanes + d] = T.Select(T.int64(Ids[n]) == row, value, nan)
 
     return lookup
 

@@ -7,6 +7,7 @@ radix sort of N ids on the bits of `num_rows`, then one pass; nothing is as long
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -46,8 +47,18 @@ class CoalescePlan:
         return int(self.rows.shape[0])
 
 
-def make_plan(indices: NDArray, num_rows: int) -> CoalescePlan:
+def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> CoalescePlan:
     """Sort `indices` (N,) and find the runs.
+
+    Parameters
+    ----------
+    indices : Tensor (N,) int32 or int64
+        Row numbers; `num_rows` itself is padding.
+    num_rows : int
+        Rows of the tensor.
+    parallel : bool
+        Whether to use the kernels' threads. Without, this can run on a thread of its own beside
+        a step; the plan is the same.
 
     Raises
     ------
@@ -55,24 +66,46 @@ def make_plan(indices: NDArray, num_rows: int) -> CoalescePlan:
         If an index lies outside [0, num_rows]; nothing can be written through such a plan.
     """
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
-    sort, find_segments = _plan_kernels(index_dtype)
-    # Not more bits than an index has: a shift past its width is undefined.
-    bits = min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1)
-    passes = max(1, -(-bits // kernels.DIGIT_BITS))
-    keys = runtime.empty((2, count), index_dtype)
-    positions = runtime.empty((2, count), "int32")
-    sort(indices, keys, positions, passes)
-    order = runtime.empty((count,), "int32")
+    passes, bits = _digits(num_rows, index_dtype)
+    keys, start = _workspace(count, index_dtype, parallel)
+    order = runtime.empty((2, count), "int32")
     rows = runtime.empty((count,), index_dtype)
     offsets = runtime.empty((count + 1,), "int32")
     counts = runtime.empty((2,), "int32")
-    find_segments(keys, positions, order, rows, offsets, counts, passes % 2, num_rows)
+    sort = _plan_kernels(index_dtype, parallel)
+    sort(indices, keys, order, start, rows, offsets, counts, passes, bits, num_rows)
     used, outside = map(int, runtime.as_numpy(counts))
     if outside:
         raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
     return CoalescePlan(
-        runtime.leading_rows(rows, used), order, runtime.leading_rows(offsets, used + 1)
+        runtime.leading_rows(rows, used),
+        order._create_view((count,)),
+        runtime.leading_rows(offsets, used + 1),
     )
+
+
+def _digits(num_rows: int, index_dtype: str) -> tuple[int, int]:
+    """Passes and bits of each: as few passes as possible, then as few counters."""
+    # Not more bits than an index has: a shift past its width is undefined.
+    bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
+    passes = -(-bits // kernels.DIGIT_BITS)
+    return passes, -(-bits // passes)
+
+
+_LOCAL = threading.local()  # two threads may make plans at once
+
+
+def _workspace(count: int, index_dtype: str, parallel: bool) -> tuple[NDArray, NDArray]:
+    """Arrays that no plan keeps: keys (2, C >= N), and counters for each strip."""
+    strips = runtime.num_threads() if parallel else 1
+    kept = _LOCAL.__dict__.setdefault("arrays", {})
+    keys, start = kept.get(index_dtype, (None, None))
+    if keys is None or int(keys.shape[1]) < count:
+        keys = runtime.empty((2, count + count // 4), index_dtype)
+    if start is None or int(start.shape[0]) != strips:
+        start = runtime.empty((strips, kernels.DIGITS), "int32")
+    kept[index_dtype] = keys, start
+    return keys, start
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
@@ -92,12 +125,8 @@ def squared_norm(values: NDArray) -> float:
 
 
 @cache
-def _plan_kernels(index_dtype: str) -> tuple[Any, Any]:
-    target = runtime.host_target()
-    return (
-        runtime.compile_kernel(kernels.radix_sort_kernel(index_dtype), target),
-        runtime.compile_kernel(kernels.find_segments_kernel(index_dtype), target),
-    )
+def _plan_kernels(index_dtype: str, parallel: bool) -> Any:
+    return runtime.compile_kernel(kernels.plan_kernel(index_dtype, parallel), runtime.host_target())
 
 
 @cache

@@ -5,8 +5,8 @@ Preconditions (checked by `RowSparse.validate`, not here): indices lie in [0, nu
 in the value rows. Every output row has one writer and every sum a fixed order, so the bits do not
 depend on the number of threads. Row numbers become int64 before they are multiplied by a width.
 
-What is parallel: output rows (`segment_sum`, `row_squares`, the zero fill of `scatter_add`). The
-sort and the scatter are serial. What is vectorised: the columns of a row.
+What is parallel: strips of the ids (the sort), output rows (`segment_sum`, `row_squares`, the zero
+fill of `scatter_add`). The scatter is serial. What is vectorised: the columns of a row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.relax_op import SCHEDULED
 
-DIGIT_BITS = 11  # 2048 counters of 4 bytes stay in the first-level cache
+DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
 DIGITS = 1 << DIGIT_BITS
 MAX_LANES = 128
 
@@ -27,97 +27,86 @@ def column_tiles(width: int, most: int = MAX_LANES) -> tuple[int, int]:
     return width // lanes, lanes
 
 
-def radix_sort_kernel(index_dtype: str) -> PrimFunc:
-    """Stable least-significant-digit radix sort of ids, and the position each came from.
+def plan_kernel(index_dtype: str, parallel: bool) -> PrimFunc:
+    """Sort ids and find the runs of equal ones: a stable radix sort from the lowest digit up.
 
-    `passes` digits are sorted, so the cost is N times the bits of the largest id, not of the
-    dtype. The result stands in row ``passes % 2`` of `keys` and `order`.
+    `passes` digits of `bits` each are sorted, so the cost is N times the bits of the table's rows,
+    not of the dtype. A strip counts the digits of its share of the entries and then places them
+    behind those of the strips before it: every number of strips gives the same, stable order.
+
+    Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
+    `offsets` where the run of each begins and the last one ends; padding (ids equal to `num_rows`)
+    comes last and belongs to no run. `counts` receives the number of unique rows and the number of
+    ids outside [0, num_rows], with which nothing else means anything.
     """
+    over_strips = T.parallel if parallel else T.serial
 
     @T.prim_func(s_tir=True)
-    def radix_sort(ids: T.handle, keys: T.handle, order: T.handle, passes: T.int32):
-        T.func_attr(SCHEDULED)
-        N = T.int64()
-        Ids = T.match_buffer(ids, (N,), index_dtype)
-        Keys = T.match_buffer(keys, (2, N), index_dtype)
-        Order = T.match_buffer(order, (2, N), "int32")
-        start = T.alloc_buffer((DIGITS,), "int32", scope="local")
-        running = T.alloc_buffer((1,), "int32", scope="local")
-        for n in T.serial(N):
-            Keys[0, n] = Ids[n]
-            Order[0, n] = T.int32(n)
-        for p in T.serial(passes):
-            for d in T.serial(DIGITS):
-                start[d] = 0
-            for n in T.serial(N):
-                digit = T.int32(
-                    (Keys[p % 2, n] >> T.cast(p * DIGIT_BITS, index_dtype))
-                    & T.cast(DIGITS - 1, index_dtype)
-                )
-                start[digit] = start[digit] + 1
-            running[0] = 0
-            for d in T.serial(DIGITS):
-                count = start[d]
-                start[d] = running[0]
-                running[0] = running[0] + count
-            for n in T.serial(N):
-                digit = T.int32(
-                    (Keys[p % 2, n] >> T.cast(p * DIGIT_BITS, index_dtype))
-                    & T.cast(DIGITS - 1, index_dtype)
-                )
-                place = start[digit]
-                start[digit] = place + 1
-                Keys[1 - p % 2, place] = Keys[p % 2, n]
-                Order[1 - p % 2, place] = Order[p % 2, n]
-
-    return radix_sort
-
-
-def find_segments_kernel(index_dtype: str) -> PrimFunc:
-    """Unique rows of sorted ids and where each one's run begins; padding is left out.
-
-    `half` says which row of `keys` and `positions` is sorted. `counts` receives the number of
-    unique rows, ``offsets[counts[0]]`` ends the last run, and the number of ids outside the table.
-    """
-
-    @T.prim_func(s_tir=True)
-    def find_segments(
+    def make_plan(
+        ids: T.handle,
         keys: T.handle,
-        positions: T.handle,
         order: T.handle,
+        start: T.handle,
         rows: T.handle,
         offsets: T.handle,
         counts: T.handle,
-        half: T.int32,
+        passes: T.int32,
+        bits: T.int32,
         num_rows: T.int64,
     ):
         T.func_attr(SCHEDULED)
-        N = T.int64()
-        Keys = T.match_buffer(keys, (2, N), index_dtype)
-        Positions = T.match_buffer(positions, (2, N), "int32")
-        Order = T.match_buffer(order, (N,), "int32")
+        N, C, S = T.int64(), T.int64(), T.int64()
+        Ids = T.match_buffer(ids, (N,), index_dtype)
+        Keys = T.match_buffer(keys, (2, C), index_dtype)
+        Order = T.match_buffer(order, (2, N), "int32")
+        Start = T.match_buffer(start, (S, DIGITS), "int32")
         Rows = T.match_buffer(rows, (N,), index_dtype)
         Offsets = T.match_buffer(offsets, (N + 1,), "int32")
         Counts = T.match_buffer(counts, (2,), "int32")
-        unique = T.alloc_buffer((1,), "int32", scope="local")
-        valid = T.alloc_buffer((1,), "int32", scope="local")
-        unique[0] = 0
-        valid[0] = 0
-        Counts[1] = 0
+        outside = T.int32(0)
+        padding = T.int32(0)
         for n in T.serial(N):
-            Order[n] = Positions[half, n]
-            if T.int64(Keys[half, n]) < T.int64(0) or T.int64(Keys[half, n]) > num_rows:
-                Counts[1] = Counts[1] + 1
-            if T.int64(Keys[half, n]) < num_rows:
-                valid[0] = valid[0] + 1
-                if n == T.int64(0) or Keys[half, T.max(n, T.int64(1)) - 1] != Keys[half, n]:
-                    Rows[unique[0]] = Keys[half, n]
-                    Offsets[unique[0]] = T.int32(n)
-                    unique[0] = unique[0] + 1
-        Offsets[unique[0]] = valid[0]
-        Counts[0] = unique[0]
+            row = T.int64(Ids[n])
+            outside = outside + T.cast(row < T.int64(0) or row > num_rows, "int32")
+            padding = padding + T.cast(row == num_rows, "int32")
+            Keys[passes % 2, n] = Ids[n]
+            Order[passes % 2, n] = T.int32(n)
+        for p in T.serial(passes):
+            half: T.let = (passes - p) % 2
+            shift: T.let = T.cast(p * bits, index_dtype)
+            mask: T.let = T.cast((T.int32(1) << bits) - 1, index_dtype)
+            for s in over_strips(S):
+                for d in T.serial(T.int32(1) << bits):
+                    Start[s, d] = 0
+                for n in T.serial(N * (s + 1) // S - N * s // S):
+                    counted: T.let = T.int32((Keys[half, N * s // S + n] >> shift) & mask)
+                    Start[s, counted] = Start[s, counted] + 1
+            running = T.int32(0)
+            for d in T.serial(T.int32(1) << bits):
+                for s in T.serial(S):
+                    count = Start[s, d]
+                    Start[s, d] = running
+                    running = running + count
+            for s in over_strips(S):
+                for n in T.serial(N * (s + 1) // S - N * s // S):
+                    key: T.let = Keys[half, N * s // S + n]
+                    digit: T.let = T.int32((key >> shift) & mask)
+                    place: T.let = Start[s, digit]
+                    Start[s, digit] = place + 1
+                    Keys[1 - half, place] = key
+                    Order[1 - half, place] = Order[half, N * s // S + n]
+        unique = T.int32(0)
+        Offsets[0] = 0
+        # Without a branch: every entry writes its row's slot, and where its run would end.
+        for n in T.serial(T.max(N - T.int64(padding), T.int64(0))):
+            new: T.let = n == T.int64(0) or Keys[0, T.max(n, T.int64(1)) - 1] != Keys[0, n]
+            unique = unique + T.cast(new, "int32")
+            Rows[unique - 1] = Keys[0, n]
+            Offsets[unique] = T.int32(n) + 1
+        Counts[0] = unique
+        Counts[1] = outside
 
-    return find_segments
+    return make_plan
 
 
 def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:

@@ -6,6 +6,7 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.sparse_tensor.coalesce import make_plan
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)
@@ -136,3 +137,12 @@ def test_duplicates_that_cancel_have_no_norm():
 
 def test_the_squared_norm_of_nothing_is_zero():
     assert RowSparse.from_numpy([], np.empty((0, 3)), 5).squared_norm() == 0.0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_made_without_the_threads_is_the_same(name):
+    indices, rows = CASES[name]
+    tensor = RowSparse.from_numpy(np.array(indices, "int32"), np.zeros((len(indices), 1)), rows)
+    alone = make_plan(tensor.indices, rows, parallel=False)
+    for field in ("rows", "order", "offsets"):
+        assert_same_bits(getattr(alone, field), runtime.as_numpy(getattr(tensor.plan(), field)))
