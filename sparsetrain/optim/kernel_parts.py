@@ -7,8 +7,10 @@ row updated alone, updated densely, or caught up later has the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +50,21 @@ def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
     return T.match_buffer(T.arg(name, T.handle()), shape, dtype)
 
 
+def flat(array: Any) -> Any:
+    """An array argument of at least one axis, seen as (1, n)."""
+    return T.decl_buffer((1, _size(array.shape)), array.dtype, data=array.data)
+
+
+def matrix(array: Any) -> Any:
+    """An array argument, seen as (rows, columns); a vector has rows of one element."""
+    *rows, columns = array.shape if len(array.shape) > 1 else (*array.shape, 1)
+    return T.decl_buffer((_size(rows), columns), array.dtype, data=array.data)
+
+
+def _size(extents: Sequence[Any]) -> Any:
+    return reduce(operator.mul, extents)
+
+
 def scalar(name: str, dtype: str) -> Any:
     """A number as an argument."""
     kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}
@@ -63,11 +80,21 @@ class Parameter:
     """Weight and slots of one parameter, seen as (rows, columns)."""
 
     def __init__(self, recipe: Recipe, rows: Any, width: Any, dtype: str) -> None:
-        self.recipe, self.width, self.dtype = recipe, width, dtype
-        self.weight = buffer("weight", (rows, width), dtype)
         shapes = {"element": (rows, width), "row": (rows,)}
-        slots = recipe.formula.slots
-        self.slots = [buffer(slot.name, shapes[slot.per], dtype) for slot in slots]
+        weight = buffer("weight", (rows, width), dtype)
+        slots = [buffer(slot.name, shapes[slot.per], dtype) for slot in recipe.formula.slots]
+        self._keep(recipe, weight, slots, width)
+
+    @classmethod
+    def of(cls, recipe: Recipe, weight: Any, slots: Sequence[Any]) -> Parameter:
+        """A parameter whose arguments are declared; weight (rows, columns), slots to match."""
+        made = cls.__new__(cls)
+        made._keep(recipe, weight, slots, weight.shape[1])
+        return made
+
+    def _keep(self, recipe: Recipe, weight: Any, slots: Sequence[Any], width: Any) -> None:
+        self.recipe, self.weight, self.slots = recipe, weight, list(slots)
+        self.width, self.dtype = width, str(weight.dtype)
 
     def begin_row(self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace) -> Row:
         """Read what belongs to a whole row; ``gradient(column)`` is the raw gradient."""

@@ -6,6 +6,7 @@ Nothing is written before all plans are made and found current.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, last_of
+from sparsetrain.optim.together import Whole, update_together_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 
@@ -79,8 +81,9 @@ class Step:
 
     def finish_(self, without: Collection[str] = ()) -> Applied:
         """Write: update every parameter but those that somebody else has updated."""
+        done = {*without, *self._together_(without)}
         for name, gradient in self.gradients.items():
-            if name in without:
+            if name in done:
                 continue
             if isinstance(gradient, RowSparse):
                 self._row_sparse_(name)
@@ -95,6 +98,24 @@ class Step:
         scale = (self.scale,) if rule.scaled else ()
         clip = () if rule.clip_value is None else (rule.clip_value,)
         return (*self._numbers_of(rule), *scale, *clip)
+
+    def _together_(self, without: Collection[str]) -> list[str]:
+        """Update the dense parameters that are no scalars and have one rule; return their names."""
+        alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
+        for name, gradient in self.gradients.items():
+            parts = self.state.ranges[name]
+            if name in without or isinstance(gradient, RowSparse) or not gradient.shape:
+                continue
+            if len(parts) == 1 and (name, 0) not in self.state.histories:
+                alike[parts[0].rule, str(gradient.dtype)].append(name)
+        for (rule, _), names in alike.items():
+            wholes = [self._arrays(name, rule) for name in names]
+            update_together_(wholes, rule.recipe, self.scalars(rule))
+        return [name for names in alike.values() for name in names]
+
+    def _arrays(self, name: str, rule: Rule) -> Whole:
+        slots = tuple(self.state[name][slot.name] for slot in rule.formula.slots)
+        return Whole(self.gradients[name], self.params[name], slots)
 
     def _part(self, name: str, gradient: RowSparse) -> None:
         """Find the entries of each path: those of dense rows, and a plan of all others."""

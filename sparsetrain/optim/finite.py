@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether numbers are finite, for many arrays in one launch.
+
+NaN and infinity are the floats whose exponent bits are all set, so the largest exponent field of an
+array tells; compilers that assume there is no NaN do not touch integers. Cost: one pass over the
+arrays at the speed of memory.
+
+What is parallel: strips of each array. What is vectorised: a strip's elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain import runtime
+from sparsetrain.optim.kernel_parts import buffer, flat, kernel
+from sparsetrain.runtime import NDArray
+
+STRIPS = 16
+LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another
+
+# Dtype -> integers as wide, and the exponent field in them.
+_EXPONENTS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}
+
+Kind = tuple[str, int]  # dtype and number of axes
+
+
+def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
+    """Places of the arrays that hold NaN or infinity; float32 and float64, any shapes."""
+    found = runtime.empty((len(arrays), STRIPS), "int32")
+    _kernel(tuple((str(array.dtype), len(array.shape)) for array in arrays))(*arrays, found)
+    return [place for place, strips in enumerate(runtime.as_numpy(found)) if strips.any()]
+
+
+def nonfinite_kernel(kinds: Sequence[Kind]) -> PrimFunc:
+    """Arguments: the arrays, then found (K, STRIPS) int32, not 0 where a strip is not finite."""
+    with kernel() as built:
+        arrays = [
+            buffer(f"values{n}", tuple(T.int64() for _ in range(rank)), dtype)
+            for n, (dtype, rank) in enumerate(kinds)
+        ]
+        found = buffer("found", (len(kinds), STRIPS), "int32")
+        for n, array in enumerate(map(flat, arrays)):
+            _search(array, lambda strip, value, n=n: T.buffer_store(found, value, [n, strip]))
+    return built.get()
+
+
+def _search(values: Any, report: Any) -> None:
+    """The strips of a flat array (1, n)."""
+    integer, exponent = _EXPONENTS[str(values.dtype)]
+    size = values.shape[1]
+
+    def field(place: Any) -> Any:
+        return T.reinterpret(integer, values[0, place]) & tirx.const(exponent, integer)
+
+    with T.parallel(0, STRIPS) as strip:
+        largest = T.alloc_local((LANES,), integer)
+        groups = T.Bind(tirx.floordiv(size, LANES))
+        first = T.Bind(tirx.floordiv(strip * groups, STRIPS))
+        end = T.Bind(tirx.floordiv((strip + 1) * groups, STRIPS))
+        with T.vectorized(0, LANES) as lane:
+            T.buffer_store(largest, tirx.const(0, integer), [lane])
+        with T.serial(0, end - first) as group, T.vectorized(0, LANES) as lane:
+            bits = field((first + group) * LANES + lane)
+            T.buffer_store(largest, tirx.max(largest[lane], bits), [lane])
+        with T.If(strip == 0), T.Then(), T.serial(0, tirx.floormod(size, LANES)) as i:
+            T.buffer_store(largest, tirx.max(largest[0], field(groups * LANES + i)), [0])
+        with T.serial(0, LANES - 1) as i:
+            T.buffer_store(largest, tirx.max(largest[0], largest[i + 1]), [0])
+        whole = tirx.const(exponent, integer)
+        report(strip, tirx.Cast("int32", largest[0] == whole))
+
+
+@cache
+def _kernel(kinds: tuple[Kind, ...]) -> Any:
+    return runtime.compile_kernel(nonfinite_kernel(kinds), runtime.host_target())

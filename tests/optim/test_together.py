@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dense parameters updated by one launch have the bits of launches of their own."""
+
+import numpy as np
+import pytest
+
+from sparsetrain import optim, runtime
+from sparsetrain.optim.together import MOST
+from tests.helpers import assert_same_bits
+from tests.optim.formulas import OPTIMIZERS
+
+SHAPES = {
+    "weight": (33, 70),
+    "bias": (33,),
+    "one": (1, 1),
+    "cube": (3, 5, 7),
+    "long": (3001,),
+}
+
+
+def draw(shapes, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def trained(optimizer, arrays, sets, steps=3) -> dict[str, np.ndarray]:
+    """Weights and slots after some steps, each in as many calls as there are sets of names."""
+    params = {name: runtime.as_tensor(array) for name, array in arrays.items()}
+    states = [optimizer.init({name: params[name] for name in names}) for names in sets]
+    for step in range(steps):
+        gradients = draw({n: a.shape for n, a in arrays.items()}, arrays["bias"].dtype, step + 1)
+        for names, state in zip(sets, states, strict=True):
+            chosen = {name: runtime.as_tensor(gradients[name]) for name in names}
+            optimizer.apply_(params, chosen, state)
+    slots = {
+        f"{n}:{s}": a for state in states for n, all_ in state.items() for s, a in all_.items()
+    }
+    return {name: runtime.as_numpy(array).copy() for name, array in (params | slots).items()}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_at_once_or_one_by_one_makes_no_difference(name, dtype):
+    arrays = draw(SHAPES, dtype)
+    together = trained(OPTIMIZERS[name], arrays, [list(SHAPES)])
+    for key, array in trained(OPTIMIZERS[name], arrays, [[n] for n in SHAPES]).items():
+        assert_same_bits(together[key], array)
+
+
+def test_more_parameters_than_one_kernel_takes():
+    names = {f"p{n}": (n + 1,) for n in range(MOST + 3)} | {"bias": (2,)}
+    arrays = draw(names, "float32")
+    found = trained(OPTIMIZERS["sgd"], arrays, [list(names)], steps=1)
+    assert all((found[name] != arrays[name]).all() for name in names)
+
+
+def test_groups_with_numbers_of_their_own_keep_them():
+    arrays = draw(SHAPES, "float32")
+    optimizer = optim.sgd(1.0, groups=[optim.Group("bias", lr=0.0), optim.Group("long", scale=0.5)])
+    found = trained(optimizer, arrays, [list(SHAPES)], steps=1)
+    gradients = draw(SHAPES, "float32", 1)
+    for name, rate in {"weight": 1.0, "bias": 0.0, "long": 0.5, "cube": 1.0}.items():
+        expected = arrays[name] - np.float32(rate) * gradients[name]
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-6)
