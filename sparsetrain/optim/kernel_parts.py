@@ -51,7 +51,7 @@ def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
 
 
 def flat(array: Any) -> Any:
-    """An array argument of at least one axis, seen as (1, n)."""
+    """An array argument, seen as (1, n)."""
     return T.decl_buffer((1, _size(array.shape)), array.dtype, data=array.data)
 
 
@@ -62,7 +62,7 @@ def matrix(array: Any) -> Any:
 
 
 def _size(extents: Sequence[Any]) -> Any:
-    return reduce(operator.mul, extents)
+    return reduce(operator.mul, extents) if extents else 1
 
 
 def scalar(name: str, dtype: str) -> Any:
