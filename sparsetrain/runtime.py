@@ -174,7 +174,10 @@ def leading_rows(tensor: NDArray, rows: int) -> NDArray:
 def compile_kernel(kernel: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Any:
     """Compile one scheduled PrimFunc into a callable that writes its output arguments."""
     module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
-    return tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
+    # Shared subexpressions are left to LLVM: TVM binds a float's negation to a name, of which its
+    # own analysis then makes an integer, and fails.
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        return tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
 
 
 @lru_cache(maxsize=1)

@@ -62,3 +62,12 @@ def test_groups_with_numbers_of_their_own_keep_them():
     for name, rate in {"weight": 1.0, "bias": 0.0, "long": 0.5, "cube": 1.0}.items():
         expected = arrays[name] - np.float32(rate) * gradients[name]
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_values_are_clipped_in_every_parameter():
+    arrays = draw(SHAPES, "float32")
+    found = trained(optim.sgd(1.0, clip_value=0.5), arrays, [list(SHAPES)], steps=1)
+    gradients = draw(SHAPES, "float32", 1)
+    for name, array in arrays.items():
+        expected = array - np.clip(gradients[name], -0.5, 0.5)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-6)
