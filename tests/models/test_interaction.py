@@ -4,8 +4,13 @@
 import numpy as np
 import pytest
 
-from sparsetrain.models.interaction import output_width
-from sparsetrain.runtime import as_numpy
+from sparsetrain.models.interaction import (
+    backward_kernel,
+    fits_registers,
+    output_width,
+    register_backward_kernel,
+)
+from sparsetrain.runtime import as_numpy, as_tensor, compile_kernel, empty, host_target
 from tests.models.interactions import in_numpy, program, vjp_in_numpy
 
 # Features, width, dtype: around the tile of 4 vectors and the vector of 16 columns.
@@ -50,6 +55,19 @@ def test_the_cotangents_are_those_of_the_pairs(features, width, dtype):
         expected = vjp_in_numpy(*(a.astype("f8") for a in (x, e, cotangent)))
         assert_close(gradients[1]["x"], expected[0], dtype)
         assert_close(gradients[1]["e"], expected[1], dtype)
+
+
+@pytest.mark.parametrize(("features", "width", "dtype"), [(5, 16, "float32"), (3, 8, "float64")])
+def test_the_kernel_in_registers_has_the_bits_of_the_general_one(features, width, dtype):
+    assert fits_registers(features, width, dtype)
+    arrays = [as_tensor(array) for array in draw(features, width, dtype, 37)]
+    found = []
+    for make in (backward_kernel, register_backward_kernel):
+        outputs = [empty((37, width), dtype), empty((37, features, width), dtype)]
+        compile_kernel(make(features, width, dtype), host_target())(*arrays, *outputs)
+        found.append([as_numpy(output) for output in outputs])
+    for general, registers in zip(*found, strict=True):
+        np.testing.assert_array_equal(general, registers)
 
 
 def test_the_result_begins_with_the_dense_vector_and_goes_on_row_by_row():
