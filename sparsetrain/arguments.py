@@ -9,7 +9,7 @@ argument is looked up in is read off the function once. Cost: one pass over ids 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,48 @@ from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError
+
+
+class Argument:
+    """One argument: what an array must be like to be taken for it.
+
+    Parameters
+    ----------
+    name : str
+    ty : relax.TensorType
+        Its extents are numbers, or letters that stand for one number throughout the function.
+    """
+
+    def __init__(self, name: str, ty: relax.TensorType) -> None:
+        self.name, self.dtype = name, str(ty.dtype)
+        self.shape = None if ty.shape is None else tuple(_extent(n) for n in ty.shape)
+        self.rows: int | None = None  # what its ids must lie below, if it is looked up with
+        self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
+
+    def tensor(self, value: Any) -> runtime.NDArray:
+        """The value in aligned memory, with ids that lie in their table."""
+        tensor = value if isinstance(value, runtime.NDArray) else self._copied(value)
+        if self.rows is not None:
+            _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
+        return tensor
+
+    def _copied(self, value: Any) -> runtime.NDArray:
+        if self.shape is None:  # known only when it runs; a match_cast in the function checks it
+            return runtime.as_tensor(value, self.dtype)
+        try:
+            array = np.asarray(value)
+            if self._fits(array.shape):
+                return runtime.as_tensor(array, self.dtype)
+        except ValueError as error:  # NumPy's for ragged lists, DataError for what does not fit
+            raise DataError(f"argument {self.name!r}: {error}") from None
+        shape = ", ".join(map(str, self.shape))
+        raise DataError(f"argument {self.name!r} must have shape ({shape}), not {array.shape}")
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        wanted = self.shape or ()
+        return len(wanted) == len(shape) and all(
+            w == n or isinstance(w, str) for w, n in zip(wanted, shape, strict=True)
+        )
 
 
 class Arguments:
@@ -33,10 +75,13 @@ class Arguments:
 
     def __init__(self, function: relax.Function, name: str) -> None:
         self.function = name
-        self.types = {param.name: param.ty for param in function.params}
-        self.num_inputs = int(function.attrs.get("num_input", len(self.types)))
-        self._symbols = {n: _symbols(ty) for n, ty in self.types.items()}
-        self._rows: dict[str, int] = {}
+        self.arguments = {param.name: Argument(param.name, param.ty) for param in function.params}
+        self.num_inputs = int(function.attrs.get("num_input", len(self.arguments)))
+        self._symbols = [
+            (position, axis, symbol)
+            for position, argument in enumerate(self.arguments.values())
+            for axis, symbol in argument.symbols
+        ]
         self._bags: dict[str, tuple[str, int]] = {}
         self._read_lookups(function)
 
@@ -50,37 +95,48 @@ class Arguments:
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
-        bound = {name: self._tensor(name, params, inputs) for name in self.types}
+        bound = []
+        for name, argument in self.arguments.items():
+            value = params.get(name)
+            if value is None:
+                value = inputs.get(name)
+            if value is None:
+                given = sorted({*params, *inputs})
+                raise ConfigError(
+                    f"argument {name!r} of {self.function!r} is missing; given: {given}"
+                )
+            bound.append(argument.tensor(value))
         self._check_symbols(bound)
+        self._check_bags(params, inputs, bound)
+        return bound
+
+    def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> None:
+        """Extents that the function calls by one letter must be equal."""
+        seen: dict[str, tuple[int, int]] = {}
+        for position, axis, symbol in self._symbols:
+            shape = bound[position].shape
+            if axis >= len(shape):  # a wrong rank is for the virtual machine to refuse
+                continue
+            first, expected = seen.setdefault(symbol, (position, shape[axis]))
+            if shape[axis] != expected:
+                names = list(self.arguments)
+                raise DataError(
+                    f"argument {names[position]!r} has {symbol} = {shape[axis]} on axis {axis}, "
+                    f"but {names[first]!r} has {symbol} = {expected}: they must be equal"
+                )
+
+    def _check_bags(
+        self,
+        params: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        bound: Sequence[runtime.NDArray],
+    ) -> None:
+        """Offsets that came as an array must fit the ids; tensors are trusted."""
         for name, (ids, features) in self._bags.items():
             if not isinstance(params.get(name, inputs.get(name)), runtime.NDArray):
-                _check_offsets(runtime.as_numpy(bound[name]), name, bound[ids].shape[0], features)
-        return list(bound.values())
-
-    def _tensor(self, name: str, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        value = params.get(name, inputs.get(name))
-        if value is None:
-            given = sorted({*params, *inputs})
-            raise ConfigError(f"argument {name!r} of {self.function!r} is missing; given: {given}")
-        known = isinstance(value, runtime.NDArray)
-        tensor = value if known else _checked(value, name, self.types[name])
-        if name in self._rows:
-            _check_ids(runtime.as_numpy(tensor), name, self._rows[name])
-        return tensor
-
-    def _check_symbols(self, bound: Mapping[str, runtime.NDArray]) -> None:
-        """Extents that the function calls by one letter must be equal."""
-        seen: dict[str, tuple[str, int]] = {}
-        for name, tensor in bound.items():
-            rank = len(tensor.shape)  # a wrong one is for the virtual machine to refuse
-            for axis, symbol in (pair for pair in self._symbols[name] if pair[0] < rank):
-                extent = int(tensor.shape[axis])
-                first, expected = seen.setdefault(symbol, (name, extent))
-                if extent != expected:
-                    raise DataError(
-                        f"argument {name!r} has {symbol} = {extent} on axis {axis}, but {first!r} "
-                        f"has {symbol} = {expected}: they must be equal"
-                    )
+                tensors = dict(zip(self.arguments, bound, strict=True))
+                num_ids = tensors[ids].shape[0]
+                _check_offsets(runtime.as_numpy(tensors[name]), name, num_ids, features)
 
     def _read_lookups(self, function: relax.Function) -> None:
         """Find the arguments that are used as ids or offsets just as they come."""
@@ -94,7 +150,8 @@ class Arguments:
                 continue
             ids, rows = names[call.args[1]], _LOOKUPS[operator](call)
             if rows is not None:
-                self._rows[ids] = min(rows, self._rows.get(ids, rows))
+                argument = self.arguments[ids]
+                argument.rows = rows if argument.rows is None else min(rows, argument.rows)
             if operator == _BAG and call.args[2] in names:
                 self._bags[names[call.args[2]]] = ids, int(call.attrs["features"])
 
@@ -120,30 +177,13 @@ _LOOKUPS = {
 _KEEPS_IDS = frozenset({"relax.reshape", "relax.flatten", "relax.astype"})
 
 
-def _symbols(ty: Any) -> list[tuple[int, str]]:
-    extents = enumerate(getattr(ty, "shape", None) or ())
-    return [(axis, extent.name) for axis, extent in extents if isinstance(extent, tvm.tirx.Var)]
-
-
-def _checked(value: Any, name: str, ty: relax.TensorType) -> runtime.NDArray:
-    if ty.shape is None:  # known only when it runs; a match_cast in the function checks it
-        return runtime.as_tensor(value, str(ty.dtype))
-    wanted = tuple(int(n) if isinstance(n, tvm.tirx.IntImm) else str(n) for n in ty.shape)
-    try:
-        array = np.asarray(value)
-        fits = len(wanted) == array.ndim and all(
-            isinstance(w, str) or w == n for w, n in zip(wanted, array.shape, strict=True)
-        )
-        if fits:
-            return runtime.as_tensor(array, str(ty.dtype))
-    except ValueError as error:  # NumPy's for ragged lists, DataError for numbers that do not fit
-        raise DataError(f"argument {name!r}: {error}") from None
-    shape = ", ".join(map(str, wanted))
-    raise DataError(f"argument {name!r} must have shape ({shape}), not {array.shape}")
+def _extent(extent: Any) -> int | str:
+    return int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent)
 
 
 def _check_ids(ids: np.ndarray, name: str, rows: int) -> None:
-    if ids.size and (ids.min() < 0 or ids.max() >= rows):
+    # As unsigned numbers the negative ones are the largest, so one pass sees both ends.
+    if ids.size and ids.view(ids.dtype.str.replace("i", "u")).max() >= rows:
         place = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
         raise DataError(
             f"argument {name!r}: id {int(ids[place])} at {place} is outside the table's {rows} rows"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import lru_cache
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ os.environ.setdefault("TVM_NUM_THREADS", str(available_cores()))
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 import tvm  # noqa: E402  (the two settings above must come first)
+import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from sparsetrain import on_stack  # noqa: E402
@@ -126,7 +128,9 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
         raise DataError(f"an array of dtype {source.dtype} is no array of numbers")
     if wanted.kind in "iu" and not _fits(source, wanted):
         raise DataError(f"values of dtype {source.dtype} do not fit {wanted} without loss")
-    return tvm.runtime.tensor(np.asarray(source, dtype=wanted, order="C"))
+    tensor = empty(source.shape, wanted.name)
+    as_numpy(tensor, writable=True)[...] = source
+    return tensor
 
 
 def _fits(source: np.ndarray, wanted: np.dtype) -> bool:
@@ -148,15 +152,27 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
 
 def empty(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
     """Allocate uninitialised memory; out of memory names `what` and the bytes."""
-    size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+    size = prod(map(int, shape)) * np.dtype(dtype).itemsize
     try:
         if size >= LARGE:
             return tvm.runtime.from_dlpack(aligned(size).view(dtype).reshape(shape))
-        return tvm.runtime.empty(shape, dtype)
+        return tvm.runtime.empty(_extents(shape), dtype)
     except Exception as error:  # TVM reports std::bad_alloc as an InternalError
         raise ResourceError(
             f"no memory for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
         ) from error
+
+
+# Few are kept: what outlives the large blocks around it keeps the heap from joining them.
+@lru_cache(maxsize=16)
+def _extents(shape: tuple[int, ...]) -> tvm_ffi.Shape:
+    """TVM's form of a shape; to make one takes longer than to allocate."""
+    return tvm_ffi.Shape(tuple(map(int, shape)))
+
+
+def reshaped(tensor: NDArray, shape: tuple[int, ...]) -> NDArray:
+    """The elements of a contiguous tensor in another shape; the memory is shared."""
+    return tensor._create_view(_extents(shape))
 
 
 def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
@@ -168,7 +184,7 @@ def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray
 
 def leading_rows(tensor: NDArray, rows: int) -> NDArray:
     """View the first `rows` rows of a contiguous tensor; the memory is shared."""
-    return tensor._create_view((rows, *map(int, tensor.shape[1:])))
+    return reshaped(tensor, (rows, *tensor.shape[1:]))
 
 
 def compile_kernel(kernel: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Any:

@@ -32,8 +32,8 @@ PUBLIC = {
     ),
     "runtime": (
         "NDArray as_numpy as_tensor available_cores bound_pool build_relax compile_kernel "
-        "compile_relax empty host_target leading_rows num_threads resolve_target set_num_threads "
-        "virtual_machine vm_pipeline zeros"
+        "compile_relax empty host_target leading_rows num_threads reshaped resolve_target "
+        "set_num_threads virtual_machine vm_pipeline zeros"
     ),
     "Trainer": (
         "evaluate first_nonfinite fit load_state_dict predict program save state_dict step"

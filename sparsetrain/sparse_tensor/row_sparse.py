@@ -10,6 +10,7 @@ Cost: memory and time of every operation but `to_dense` depend on N and D, never
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,11 @@ class RowSparse:
     def with_leaves(self, leaves: tuple[Any, ...]) -> RowSparse:
         """The same structure around other leaves."""
         indices, values, *source = leaves
-        return replace(self, indices=indices, values=values, source=source[0] if source else None)
+        # Around a copy: its shape is known to fit, and is not checked again in every step.
+        result = copy(self)
+        kept = {"indices": indices, "values": values, "source": source[0] if source else None}
+        result.__dict__.update(kept)
+        return result
 
     @property
     def is_traced(self) -> bool:
