@@ -31,8 +31,9 @@ class Argument:
     """
 
     def __init__(self, name: str, ty: relax.TensorType) -> None:
-        self.name, self.dtype = name, str(ty.dtype)
-        self.shape = None if ty.shape is None else tuple(_extent(n) for n in ty.shape)
+        shape = getattr(ty, "shape", None)  # what is no tensor has none
+        self.name, self.dtype = name, str(getattr(ty, "dtype", ""))
+        self.shape = None if shape is None else tuple(_extent(n) for n in shape)
         self.rows: int | None = None  # what its ids must lie below, if it is looked up with
         self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
 
@@ -71,15 +72,22 @@ class Arguments:
         Before lowering.
     name : str
         What to call it in a message.
+
+    Attributes
+    ----------
+    by_name : dict of str to Argument
+        In the function's order.
+    num_inputs : int
+        How many of them, from the first, are inputs rather than parameters.
     """
 
     def __init__(self, function: relax.Function, name: str) -> None:
         self.function = name
-        self.arguments = {param.name: Argument(param.name, param.ty) for param in function.params}
-        self.num_inputs = int(function.attrs.get("num_input", len(self.arguments)))
+        self.by_name = {param.name: Argument(param.name, param.ty) for param in function.params}
+        self.num_inputs = int(function.attrs.get("num_input", len(self.by_name)))
         self._symbols = [
             (position, axis, symbol)
-            for position, argument in enumerate(self.arguments.values())
+            for position, argument in enumerate(self.by_name.values())
             for axis, symbol in argument.symbols
         ]
         self._bags: dict[str, tuple[str, int]] = {}
@@ -96,7 +104,7 @@ class Arguments:
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
         bound = []
-        for name, argument in self.arguments.items():
+        for name, argument in self.by_name.items():
             value = params.get(name)
             if value is None:
                 value = inputs.get(name)
@@ -119,7 +127,7 @@ class Arguments:
                 continue
             first, expected = seen.setdefault(symbol, (position, shape[axis]))
             if shape[axis] != expected:
-                names = list(self.arguments)
+                names = list(self.by_name)
                 raise DataError(
                     f"argument {names[position]!r} has {symbol} = {shape[axis]} on axis {axis}, "
                     f"but {names[first]!r} has {symbol} = {expected}: they must be equal"
@@ -134,7 +142,7 @@ class Arguments:
         """Offsets that came as an array must fit the ids; tensors are trusted."""
         for name, (ids, features) in self._bags.items():
             if not isinstance(params.get(name, inputs.get(name)), runtime.NDArray):
-                tensors = dict(zip(self.arguments, bound, strict=True))
+                tensors = dict(zip(self.by_name, bound, strict=True))
                 num_ids = tensors[ids].shape[0]
                 _check_offsets(runtime.as_numpy(tensors[name]), name, num_ids, features)
 
@@ -150,7 +158,7 @@ class Arguments:
                 continue
             ids, rows = names[call.args[1]], _LOOKUPS[operator](call)
             if rows is not None:
-                argument = self.arguments[ids]
+                argument = self.by_name[ids]
                 argument.rows = rows if argument.rows is None else min(rows, argument.rows)
             if operator == _BAG and call.args[2] in names:
                 self._bags[names[call.args[2]]] = ids, int(call.attrs["features"])

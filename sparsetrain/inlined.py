@@ -44,7 +44,7 @@ class InlinedProgram(Program):
         super().__init__(module, gradient.function, target)
         # Slots and gate are ours; the arguments of the gradient function need the check.
         self.arguments = Arguments(gradient.module[gradient.function], gradient.function)
-        shapes = [self.arguments.types[update.name].shape for update in self.updates]
+        shapes = [self.arguments.by_name[update.name].shape or () for update in self.updates]
         self._heights = [
             update.height(tuple(map(int, shape)))
             for update, shape in zip(self.updates, shapes, strict=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import tvm
@@ -45,12 +46,13 @@ class GradientModule:
 
     def unflatten(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """Gradients by parameter name, from the results after the loss."""
-        rest, gradients = list(leaves), {}
-        for name, template in self.structure.items():
-            used = 1 if template is None else len(template.leaves)
-            taken, rest = rest[:used], rest[used:]
-            gradients[name] = taken[0] if template is None else template.with_leaves(tuple(taken))
-        return gradients
+        rest = iter(leaves)
+        return {
+            name: next(rest)
+            if template is None
+            else template.with_leaves(tuple(islice(rest, len(template.leaves))))
+            for name, template in self.structure.items()
+        }
 
 
 def gradient(

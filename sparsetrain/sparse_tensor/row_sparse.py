@@ -10,7 +10,6 @@ Cost: memory and time of every operation but `to_dense` depend on N and D, never
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -136,9 +135,9 @@ class RowSparse:
         """The same structure around other leaves."""
         indices, values, *source = leaves
         # Around a copy: its shape is known to fit, and is not checked again in every step.
-        result = copy(self)
-        kept = {"indices": indices, "values": values, "source": source[0] if source else None}
-        result.__dict__.update(kept)
+        result = object.__new__(RowSparse)
+        inner = {"indices": indices, "values": values, "source": source[0] if source else None}
+        result.__dict__.update(self.__dict__ | inner)
         return result
 
     @property
