@@ -3,9 +3,11 @@
 
 The same trainer is measured three ways on the same file: steps over batches that are in memory,
 the loader without steps, and `Trainer.fit`. What fit keeps of the step's rows/s is what reading,
-decoding and shuffling leave of it. Without --data, synthetic Criteo rows are written first.
+decoding and shuffling leave of it. Without --data, synthetic Criteo rows are written first, whose
+categories are text; with --encoded they are converted to ids before anything is measured.
 
     python benchmarks/epoch.py
+    python benchmarks/epoch.py --encoded
     python benchmarks/epoch.py --config small --batch 128 --data train.parquet --json
 """
 
@@ -25,7 +27,7 @@ def main() -> int:
     options = _options()
     # Confined before anything is imported that counts cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
-    from harness.epoch import Epoch, measure, write_synthetic
+    from harness.epoch import Epoch, encoded, measure, write_synthetic
 
     from sparsetrain.errors import SparsetrainError
 
@@ -33,6 +35,8 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = options.data or write_synthetic(Path(folder) / "rows.parquet", options.rows)
+            if options.encoded:
+                path = encoded(path, Path(folder) / "encoded")
             result = measure(path, epoch)
     except SparsetrainError as error:
         print(f"epoch.py: {error}", file=sys.stderr)
@@ -45,6 +49,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_task_options(parser)
     parser.add_argument("--rows", type=int, default=1_000_000, help="synthetic rows to write")
+    parser.add_argument(
+        "--encoded", action="store_true", help="convert the rows first, as `sparsetrain convert`"
+    )
     parser.add_argument("--data", type=Path, help="a parquet file to read instead")
     return parser.parse_args()
 

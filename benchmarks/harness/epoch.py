@@ -54,6 +54,13 @@ def write_synthetic(path: Path, rows: int) -> Path:
     return path
 
 
+def encoded(path: Path, folder: Path) -> Path:
+    """Convert rows to ids and return where they are."""
+    print("converting", file=sys.stderr)
+    st.data.convert_files(str(path), folder)
+    return folder
+
+
 def measure(path: Path, epoch: Epoch) -> dict[str, Any]:
     """Rows a second of step, loader and fit, and the peak of memory in fit."""
     print("learning the encoding, preparing the model", file=sys.stderr)
