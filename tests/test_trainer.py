@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Trainer` from outside: a step, an epoch, scores, and what it refuses."""
 
+import resource
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from sparsetrain.errors import ConfigError, DataError, NumericalError, Sparsetra
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
 from tests.small_dlrm import NUM_DENSE, ROWS, assert_same_state
+
+STATM = Path("/proc/self/statm")
 
 # --- A step ------------------------------------------------------------------------------------
 
@@ -432,3 +436,19 @@ def test_an_extreme_logit_is_a_probability_of_0_or_1():
 def test_evaluation_needs_labels():
     with pytest.raises(SparsetrainError, match="needs labels"):
         small_dlrm.trainer().evaluate(small_dlrm.batch(5, labels=False))
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="reads the memory in use from Linux's /proc")
+def test_steps_take_no_new_memory_after_the_first_ones():
+    trainer = small_dlrm.trainer("single")
+    batches = [small_dlrm.batch(4096, seed=seed) for seed in range(4)]
+    for batch in batches * 3:
+        trainer.step(batch)
+    before = _resident_bytes()
+    for batch in batches * 10:
+        trainer.step(batch)
+    assert _resident_bytes() - before < 2**20
+
+
+def _resident_bytes() -> int:
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()
