@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from sparsetrain import metrics as metrics
     from sparsetrain import models as models
     from sparsetrain import optim as optim
+    from sparsetrain import pools as pools
     from sparsetrain import runtime as runtime
     from sparsetrain.build import Program as Program
     from sparsetrain.build import value_and_grad as value_and_grad
     from sparsetrain.fit import EarlyStopping as EarlyStopping
+    from sparsetrain.profile import StepProfile as StepProfile
     from sparsetrain.run import Run as Run
     from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
@@ -38,11 +40,13 @@ _PUBLIC = {
     "metrics": "sparsetrain.metrics",
     "models": "sparsetrain.models",
     "optim": "sparsetrain.optim",
+    "pools": "sparsetrain.pools",
     "runtime": "sparsetrain.runtime",
     "EarlyStopping": "sparsetrain.fit",
     "Program": "sparsetrain.build",
     "RowSparse": "sparsetrain.sparse_tensor",
     "Run": "sparsetrain.run",
+    "StepProfile": "sparsetrain.profile",
     "Trainer": "sparsetrain.trainer",
     "load": "sparsetrain.trainer",
     "set_num_threads": "sparsetrain.runtime",

@@ -38,12 +38,16 @@ class Program:
         self.arguments = Arguments(module[function], function)
 
     @cached_property
-    def _compiled(self) -> Any:
+    def machine(self) -> Any:
+        """The virtual machine that runs the function; compiles it."""
         module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target)
-        machine = cache.load_or_build(
+        return cache.load_or_build(
             module, self.target, lambda: runtime.compile_relax(module, self.target, pipeline)
         )
-        return machine[self.function]
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return self.machine[self.function]
 
     def compile(self) -> Program:
         """Compile now rather than at the first call."""

@@ -8,7 +8,8 @@ alignment and C order and checks neither, so the gate copies; a copy of a batch 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
@@ -187,13 +188,45 @@ def leading_rows(tensor: NDArray, rows: int) -> NDArray:
     return reshaped(tensor, (rows, *tensor.shape[1:]))
 
 
-def compile_kernel(kernel: tvm.tirx.PrimFunc, target: tvm.target.Target) -> Any:
-    """Compile one scheduled PrimFunc into a callable that writes its output arguments."""
+class Kernel:
+    """A compiled kernel that is called by itself, not by a program; writes its output arguments."""
+
+    __slots__ = ("_run", "name")
+
+    def __init__(self, run: Callable[..., Any], name: str) -> None:
+        self._run, self.name = run, name
+
+    def __call__(self, *args: Any) -> Any:
+        """Run on tensors and numbers."""
+        return self._run(*args) if _watch is None else _watch(self.name, self._run, args)
+
+
+# (name, what runs, arguments) -> what running it returns.
+Watch = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
+_watch: Watch | None = None
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Let `watch` make the calls of all kernels meanwhile, to time them."""
+    global _watch
+    before, _watch = _watch, watch
+    try:
+        yield
+    finally:
+        _watch = before
+
+
+def compile_kernel(
+    kernel: tvm.tirx.PrimFunc, target: tvm.target.Target, name: str = "kernel"
+) -> Kernel:
+    """Compile one scheduled PrimFunc into a callable; `name` says what it does."""
     module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
     # Shared subexpressions are left to LLVM: TVM binds a float's negation to a name, of which its
     # own analysis then makes an integer, and fails.
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-        return tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
+        run = tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
+    return Kernel(run, name)
 
 
 @lru_cache(maxsize=1)

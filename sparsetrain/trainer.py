@@ -8,9 +8,9 @@ memory depend on the ids of the batch, not on the rows of the tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ from sparsetrain.inlined import InlinedProgram, InlinedStep
 from sparsetrain.metrics import ClickMetrics
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer, accumulate_
+from sparsetrain.pools import single_blas
+from sparsetrain.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.run import Run
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables
 
@@ -110,6 +112,7 @@ class Trainer:
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._module = model.export()
         self._inlined: InlinedProgram | None = None
+        self._watch: Watch | None = None  # records steps, while they are profiled
         self._state: State | None = None  # where the run stood that this trainer was loaded from
 
     @cached_property
@@ -132,6 +135,13 @@ class Trainer:
             If the loss or a gradient is not finite; nothing is updated then. With
             ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``.
         """
+        if self._watch is None:
+            return self._step(batch)
+        lookups = partial(self._lookups, batch)
+        loss: Loss = self._watch.step(partial(self._step, batch), len(batch), lookups)
+        return loss
+
+    def _step(self, batch: Batch) -> Loss:
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
         loss, self.applied = self._steps[self.dense_update](self, batch)
@@ -195,6 +205,7 @@ class Trainer:
         early_stopping: EarlyStopping | None = None,
         check_numerics: bool = False,
         allow_changed: Collection[str] = (),
+        profile: bool = False,
     ) -> dict[str, Any]:
         """Train for some epochs.
 
@@ -225,6 +236,8 @@ class Trainer:
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
             What may differ from the run that is resumed: ``"data"`` or an argument's name.
+        profile : bool
+            Record the kernels of some early steps; their results stay the same.
 
         Returns
         -------
@@ -232,7 +245,7 @@ class Trainer:
             ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
             of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
             is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
-            validation).
+            validation); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
 
         Raises
         ------
@@ -259,8 +272,14 @@ class Trainer:
         data = fingerprint_of(train) if run is not None or resume else None
         state = begin(self, plan, data, resume, allow_changed)
         folder = Run(run) if isinstance(run, (str, Path)) else run
-        with folder.writing(fresh=not resume) if folder else nullcontext():
-            return Fit(
+        watch = Watch(self._machines) if profile else None
+        with ExitStack() as stack:
+            stack.enter_context(single_blas())
+            if folder:
+                stack.enter_context(folder.writing(fresh=not resume))
+            if watch:
+                stack.enter_context(self._watched(watch))
+            history = Fit(
                 self,
                 dataset,
                 None if validation is None else self._dataset(validation),
@@ -270,6 +289,63 @@ class Trainer:
                 progress,
                 stop or (lambda: False),
             ).run()
+        return {**history, "profile": watch.result()} if watch else history
+
+    def profile(self, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
+        """Find where a step spends its time: ``print(trainer.profile(batch))``.
+
+        Each step trains on `batch` like any other: the weights change. Its rows stay in the caches
+        from step to step; ``fit(..., profile=True)`` records steps over ever new rows.
+
+        Parameters
+        ----------
+        batch : Batch
+            With labels.
+        steps : int
+            Recorded after some unrecorded ones; at least 2.
+
+        Returns
+        -------
+        StepProfile
+            Per kernel: name, calls, seconds, GFLOP/s or GB/s, and what is outside kernels.
+
+        Raises
+        ------
+        ConfigError
+            If `steps` is below 2.
+        NumericalError
+            As `step`.
+        """
+        if steps < 2:
+            raise ConfigError(f"profile: steps is {steps}; it must be 2 or more")
+        with self._watched(Watch(self._machines, steps=steps)) as watch:
+            for _ in range(WARM + steps):
+                float(self.step(batch))
+        result = watch.result()
+        assert result is not None
+        return result
+
+    @contextmanager
+    def _watched(self, watch: Watch) -> Iterator[Watch]:
+        """Let `watch` record the steps that are taken meanwhile."""
+        self._watch = watch
+        try:
+            yield watch
+        finally:
+            self._watch = None
+
+    def _machines(self) -> list[Any]:
+        """The virtual machines of a step."""
+        return [
+            self._inlined_program().machine
+            if self.dense_update == "inlined"
+            else self.program.machine
+        ]
+
+    def _lookups(self, batch: Batch) -> dict[int, int]:
+        """Rows of each storage -> how many rows a step on `batch` looks up in it."""
+        rows_read = self.model.rows_read(self.model.inputs(batch))
+        return {int(self.params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
 
     def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
         """Score labelled data.

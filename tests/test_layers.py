@@ -31,6 +31,8 @@ MAY_IMPORT = {
     "arguments": {"runtime"},
     "numerics": {"runtime"},
     "cache": {"runtime"},
+    "pools": set(),
+    "profile": {"runtime"},
     "run": {"checkpoint"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "schedule": set(),
@@ -42,7 +44,7 @@ MAY_IMPORT = {
     "build": {"ad", "arguments", "cache", "embedding", "schedule", "runtime"},
     "inlined": {"ad", "arguments", "build", "optim", "runtime"},
     "trainer": {"build", "data", "inlined", "metrics", "optim", "sparse_tensor"}
-    | {"checkpoint", "fit", "numerics", "run", "runtime", "saved", "state"},
+    | {"checkpoint", "fit", "numerics", "pools", "profile", "run", "runtime", "saved", "state"},
     "saved": {"checkpoint", "data", "fit", "models", "optim", "run", "runtime"},
     "cli": {"__init__", "progress", "settings"},
 }
@@ -51,6 +53,7 @@ WITHOUT_TVM = {
     "errors",
     "progress",
     "memory",
+    "pools",
     "metrics",
     "checkpoint",
     "settings",

@@ -11,8 +11,8 @@ import sparsetrain as st
 
 PUBLIC = {
     "sparsetrain": (
-        "EarlyStopping Program RowSparse Run Trainer __version__ ad data embedding errors load "
-        "metrics models optim runtime set_num_threads value_and_grad"
+        "EarlyStopping Program RowSparse Run StepProfile Trainer __version__ ad data "
+        "embedding errors load metrics models optim pools runtime set_num_threads value_and_grad"
     ),
     "ad": (
         "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
@@ -31,14 +31,14 @@ PUBLIC = {
         "polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),
     "runtime": (
-        "NDArray as_numpy as_tensor available_cores bound_pool build_relax compile_kernel "
+        "Kernel NDArray as_numpy as_tensor available_cores bound_pool build_relax compile_kernel "
         "compile_relax empty host_target leading_rows num_threads reshaped resolve_target "
-        "set_num_threads virtual_machine vm_pipeline zeros"
+        "set_num_threads virtual_machine vm_pipeline watching zeros"
     ),
     "Trainer": (
-        "evaluate first_nonfinite fit load_state_dict predict program save state_dict step"
+        "evaluate first_nonfinite fit load_state_dict predict profile program save state_dict step"
     ),
-    "Program": "compile",
+    "Program": "compile machine",
     "RowSparse": (
         "cast coalesce concat coalesced dtype from_numpy from_scipy is_traced leaves nse plan "
         "scale shape source squared_norm to_dense to_scipy validate width with_leaves"

@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arm that profiles a step of ours: kernels, and the phases of a step around them."""
+"""The arm that profiles a step of ours: kernels, and the phases of a step around them.
 
+Kernels are recorded by `sparsetrain.profile`; here the phases are timed besides, in the steps in
+which the virtual machine is not instrumented.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from typing import Any
 
-from harness.recorder import STEP, Entry, Recorder
+from harness.ours import Ours
 from harness.task import Task
+from sparsetrain.profile import Entry, Recorder, kernel_times
 
+STEP = "the rest of the step"
 PROGRAM = "program, outside its kernels"
 
 
@@ -16,11 +26,9 @@ class Profile:
 
     def __init__(self, task: Task) -> None:
         lookups = task.batch * task.config.features
-        self.recorder = Recorder(sum(task.config.rows), lookups)
-        self.recorder.open_doors()  # before anything is compiled
-        from harness.ours import Ours
-
+        self.recorder = Recorder({sum(task.config.rows): lookups})
         self.ours = Ours(task)
+        self._phases: defaultdict[str, float] = defaultdict(float)
         trainer = self.ours.trainer
         self._time_phase_(type(trainer.model), "inputs", "checks and places of ids")
         self._time_phase_(type(trainer.program), "__call__", PROGRAM)
@@ -33,35 +41,39 @@ class Profile:
         phases: list[dict[str, float]] = []
         single: list[dict[str, Entry]] = []
         program: list[dict[str, Entry]] = []
+        machines = [self.ours.trainer.program.machine]
         for number in range(timed):
-            seconds, called = self.recorder.phases_of(partial(self.ours.step, 2 * number))
-            phases.append(seconds)
-            single.append(called)
+            self._phases.clear()
+            seconds, kernels = self.recorder.single_of(partial(self.ours.step, 2 * number))
+            inside = sum(entry.seconds for entry in kernels.values())
+            phases.append(self._phases | {STEP: seconds - inside - sum(self._phases.values())})
+            single.append(kernels)
             # Another batch: the rows of the same one would still be in the caches.
-            program.append(self.recorder.program_of(partial(self.ours.step, 2 * number + 1)))
-        kernels = _medians(program) + _medians(single)
+            step = partial(self.ours.step, 2 * number + 1)
+            program.append(self.recorder.program_of(step, machines))
+        in_program = kernel_times(program)
         outside = {name: median(step[name] for step in phases) for name in phases[0]}
-        outside[STEP] -= sum(value for name, value in outside.items() if name != STEP)
-        outside[PROGRAM] -= sum(kernel["seconds"] for kernel in _medians(program))
-        step_seconds = sum(kernel["seconds"] for kernel in kernels) + sum(outside.values())
-        return {"step": step_seconds, "kernels": kernels, "outside": outside}
+        outside[PROGRAM] -= sum(kernel.seconds for kernel in in_program)
+        kernels_of_step = [vars(kernel) for kernel in in_program + kernel_times(single)]
+        step_seconds = sum(k["seconds"] for k in kernels_of_step) + sum(outside.values())
+        return {"step": step_seconds, "kernels": kernels_of_step, "outside": outside}
 
     def about(self) -> dict[str, Any]:
         return self.ours.about()
 
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Count what passes inside, but for single kernels, as `name`."""
+        began, inside = time.perf_counter(), self.recorder.inside
+        yield
+        elapsed = time.perf_counter() - began
+        self._phases[name] += elapsed - (self.recorder.inside - inside)
+
     def _time_phase_(self, owner: type, method: str, name: str) -> None:
-        original, recorder = getattr(owner, method), self.recorder
+        original = getattr(owner, method)
 
         def timed(*args: Any, **options: Any) -> Any:
-            with recorder.phase(name):
+            with self._phase(name):
                 return original(*args, **options)
 
         setattr(owner, method, timed)
-
-
-def _medians(steps: list[dict[str, Entry]]) -> list[dict[str, Any]]:
-    """Each kernel's figures in a step; it is called as often in all of them."""
-    return [
-        {"name": name, **vars(entry), "seconds": median(step[name].seconds for step in steps)}
-        for name, entry in steps[0].items()
-    ]

@@ -135,4 +135,5 @@ def _kernel(kernel: dict[str, Any], step: float) -> dict[str, Any]:
 
 def _moves_rows(name: str) -> bool:
     """Whether a kernel gathers, coalesces or updates rows of tables."""
-    return any(word in name for word in ("lookup", "row_kernel", "plan_kernels", "embedding_bag"))
+    words = ("lookup", "touched rows", "sort of rows", "embedding bag")
+    return any(word in name for word in words)

@@ -72,6 +72,16 @@ def _threads() -> str:
     return f"{st.runtime.num_threads()}, on {cores} available cores (TVM_NUM_THREADS sets them)"
 
 
+def _other_pools() -> str:
+    import sparsetrain as st
+
+    pools = st.pools.other_pools()
+    if pools is None:
+        return "not known: pip install threadpoolctl lets fit keep BLAS from spinning beside it"
+    counts = ", ".join(f"{name} {threads}" for name, threads in sorted(pools.items()))
+    return f"{counts or 'none'}; fit limits BLAS to 1 thread meanwhile"
+
+
 def _memory() -> str:
     pages = {name: os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")}
     total, free = (count * os.sysconf("SC_PAGE_SIZE") / 2**30 for count in pages.values())
@@ -103,6 +113,7 @@ _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "packages": _packages,
     "target": _target,
     "threads": _threads,
+    "other pools": _other_pools,
     "memory": _memory,
     "cuda": _cuda,
 }

@@ -36,6 +36,7 @@ def train(
     validate_every: given.ValidateEvery = None,
     early_stopping: given.EarlyStopping = None,
     check_numerics: given.CheckNumerics = None,
+    profile: given.Profile = False,
     overrides: Overrides = None,
     config: Config = None,
     as_json: AsJson = False,
@@ -67,7 +68,7 @@ def train(
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
-        result = run_training(settings, files, stop, begun)
+        result = run_training(settings, files, stop, begun, profile=profile)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
 
@@ -77,12 +78,22 @@ def _describe(result: dict[str, Any]) -> str:
     lines = [f"trained on {result['rows']:,} rows in {took}, {result['rows_per_s']:,.0f} rows/s"]
     if len(result["epochs"]) > 1:
         lines += ["", _describe_epochs(result["epochs"])]
+    if "profile" in result:
+        lines += ["", _describe_profile(result["profile"])]
     if result["scored"] == "best":
         lines += ["", f"stopped early; the best model is that of step {result['best']['step']:,}"]
     scores = {name: result[name] for name in ("valid", "test")}
     if any(scores.values()):
         lines += ["", format_scores(scores)]
     return "\n".join(lines)
+
+
+def _describe_profile(profile: dict[str, Any] | None) -> str:
+    import sparsetrain as st
+
+    if profile is None:
+        return "too few steps to profile"
+    return str(st.StepProfile.from_dict(profile))
 
 
 def _describe_epochs(epochs: list[dict[str, Any]]) -> str:

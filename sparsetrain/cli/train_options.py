@@ -59,3 +59,6 @@ CheckNumerics = Annotated[
     bool | None,
     typer.Option("--check-numerics", help="Find the first value that is not finite."),
 ]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Tell where a step spends its time, by kernels.")
+]

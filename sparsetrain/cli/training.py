@@ -60,7 +60,12 @@ class Files:
 
 
 def run_training(
-    settings: Settings, files: Files, stop: StopSignals, begun: Resumed | None = None
+    settings: Settings,
+    files: Files,
+    stop: StopSignals,
+    begun: Resumed | None = None,
+    *,
+    profile: bool = False,
 ) -> dict[str, Any]:
     """Train, save and score.
 
@@ -69,7 +74,8 @@ def run_training(
     dict
         `valid` and `test` (scores or None), `constant_logloss`, `rows`, `seconds`, `rows_per_s`,
         `epochs` (loss of each, and `valid`), `layout`, `out`, `scored` ("latest" or "best"),
-        `best` (step and value, or None), `stopped` (a signal's name or None) and `settings`.
+        `best` (step and value, or None), `stopped` (a signal's name or None) and `settings`;
+        with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few steps).
 
     Raises
     ------
@@ -83,7 +89,7 @@ def run_training(
     for line in trainer.optimizer.describe(trainer.state):
         note(line)
     with stop.deferred():
-        history = _fit(trainer, settings, files, data, stop, begun)
+        history = _fit(trainer, settings, files, data, stop, begun, profile)
     if trainer.state.skipped:
         note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
     out = _saved(trainer, files)
@@ -99,6 +105,7 @@ def run_training(
         "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
+        **_profiled(history),
     }
 
 
@@ -132,6 +139,7 @@ def _fit(
     data: Rows,
     stop: StopSignals,
     begun: Resumed | None,
+    profile: bool,
 ) -> dict[str, Any]:
     import sparsetrain as st
 
@@ -160,7 +168,15 @@ def _fit(
         early_stopping=st.EarlyStopping(train.monitor, train.patience),
         check_numerics=train.check_numerics,
         allow_changed=begun.allowed if begun else (),
+        profile=profile,
     )
+
+
+def _profiled(history: dict[str, Any]) -> dict[str, Any]:
+    if "profile" not in history:
+        return {}
+    found = history["profile"]
+    return {"profile": None if found is None else found.to_dict()}
 
 
 def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":

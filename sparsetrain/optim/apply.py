@@ -148,14 +148,20 @@ def matrix_shape(param: NDArray) -> tuple[int, int]:
 
 @cache
 def _row_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(row_update_kernel(*variant), runtime.host_target())
+    return runtime.compile_kernel(
+        row_update_kernel(*variant), runtime.host_target(), "update of touched rows"
+    )
 
 
 @cache
 def _dense_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(dense_update_kernel(*variant), runtime.host_target())
+    return runtime.compile_kernel(
+        dense_update_kernel(*variant), runtime.host_target(), "dense update"
+    )
 
 
 @cache
 def _catch_up_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(catch_up.catch_up_kernel(*variant), runtime.host_target())
+    return runtime.compile_kernel(
+        catch_up.catch_up_kernel(*variant), runtime.host_target(), "catching up rows"
+    )

@@ -159,19 +159,27 @@ def _block_rows(parts: Sequence[Range], blocks: Sequence[int]) -> tuple[NDArray,
 
 @cache
 def _part_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(kernels.part_kernel(*variant), runtime.host_target())
+    return runtime.compile_kernel(
+        kernels.part_kernel(*variant), runtime.host_target(), "entries by table"
+    )
 
 
 @cache
 def _add_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(kernels.add_kernel(*variant), runtime.host_target())
+    return runtime.compile_kernel(
+        kernels.add_kernel(*variant), runtime.host_target(), "adding entries"
+    )
 
 
 @cache
 def _clear_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(kernels.clear_kernel(*variant), runtime.host_target())
+    return runtime.compile_kernel(
+        kernels.clear_kernel(*variant), runtime.host_target(), "clearing entries"
+    )
 
 
 @cache
 def _block_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(kernels.block_update_kernel(*variant), runtime.host_target())
+    return runtime.compile_kernel(
+        kernels.block_update_kernel(*variant), runtime.host_target(), "update of all rows"
+    )

@@ -79,4 +79,6 @@ def _search(values: Any, report: Any) -> None:
 
 @cache
 def _kernel(kinds: tuple[Kind, ...]) -> Any:
-    return runtime.compile_kernel(nonfinite_kernel(kinds), runtime.host_target())
+    return runtime.compile_kernel(
+        nonfinite_kernel(kinds), runtime.host_target(), "check for NaN and infinity"
+    )

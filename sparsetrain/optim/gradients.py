@@ -115,7 +115,7 @@ def _kind(gradient: Gradient) -> tuple[Any, ...]:
 
 @cache
 def _squares(dtype: str) -> Any:
-    return runtime.compile_kernel(squares_kernel(dtype), runtime.host_target())
+    return runtime.compile_kernel(squares_kernel(dtype), runtime.host_target(), "sum of squares")
 
 
 def squares_kernel(dtype: str) -> PrimFunc:

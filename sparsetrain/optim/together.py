@@ -67,4 +67,6 @@ def _arguments(recipe: Recipe, dtype: str, rank: int) -> tuple[Any, Any, list[An
 
 @cache
 def _kernel(recipe: Recipe, dtype: str, ranks: tuple[int, ...]) -> Any:
-    return runtime.compile_kernel(together_kernel(recipe, dtype, ranks), runtime.host_target())
+    return runtime.compile_kernel(
+        together_kernel(recipe, dtype, ranks), runtime.host_target(), "dense updates"
+    )

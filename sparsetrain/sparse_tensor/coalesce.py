@@ -126,15 +126,18 @@ def squared_norm(values: NDArray) -> float:
 
 @cache
 def _plan_kernels(index_dtype: str, parallel: bool) -> Any:
-    return runtime.compile_kernel(kernels.plan_kernel(index_dtype, parallel), runtime.host_target())
+    kernel = kernels.plan_kernel(index_dtype, parallel)
+    return runtime.compile_kernel(kernel, runtime.host_target(), "sort of rows")
 
 
 @cache
 def _segment_sum(width: int, dtype: str, pooled: bool) -> Any:
     kernel = kernels.segment_sum_kernel(width, dtype, pooled)
-    return runtime.compile_kernel(kernel, runtime.host_target())
+    return runtime.compile_kernel(kernel, runtime.host_target(), "sum of equal rows")
 
 
 @cache
 def _row_squares(width: int, dtype: str) -> Any:
-    return runtime.compile_kernel(kernels.row_squares_kernel(width, dtype), runtime.host_target())
+    return runtime.compile_kernel(
+        kernels.row_squares_kernel(width, dtype), runtime.host_target(), "sum of squares"
+    )
