@@ -24,6 +24,7 @@ from harness.batches import make_batches
 from harness.configs import KAGGLE_ROWS, Config
 
 from sparsetrain import optim, runtime
+from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.optim.step import Step
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
@@ -80,16 +81,15 @@ def apart(
 def whole(
     optimizer: optim.Optimizer, ids: Sequence[np.ndarray], chosen: argparse.Namespace
 ) -> Iterator[Case]:
-    """All tables in one storage; forced dense are those up to `--most-rows`."""
-    starts = np.concatenate([[0], np.cumsum(KAGGLE_ROWS)]).tolist()
-    weight = runtime.zeros((starts[-1], WIDTH), "float32")
-    tables = {
-        f"C{n + 1}": slice(a, b) for n, (a, b) in enumerate(zip(starts, starts[1:], strict=False))
-    }
-    columns = [batch + np.array(starts[:-1]) for batch in ids]
-    yield compare(
-        "26 tables", optimizer, ("sparse", "auto"), (weight, tables), columns, chosen.steps
-    )
+    """All tables in one storage, as a model has them."""
+    names = [f"C{n}" for n in range(1, 1 + len(KAGGLE_ROWS))]
+    sizes = zip(names, KAGGLE_ROWS, strict=True)
+    collection = EmbeddingBagCollection([Table(name, rows, WIDTH) for name, rows in sizes])
+    slices = collection.slices()
+    tables = {name: slices[name][1] for name in sorted(names, key=lambda n: slices[n][1].start)}
+    weight = runtime.zeros((sum(KAGGLE_ROWS), WIDTH), "float32")
+    rows = [collection.locate(batch)[WIDTH][0] for batch in ids]
+    yield compare("26 tables", optimizer, ("sparse", "auto"), (weight, tables), rows, chosen.steps)
 
 
 def compare(
@@ -150,9 +150,8 @@ def report(name: str, size: int, cases: Sequence[Case]) -> None:
     )
     print(f"{'':24}{'sparse':>10}{'dense':>10}{'auto':>10}  auto / better  dense in auto")
     for case in cases:
-        cells = "".join(
-            f"{case.times[way]:10.1f}" if way in case.times else f"{'-':>10}" for way in WAYS
-        )
+        shown = {way: f"{micro:.1f}" for way, micro in case.times.items()}
+        cells = "".join(f"{shown.get(way, '-'):>10}" for way in WAYS)
         print(f"{case.label:24}{cells}{case.ratio:15.2f}  {case.dense}")
     worst = max(cases, key=lambda case: case.ratio)
     verdict = "within" if worst.ratio <= LIMIT else "BEYOND"

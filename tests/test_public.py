@@ -26,9 +26,9 @@ PUBLIC = {
     "metrics": "ClickMetrics",
     "models": "DLRM MLP MODELS dot_interaction",
     "optim": (
-        "Applied Formula Group OPTIMIZERS Optimizer Schedule Slot State accumulate_ adagrad adam "
-        "adamw constant cosine ftrl global_norm inverse_sqrt maximum minimum momentum nesterov "
-        "polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
+        "Applied Formula Group OPTIMIZERS Optimizer Schedule Slot State TableUpdate accumulate_ "
+        "adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum minimum "
+        "momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),
     "runtime": (
         "Kernel NDArray as_numpy as_tensor available_cores bound_pool build_relax compile_kernel "

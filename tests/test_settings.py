@@ -198,7 +198,13 @@ def test_the_options_of_a_formula_are_those_of_its_constructor(name):
     for option in {*NUMBERS, *OPTIONS} - own - {"lr"}:
         with pytest.raises((ConfigError, TypeError), match=f"{name} has no option '{option}'"):
             make(0.1, **{option: 0.5})
-    values = {"mode": "exact", "cap": 5, "on_nonfinite": "skip", "decoupled": True}
+    values = {
+        "mode": "exact",
+        "cap": 5,
+        "on_nonfinite": "skip",
+        "decoupled": True,
+        "update": "auto",
+    }
     for option in own - {"cap"}:
         make(0.1, **{option: values.get(option, 0.5)})
 

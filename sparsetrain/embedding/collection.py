@@ -202,8 +202,10 @@ class EmbeddingBagCollection(nn.Module):
 
 
 def _place(tables: Sequence[Table], features: Sequence[str]) -> Placement:
-    ends = np.cumsum([table.rows for table in tables])
-    starts = {table.name: int(end) - table.rows for table, end in zip(tables, ends, strict=True)}
+    # Small tables first: those that an optimizer updates densely are then one range of rows.
+    rising = sorted(tables, key=lambda table: table.rows)
+    ends = np.cumsum([table.rows for table in rising])
+    starts = {table.name: int(end) - table.rows for table, end in zip(rising, ends, strict=True)}
     here = [position for position, name in enumerate(features) if name in starts]
     return Placement(
         starts,

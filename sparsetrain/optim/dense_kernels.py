@@ -6,8 +6,8 @@ one run of rows of the table. It is zero between steps: only rows that were adde
 
 What is parallel: blocks, in the update. What is vectorised: the columns of a row. Parting, adding
 and clearing are serial: N entries are few beside the rows, a row must sum its entries first to
-last, as the row kernel does, and threads that each look for their own rows took longer (branches
-that cannot be predicted, 1.5 times on two cores).
+last, as the row kernel does, and threads that each look for their own rows took longer, by branches
+that cannot be predicted.
 """
 
 from __future__ import annotations

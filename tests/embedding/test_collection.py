@@ -27,11 +27,11 @@ def draw_ids(batch: int) -> np.ndarray:
     return RNG.integers(0, [rows[name] for name in FEATURES], (batch, len(FEATURES)))
 
 
-def test_tables_of_one_width_are_stacked_in_one_storage():
+def test_tables_of_one_width_are_stacked_in_one_storage_small_ones_first():
     assert collection().slices() == {
-        "a": (8, slice(0, 5)),
-        "unused": (8, slice(5, 9)),
-        "b": (8, slice(9, 12)),
+        "b": (8, slice(0, 3)),
+        "unused": (8, slice(3, 7)),
+        "a": (8, slice(7, 12)),
         "wide": (17, slice(0, 7)),
     }
     shapes = {name: tuple(p.shape) for name, p in collection().named_parameters()}
@@ -41,13 +41,13 @@ def test_tables_of_one_width_are_stacked_in_one_storage():
 def test_by_default_every_table_has_one_feature():
     placement = EmbeddingBagCollection(TABLES[:1] + TABLES[2:]).placements[8]
     assert placement.features == (0, 1, 2)
-    assert_same_bits(placement.first_rows, np.array([0, 5, 9]))
+    assert_same_bits(placement.first_rows, np.array([7, 3, 0]))
 
 
 def test_ids_become_rows_of_the_storage_of_their_feature():
     ids = np.array([[0, 0, 6, 4], [2, 4, 0, 0]])
     located = collection().locate(ids)
-    assert_same_bits(located[8][0], np.array([[9, 0, 4], [11, 4, 0]], "int32"))
+    assert_same_bits(located[8][0], np.array([[0, 7, 11], [2, 11, 7]], "int32"))
     assert_same_bits(located[17][0], np.array([[6], [0]], "int32"))
 
 
@@ -56,7 +56,7 @@ def test_bags_become_rows_one_feature_after_the_other():
     bags = [Ragged(np.array(b.ids, "int64"), b.offsets) for b in bags]
     located = collection("sum").locate([*bags, Ragged([1, 1, 3], [0, 3, 3])])
     rows, offsets = located[8]
-    assert_same_bits(rows, np.array([11, 9, 4, 1, 1, 3], "int32"))
+    assert_same_bits(rows, np.array([2, 0, 11, 8, 8, 10], "int32"))
     assert_same_bits(offsets, np.array([0, 2, 2, 2, 3, 6, 6]))
     assert_same_bits(located[17][0], np.array([], "int32"))
     assert_same_bits(located[17][1], np.array([0, 0, 0]))
@@ -73,7 +73,7 @@ def test_weights_follow_their_ids():
 def test_one_id_per_feature_may_be_given_where_bags_are_expected():
     ids = np.array([[0, 1, 2, 3], [2, 0, 6, 4]])
     rows, offsets = collection("mean").locate(ids)[8]
-    assert_same_bits(rows, np.array([9, 11, 1, 0, 3, 4], "int32"))
+    assert_same_bits(rows, np.array([0, 2, 8, 7, 10, 11], "int32"))
     assert_same_bits(offsets, np.arange(7))
 
 

@@ -65,14 +65,14 @@ def test_single_ids_become_rows_of_the_storage():
     inputs = SINGLE.inputs(Batch(DENSE, [[0, 1], [4, 3]], [0, 1]))
     assert inputs.keys() == {"dense", "rows", "labels"}
     assert_same_bits(inputs["dense"], DENSE)
-    assert_same_bits(inputs["rows"], np.array([[0, 6], [4, 8]], "int32"))
+    assert_same_bits(inputs["rows"], np.array([[4, 1], [8, 3]], "int32"))
     assert_same_bits(inputs["labels"], np.array([0, 1], "f4"))
 
 
 def test_bags_become_rows_and_offsets_one_feature_after_the_other():
     inputs = BAGS.inputs(Batch(DENSE, [Ragged([0, 4, 2], [0, 2, 3]), Ragged([3], [0, 1, 1])]))
     assert inputs.keys() == {"dense", "rows", "offsets"}
-    assert_same_bits(inputs["rows"], np.array([0, 4, 2, 8], "int32"))
+    assert_same_bits(inputs["rows"], np.array([4, 8, 6, 3], "int32"))
     assert_same_bits(inputs["offsets"], np.array([0, 2, 3, 4, 4]))
 
 
@@ -84,7 +84,7 @@ def test_weights_come_with_their_bags():
 
 def test_a_model_of_bags_takes_single_ids_as_bags_of_one():
     inputs = BAGS.inputs(Batch(DENSE, [[0, 1], [4, 3]]))
-    assert_same_bits(inputs["rows"], np.array([0, 4, 6, 8], "int32"))
+    assert_same_bits(inputs["rows"], np.array([4, 8, 1, 3], "int32"))
     assert_same_bits(inputs["offsets"], np.arange(5))
 
 

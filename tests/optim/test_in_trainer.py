@@ -87,7 +87,7 @@ def test_each_table_says_which_path_its_updates_take():
         st.optim.Group("embeddings.C3.weight", mode="exact", cap=9),
     ]
     trainer = small_dlrm.trainer(optimizer=st.optim.adam(0.1, groups=groups))
-    first, second, third = trainer.optimizer.describe(trainer.state)
+    third, second, first = trainer.optimizer.describe(trainer.state)
     assert first == "embeddings.C1.weight: touched rows, lazy: the slots of other rows stand still"
     assert second == "embeddings.C2.weight: dense: every row in every step, as asked for"
     assert third.startswith("embeddings.C3.weight: touched rows, exact: ") and "9 steps" in third

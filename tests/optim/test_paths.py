@@ -1,42 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dense path of row-sparse gradients: the bits of the sparse path, and who takes which."""
+"""The dense path of row-sparse gradients: the bits of the sparse one, and who takes which."""
+
+import json
 
 import numpy as np
 import pytest
 
 from sparsetrain import optim
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.optim import choice, costs
+from sparsetrain.optim.choice import choose
+from sparsetrain.optim.costs import Costs
+from sparsetrain.optim.step import Step
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
+from tests.optim.oracle import MAKERS, Table, lr
 
-NO_OP = ["sgd", "adagrad", "rowwise_adagrad"]  # formulas to which a gradient of 0 does nothing
+# Formulas to which a gradient of 0 does nothing.
+NO_OP = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
 TABLES = {"a": slice(0, 3), "b": slice(3, 203), "c": slice(203, 204), "d": slice(204, 300)}
 
 
-def train(
-    optimizer, tables=TABLES, steps: int = 6, width: int = 5, **draw
-) -> dict[str, np.ndarray]:
-    """Weights and slots after some steps on duplicates, padding and empty batches."""
-    rows = max(part.stop for part in tables.values())
-    weight = np.random.default_rng(1).standard_normal((rows, width)).astype("f4")
-    weight[rows // 2] = -0.0
+def train(optimizer, steps: int = 6, width: int = 5, tables=TABLES, **draw):
+    """Weights and slots of one storage after steps on duplicates, padding and empty batches."""
+    weight = np.random.default_rng(1).standard_normal((300, width)).astype("f4")
+    weight[150] = -0.0
     params = {"t": as_tensor(weight)}
     state = optimizer.init(params, {"t": tables})
     for step in range(steps):
-        gradient = random_gradient(np.random.default_rng(step), rows, width, **draw)
-        optimizer.catch_up_(params, {"t": as_numpy(gradient.indices)[: gradient.nse]}, state)
+        gradient = random_gradient(np.random.default_rng(step), width, **draw)
+        rows = as_numpy(gradient.indices)
+        optimizer.catch_up_(params, {"t": rows[rows < 300]}, state)
         optimizer.apply_(params, {"t": gradient}, state)
     optimizer.flush_(params, state)
     slots = {name: slot for name, slot in state["t"].items() if name != "last"}
     return {name: as_numpy(t).copy() for name, t in {"w": params["t"], **slots}.items()}
 
 
-def random_gradient(rng, rows: int, width: int, pooled: bool = False, index_dtype: str = "i4"):
+def random_gradient(rng, width: int, pooled: bool = False, index_dtype: str = "i4"):
     size = int(rng.choice([0, 40, 400]))
     values = rng.standard_normal((9 if pooled else size, width)) * 10 ** rng.uniform(-3, 3)
     source = rng.integers(0, 9, size) if pooled else None
-    indices = (rng.zipf(1.3, size) * 7 % rows).astype(index_dtype)
-    return RowSparse.from_numpy(indices, values.astype("f4"), rows, source)
+    indices = (rng.zipf(1.3, size) * 7 % 301).astype(index_dtype)  # 300 is padding
+    return RowSparse.from_numpy(indices, values.astype("f4"), 300, source)
 
 
 def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -44,8 +51,177 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
         assert_same_bits(found[name], array)
 
 
-@pytest.mark.parametrize("make", [getattr(optim, name) for name in NO_OP])
-@pytest.mark.parametrize("pooled", [False, True])
-def test_both_paths_give_the_same_bits(make, pooled):
-    found = {u: train(make(0.1, update=u), pooled=pooled) for u in ("sparse", "dense")}
-    assert_same(found["dense"], found["sparse"])
+def costing(monkeypatch, **numbers) -> None:
+    """Let everything cost nothing but what is named."""
+    costs_ = Costs(**dict.fromkeys(Costs._fields, 0.0) | numbers)
+    monkeypatch.setattr(choice, "costs_of", lambda *_: costs_)
+
+
+@pytest.mark.parametrize("name", NO_OP)
+@pytest.mark.parametrize(
+    "draw", [{}, {"pooled": True}, {"index_dtype": "i8"}, {"width": 16}], ids=str
+)
+def test_both_paths_give_the_same_bits(name, draw):
+    sparse, dense = (train(NO_OP[name](0.1, update=u), **draw) for u in ("sparse", "dense"))
+    assert_same(dense, sparse)
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 0.1}, {"clip_value": 0.01}], ids=str)
+def test_both_paths_clip_alike(options):
+    sparse, dense = (train(optim.adagrad(0.1, update=u, **options)) for u in ("sparse", "dense"))
+    assert_same(dense, sparse)
+
+
+@pytest.mark.parametrize("name", NO_OP)
+@pytest.mark.parametrize("row", [0.0, 0.1, 1.0], ids=["all dense", "some dense", "none dense"])
+def test_what_is_cheaper_changes_no_bits(monkeypatch, name, row):
+    costing(monkeypatch, entry=1.0, row=row)
+    expected = train(NO_OP[name](0.1, update="sparse"))
+    assert_same(train(NO_OP[name](0.1)), expected)
+
+
+@pytest.mark.parametrize("name", ["adam", "momentum", "rmsprop, coupled decay", "ftrl"])
+def test_forced_dense_gives_the_bits_of_exact_mode(name):
+    exact = train(MAKERS[name](lr(6), mode="exact"))
+    for mode, update in (("exact", "dense"), ("dense", "auto")):
+        assert_same(train(MAKERS[name](lr(6), mode=mode, update=update)), exact)
+
+
+def test_groups_choose_by_table():
+    groups = [optim.Group("b", update="dense"), optim.Group("d", update="dense", lr=0.5)]
+    expected = train(optim.sgd(0.1, groups=[optim.Group("d", lr=0.5)], update="sparse"))
+    assert_same(train(optim.sgd(0.1, groups=groups, update="sparse")), expected)
+
+
+def test_a_row_outside_the_table_is_refused_before_anything_is_written():
+    params = {"t": as_tensor(np.ones((300, 2), "f4"))}
+    optimizer = optim.sgd(0.1, update="dense")
+    state = optimizer.init(params, {"t": TABLES})
+    for bad in (-1, 301):
+        indices = as_tensor(np.array([5, bad], np.int32))
+        gradient = RowSparse(indices, as_tensor(np.ones((2, 2), "f4")), 300)
+        with pytest.raises(DataError, match="1 of 1 row indices lie outside the 300 rows"):
+            optimizer.apply_(params, {"t": gradient}, state)
+    assert_same_bits(params["t"], np.ones((300, 2), "f4"))
+
+
+def test_the_buffer_is_kept_and_clear_after_a_step_that_failed():
+    table = Table(optim.sgd(0.1, update="dense"), 70, 3)
+    gradient = RowSparse.from_numpy([1, 69, 1], np.ones((3, 3), "f4"), 70)
+    table.optimizer.apply_(table.params, {"t": gradient}, table.state)
+    path = table.state.paths["t"]
+    broken = Step(table.params, {"t": gradient}, table.state, 1.0, None)
+    broken.scalars = lambda rule: ("no number",)
+    with pytest.raises(Exception, match="no number|[Mm]ismatch|type"):
+        broken.finish_()
+    table.optimizer.apply_(table.params, {"t": gradient}, table.state)
+    assert table.state.paths["t"] is path
+    assert not as_numpy(path.gradient).any()
+
+
+# --- The choice ---------------------------------------------------------------------------------
+
+
+def labels(chosen) -> list[str]:
+    return [name for part in chosen.dense for name in part.names]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "lookups", "expected"),
+    [
+        ({"entry": 1.0, "row": 1.0}, 400, ["a", "c", "d"]),  # 100 ids a table: up to 100 rows
+        ({"entry": 1.0, "row": 1.0}, 4, []),  # one id: none but c, which does not gain
+        ({"entry": 1.0, "row": 1.0, "add": 1.0}, 400, []),
+        ({"entry": 1.0, "row": 1.0, "dense": 150.0}, 400, ["a", "c", "d"]),  # gain 97 + 99 + 4
+        ({"entry": 1.0, "row": 1.0, "dense": 201.0}, 400, []),
+        ({"entry": 1.0, "row": 1.0, "part": 0.6}, 400, []),  # of every id, also of sparse tables
+        ({"entry": 1.0, "row": 1.0, "sparse": 300.0}, 400, ["a", "b", "c", "d"]),
+    ],
+)
+def test_small_tables_that_are_looked_up_often_are_dense(monkeypatch, numbers, lookups, expected):
+    costing(monkeypatch, **numbers)
+    table = Table(optim.sgd(0.1), 300, 4)
+    state = table.optimizer.init(table.params, {"t": TABLES})
+    assert labels(choose(state, "t", lookups, 4, "float32")) == expected
+
+
+def test_cost_never_decides_where_the_paths_differ(monkeypatch):
+    costing(monkeypatch, entry=1.0)
+    for optimizer in (optim.adam(0.1), optim.adam(0.1, mode="exact"), optim.sgd(0.1, mode="dense")):
+        table = Table(optimizer, 300, 4)
+        assert labels(choose(table.state, "t", 400, 4, "float32")) == []
+    decayed = Table(optim.sgd(0.1, weight_decay=0.1), 300, 4)
+    assert labels(choose(decayed.state, "t", 400, 4, "float32")) == []
+
+
+def test_each_table_says_which_path_is_cheaper(monkeypatch):
+    costing(monkeypatch, entry=1.0, row=1.0)
+    groups = [optim.Group("b", update="sparse"), optim.Group("c", update="dense")]
+    optimizer, params = optim.sgd(0.1, groups=groups), {"t": as_tensor(np.ones((300, 4), "f4"))}
+    state = optimizer.init(params, {"t": TABLES})
+    a, b, c, d = optimizer.describe(state, params, 90)
+    assert a.startswith("a: every row, the cheaper way; lazy is exact: ")
+    assert b == "b: touched rows; lazy is exact here: a gradient of 0 changes nothing"
+    assert c == "c: every row, as asked for; lazy means the same here"
+    assert d.endswith("; every row would not be cheaper")
+    assert "in steps where that is cheaper" in optimizer.describe(state)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: optim.sgd(0.1, update="both"), "sgd: update is one of auto, sparse, dense"),
+        (lambda: optim.Group("a", update="both"), "group 'a': update is one of"),
+        (lambda: optim.adam(0.1, update="dense"), "adam: mode 'lazy' leaves rows alone that"),
+        (lambda: optim.sgd(0.1, mode="dense", update="sparse"), "take mode 'exact' for update 'sp"),
+        (
+            lambda: optim.adam(0.1, mode="exact", cap=9, update="dense"),
+            "adam: cap limits what rows catch up; with update 'dense' none does",
+        ),
+    ],
+)
+def test_a_choice_that_would_change_the_meaning_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+# --- What is measured -----------------------------------------------------------------------------
+
+
+def test_measured_costs_are_kept_in_a_file_and_a_damaged_one_is_replaced(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path))
+    measured = []
+    monkeypatch.setattr(costs, "measure", lambda *_: measured.append(1) or Costs(1, 2, 3, 4, 5, 6))
+    rule = optim.sgd(0.1)._rule
+
+    def ask() -> Costs:
+        costs._known.clear()
+        return costs.costs_of(rule, 4, "float32")
+
+    assert ask() == ask() == Costs(1, 2, 3, 4, 5, 6) and len(measured) == 1
+    (file,) = tmp_path.iterdir()
+    for damage in ("", "{}", "[]", json.dumps(dict.fromkeys(Costs._fields, -1.0)), "NaN"):
+        file.write_text(damage)
+        assert ask() == Costs(1, 2, 3, 4, 5, 6)
+    assert len(measured) == 6
+    costs._known.clear()
+
+
+@pytest.mark.parametrize("name", NO_OP)
+def test_costs_are_numbers_of_0_or_more(name):
+    found = costs.measure(NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule, 4, "float32")
+    assert all(np.isfinite(value) and value >= 0 for value in found)
+    assert found.row > 0 and found.sparse + found.entry > 0
+
+
+def test_a_table_update_is_the_step_of_its_path():
+    weight = np.random.default_rng(0).standard_normal((50, 4)).astype("f4")
+    gradient = RowSparse.from_numpy([3, 49, 3], np.ones((3, 4), "f4"), 50)
+    for mode, update in (("exact", "sparse"), ("exact", "dense"), ("dense", "dense")):
+        step = optim.TableUpdate(optim.adam(0.1), weight, update, mode)
+        for _ in range(3):
+            step(gradient)
+        found = as_numpy(step.weight).copy()
+        if (mode, update) == ("exact", "sparse"):
+            expected = found
+        assert_same_bits(found, expected)
