@@ -25,6 +25,7 @@ from .prefetch import prefetch_epilogue
 from .product import Extent, Product, match_product
 from .register_tile import RegisterTile, register_tile, vector_unit
 from .rule import CpuRule, output_dtype, parallel_over, vectorize_if_whole
+from .whole_vectors import copy_whole_vectors
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
 _TILES_PER_ROW_BLOCK = 16
@@ -85,7 +86,7 @@ def _apply_tile(
     final = _inline_all_but_last(sch, others)
     sch.pad_einsum(block, [1] * product.batch_axes + [tile.rows, tile.columns, 1])
     epilogue = _single_consumer(sch, block, final)
-    pack_panels(sch, block, product.right, tile.columns, lanes)
+    packing = pack_panels(sch, block, product.right, tile.columns, lanes)
     if left.contracted_is_contiguous:
         read_in_place(sch, block, left)
     loops = _tile_loops(sch, product, tile)
@@ -95,6 +96,7 @@ def _apply_tile(
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
     _accumulate_in_registers(sch, block, loops)
     prefetch_epilogue(sch, block, epilogue, loops.tile)
+    copy_whole_vectors(sch, packing)
 
 
 def _inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:

@@ -11,7 +11,8 @@ other from the first-level cache; panels cannot.
   block of rows is packed by the thread that is about to use it, and stays in its second-level
   cache.
 
-Cost: one copy of the packed operand. Invariant: values are unchanged; padding is never stored.
+Cost: one copy of the packed operand, by whole vectors (`whole_vectors.py`). Invariant: values are
+unchanged; padding is never stored.
 """
 
 from math import gcd
@@ -31,8 +32,8 @@ _PACKED_STRETCH = 256
 
 def pack_panels(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int
-) -> None:
-    """Pack an operand in a parallel pass of its own.
+) -> SBlockRV:
+    """Pack an operand in a parallel pass of its own; return the block that copies.
 
     A task copies a stretch of `k` for a few panels: it reads whole cache lines and writes few
     streams. Vectors run along the panel. Where the source is contiguous in `k` instead, they are
@@ -53,6 +54,7 @@ def pack_panels(
         sch.reorder(*batch, stretch, group, k, panel, vector, lane)
     sch.vectorize(lane)
     parallel_over(sch, [*batch, stretch, group])
+    return packing
 
 
 def pack_row_blocks(
