@@ -36,5 +36,5 @@ def test_the_largest_and_the_smallest_numbers_are_finite(size, dtype):
 def test_arrays_of_any_shape_and_dtype_are_told_apart():
     bad = np.zeros((3, 7, 5))
     bad[2, 6, 4] = np.inf
-    arrays = [np.zeros((40, 30), "f4"), bad, np.zeros(()).reshape(1), bad.astype("f4")]
-    assert places(*arrays) == [1, 3]
+    arrays = [np.zeros((40, 30), "f4"), bad, np.zeros(()), bad.astype("f4"), np.array(np.nan)]
+    assert places(*arrays) == [1, 3, 4]
