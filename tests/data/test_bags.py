@@ -114,3 +114,13 @@ def test_lists_where_there_were_none_are_refused():
     with pytest.raises(DataError, match="column C1: holds lists, which it did not in the training"):
         encoder.encode(table())
     assert bags(fit().encode(single).ids[0]) == [[2]] * 5
+
+
+@pytest.mark.parametrize("type_", [pa.list_(pa.int32()), pa.large_list(pa.int64())])
+def test_an_id_in_a_list_beyond_its_table_is_found_before_reading(tmp_path, type_):
+    columns = {"label": [0, 1], "I1": [0.5, 1.5], "C1": pa.array([[1, 2], [3, 9]], type_)}
+    path = write(tmp_path / "ids.parquet", pa.table(columns))
+    encoder = Encoder.fit(path, sizes=[10])
+    assert Dataset(path, encoder).num_rows == 2
+    with pytest.raises(DataError, match="row 1, column C1: id 9 is outside its table of 9 rows"):
+        Dataset(path, Encoder.fit(path, sizes=[9]))

@@ -9,7 +9,7 @@ grow with the file, and page checksums are verified where the writer made them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from .footers import check_footer
 from .source import PIECE_ROWS, Part
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
 
 
 def parquet_parts(file: str) -> Iterator[Part]:
@@ -42,24 +43,31 @@ def parquet_parts(file: str) -> Iterator[Part]:
         raise DataError(
             f"{file}: the parquet footer is damaged ({_one_line(error)}); write it again"
         ) from None
+    leaves = _leaves(metadata.schema)
     first_row = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         place = Place(file, group, first_row)
-        ranges = partial(_range, metadata, group)
+        ranges = partial(_range, metadata, group, leaves)
         yield Part(place, schema, rows, _Reader(file, metadata, group, place), ranges)
         first_row += rows
 
 
-def _range(metadata: Any, group: int, name: str) -> tuple[Any, Any] | None:
-    """Return the least and greatest value of a flat column of integers, from the footer."""
-    rows = metadata.row_group(group)
-    for index in range(rows.num_columns):
-        column = rows.column(index)
-        if column.path_in_schema == name:
-            known = column.statistics
-            return (known.min, known.max) if known and known.has_min_max else None
-    return None
+def _leaves(schema: Any) -> dict[str, int]:
+    """Return which leaf of a file's schema holds the values of a column, or of its lists."""
+    paths = {schema.column(index).path: index for index in range(len(schema))}
+    inside = {path.removesuffix(end): i for path, i in paths.items() for end in _IN_LIST}
+    return inside | paths
+
+
+def _range(
+    metadata: Any, group: int, leaves: Mapping[str, int], name: str
+) -> tuple[Any, Any] | None:
+    """Return the least and greatest value of a column, or in its lists, from the footer."""
+    if name not in leaves:
+        return None
+    known = metadata.row_group(group).column(leaves[name]).statistics
+    return (known.min, known.max) if known and known.has_min_max else None
 
 
 def _check_frame(file: str) -> None:
