@@ -68,6 +68,7 @@ TIMES = {
     "timestamps": pa.timestamp("ns"),
     "timestamps with a zone": pa.timestamp("ms", tz="UTC"),
     "days": pa.date32(),
+    "text": pa.string(),
 }
 
 

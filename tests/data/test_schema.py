@@ -103,6 +103,42 @@ def test_a_derived_column_is_a_quotient_and_a_remainder(rule, expected):
     assert next(part.pieces(["d"]))[1].column("d").to_pylist() == expected
 
 
+DAYS = ["1970-01-01", "1970-01-02", "1969-12-31", None]
+MOMENTS = {
+    "dates": pa.array(DAYS).cast(pa.date32()),
+    "timestamps": pa.array(DAYS).cast(pa.timestamp("ns")),
+    "text": pa.array(DAYS),
+    "bytes": pa.array([f"{day} 00:00:00" if day else "" for day in DAYS]).cast(pa.binary()),
+    "text with a zone": pa.array([f"{day}T01:00:00+01:00" if day else None for day in DAYS]),
+}
+
+
+@pytest.mark.parametrize("array", MOMENTS.values(), ids=MOMENTS.keys())
+def test_days_are_derived_from_points_in_time(array):
+    from sparsetrain.data.read.derived import with_derived
+    from sparsetrain.data.read.inputs import open_source
+
+    derived = {"d": Derived("t", divide=86_400)}
+    part = with_derived(open_source(pa.table({"t": array})).parts[0], derived)
+    assert next(part.pieces(["d"]))[1].column("d").to_pylist() == [0, 1, -1, None]
+
+
+@pytest.mark.parametrize(
+    "array, message",
+    [
+        (pa.array([3], pa.time32("s")), "type time32.s. is no point in time"),
+        (pa.array(["noon"]), "'noon' is no number"),
+    ],
+)
+def test_what_is_neither_number_nor_moment_derives_nothing(array, message):
+    from sparsetrain.data.read.derived import with_derived
+    from sparsetrain.data.read.inputs import open_source
+
+    part = with_derived(open_source(pa.table({"t": array})).parts[0], {"d": Derived("t")})
+    with pytest.raises(DataError, match=f"column t: {message}"):
+        next(part.pieces(["d"]))
+
+
 BAD = {
     "an unknown key": ('labl = "x"', "unknown key 'labl'; did you mean 'label'?"),
     "an unknown key below": ("[columns.C1]\nmin = 3", "columns.C1: unknown key 'min'"),

@@ -3,7 +3,8 @@
 
 `(source // divide) % modulo`, with the quotient rounded down, gives the hour of a day from
 YYMMDDHH (modulo 100), the weekday from seconds since 1970 (divide 86400, modulo 7), and so on. A
-part with derived columns looks like any other part. Missing stays missing.
+date or timestamp counts as those seconds. A part with derived columns looks like any other part.
+Missing stays missing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from ..schema.schema import Derived
 from ..values.missing import NanRule
+from ..values.moments import moments_of
 from ..values.numeric import read_numbers
 from ..values.place import Place
 from .source import ROW_NUMBERS, Part
@@ -72,8 +74,10 @@ def _derive(array: pa.Array, rule: Derived, place: Place) -> pa.Array:
 
 
 def _integers(array: pa.Array, place: Place) -> tuple[np.ndarray, np.ndarray]:
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+    moments = moments_of(array, place)
+    if moments is not None:
+        missing = moments.is_null().to_numpy(zero_copy_only=False)
+        return moments.fill_null(0).to_numpy() // 1_000_000, missing
     if pa.types.is_integer(array.type):  # float64 would round those beyond 2**53
         missing = array.is_null().to_numpy(zero_copy_only=False)
         return array.fill_null(0).to_numpy().astype(np.int64), missing

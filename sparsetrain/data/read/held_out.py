@@ -5,8 +5,9 @@ Both halves are sources like any other, with the row numbers of the files. Nothi
 half reads the parts and leaves out what is the other's. A share depends on the seed and on where a
 row stands; a moment on the time column alone.
 
-A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp; those and the
-moments given for them count as seconds since 1970, in UTC where no zone is said.
+A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp, in text as ISO 8601
+writes it; those and the moments given for them count as seconds since 1970, in UTC where no zone is
+said.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sparsetrain.errors import ConfigError, DataError
 from ..schema.schema import Schema
 from ..values.arrays import Array
 from ..values.missing import NanRule
+from ..values.moments import moments_of
 from ..values.numeric import read_numbers
 from ..values.place import Place
 from .footers import converted_mark
@@ -213,12 +215,9 @@ def _by_time(
 
 
 def _times(array: Any, place: Place) -> tuple[Array, Array]:
-    """Return (n,) float64, seconds for dates and timestamps, and which are missing."""
-    if pa.types.is_temporal(array.type):
-        try:
-            array = array.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        except pa.ArrowException:
-            raise place.error(f"type {array.type} is no point in time") from None
-        values, missing = read_numbers(array, NanRule(), place)
-        return values / 1e6, missing
-    return read_numbers(array, NanRule(), place)
+    """Return (n,) float64, seconds for points in time, and which are missing."""
+    moments = moments_of(array, place)
+    if moments is None:
+        return read_numbers(array, NanRule(), place)
+    values, missing = read_numbers(moments, NanRule(), place)
+    return values / 1e6, missing

@@ -2,5 +2,5 @@
 """One column read strictly: what may lie in an array, and where in the user's data it lies.
 
 `place` (how a fault is named), `kinds` (Arrow types), `arrays` (what a user hands over), `missing`,
-`numeric`, `labels`, `text`. Nothing here knows of files, schemas or encodings.
+`numeric`, `moments`, `labels`, `text`. Nothing here knows of files, schemas or encodings.
 """
