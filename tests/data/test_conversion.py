@@ -236,8 +236,64 @@ def test_what_fitting_refuses_to_guess_conversion_refuses_too(tmp_path):
 
 def test_values_that_would_not_fit_are_refused_with_the_column(raw, tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "_VALUE", 1 << 26)
-    with pytest.raises(ResourceError, match=r"most of them in C\d; give more memory, a higher"):
+    with pytest.raises(ResourceError, match=r"most of them in C\d; give more memory or a higher"):
         convert_files(raw, tmp_path / "out", **SMALL)
+
+
+def test_values_that_would_not_fit_are_refused_before_all_are_collected(tmp_path):
+    runs = [(np.arange(1 << 18), np.full(1 << 18, 3))]
+    seen = []
+
+    def check(count):
+        seen.append(count)
+        if count > 1 << 16:
+            raise ResourceError("too many")
+
+    with pytest.raises(ResourceError, match="too many"):
+        merge_runs(NUMBERS, runs, 2, 10**9, tmp_path / "n", check)
+    assert seen == [1 << 16, 1 << 17]
+
+
+def test_a_file_that_is_not_there_is_named_and_leaves_nothing_behind(raw, tmp_path):
+    with pytest.raises(DataError, match=r"none\.parquet: cannot be read: No such file"):
+        convert_files([raw, tmp_path / "none.parquet"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rule", ["error", "skip"])
+def test_text_without_a_row_leaves_nothing_behind(tmp_path, rule):
+    path = tmp_path / "raw.csv"
+    path.write_text("label,I1,C1\n")
+    with pytest.raises(DataError, match=r"raw\.csv: no good row in it$"):
+        convert_files(path, tmp_path / "out", bad_rows=rule)
+    assert os.listdir(tmp_path) == ["raw.csv"]
+
+
+@pytest.mark.parametrize("inside", ["", "out", "deep/out"])
+def test_a_result_does_not_lie_among_what_is_read(raw, tmp_path, inside):
+    with pytest.raises(ConfigError, match="lies in the folder .*, which is read; name another"):
+        convert_files(tmp_path, tmp_path / inside)
+    assert all(name.startswith("raw") for name in os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "_work/plan.json"])
+def test_damaged_notes_of_a_conversion_are_one_line(raw, tmp_path, name):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(DataError, match=f"{name}: damaged; remove its folder"):
+        convert_files(raw, tmp_path / "out")
+
+
+OTHERS = {"min_count": 3, "max_rows": 9, "dense_fill": 1.0, "missing_flags": True, "nan": "missing"}
+
+
+@pytest.mark.parametrize("name, value", OTHERS.items(), ids=OTHERS.keys())
+def test_converted_data_are_not_fitted_with_other_settings(raw, tmp_path, name, value):
+    convert_files(raw, tmp_path / "out", min_count=2)
+    with pytest.raises(ConfigError, match=f"{name} is .*, but the data are converted with"):
+        Encoder.fit(tmp_path / "out", **{name: value})
+    assert Encoder.fit(tmp_path / "out", min_count=2).settings.min_count == 2
 
 
 REFUSED = {

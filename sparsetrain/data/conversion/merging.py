@@ -77,7 +77,12 @@ class Total(NamedTuple):
 
 
 def merge_runs(
-    kind: Kind, runs: Iterable[Run], min_count: int, limit_bytes: int, spill: Path
+    kind: Kind,
+    runs: Iterable[Run],
+    min_count: int,
+    limit_bytes: int,
+    spill: Path,
+    check: Callable[[int], None] = lambda count: None,
 ) -> Total:
     """Add up sorted runs.
 
@@ -93,6 +98,8 @@ def merge_runs(
         Memory for keys and counts on the way; joining takes about four times as much.
     spill : Path
         Prefix of the files that are needed beyond that; they are removed.
+    check : callable, optional
+        Told how many keys stay so far; it may raise where they become too many.
 
     Returns
     -------
@@ -102,11 +109,13 @@ def merge_runs(
     try:
         last = _gather(kind, runs, limit_bytes, spill, spilled)
         streams = [_stored(path) for path in spilled] + ([_sliced(*last)] if last else [])
-        kept, distinct = [], 0
+        kept, staying, distinct = [], 0, 0
         for keys, counts in _merged(kind, streams):
             frequent = counts >= min_count
             kept.append((kind.keep(keys, frequent), counts[frequent]))
             distinct += len(counts)
+            staying += len(kept[-1][1])
+            check(staying)
     finally:
         for path in spilled:
             path.unlink(missing_ok=True)

@@ -155,6 +155,7 @@ def _merge_column(
             min_count,
             limit,
             task.folder / f"spill-{index}-{part}",
+            partial(_check_values, run, name, (part + 1) * _VALUE),
         )
         for part, kind in enumerate((NUMBERS, TEXTS))
     ]
@@ -169,11 +170,15 @@ def _check_memory(run: Run, vocabularies: Sequence[Vocabulary]) -> None:
         _VALUE * len(v.numbers) + sum(2 * _VALUE + len(text) for text in v.texts)
         for v in vocabularies
     ]
-    if sum(sizes) > (run.memory - BASE) // 2:
-        most = run.blank.columns[sizes.index(max(sizes))]
+    _check_values(run, run.blank.columns[sizes.index(max(sizes))], 1, sum(sizes))
+
+
+def _check_values(run: Run, most: str, each: int, count: int) -> None:
+    """Refuse `count` values of `each` bytes that would not fit; a cap does not make them fewer."""
+    if each * count > (run.memory - BASE) // 2:
         raise ResourceError(
-            f"the values that get a row need more than half of {run.memory >> 20:,} MiB, most of "
-            f"them in {most}; give more memory, a higher min_count or a max_rows"
+            f"the values seen min_count times need more than half of {run.memory >> 20:,} MiB, "
+            f"most of them in {most}; give more memory or a higher min_count"
         )
 
 
