@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..schema.schema import TextFormat
 from ..values.arrays import Array
 from ..values.place import Place
 from .files import check_familiar, delimiter_of
+from .source import PIECE_ROWS, with_numbers
 from .text_file import Block, read_blocks, row_ends
 
 _BOM = b"\xef\xbb\xbf"
@@ -43,6 +45,13 @@ class Parsed(NamedTuple):
     table: pa.Table
     lines: Array
     bad: list[BadLine]
+
+    def pieces(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield columns of the rows, a piece at a time, with the numbers of their lines."""
+        first = 0
+        for piece in self.table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS):
+            yield with_numbers(piece, self.lines[first : first + piece.num_rows])
+            first += piece.num_rows
 
 
 class Dialect(NamedTuple):

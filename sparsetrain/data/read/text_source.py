@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..schema.schema import TextFormat
 from ..values.place import Place
-from .source import PIECE_ROWS, Part, with_numbers
+from .source import Part
 from .text_file import read_blocks
 from .text_rows import Dialect, bad_line_error, find_dialect, parse_block
 
@@ -37,7 +37,4 @@ def _read(file: str, dialect: Dialect, names: Sequence[str]) -> Iterator[pa.Reco
         parsed = parse_block(block, dialect, file)
         if parsed.bad:
             raise bad_line_error(file, parsed.bad[0])
-        first = 0
-        for piece in parsed.table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS):
-            yield with_numbers(piece, parsed.lines[first : first + piece.num_rows])
-            first += piece.num_rows
+        yield from parsed.pieces(names)
