@@ -88,6 +88,15 @@ def test_inspect_shows_data_encoder_and_picture(raw, converted, tmp_path, capsys
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(["inspect", str(folder)]) == 0
     assert "converted: 13 dense, 26 ids" in capsys.readouterr().out
+    assert main(["inspect", str(folder), "--plot", str(picture), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {column["missing"] for column in result["dense"]} == {None}
+    for column in result["categories"]:
+        known = result["dataset"]["categories"][column["column"]]
+        assert {key: column[key] for key in ("missing", "rare")} == {
+            key: known[key] for key in ("missing", "rare")
+        }
+        assert column["distinct"] == known["rows"] - 2
     assert main(["inspect", str(folder / "_encoder.parquet"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "encoder"
 

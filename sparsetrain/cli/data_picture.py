@@ -52,10 +52,12 @@ def _clicks(axes: Any, found: "st.data.Profile") -> None:
 
 
 def _missing(axes: Any, found: "st.data.Profile") -> None:
-    shares = {c.column: c.missing / max(found.rows, 1) for c in found.dense}
+    shares = {
+        c.column: c.missing / max(found.rows, 1) for c in found.dense if c.missing is not None
+    }
     shares |= {c.column: c.missing / max(c.ids, 1) for c in found.categories}
     axes.set(title="missing values", ylabel="share", ylim=(0, 1))
-    colors = ["C1"] * len(found.dense) + ["C0"] * len(found.categories)
+    colors = ["C1"] * (len(shares) - len(found.categories)) + ["C0"] * len(found.categories)
     axes.bar(range(len(shares)), list(shares.values()), color=colors)
     axes.set_xticks(range(len(shares)), list(shares), rotation=90, fontsize=7)
     axes.grid(axis="y", alpha=0.3)

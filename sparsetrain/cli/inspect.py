@@ -10,7 +10,7 @@ import typer
 
 from sparsetrain.cli.data_picture import check_picture, draw
 from sparsetrain.cli.options import AsJson
-from sparsetrain.cli.output import emit, format_table
+from sparsetrain.cli.output import emit, format_share, format_table
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -153,18 +153,18 @@ def _describe(found: Any) -> str:
         cells += [
             [
                 c.column,
-                f"{c.missing / found.rows:.1%}",
-                f"{c.negative / found.rows:.1%}",
+                *(format_share(count, found.rows) for count in (c.missing, c.negative)),
                 *("-" if v is None else f"{v:,.6g}" for v in (c.least, c.greatest)),
             ]
             for c in found.dense[:_SHOWN]
         ]
         lines += ["", format_table(cells)]
-    cells = [["category", "missing", "distinct", "once", "top value", "its share"]]
+    cells = [["category", "missing", "rare", "distinct", "once", "top value", "its share"]]
     for c in found.categories[:_SHOWN]:
         value, count = c.top[0] if c.top else ("-", 0)
-        shares = [f"{c.missing / max(c.ids, 1):.1%}", f"{c.distinct:,}", f"{c.once:,}"]
-        cells.append([c.column, *shares, value[:20], f"{count / max(c.ids, 1):.1%}"])
+        shares = [format_share(reserved, c.ids) for reserved in (c.missing, c.rare)]
+        counts = [f"{c.distinct:,}", f"{c.once:,}"]
+        cells.append([c.column, *shares, *counts, value[:20], format_share(count, c.ids)])
     return "\n".join([*lines, "", format_table(cells)])
 
 

@@ -18,6 +18,11 @@ def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
     print(json.dumps(_plain(result), allow_nan=False) if as_json else text, flush=True)
 
 
+def format_share(count: int | None, total: int) -> str:
+    """Return a count as a percentage; a dash for one that is not known."""
+    return "-" if count is None else f"{count / max(total, 1):.1%}"
+
+
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of cells as aligned text; the first row is the heading, the first column names.
 

@@ -16,7 +16,7 @@ from ..encode.counts import ValueCounts
 from ..encode.encoder import Encoder
 from ..encode.learn import count_column
 from ..encode.settings import Settings
-from ..encode.vocabulary import MISSING
+from ..encode.vocabulary import FIRST, UNSEEN
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..schema.columns import Columns
@@ -33,11 +33,14 @@ _TOP = 5
 
 
 class DenseProfile(NamedTuple):
-    """A dense column: how many values are missing or below 0, and the range of the others."""
+    """A dense column: how many values are missing or below 0, and the range of the others.
+
+    Of converted data the two are None: missing values are filled there, and all are logarithms.
+    """
 
     column: str
-    missing: int
-    negative: int
+    missing: int | None
+    negative: int | None
     least: float | None
     greatest: float | None
 
@@ -52,6 +55,8 @@ class CategoryProfile(NamedTuple):
         Values read, missing ones included.
     missing, distinct, once : int
         Missing values, distinct others, and distinct ones that occur once.
+    rare : int or None
+        Of converted data, the values that share the row for rare ones; they are no one's others.
     top : list of (str, int)
         The most frequent values and their counts.
     curve : list of (int, int)
@@ -63,6 +68,7 @@ class CategoryProfile(NamedTuple):
     missing: int
     distinct: int
     once: int
+    rare: int | None
     top: list[tuple[str, int]]
     curve: list[tuple[int, int]]
 
@@ -173,6 +179,9 @@ class _Seen:
         if len(there):
             seen[2], seen[3] = min(seen[2], there.min()), max(seen[3], there.max())
 
+    def _counted(self, count: float) -> int | None:
+        return None if _is_converted(self._encoder) else int(count)
+
     def result(self, name: str, layout: str, total: int | None) -> Profile:
         """Return everything."""
         return Profile(
@@ -182,7 +191,7 @@ class _Seen:
             total,
             _rates(np.concatenate(self._labels)) if self._labels else [],
             [
-                DenseProfile(column, int(m), int(n), *_finite(low, high))
+                DenseProfile(column, self._counted(m), self._counted(n), *_finite(low, high))
                 for column, (m, n, low, high) in self._dense.items()
             ],
             [
@@ -192,6 +201,11 @@ class _Seen:
                 )
             ],
         )
+
+
+def _is_converted(encoder: Encoder) -> bool:
+    """Return whether what is read are the ids that an encoder gave to raw values."""
+    return bool(encoder.categories) and not encoder.encoded
 
 
 def _finite(low: float, high: float) -> tuple[float | None, float | None]:
@@ -214,17 +228,18 @@ def _category(
 ) -> CategoryProfile:
     numbers, times = counts.numbers()
     texts, text_times = counts.texts()
-    if encoder.categories and not encoder.encoded:  # converted: a missing value has an id
-        times = times[numbers != MISSING]
-        numbers = numbers[numbers != MISSING]
+    rare = None
+    if _is_converted(encoder):  # missing and rare values have ids
+        rare = int(times[numbers == UNSEEN].sum())
+        times, numbers = times[numbers >= FIRST], numbers[numbers >= FIRST]
     both = np.concatenate([times, text_times])
     order = np.argsort(-both, kind="stable")
     ranked = both[order]
     top = [(_shown(numbers, texts, int(i), is_text), int(both[i])) for i in order[:_TOP]]
     ranks = np.unique(np.geomspace(1, max(len(ranked), 1), _CURVE).astype(int))
     curve = [(int(rank), int(ranked[rank - 1])) for rank in ranks if len(ranked)]
-    missing = ids - int(both.sum())
-    return CategoryProfile(column, ids, missing, len(ranked), int((ranked == 1).sum()), top, curve)
+    missing, once = ids - int(both.sum()) - (rare or 0), int((ranked == 1).sum())
+    return CategoryProfile(column, ids, missing, len(ranked), once, rare, top, curve)
 
 
 def _shown(numbers: Array, texts: list[bytes], index: int, is_text: bool) -> str:
