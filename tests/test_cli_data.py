@@ -131,6 +131,11 @@ REFUSED = [
     (["convert", "RAW", "--out", "OUT", "--schema", "no.toml"], 2, "no.toml: cannot read the"),
     (["convert", "RAW", "--out", "OUT", "--encoder", "no"], 4, "not a whole encoder file"),
     (["convert", "RAW", "--out", "OUT", "--encoder", "x", "--min-count", "3"], 2, "brings its own"),
+    (
+        ["convert", "RAW", "--out", "OUT", "--encoder", "x", "--set", "data.nan=missing"],
+        2,
+        "brings",
+    ),
     (["inspect", "none.parquet"], 3, "none.parquet: no such file"),
     (["inspect", "RAW", "--plot", "OUT"], 2, "a picture ends in .png"),
     (["generate", "OUT"], 2, "name it *.parquet or *.tsv"),

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
-from sparsetrain.cli.output import emit, format_table, note
+from sparsetrain.cli.output import emit, format_share, format_table, note
 from sparsetrain.cli.passes import PassLines
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
+from sparsetrain.settings import Settings
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
@@ -55,7 +56,8 @@ def convert(
 
     options = {"--schema": schema, "--min-count": min_count, "--max-rows": max_rows}
     settings = settings_from(options, config, overrides)
-    if encoder is not None and any(value is not None for value in options.values()):
+    given = any(value is not None for value in options.values())
+    if encoder is not None and (given or settings.data.encoding() != Settings().data.encoding()):
         raise ConfigError("--encoder brings its own settings; leave the others out")
     require_writable(out)
     with StopSignals(), PassLines() as progress:
@@ -114,7 +116,7 @@ def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
     largest = sorted(columns.items(), key=lambda item: -item[1]["rows"])[:5]
     cells = [["largest tables", "rows", "distinct", "missing", "rare"]]
     for name, column in largest:
-        shares = [_share(column.get(key), column["ids"]) for key in ("missing", "rare")]
+        shares = [format_share(column.get(key), column["ids"]) for key in ("missing", "rare")]
         distinct = column.get("distinct")
         seen = "-" if distinct is None else f"{distinct:,}"
         cells.append([name, f"{column['rows']:,}", seen, *shares])
@@ -128,7 +130,3 @@ def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
             f"Next: sparsetrain {'train' if label else 'predict run'} {out} --out {goal}",
         ]
     )
-
-
-def _share(count: int | None, total: int) -> str:
-    return "-" if count is None else f"{count / max(total, 1):.1%}"

@@ -49,6 +49,20 @@ def write_json(path: Path, values: Any) -> None:
         file.write(json.dumps(values, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n")
 
 
+def read_json(path: Path) -> Any:
+    """Read what `write_json` wrote.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # what JSON and UTF-8 raise alike
+        raise DataError(f"{path}: damaged; remove its folder and convert the data again") from None
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what a killed process was writing when it ended."""
     for path in folder.glob(".*.tmp"):

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from sparsetrain.errors import DataError
+
 from ..encode.encoder import Encoder
 from ..read.derived import with_derived
 from ..read.files import PARQUET, is_gzip, kind_of_file
 from ..read.parquet import parquet_parts
-from ..read.source import PIECE_ROWS, Part, with_numbers
+from ..read.source import Part
 from ..read.text_file import Block, read_blocks
 from ..read.text_rows import BadLine, Dialect, find_dialect, parse_block
 from ..schema.columns import Columns
@@ -80,14 +82,7 @@ class Chunk:
             found = (item for part in self.parts for item in part.pieces(self.columns.names))
             return found, []
         parsed = parse_block(self.block, self.dialect, self.place.name)
-
-        def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            first = 0
-            for piece in parsed.table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS):
-                yield with_numbers(piece, parsed.lines[first : first + piece.num_rows])
-                first += piece.num_rows
-
-        part = Part(self.place, parsed.table.schema, None, read)
+        part = Part(self.place, parsed.table.schema, None, parsed.pieces)
         part = with_derived(part, encoder.schema.derived)
         return part.pieces(self.columns.names), parsed.bad
 
@@ -152,7 +147,10 @@ def _cut_parts(given: Chunk) -> Iterator[Chunk]:
 
 def identity(files: Sequence[str]) -> list[dict[str, object]]:
     """Return what tells that inputs have not changed between two runs."""
-    stats = [(file, os.stat(file)) for file in files]
+    try:
+        stats = [(file, os.stat(file)) for file in files]
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from None
     return [
         {"path": str(Path(file).absolute()), "size": s.st_size, "changed": s.st_mtime_ns}
         for file, s in stats

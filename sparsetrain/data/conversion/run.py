@@ -7,7 +7,6 @@ Nothing in the result depends on memory, workers or how often the run was interr
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from ..read.footers import DATASET_FILE
 from ..read.inputs import open_source
 from ..read.source import Source
 from ..schema.schema import Schema
-from ..whole_file import only_one, remove_unfinished, write_json
+from ..whole_file import only_one, read_json, remove_unfinished, write_json
 from .chunks import find_inputs
 from .faults import POLICIES
 from .learning import VALUES, Task
@@ -103,7 +102,7 @@ def convert_files(
     """
     workers = _checked(bad_rows, memory, workers)
     settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-    files, known = list_files(paths), _known(encoder)
+    files, known = _inputs(paths, Path(out)), _known(encoder)
     blank = known or _blank(files, settings, Schema.read(schema_file))
     run = Run(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
     return _read_summary(run) if (new := _prepare(run)) is None else _go_on(run, new)
@@ -118,6 +117,16 @@ def _checked(bad_rows: str, memory: int, workers: int) -> int:
     if workers < 1:
         raise ConfigError(f"workers is {workers}; it must be 1 or more")
     return min(workers, max(1, (memory - BASE) // WORKER))
+
+
+def _inputs(paths: Any, out: Path) -> list[str]:
+    """Return the files to convert; the result must not lie among them."""
+    files = list_files(paths)
+    for path in paths if isinstance(paths, (list, tuple)) else [paths]:
+        folder = Path(path).resolve()
+        if folder.is_dir() and folder in (out.resolve(), *out.resolve().parents):
+            raise ConfigError(f"{out}: lies in the folder {path}, which is read; name another one")
+    return files
 
 
 def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
@@ -139,12 +148,12 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
 
 def _prepare(run: Run) -> list[Path] | None:
     """Make the folders and return the new ones, innermost first; None if all is done already."""
-    plan = json.loads(json.dumps(run.plan()))
+    plan = run.plan()
     path = run.work / PLAN
     done = run.out / DATASET_FILE
     if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if before["bad_rows"] == "error":  # then no bad row was met, whatever the rule is now
+        before = read_json(path)
+        if before.get("bad_rows") == "error":  # then no bad row was met, whatever the rule is now
             before["bad_rows"] = plan["bad_rows"]
         if before != plan:
             raise ConfigError(
@@ -167,7 +176,7 @@ def _prepare(run: Run) -> list[Path] | None:
 
 
 def _read_summary(run: Run) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((run.out / DATASET_FILE).read_text(encoding="utf-8"))
+    summary: dict[str, Any] = read_json(run.out / DATASET_FILE)
     return summary
 
 
@@ -192,6 +201,10 @@ def _go_on(run: Run, new: Sequence[Path]) -> dict[str, Any]:
             raise
 
 
+def _and_others(run: Run) -> str:
+    return f", nor in {len(run.files) - 1} more files" if len(run.files) > 1 else ""
+
+
 def _convert(run: Run) -> dict[str, Any]:
     inputs = find_inputs(run.files, run.blank, run.label)
     learn = run.known is None and not run.blank.encoded
@@ -199,7 +212,9 @@ def _convert(run: Run) -> dict[str, Any]:
     chunks = learn_chunks(run, task, inputs)
     rows = sum(seen.rows for seen in chunks)
     if not rows:
-        raise DataError(f"{run.files[0]}: no good rows in all of {len(run.files)} files")
+        for path in run.work.glob(f"{VALUES}*"):  # nothing in them is of use to another run
+            path.unlink()
+        raise DataError(f"{run.files[0]}: no good row in it{_and_others(run)}")
     learnt = known_values(run) if run.known else learn_values(run, task, chunks)
     write_encoder(run.out / ENCODER_FILE, learnt.encoder)
     files = write_files(run, task._replace(encoder=learnt.encoder), chunks)

@@ -7,7 +7,6 @@ input, with page checksums and the mark of the encoder. A file depends on its ch
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from ..encode.encoder import Encoder
 from ..encode.reserved import ReservedMeter
 from ..encode.rows import Rows, regrouped
 from ..read.footers import MARK, footer_sum
-from ..whole_file import whole_file, write_json
+from ..whole_file import read_json, whole_file, write_json
 from .learning import Seen, Task, chunk_rows
 
 FILE_ROWS = 1 << 20
@@ -60,7 +59,7 @@ def write_group(task: Task, group: Group, out: Path) -> dict[str, Any]:
     path, notes = out / group.name, task.folder / f"{group.name}.json"
     if not (path.exists() and notes.exists()):
         _write(task, group, path, notes)
-    entry: dict[str, Any] = json.loads(notes.read_text(encoding="utf-8"))
+    entry: dict[str, Any] = read_json(notes)
     return entry
 
 

@@ -80,7 +80,8 @@ class Encoder(Rules):
         Already encoded data (dense columns all floats, categories all integers) is used as it is:
         its tables have as many rows as the largest id says, or `sizes` states. `min_count` and
         `dense_fill` say nothing about it; `max_rows`, `missing_flags` and `nan="missing"` are
-        refused with it. Data that `convert` wrote brings the encoder it was written with.
+        refused with it. Data that `convert` wrote brings the encoder it was written with; settings
+        that differ from that encoder's are refused.
 
         Parameters
         ----------
@@ -125,6 +126,7 @@ class Encoder(Rules):
             raise DataError(f"{opened.name}: batches are encoded already; there is nothing to fit")
         known = cls.beside(opened.parts[0])
         if known is not None:
+            settings.check_converted(known.settings)
             known.bind(opened.parts, require_label=False)
             return known
         blank = cls.blank(opened.parts[0], settings, schema)

@@ -65,3 +65,13 @@ class Settings:
                     f"{name} is for raw data, this is already encoded; "
                     "leave it out or use treat_as='raw'"
                 )
+
+    def check_converted(self, own: Settings) -> None:
+        """Refuse settings other than those that data were converted with; defaults say nothing."""
+        for name in ("min_count", "max_rows", "dense_fill", "missing_flags", "nan"):
+            value, known = getattr(self, name), getattr(own, name)
+            if value not in (known, getattr(Settings, name)):
+                raise ConfigError(
+                    f"{name} is {value!r}, but the data are converted with {known!r}; "
+                    "leave it out, or convert the raw data again"
+                )
