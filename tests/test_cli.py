@@ -48,8 +48,8 @@ class FakeTrainer:
         self.library = library
 
     steps, encoder, target = 1, FakeEncoder(), "llvm"
-    optimizer = SimpleNamespace(describe=lambda state: ["embeddings.C1.weight: touched rows"])
-    state = SimpleNamespace(skipped=2)
+    optimizer = SimpleNamespace(describe=lambda *_: ["embeddings.C1.weight: touched rows"])
+    state, params, accumulate = SimpleNamespace(skipped=2), {}, 1
 
     def fit(self, train, *, validation, epochs, stop, run, **options):
         self.library.calls.append("fit")

@@ -86,7 +86,9 @@ def run_training(
         require_free(files.out)
     data = find_rows(settings, files)
     trainer = _fresh(settings, data) if begun is None else _load(begun, data)
-    for line in trainer.optimizer.describe(trainer.state):
+    for line in trainer.optimizer.describe(
+        trainer.state, trainer.params, _lookups(trainer, settings)
+    ):
         note(line)
     with stop.deferred():
         history = _fit(trainer, settings, files, data, stop, begun, profile)
@@ -130,6 +132,13 @@ def _load(begun: Resumed, data: Rows) -> "st.Trainer":
     for rows in data.held_out.values():
         _read_through(rows, trainer.encoder)
     return trainer
+
+
+def _lookups(trainer: "st.Trainer", settings: Settings) -> int | None:
+    """Ids of a step in each table: one a row; accumulated gradients are coalesced, bags unknown."""
+    if trainer.encoder is None or trainer.encoder.has_bags:
+        return None
+    return settings.train.batch_size if trainer.accumulate == 1 else 0
 
 
 def _fit(

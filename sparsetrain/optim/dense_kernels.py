@@ -29,8 +29,9 @@ def part_kernel(index_dtype: str, pooled: bool) -> PrimFunc:
     """Part entries into those of dense rows and the rest; both keep their order.
 
     Arguments: indices (N,), source (S,) int32, first, end, shift (Z,) int64 of each zone of dense
-    rows; near_rows, near_source, far_rows, far_source (N,), counts (2,) int64. A near row number
-    is that of the buffer, ``row + shift``; a source is the value row of an entry.
+    rows; near_rows, near_source, far_rows, far_source (N,), counts (3,) int64, num_rows. A near row
+    number is that of the buffer, ``row + shift``; a source is the value row of an entry. Counted
+    are the near, the far, and the indices outside [0, num_rows].
     """
     with kernel() as built:
         entries, sources, zones = (T.int64() for _ in range(3))
@@ -45,10 +46,11 @@ def part_kernel(index_dtype: str, pooled: bool) -> PrimFunc:
             buffer("far_rows", (entries,), index_dtype),
             buffer("far_source", (entries,), "int32"),
         )
-        counts = buffer("counts", (2,), "int64")
+        counts = buffer("counts", (3,), "int64")
+        num_rows = scalar("num_rows", "int64")
         found = T.alloc_local((2,), "int64")  # whether the row is dense, and its shift
-        used = T.alloc_local((2,), "int64")
-        for place in (0, 1):
+        used = T.alloc_local((3,), "int64")
+        for place in (0, 1, 2):
             T.buffer_store(used, tirx.const(0, "int64"), [place])
         with T.serial(0, entries) as n:
             row = T.Bind(tirx.Cast("int64", indices[n]))
@@ -66,7 +68,9 @@ def part_kernel(index_dtype: str, pooled: bool) -> PrimFunc:
             T.buffer_store(far_source, drawn, [used[1]])
             T.buffer_store(used, used[0] + found[0], [0])
             T.buffer_store(used, used[1] + 1 - found[0], [1])
-        for place in (0, 1):
+            outside = tirx.Or(row < 0, row > num_rows)
+            T.buffer_store(used, used[2] + tirx.Cast("int64", outside), [2])
+        for place in (0, 1, 2):
             T.buffer_store(counts, used[place], [place])
     return built.get()
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.errors import DataError
 from sparsetrain.optim import dense_kernels as kernels
 from sparsetrain.optim.apply import Target, matrix_shape
 from sparsetrain.optim.dense_kernels import BLOCK
@@ -44,7 +45,7 @@ class _Workspace:
         self.kind = size, dtype
         self.near_rows, self.far_rows = (runtime.empty((size,), dtype) for _ in range(2))
         self.near_source, self.far_source = (runtime.empty((size,), "int32") for _ in range(2))
-        self.counts = runtime.empty((2,), "int64")
+        self.counts = runtime.empty((3,), "int64")
         self.counted = runtime.as_numpy(self.counts)
 
     @property
@@ -95,13 +96,21 @@ class DensePath:
         """Part a gradient into the entries of these rows and the rest, if there is one.
 
         Both share memory with the gradient and the path; they hold until the next split.
+
+        Raises
+        ------
+        DataError
+            If an index lies outside [0, num_rows].
         """
         size, dtype = gradient.nse, str(gradient.indices.dtype)
         pooled = gradient.source is not None
         work = self._workspace(size, dtype)
         source = gradient.source if pooled else work.near_source
-        _part_kernel(dtype, pooled)(gradient.indices, source, *self._zones, *work.arrays)
-        here, there = (int(count) for count in work.counted)
+        rows = gradient.num_rows
+        _part_kernel(dtype, pooled)(gradient.indices, source, *self._zones, *work.arrays, rows)
+        here, there, outside = (int(count) for count in work.counted)
+        if outside:
+            raise DataError(f"{outside} of {size} row indices lie outside the {rows} rows")
         near = Near(
             runtime.leading_rows(work.near_rows, here),
             runtime.leading_rows(work.near_source, here),
@@ -109,9 +118,9 @@ class DensePath:
         )
         if not there:
             return near, None
-        rows = runtime.leading_rows(work.far_rows, there)
+        others = runtime.leading_rows(work.far_rows, there)
         drawn = runtime.leading_rows(work.far_source, there)
-        return near, replace(gradient, indices=rows, source=drawn, coalesced=False)
+        return near, replace(gradient, indices=others, source=drawn, coalesced=False)
 
     def _workspace(self, size: int, dtype: str) -> _Workspace:
         """Kept between steps of one size: allocating takes longer than parting a small batch."""
@@ -137,7 +146,7 @@ class DensePath:
         self, target: Target, rule: Rule, scalars: Sequence[float], blocks: tuple[int, int]
     ) -> None:
         rows = matrix_shape(target.param)[0]
-        _block_kernel(rule.recipe, self.width, self.dtype)(
+        _update_rows_kernel(rule.recipe, self.width, self.dtype)(
             self.gradient,
             *target.views(rule.recipe, rows, self.width),
             self._first,
@@ -179,7 +188,7 @@ def _clear_kernel(*variant: Any) -> Any:
 
 
 @cache
-def _block_kernel(*variant: Any) -> Any:
+def _update_rows_kernel(*variant: Any) -> Any:
     return runtime.compile_kernel(
         kernels.block_update_kernel(*variant), runtime.host_target(), "update of all rows"
     )

@@ -316,9 +316,11 @@ class Optimizer:
         params : mapping of str to Tensor, optional
             The parameters.
         lookups : int, optional
-            Ids that a step looks up in each table: with both, the cheaper path is named.
+            Ids that a step looks up in each table: with both, the cheaper path is named. 0 if
+            gradients come coalesced, as accumulated ones do.
         """
-        return reasons(state, params, lookups)
+        # The global norm needs coalesced gradients, and with them the sparse path costs least.
+        return reasons(state, params, 0 if self.clip_norm is not None else lookups)
 
     def _own(self, params: Mapping[str, NDArray], state: State) -> None:
         """Let a state follow this optimizer, if it was made by one with the same slots."""

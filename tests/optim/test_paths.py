@@ -100,7 +100,7 @@ def test_a_row_outside_the_table_is_refused_before_anything_is_written():
     for bad in (-1, 301):
         indices = as_tensor(np.array([5, bad], np.int32))
         gradient = RowSparse(indices, as_tensor(np.ones((2, 2), "f4")), 300)
-        with pytest.raises(DataError, match="1 of 1 row indices lie outside the 300 rows"):
+        with pytest.raises(DataError, match="1 of 2 row indices lie outside the 300 rows"):
             optimizer.apply_(params, {"t": gradient}, state)
     assert_same_bits(params["t"], np.ones((300, 2), "f4"))
 
