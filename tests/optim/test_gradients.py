@@ -136,3 +136,15 @@ def test_a_loss_that_is_not_finite_counts_as_well():
     state = skipping.init(params)
     applied = skipping.apply_(params, gradients, state, loss=as_tensor(np.float32(np.nan)))
     assert applied.skipped == "the loss is nan" and state.skipped == 1
+
+
+@pytest.mark.parametrize("make", [optim.sgd, optim.adagrad, optim.rowwise_adagrad])
+def test_clipping_by_value_limits_dense_parameters_that_are_updated_together(make):
+    gradients, dense = mix()
+    dense_gradients = {name: gradients[name] for name in ("m", "b")}
+    params, alone = zeros(dense), zeros(dense)
+    optimizer = make(0.1, clip_value=0.5)
+    optimizer.apply_(params, dense_gradients, optimizer.init(params))
+    for name, gradient in dense_gradients.items():
+        optimizer.apply_(alone, {name: gradient}, optimizer.init(alone))
+        assert_same_bits(params[name], as_numpy(alone[name]))
