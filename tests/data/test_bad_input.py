@@ -273,6 +273,11 @@ SOURCES = {
         lambda d: {"I1": np.zeros((2, 2))},
         "table: column I1: the column cannot be read (",
     ),
+    "tables one by one": (
+        lambda d: [table(GOOD), table(GOOD)],
+        "cannot read rows from a list of tables; give one table, as pyarrow.concat_tables or "
+        "pandas.concat makes it",
+    ),
     "a number": (
         lambda d: 5,
         "cannot read rows from a int; give paths of parquet or text files, an Arrow table, "

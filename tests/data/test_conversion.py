@@ -21,8 +21,10 @@ from criteo_tables import (
 )
 
 from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.data.conversion import chunks, passes, writing
+from sparsetrain.data.conversion import chunks, learning, passes, writing
 from sparsetrain.data.conversion.merging import NUMBERS, TEXTS, merge_runs
+from sparsetrain.data.read import parquet
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
 
 ROWS = make_rows()
@@ -66,6 +68,91 @@ def test_conversion_learns_and_encodes_as_fitting_does(raw, tmp_path, options):
     assert_batches_equal(read(tmp_path / "out", converted), read(raw, expected))
     assert summary["rows"] == 240 and len(summary["files"]) == 2
     assert_batches_equal(converted.encode(table(ROWS)), expected.encode(table(ROWS)))
+
+
+@pytest.fixture
+def cut_groups(monkeypatch):
+    """Row groups of more than 50 rows are cut into slices of 32 (a piece has 16)."""
+    monkeypatch.setattr(chunks, "HELD_ROWS", 50)
+    monkeypatch.setattr(chunks, "SLICE_ROWS", 32)
+    monkeypatch.setattr(parquet, "PIECE_ROWS", 16)
+    monkeypatch.setattr(parquet, "_LARGE", 0)
+
+
+def one_group(path, rows):
+    """Write all rows as one row group, between two small ones."""
+    with pq.ParquetWriter(path, rows.schema) as writer:
+        for part in (
+            rows.slice(0, 20),
+            rows.slice(20, rows.num_rows - 30),
+            rows.slice(rows.num_rows - 10),
+        ):
+            writer.write_table(part, row_group_size=rows.num_rows)
+    return str(path)
+
+
+def test_a_large_row_group_is_cut_and_converts_to_the_same(raw, tmp_path, cut_groups, monkeypatch):
+    rows = pa.concat_tables(table(make_rows(seed)) for seed in range(4))
+    path = one_group(tmp_path / "one.parquet", rows)
+    most = []
+    monkeypatch.setattr(passes, "learn_chunk", _counting(passes.learn_chunk, most))
+    convert_files(path, tmp_path / "out", min_count=2, workers=2)
+    assert sum(most) == 240 and max(most) <= 32
+    encoder = Encoder.fit(path, min_count=2)
+    assert Encoder.fit(tmp_path / "out").fingerprint == encoder.fingerprint
+    assert_batches_equal(read(tmp_path / "out", encoder), read(path, encoder))
+
+
+def _counting(learn, rows):
+    def counted(task, chunk):
+        seen = learn(task, chunk)
+        rows.append(seen.rows)
+        return seen
+
+    return counted
+
+
+def test_bad_rows_of_a_large_row_group_are_left_out_with_their_numbers(tmp_path, cut_groups):
+    values = {name: list(column) for name, column in make_rows(0).items()}
+    for row in (25, 33, 41):
+        values["label"][row] = None
+    path = tmp_path / "one.parquet"
+    pq.write_table(table(values), path)
+    with pytest.raises(DataError, match="row group 0, row 25, column label"):
+        convert_files(path, tmp_path / "strict")
+    summary = convert_files(path, tmp_path / "out", bad_rows="quarantine", min_count=2)
+    assert summary["rows"] == 57
+    lines = (tmp_path / "out" / "_quarantine.jsonl").read_text().splitlines()
+    assert [json.loads(line)["row"] for line in lines] == [25, 33, 41]
+    kept = [row for row in range(60) if row not in (25, 33, 41)]
+    good = table({name: [column[row] for row in kept] for name, column in make_rows(0).items()})
+    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
+    assert_batches_equal(found, Encoder.fit(good, min_count=2).encode(good))
+
+
+@pytest.mark.parametrize("stop", range(1, 12, 2))
+def test_an_interruption_inside_a_row_group_goes_on_from_its_rows(
+    raw, tmp_path, cut_groups, monkeypatch, stop
+):
+    rows = pa.concat_tables(table(make_rows(seed)) for seed in range(4))
+    path = one_group(tmp_path / "one.parquet", rows)
+    convert_files(path, tmp_path / "whole", workers=2)
+    calls = []
+    learn = learning._learn
+
+    def dying(task, chunk, result):
+        calls.append(chunk.index)
+        if len(calls) == stop:
+            raise Killed
+        learn(task, chunk, result)
+
+    monkeypatch.setattr(learning, "_learn", dying)
+    try:
+        convert_files(path, tmp_path / "cut")
+    except Killed:
+        convert_files(path, tmp_path / "cut")
+        assert calls[stop - 1] == calls[stop] and len(set(calls)) == len(calls) - 1
+    assert same_folders(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize("make", [m for m in LAYOUTS.values()][:10])
@@ -238,6 +325,61 @@ def test_values_that_would_not_fit_are_refused_with_the_column(raw, tmp_path, mo
     monkeypatch.setattr(passes, "_VALUE", 1 << 26)
     with pytest.raises(ResourceError, match=r"most of them in C\d; give more memory or a higher"):
         convert_files(raw, tmp_path / "out", **SMALL)
+
+
+def test_an_encoder_that_would_not_fit_is_refused_before_anything_is_read(
+    raw, tmp_path, monkeypatch
+):
+    convert_files(raw, tmp_path / "train", min_count=2)
+    monkeypatch.setattr(passes, "_VALUE", 1 << 26)
+    with pytest.raises(ResourceError, match=r"of the encoder need .* in C\d; give more memory"):
+        convert_files(raw, tmp_path / "out", encoder=tmp_path / "train", **SMALL)
+    assert not (tmp_path / "out").exists()
+
+
+LATER = {"min_count": 3, "max_rows": 9, "dense_fill": 1.0, "missing_flags": True}
+
+
+@pytest.mark.parametrize("name, value", LATER.items(), ids=LATER.keys())
+def test_what_was_read_is_used_with_other_settings_of_later_passes(
+    raw, tmp_path, monkeypatch, name, value
+):
+    def killed(what, rows, done):
+        if what == "writing":
+            raise Killed
+
+    with pytest.raises(Killed):
+        convert_files(raw, tmp_path / "out", min_count=2, progress=killed)
+    assert (tmp_path / "out" / "part-00000.parquet").exists()
+    learnt = []
+    monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
+    convert_files(raw, tmp_path / "out", **{"min_count": 2, name: value})
+    assert all(learnt)
+    convert_files(raw, tmp_path / "whole", **{"min_count": 2, name: value})
+    assert same_folders(tmp_path / "whole", tmp_path / "out")
+
+
+def test_a_rule_of_one_column_is_of_later_passes_too(raw, tmp_path, monkeypatch):
+    schema = {"label": "label", "dense": ["I1", "I2"], "categories": ["C1", "C2"]}
+    ruled = schema | {"columns": {"C1": {"min_count": 3}}}
+    with monkeypatch.context() as patch, pytest.raises(ResourceError, match="is kept in .*_work"):
+        patch.setattr(passes, "_VALUE", 1 << 26)
+        convert_files(raw, tmp_path / "out", schema_file=Schema.from_dict(schema), **SMALL)
+    learnt = []
+    monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
+    convert_files(raw, tmp_path / "out", schema_file=Schema.from_dict(ruled))
+    assert all(learnt)
+
+
+def test_other_settings_of_reading_are_refused_in_an_unfinished_conversion(raw, tmp_path):
+    def killed(what, rows, done):
+        raise Killed
+
+    with pytest.raises(Killed):
+        convert_files(raw, tmp_path / "out", progress=killed)
+    with pytest.raises(ConfigError, match="unfinished conversion of other files or settings"):
+        convert_files(raw, tmp_path / "out", nan="missing")
+    assert any((tmp_path / "out" / "_work").glob("values-*"))
 
 
 def test_values_that_would_not_fit_are_refused_before_all_are_collected(tmp_path):

@@ -6,6 +6,8 @@ import pytest
 from criteo_tables import assert_batches_equal, encoded_table, make_rows, table, write
 
 from sparsetrain.data import Batch, Dataset, Encoder, Position
+from sparsetrain.data.read import parquet
+from sparsetrain.data.stream import dataset as stream
 from sparsetrain.errors import CheckpointError, DataError
 
 WIDE = 1000
@@ -60,6 +62,21 @@ def test_the_order_is_the_same_for_any_number_of_workers(dataset, workers, seed)
     found = list(dataset.batches(48, seed=seed, buffer_rows=200, workers=workers))
     for left, right in zip(found, expected, strict=True):
         assert_batches_equal(left, right)
+
+
+def test_a_large_row_group_is_never_held_whole(tmp_path, monkeypatch):
+    path = write(tmp_path / "rows.parquet", encoded_table(WIDE), group=WIDE)
+    monkeypatch.setattr(parquet, "PIECE_ROWS", 64)
+    encoded = []
+    learnt = Encoder.fit(path, treat_as="encoded")
+    dataset = Dataset(path, learnt)
+    encode = Encoder.encode_piece
+    monkeypatch.setattr(Encoder, "encode_piece", lambda *given: encoded.append(1) or encode(*given))
+    for limit, most in ((WIDE - 1, 3), (WIDE, WIDE)):
+        monkeypatch.setattr(stream, "HELD_ROWS", limit)
+        encoded.clear()
+        next(dataset.batches(32, workers=3, prefetch=0))
+        assert len(encoded) <= most
 
 
 def test_workers_pass_on_the_error_of_a_row(tmp_path):

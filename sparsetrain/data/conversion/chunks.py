@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input cut into chunks, by the input alone: not by memory, workers or what is done already.
 
-A chunk is a run of row groups of one parquet file, or a block of lines of one text file.
+A chunk is a run of row groups of one parquet file, a slice of a row group that is too large for
+that, or a block of lines of one text file. What cannot be read again from the middle, a slice or a
+block, is read by whoever cuts and goes along with the chunk.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ from sparsetrain.errors import DataError
 
 from ..encode.encoder import Encoder
 from ..read.derived import with_derived
-from ..read.files import PARQUET, is_gzip, kind_of_file
+from ..read.files import PARQUET, kind_of_file
 from ..read.parquet import parquet_parts
-from ..read.source import Part
+from ..read.source import HELD_ROWS, Part
 from ..read.text_file import Block, read_blocks
 from ..read.text_rows import BadLine, Dialect, find_dialect, parse_block
 from ..schema.columns import Columns
 from ..values.place import Place
 
 CHUNK_ROWS = 1 << 18
-_GZIP_RATIO = 2.5
+SLICE_ROWS = 1 << 17  # its rows are in memory as well as its values
 
-
-Pieces = Iterator[tuple[Place, pa.RecordBatch]]
+Piece = tuple[Place, pa.RecordBatch]
+Pieces = Iterator[Piece]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Chunk:
     columns : Columns
         What to read of it.
     parts : tuple of Part
-        Where to read it; none for text.
+        Where to read it; none for text and slices.
+    held : tuple of (Place, RecordBatch) or None
+        The rows of a slice of a row group.
     block : Block or None
         The lines of a text chunk.
     dialect : Dialect or None
@@ -58,26 +62,33 @@ class Chunk:
     place: Place
     columns: Columns
     parts: tuple[Part, ...] = ()
+    held: tuple[Piece, ...] | None = None
     block: Block | None = None
     dialect: Dialect | None = None
     file_rows: int = 0
 
     @property
-    def is_text(self) -> bool:
-        """Whether the chunk is lines of text, which only this chunk's task parses."""
-        return self.dialect is not None
+    def is_read_once(self) -> bool:
+        """Whether the rows are at hand only now, so that this chunk's task has to keep them."""
+        return not self.parts
+
+    def without_rows(self) -> Chunk:
+        """Return the chunk without what goes along with it."""
+        return replace(self, block=None, held=None)
 
     @property
     def input_bytes(self) -> float:
-        """About how many bytes of its file the chunk is; of gzipped text, a guess."""
-        size = os.path.getsize(self.place.name)
+        """About how many bytes of its file the chunk is."""
         if self.block is not None:
-            return len(self.block.data) / (_GZIP_RATIO if is_gzip(self.place.name) else 1)
+            return self.block.file_bytes
         rows = sum(part.num_rows or 0 for part in self.parts)
-        return size * rows / max(1, self.file_rows)
+        rows += sum(piece.num_rows for _, piece in self.held or ())
+        return os.path.getsize(self.place.name) * rows / max(1, self.file_rows)
 
     def pieces(self, encoder: Encoder) -> tuple[Pieces, list[BadLine]]:
         """Return the record batches with their places, and the lines that are no rows."""
+        if self.held is not None:
+            return iter(self.held), []
         if self.block is None or self.dialect is None:
             found = (item for part in self.parts for item in part.pieces(self.columns.names))
             return found, []
@@ -118,11 +129,12 @@ def _empty_part(place: Place, schema: pa.Schema) -> Part:
 
 
 def cut(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks of all inputs, numbered; text is read on the way, a block at a time."""
+    """Yield the chunks of all inputs, numbered; blocks and slices are read on the way."""
     index = 0
     for given in inputs:
         for chunk in _cut_text(given) if given.dialect else _cut_parts(given):
             yield replace(chunk, index=index)
+            del chunk  # and its rows, before the next is read
             index += 1
 
 
@@ -136,6 +148,12 @@ def _cut_parts(given: Chunk) -> Iterator[Chunk]:
     open_: list[Part] = []
     rows = 0
     for part in given.parts:
+        if (part.num_rows or 0) > HELD_ROWS:
+            if open_:
+                yield replace(given, parts=tuple(open_))
+            open_, rows = [], 0
+            yield from _cut_slices(replace(given, parts=()), part)
+            continue
         if open_ and rows + (part.num_rows or 0) > CHUNK_ROWS:
             yield replace(given, parts=tuple(open_))
             open_, rows = [], 0
@@ -143,6 +161,20 @@ def _cut_parts(given: Chunk) -> Iterator[Chunk]:
         rows += part.num_rows or 0
     if open_:
         yield replace(given, parts=tuple(open_))
+
+
+def _cut_slices(given: Chunk, part: Part) -> Iterator[Chunk]:
+    held: list[Piece] = []
+    rows = 0
+    for place, piece in part.pieces(given.columns.names):
+        held.append((place, piece))
+        rows += piece.num_rows
+        if rows >= SLICE_ROWS:
+            whole, held, rows = tuple(held), [], 0
+            yield replace(given, held=whole)
+            del whole
+    if held:
+        yield replace(given, held=tuple(held))
 
 
 def identity(files: Sequence[str]) -> list[dict[str, object]]:

@@ -2,8 +2,9 @@
 """One chunk read strictly: its faults, its statistics, the values of its columns with their counts.
 
 The result is one Arrow file: a row of lists, two or four for each column, ascending, so that a
-later pass reads one column of it alone. A text chunk leaves its good rows as parquet beside it, so
-text is parsed once. Memory: a piece, and the distinct values of one chunk.
+later pass reads one column of it alone. A chunk of text, or a slice of a row group, leaves its good
+rows as parquet beside it, so it is read once. Memory: the rows of such a chunk, or a piece of
+another, and the distinct values of one chunk.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,12 +60,12 @@ class Task(NamedTuple):
         return self.folder / f"{VALUES}{index:07d}.arrow"
 
     def rows_of(self, index: int) -> Path:
-        """Return the file of a text chunk's rows."""
+        """Return the file of the rows of a chunk that is read once."""
         return self.folder / f"rows-{index:07d}.parquet"
 
 
 class Seen(NamedTuple):
-    """A chunk that was read, without its lines, and the light part of what is known about it."""
+    """A chunk that was read, without its rows, and the light part of what is known about it."""
 
     chunk: Chunk
     rows: int
@@ -85,7 +85,7 @@ def learn_chunk(task: Task, chunk: Chunk) -> Seen:
     summary = read_summary(path)
     names = [fault["column"] or "fields" for fault in summary["bad"]]
     return Seen(
-        replace(chunk, block=None),
+        chunk.without_rows(),
         summary["rows"],
         summary["positive"],
         summary["missing"],
@@ -105,7 +105,7 @@ def _learn(task: Task, chunk: Chunk, path: Path) -> None:
             raise error
         state.refuse(Fault(-1, bad.number, None, str(error)), {"text": bad.text})
     kept = [state.add(place, piece) for place, piece in pieces]
-    if chunk.is_text:
+    if chunk.is_read_once:
         _write_rows(task.rows_of(chunk.index), kept, chunk)
     _write_values(path, state.counts if task.learn else [], state.summary())
 
@@ -258,7 +258,7 @@ def read_column(path: Path, index: int) -> tuple[tuple[Array, Array], tuple[pa.A
 def chunk_rows(task: Task, chunk: Chunk) -> Iterator[tuple[Place, pa.RecordBatch]]:
     """Yield the good rows of a chunk again, from wherever they are now."""
     place = chunk.place
-    if chunk.is_text:
+    if chunk.is_read_once:
         with pq.ParquetFile(task.rows_of(chunk.index), page_checksum_verification=True) as file:
             for piece in file.iter_batches(1 << 14):
                 yield place, piece

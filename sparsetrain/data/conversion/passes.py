@@ -27,19 +27,29 @@ from ..values.arrays import Array
 from .chunks import Chunk, cut, identity
 from .learning import Seen, Task, learn_chunk, read_column
 from .merging import NUMBERS, TEXTS, Total, merge_runs
-from .writing import Group, grouped, write_group
+from .writing import Group, grouped, is_written, write_group
 
 BASE = 300 << 20  # Python, Arrow and what their allocators keep
-WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
+WORKER = 250 << 20  # a block of text and its columns, a slice, or the distinct values of a chunk
+_ALMOST = 0.99
 _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
 _JOINING = 6  # how much more than the counts themselves it takes to join them
+
+
+# What decides ids and numbers when all values are known, and not what is counted of a chunk.
+_RULES = ("min_count", "max_rows")
+_SETTINGS = (*_RULES, "dense_fill", "missing_flags")
+_NO_RULE = {"keep": "first"}
 
 
 class Progress(Protocol):
     """Is told how far a pass has come."""
 
     def __call__(self, what: str, rows: int, done: float) -> None:
-        """`rows` more rows are through pass `what`, of which the share `done` is done."""
+        """`rows` more rows are through pass `what`, of which the share `done` is done.
+
+        What an earlier run had done already counts in `done` alone.
+        """
 
 
 def silent(what: str, rows: int, done: float) -> None:
@@ -78,6 +88,23 @@ class Run:
         return values
 
 
+def of_reading(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a plan the first pass depends on; the others begin anew for little."""
+    encoder = plan["encoder"]
+    if not isinstance(encoder, dict):
+        return plan
+    rules = {
+        name: _without(rule, _RULES) for name, rule in encoder["schema"].get("columns", {}).items()
+    }
+    schema = encoder["schema"] | {"columns": {n: r for n, r in rules.items() if r != _NO_RULE}}
+    settings = _without(encoder["settings"], _SETTINGS)
+    return plan | {"encoder": encoder | {"settings": settings, "schema": schema}}
+
+
+def _without(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
 def digest(values: dict[str, Any]) -> str:
     """Return a digest of plain values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
@@ -95,14 +122,23 @@ def learn_chunks(run: Run, task: Task, inputs: Sequence[Chunk]) -> list[Seen]:
     total = sum(Path(given.place.name).stat().st_size for given in inputs)
     chunks, done = [], 0.0
 
-    def learn(chunk: Chunk) -> tuple[Seen, float]:
-        return learn_chunk(task, chunk), chunk.input_bytes
+    def learn(chunk: Chunk) -> tuple[Seen, bool, float]:
+        is_new = not task.result_of(chunk.index).exists()
+        return learn_chunk(task, chunk), is_new, chunk.input_bytes
 
-    for seen, size in ordered_map(learn, cut(inputs), run.workers):
+    for seen, is_new, size in ordered_map(learn, cut(inputs), run.workers):
         chunks.append(seen)
         done += size
-        run.progress("reading", seen.rows, min(1.0, done / max(total, 1)))
+        # A reader is ahead of what it gives, so only the end shows that all is done.
+        run.progress("reading", seen.rows * is_new, min(_ALMOST, done / max(total, 1)))
+    run.progress("reading", 0, 1.0)
     return chunks
+
+
+def check_known(run: Run) -> None:
+    """Refuse an encoder that was given and would not fit in the memory."""
+    if run.known is not None and not run.known.encoded:
+        _check_memory(run, [rule for rule in run.known.categories if isinstance(rule, Vocabulary)])
 
 
 def known_values(run: Run) -> Learnt:
@@ -176,9 +212,11 @@ def _check_memory(run: Run, vocabularies: Sequence[Vocabulary]) -> None:
 def _check_values(run: Run, most: str, each: int, count: int) -> None:
     """Refuse `count` values of `each` bytes that would not fit; a cap does not make them fewer."""
     if each * count > (run.memory - BASE) // 2:
+        whose = "of the encoder" if run.known else "seen min_count times"
+        other = "an encoder of fewer values" if run.known else "a higher min_count"
         raise ResourceError(
-            f"the values seen min_count times need more than half of {run.memory >> 20:,} MiB, "
-            f"most of them in {most}; give more memory or a higher min_count"
+            f"the values {whose} need more than half of {run.memory >> 20:,} MiB, "
+            f"most of them in {most}; give more memory or {other}"
         )
 
 
@@ -187,11 +225,12 @@ def write_files(run: Run, task: Task, chunks: Sequence[Seen]) -> list[dict[str, 
     total = sum(seen.rows for seen in chunks)
     entries, rows = [], 0
 
-    def write(group: Group) -> dict[str, Any]:
-        return write_group(task, group, run.out)
+    def write(group: Group) -> tuple[dict[str, Any], bool]:
+        is_new = not is_written(task, group, run.out)
+        return write_group(task, group, run.out), is_new
 
-    for entry in ordered_map(write, grouped(chunks), run.workers):
+    for entry, is_new in ordered_map(write, grouped(chunks), run.workers):
         entries.append(entry)
         rows += entry["rows"]
-        run.progress("writing", entry["rows"], rows / total)
+        run.progress("writing", entry["rows"] * is_new, rows / total)
     return entries

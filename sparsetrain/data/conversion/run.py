@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, ResourceError
 
 from ..encode.encoder import Encoder, read_encoder
 from ..encode.encoder_file import ENCODER_FILE, write_encoder
@@ -33,14 +33,17 @@ from .passes import (
     WORKER,
     Progress,
     Run,
+    check_known,
     digest,
     known_values,
     learn_chunks,
     learn_values,
+    of_reading,
     silent,
     write_files,
 )
 from .summary import QUARANTINE, describe, write_bad_rows
+from .writing import remove_written
 
 WORK, PLAN, LOCK = "_work", "plan.json", "lock"
 MIN_MEMORY = 1 << 29
@@ -66,7 +69,8 @@ def convert_files(
 ) -> dict[str, Any]:
     """Convert raw logs to encoded parquet, and return what its ``dataset.json`` holds.
 
-    Run again after an interruption with the same arguments, it goes on from where it was.
+    Run again after an interruption with the same arguments, it goes on from where it was; with
+    other `min_count`, `max_rows`, `dense_fill` or `missing_flags`, from what was read.
 
     Parameters
     ----------
@@ -149,18 +153,8 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
 def _prepare(run: Run) -> list[Path] | None:
     """Make the folders and return the new ones, innermost first; None if all is done already."""
     plan = run.plan()
-    path = run.work / PLAN
     done = run.out / DATASET_FILE
-    if path.is_file():
-        before = read_json(path)
-        if before.get("bad_rows") == "error":  # then no bad row was met, whatever the rule is now
-            before["bad_rows"] = plan["bad_rows"]
-        if before != plan:
-            raise ConfigError(
-                f"{run.out}: holds an unfinished conversion of other files or settings; remove "
-                "the folder or name another one"
-            )
-        write_json(path, plan)
+    if (run.work / PLAN).is_file():
         return []
     if done.is_file():
         if _read_summary(run).get("plan") == digest(plan):
@@ -171,8 +165,23 @@ def _prepare(run: Run) -> list[Path] | None:
         raise ConfigError(f"{run.out}: is not empty; name another folder")
     new = [folder for folder in (run.out, *run.out.parents) if not folder.exists()]
     run.work.mkdir(parents=True, exist_ok=True)
-    write_json(path, plan)
     return new
+
+
+def _take_over(run: Run) -> None:
+    """Keep what an earlier run did as far as this one can use it, and note whose it is now."""
+    path, plan = run.work / PLAN, run.plan()
+    before = read_json(path) if path.is_file() else plan
+    if before.get("bad_rows") == "error":  # then no bad row was met, whatever the rule is now
+        before["bad_rows"] = plan["bad_rows"]
+    if of_reading(before) != of_reading(plan):
+        raise ConfigError(
+            f"{run.out}: holds an unfinished conversion of other files or settings; remove "
+            "the folder or name another one"
+        )
+    if before != plan:
+        remove_written(run.work, run.out)
+    write_json(path, plan)
 
 
 def _read_summary(run: Run) -> dict[str, Any]:
@@ -185,20 +194,27 @@ def _go_on(run: Run, new: Sequence[Path]) -> dict[str, Any]:
     with only_one(run.work / LOCK, str(run.out)):
         for folder in (run.out, run.work):
             remove_unfinished(folder)
+        _take_over(run)
         try:
+            check_known(run)
             return _convert(run)
-        except (DataError, ConfigError) as error:
+        except (DataError, ConfigError, ResourceError) as error:
             if any(run.work.glob(f"{VALUES}*")):
-                other = " with bad_rows='skip' or 'quarantine'" if run.bad_rows == "error" else ""
-                raise type(error)(
-                    f"{error} (what was read of other rows is kept in {run.work}: run again{other} "
-                    "to go on, or remove the folder)"
-                ) from None
+                raise type(error)(f"{error} ({_how_to_go_on(run, error)})") from None
             shutil.rmtree(run.work)
             with suppress(OSError):  # somebody else may have written there meanwhile
                 for folder in new:
                     folder.rmdir()
             raise
+
+
+def _how_to_go_on(run: Run, error: Exception) -> str:
+    if isinstance(error, ResourceError):
+        what, other = "what was read", ""
+    else:
+        what = "what was read of other rows"
+        other = " with bad_rows='skip' or 'quarantine'" if run.bad_rows == "error" else ""
+    return f"{what} is kept in {run.work}: run again{other} to go on, or remove the folder"
 
 
 def _and_others(run: Run) -> str:

@@ -56,11 +56,26 @@ def grouped(chunks: Iterable[Seen]) -> Iterator[Group]:
 
 def write_group(task: Task, group: Group, out: Path) -> dict[str, Any]:
     """Write one file, unless it is there; return its entry of `dataset.json`."""
-    path, notes = out / group.name, task.folder / f"{group.name}.json"
-    if not (path.exists() and notes.exists()):
-        _write(task, group, path, notes)
+    notes = _notes_of(task, group)
+    if not is_written(task, group, out):
+        _write(task, group, out / group.name, notes)
     entry: dict[str, Any] = read_json(notes)
     return entry
+
+
+def is_written(task: Task, group: Group, out: Path) -> bool:
+    """Return whether a file and what is noted about it are there."""
+    return (out / group.name).exists() and _notes_of(task, group).exists()
+
+
+def _notes_of(task: Task, group: Group) -> Path:
+    return task.folder / f"{group.name}.json"
+
+
+def remove_written(folder: Path, out: Path) -> None:
+    """Remove all files, and what is noted about them."""
+    for path in (*folder.glob("part-*.json"), *out.glob("part-*.parquet")):
+        path.unlink(missing_ok=True)
 
 
 def _write(task: Task, group: Group, path: Path, notes: Path) -> None:

@@ -17,6 +17,7 @@ from ..encode.encoder import Encoder
 from ..encode.learn import count_column
 from ..encode.settings import Settings
 from ..encode.vocabulary import FIRST, UNSEEN
+from ..read.footers import converted_mark
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..schema.columns import Columns
@@ -83,6 +84,8 @@ class Profile(NamedTuple):
         Rows read.
     total_rows : int or None
         Rows there are; None where only reading would tell.
+    positive : int or None
+        Clicks among the rows read; None without labels.
     label_rates : list of (int, float)
         For each stretch of rows, where it begins and its share of clicks; empty without labels.
     dense : list of DenseProfile
@@ -93,6 +96,7 @@ class Profile(NamedTuple):
     layout: str
     rows: int
     total_rows: int | None
+    positive: int | None
     label_rates: list[tuple[int, float]]
     dense: list[DenseProfile]
     categories: list[CategoryProfile]
@@ -139,7 +143,8 @@ def _encoder(part: Part, schema: Schema) -> Encoder:
 
 
 def _has_label(part: Part, schema: Schema) -> bool:
-    wanted = (schema.label or "label").lower()
+    named = None if converted_mark(part.schema) else schema.label
+    wanted = (named or "label").lower()
     return any(name.lower() == wanted for name in part.schema.names)
 
 
@@ -184,12 +189,14 @@ class _Seen:
 
     def result(self, name: str, layout: str, total: int | None) -> Profile:
         """Return everything."""
+        labels = np.concatenate(self._labels) if self._labels else None
         return Profile(
             name,
             layout,
             self.rows,
             total,
-            _rates(np.concatenate(self._labels)) if self._labels else [],
+            None if labels is None else int(np.count_nonzero(labels)),
+            [] if labels is None else _rates(labels),
             [
                 DenseProfile(column, self._counted(m), self._counted(n), *_finite(low, high))
                 for column, (m, n, low, high) in self._dense.items()

@@ -16,10 +16,11 @@ from typing import Any
 from sparsetrain.errors import DataError
 
 PARQUET, TEXT = "parquet", "text"
+GZIP = b"\x1f\x8b"  # how gzipped files begin
 
 _PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
-_MAGIC, _GZIP = b"PAR1", b"\x1f\x8b"
+_MAGIC = b"PAR1"
 # How files begin that are brought along and cannot be read: what they are, and what helps.
 _FOREIGN = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
@@ -69,7 +70,7 @@ def kind_of_file(file: str) -> str:
             head = stream.read(4096)
     except OSError:
         return PARQUET
-    is_text = head[:2] == _GZIP or (head[:4] != _MAGIC and b"\t" in head)
+    is_text = head[:2] == GZIP or (head[:4] != _MAGIC and b"\t" in head)
     return TEXT if is_text else PARQUET
 
 
@@ -90,12 +91,6 @@ def delimiter_of(file: str) -> str:
     """Return the delimiter that the name of a text file promises; a tab if it promises none."""
     stem = file[:-3] if file.endswith(".gz") else file
     return _DELIMITERS.get(os.path.splitext(stem)[1].lower(), "\t")
-
-
-def is_gzip(file: str) -> bool:
-    """Return whether a file begins as gzip does, whatever its name."""
-    with open(file, "rb") as stream:
-        return stream.read(2) == _GZIP
 
 
 def _files(path: str) -> Iterator[str]:

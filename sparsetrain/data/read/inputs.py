@@ -16,7 +16,7 @@ from .files import PARQUET, are_paths, kind_of_file, list_files
 from .footers import converted_mark
 from .parquet import parquet_parts
 from .source import BatchSource, Part, Source
-from .tables import table_source
+from .tables import is_table, table_source
 from .text_source import text_part
 
 
@@ -54,6 +54,11 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     source = table_source(data, schema)
     if source is not None:
         return _not_empty(source)
+    if isinstance(data, (list, tuple)) and any(is_table(item) for item in data):
+        raise DataError(
+            f"cannot read rows from a {type(data).__name__} of tables; give one table, as "
+            "pyarrow.concat_tables or pandas.concat makes it"
+        )
     if isinstance(data, Iterable):
         return BatchSource("batches", data)
     raise DataError(

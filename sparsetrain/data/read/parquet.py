@@ -2,8 +2,9 @@
 """Parquet files: one part per row group, checked before anything is trained on.
 
 Every footer is read when the source is opened, so a missing, empty, truncated or foreign file is
-found before the first batch. Rows are read with `ParquetFile.iter_batches`, whose memory does not
-grow with the file, and page checksums are verified where the writer made them.
+found before the first batch. Rows are read with `ParquetFile.iter_batches`, and page checksums are
+verified where the writer made them. Memory: the column chunks of one row group as they are stored,
+of a large one a buffer of each instead; and one unpacked page of each column.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .footers import check_footer
 from .source import PIECE_ROWS, Part
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is read by buffers
 _IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
 
 
@@ -109,9 +111,13 @@ class _Reader:
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         rows = 0
+        group = self._metadata.row_group(self._group)
         try:
             with pq.ParquetFile(
-                self._file, metadata=self._metadata, page_checksum_verification=True
+                self._file,
+                metadata=self._metadata,
+                page_checksum_verification=True,
+                buffer_size=_BUFFER if group.total_byte_size > _LARGE else 0,
             ) as reader:
                 for piece in reader.iter_batches(
                     PIECE_ROWS, row_groups=[self._group], columns=list(names)
@@ -124,10 +130,9 @@ class _Reader:
             raise self._place.error(
                 f"the data cannot be read ({_one_line(error)}); copy or write the file again"
             ) from None
-        wanted = self._metadata.row_group(self._group).num_rows
-        if rows != wanted:
+        if rows != group.num_rows:
             raise self._place.error(
-                f"{rows} rows where the footer says {wanted}; write the file again"
+                f"{rows} rows where the footer says {group.num_rows}; write the file again"
             )
 
 

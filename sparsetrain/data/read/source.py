@@ -21,6 +21,7 @@ from ..batch import Batch
 from ..values.place import Place
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
+HELD_ROWS = 1 << 20  # a part of more rows is never in memory as a whole
 # A last column of this name holds the number of each row in its file: for rows that do not follow
 # one another, as after a filter or a bad line. No user's column can be called so.
 ROW_NUMBERS = "\x00row"

@@ -38,6 +38,16 @@ def table_source(data: Any, schema: Schema | None = None) -> Source | None:
     return None if table is None else Source("table", tuple(_slices(table)))
 
 
+def is_table(data: Any) -> bool:
+    """Return whether `data` is an Arrow table, record batches or a frame."""
+    arrow = isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
+    return arrow or _is_pandas(data)
+
+
+def _is_pandas(data: Any) -> bool:
+    return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns")
+
+
 def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
     """Return a table, record batch, DataFrame or dict of arrays as an Arrow table, else None.
 
@@ -51,7 +61,7 @@ def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
         return pa.Table.from_batches([data])
     if isinstance(data, Mapping):
         return _from_columns({name: (data[name], False) for name in _names(data, schema)})
-    if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+    if _is_pandas(data):
         return _from_columns({name: (data[name], True) for name in _names(data.columns, schema)})
     if hasattr(data, "__arrow_c_stream__"):
         return _imported(data)

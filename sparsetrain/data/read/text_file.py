@@ -17,7 +17,7 @@ import numpy as np
 
 from sparsetrain.errors import DataError
 
-from .files import is_gzip
+from .files import GZIP
 
 BLOCK_BYTES = 1 << 25
 _NEWLINE, _QUOTE = 10, 34
@@ -33,11 +33,14 @@ class Block(NamedTuple):
         Number of the first of them, from 1.
     end : int
         Byte of the (decompressed) file behind the last of them.
+    file_bytes : int
+        Bytes of the file, compressed or not, that were read for them.
     """
 
     data: bytes
     first_line: int
     end: int
+    file_bytes: int
 
 
 def read_blocks(
@@ -54,10 +57,11 @@ def read_blocks(
     DataError
         If the file cannot be read, its compression is damaged or a line is longer than a block.
     """
-    with closing(_open(file)) as stream:
+    with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
         line, rest = first_line, b""
         try:
             stream.seek(start)
+            before = raw.tell()
             while data := stream.read(block_bytes - len(rest)):
                 data = rest + data
                 cut = _last_line_end(data, quoted)
@@ -66,7 +70,9 @@ def read_blocks(
                 data, rest = data[:cut], data[cut:]
                 start += len(data)
                 if data:
-                    yield Block(data, line, start)
+                    now = raw.tell()
+                    yield Block(data, line, start, now - before)
+                    before = now
                 line += data.count(b"\n")
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
@@ -74,7 +80,7 @@ def read_blocks(
                 f"{file}: after line {line - 1}: cannot be read on ({reason}); copy it again"
             ) from None
         if rest:
-            yield Block(rest, line, start + len(rest))
+            yield Block(rest, line, start + len(rest), raw.tell() - before)
 
 
 def _too_long(file: str, line: int, quoted: bool) -> DataError:
@@ -84,11 +90,17 @@ def _too_long(file: str, line: int, quoted: bool) -> DataError:
 
 def _open(file: str) -> IO[bytes]:
     try:
-        return gzip.open(file, "rb") if is_gzip(file) else open(file, "rb")  # type: ignore[return-value]
+        return open(file, "rb")
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+    packed = raw.read(2) == GZIP
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
 
 
 def _last_line_end(data: bytes, quoted: bool) -> int:

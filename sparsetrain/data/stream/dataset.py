@@ -5,7 +5,8 @@
 giving that back goes on from there, with the same rows in the same order.
 
 Memory of a shuffle: three windows (160 bytes a row at 13 + 26 columns): one going out, one ready,
-one being read; and `prefetch` batches, and a part for each worker above one.
+one being read; and `prefetch` batches, and a part for each worker above one. A source with a
+larger part than `HELD_ROWS` is read by one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..encode.reserved import ReservedMeter, Share
 from ..encode.rows import Rows, regrouped, without_first
 from ..position import Position
 from ..read.inputs import open_source
-from ..read.source import BatchSource, Part
+from ..read.source import HELD_ROWS, BatchSource, Part
 from ..schema.columns import Columns
 from .order import part_order, shuffled, skip_parts
 from .prefetch import prefetched
@@ -134,7 +135,8 @@ class Dataset:
         buffer_rows : int
             Rows of the window within which a shuffle mixes.
         workers : int
-            Threads that read and encode; how many there are does not change the order.
+            Threads that read and encode; how many there are does not change the order. Text, and
+            parquet with a row group of more than a million rows, is read by one.
 
         Raises
         ------
@@ -188,7 +190,7 @@ class Dataset:
         order = part_order(len(self._parts), plan.seed, plan.start.epoch)
         sizes = [part.num_rows for part, _ in self._parts]
         order, skip = skip_parts(order, sizes, plan.first_row)
-        if plan.workers == 1 or None in sizes:
+        if plan.workers == 1 or any(size is None or size > HELD_ROWS for size in sizes):
             pieces = (rows for index in order for rows in self._part(index))
         else:
             whole = ordered_map(lambda index: list(self._part(index)), order, plan.workers)

@@ -38,6 +38,7 @@ def ordered_map(
         try:
             for item in items:
                 running.append(pool.submit(function, item))
+                del item  # it may be large, and the next is made now
                 if len(running) > workers:
                     yield running.popleft().result()
             while running:
