@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`convert`, `inspect`, `generate` and warnings about unseen categories, over the real library."""
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pytest
 from sparsetrain.cli import main
 from sparsetrain.cli.convert import parse_size
 from sparsetrain.cli.passes import PassLines
+from sparsetrain.cli.picture import write_picture
+from sparsetrain.data import convert_files
 from sparsetrain.data.synthetic import SyntheticCriteo
 from sparsetrain.errors import ConfigError
 from sparsetrain.settings import resolve_settings
@@ -178,6 +181,59 @@ def test_passes_are_shown_by_lines(capsys):
     assert shown[0].endswith(" left")
     assert shown[1].startswith("sparsetrain: reading 100%, 20 rows, ")
     assert shown[2].startswith("sparsetrain: writing 100%, 20 rows, ")
+
+
+def test_what_an_earlier_run_did_is_in_no_rate(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("sparsetrain.cli.passes.time.monotonic", lambda: now[0])
+    with PassLines(every=0) as lines:
+        for rows, done, now[0] in ((0, 0.3, 1.0), (0, 0.5, 2.0), (10, 0.6, 4.0), (10, 0.7, 6.0)):
+            lines("reading", rows, done)
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[-1] == "sparsetrain: reading 70%, 20 rows, 5 rows/s, 6 s left"
+
+
+def test_passes_over_compressed_text_end_at_all_of_it_once(tmp_path):
+    lines = [f"{n % 2},{n % 7},v{n % 5}" for n in range(3_000)]
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(["label,I1,C1", *lines]).encode()))
+    shares = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sparsetrain.data.read.text_file.read_blocks.__defaults__", (0, 1, 4_096))
+        convert_files(path, tmp_path / "out", progress=lambda *told: shares.append(told))
+    reading = [done for what, _, done in shares if what == "reading"]
+    assert len(reading) > 5 and reading.count(1.0) == 1 and reading == sorted(reading)
+
+
+@pytest.mark.parametrize("rows", [3_000, 2_999])
+def test_inspect_counts_clicks_exactly(raw, tmp_path, capsys, rows):
+    path = tmp_path / "some.parquet"
+    pq.write_table(pq.read_table(raw).slice(0, rows), path)
+    assert main(["inspect", str(path)]) == 0
+    clicks = sum(pq.read_table(path)["label"].to_pylist())
+    assert f", {clicks / rows:.2%} clicks" in capsys.readouterr().out
+
+
+def test_inspect_finds_the_label_of_converted_rows_with_their_schema(avazu, tmp_path, capsys):
+    assert main(["convert", *avazu, "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "out"), "--schema", avazu[2]]) == 0
+    assert "50.00% clicks" in capsys.readouterr().out
+
+
+def test_a_picture_that_cannot_be_drawn_leaves_the_one_before(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(b"before")
+
+    class Figure:
+        def savefig(self, out, dpi):
+            out.write_bytes(b"half")
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        write_picture(Figure(), path)
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # --- Holding out a part of the training rows -----------------------------------------------------

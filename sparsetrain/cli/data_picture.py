@@ -1,29 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of a dataset: clicks along the file, missing values, how frequent ids are.
-
-Matplotlib is needed for this alone (extra `plot`), and draws without a screen.
-"""
+"""A picture of a dataset: clicks along the file, missing values, how frequent ids are."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.cli.picture import write_picture
 
 if TYPE_CHECKING:
     import sparsetrain as st
 
-_SUFFIXES = (".png", ".svg", ".pdf")
-_NAMED = 9  # frequency curves that get a colour and a name
-
-
-def check_picture(path: Path) -> None:
-    """Raise `ConfigError` if no picture could be drawn there, before anything is read."""
-    if path.suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"--plot {path}: a picture ends in {', '.join(_SUFFIXES)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError("--plot needs Matplotlib: pip install 'sparsetrain[plot]'") from None
+# Of the frequency curves that get a name; Matplotlib's eighth, a grey, is for those that get none.
+_COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
 
 
 def draw(found: "st.data.Profile", path: Path) -> None:
@@ -36,8 +23,7 @@ def draw(found: "st.data.Profile", path: Path) -> None:
     _clicks(figure.add_subplot(grid[0, 0]), found)
     _missing(figure.add_subplot(grid[0, 1]), found)
     _frequencies(figure.add_subplot(grid[1, :]), found)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    write_picture(figure, path)
 
 
 def _clicks(axes: Any, found: "st.data.Profile") -> None:
@@ -67,14 +53,15 @@ def _frequencies(axes: Any, found: "st.data.Profile") -> None:
     """Draw each column's counts by rank; the columns with most values are named."""
     axes.set(title="how frequent ids are", xlabel="rank of the id", ylabel="times it occurs")
     most = sorted(found.categories, key=lambda c: -c.distinct)
-    named = {c.column for c in most[:_NAMED]}
+    named = {c.column: color for c, color in zip(most, _COLORS, strict=False)}
     for column in found.categories:
         if not column.curve:
             continue
         ranks, counts = zip(*column.curve, strict=True)
         style: dict[str, Any] = {"color": "0.7", "linewidth": 0.8, "zorder": 1}
         if column.column in named:
-            style = {"label": f"{column.column} ({column.distinct:,})", "zorder": 2}
+            label = f"{column.column} ({column.distinct:,})"
+            style = {"color": named[column.column], "label": label, "zorder": 2}
         axes.plot(ranks, counts, marker="." if len(ranks) == 1 else None, **style)
     axes.set(xscale="log", yscale="log")
     if named:

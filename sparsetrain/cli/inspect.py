@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.data_picture import check_picture, draw
+from sparsetrain.cli.data_picture import draw
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit, format_share, format_table
-from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.picture import check_picture
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 
@@ -38,8 +38,7 @@ def inspect(
 ) -> None:
     """Show what is in a dataset, an encoder, a model or a run."""
     if plot is not None:
-        check_picture(plot)
-        require_writable(plot)
+        check_picture("--plot", plot)
     with StopSignals():
         if (look := _kind(path)) is not None:
             if plot is not None:
@@ -172,5 +171,5 @@ def _clicks(found: Any) -> str:
     if not found.label_rates:
         return ", no label"
     rates = [rate for _, rate in found.label_rates]
-    mean = sum(rates) / len(rates)
+    mean = found.positive / found.rows
     return f", {mean:.2%} clicks (from {min(rates):.2%} to {max(rates):.2%} along the file)"

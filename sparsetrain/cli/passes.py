@@ -25,10 +25,11 @@ class PassLines:
         self._every = every if every is not None else 0.2 if self._renews else 5.0
         self._what: str | None = None
         self._rows, self._began, self._shown = 0, 0.0, 0.0
+        self._done, self._before, self._told = 0.0, 0.0, 0.0
         self._line = ""
 
     def __enter__(self) -> "PassLines":
-        self._began = self._shown = time.monotonic()
+        self._told = self._shown = time.monotonic()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -39,8 +40,11 @@ class PassLines:
         now = time.monotonic()
         if what != self._what:
             self._end_line()
-            self._what, self._rows, self._began = what, 0, self._shown
-        self._rows += rows
+            self._what, self._rows, self._began = what, 0, self._told
+            self._done = self._before = 0.0
+        if rows and not self._rows:  # what is done by now an earlier run did
+            self._before, self._began = self._done, self._told
+        self._rows, self._done, self._told = self._rows + rows, done, now
         if now - self._shown < self._every and done < 1:
             return
         self._show(done, now)
@@ -50,8 +54,9 @@ class PassLines:
         text = f"sparsetrain: {self._what} {done:.0%}"
         if self._rows:
             text += f", {self._rows:,} rows, {self._rows / seconds:,.0f} rows/s"
-        if 0 < done < 1:
-            text += f", {format_seconds(seconds * (1 - done) / done)} left"
+        if self._before < done < 1:
+            left = seconds * (1 - done) / (done - self._before)
+            text += f", {format_seconds(left)} left"
         self._shown = now
         if self._renews:
             self._stream.write("\r" + text.ljust(len(self._line)))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain plot`: loss, AUC and speed of a run, from its log, as one picture."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +9,8 @@ import typer
 
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.preflight import require_writable
-from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.cli.picture import check_picture, write_picture
+from sparsetrain.errors import CheckpointError
 
 # Panel -> the curves in it: (split, field of the log, label).
 _PANELS = {
@@ -23,7 +22,6 @@ _PANELS = {
     "AUC": (("valid", "auc", "validation"),),
     "rows per second": (("train", "rows_per_s", "training"),),
 }
-_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def plot(
@@ -38,9 +36,7 @@ def plot(
     import sparsetrain as st
 
     out = out or run / "plot.png"
-    if out.suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"--out {out}: a picture ends in {' or '.join(_SUFFIXES)}")
-    require_writable(out)
+    check_picture("--out", out)
     lines = st.Run(run).log()
     if not lines:
         raise CheckpointError(f"{run} holds no log: it is no run, or nothing was measured yet")
@@ -49,10 +45,8 @@ def plot(
 
 
 def _draw(lines: Sequence[dict[str, Any]], title: str, out: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib: pip install 'sparsetrain[plot]'") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 8), layout="constrained")
     for axes, (name, curves) in zip(
         figure.subplots(len(_PANELS), sharex=True), _PANELS.items(), strict=True
@@ -67,12 +61,7 @@ def _draw(lines: Sequence[dict[str, Any]], title: str, out: Path) -> None:
     axes.set_ylim(bottom=0)  # the last panel is a speed
     axes.set_xlabel("step")
     figure.suptitle(title)
-    partial = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
-    try:
-        figure.savefig(partial, dpi=120)
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_picture(figure, out)
 
 
 def _curve(axes: Any, lines: Sequence[dict[str, Any]], split: str, field: str, label: str) -> bool:
