@@ -16,6 +16,7 @@ import tvm
 from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
+from sparsetrain.errors import DataError
 
 
 class Program:
@@ -72,7 +73,14 @@ class Program:
         """
         bound = self.arguments.bind(params, inputs)
         runtime.bound_pool(bound[: self.arguments.num_inputs])
-        return self._compiled(*bound)
+        try:
+            return self._compiled(*runtime.sent(bound, self.target))
+        except RuntimeError as error:  # CUDA has no launch of no blocks
+            pairs = zip(self.arguments.by_name, bound, strict=True)
+            empty = [name for name, tensor in pairs if 0 in tensor.shape]
+            if empty and "CUDALaunch" in str(error):
+                raise DataError(f"argument {empty[0]!r} is empty: CUDA cannot run that") from error
+            raise
 
 
 class GradientProgram(Program):

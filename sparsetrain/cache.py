@@ -56,10 +56,10 @@ def load_or_build(
     """The virtual machine of `module` on `target`, from the cache or from `build`."""
     place = folder()
     if place is None:
-        return runtime.virtual_machine(build())
+        return runtime.virtual_machine(build(), target)
     key = digest(module, target)
     library = _load(place, key) or _store(place, key, executable := build()) or executable
-    return runtime.virtual_machine(library)
+    return runtime.virtual_machine(library, target)
 
 
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:

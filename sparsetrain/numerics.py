@@ -2,8 +2,8 @@
 """Which value of a program is the first that is not finite: the program run again, all shown.
 
 The Relax function is rewritten to return every intermediate value, compiled without fusing, and
-run on the batch in question. Needs memory for all values of one batch, and a compilation; it runs
-only when something is already wrong.
+run on the batch in question, on the CPU. Needs memory for all values of one batch, and a
+compilation; it runs only when something is already wrong.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from tvm import relax
 from sparsetrain import runtime
 
 
-def first_nonfinite(
-    module: tvm.IRModule, function: str, arguments: Sequence[Any], target: Any = "auto"
-) -> str | None:
+def first_nonfinite(module: tvm.IRModule, function: str, arguments: Sequence[Any]) -> str | None:
     """Find the first value that is not finite, in the order of the program.
 
     Parameters
@@ -31,7 +29,6 @@ def first_nonfinite(
         Its function of one dataflow block.
     arguments : sequence of Tensor
         As the compiled function takes them.
-    target : str or tvm.target.Target
 
     Returns
     -------
@@ -39,11 +36,12 @@ def first_nonfinite(
         The argument, or the operator with the parameters nearest to it; None if all are finite.
     """
     body = module[function]
+    arguments = [runtime.moved(argument, tvm.cpu()) for argument in arguments]
     for param, value in zip(body.params, arguments, strict=True):
         if not _is_finite(value):
             return f"the first value that is not finite is {param.name!r}, an argument"
     shown = [b for b in body.body.blocks[0].bindings if _is_float_tensor(b.var)]
-    values = _run(module, function, [b.var for b in shown], arguments, target)
+    values = _run(module, function, [b.var for b in shown], arguments)
     for binding, value in zip(shown, values, strict=True):
         if not _is_finite(value):
             return f"the first value that is not finite is the result of {_describe(body, binding)}"
@@ -51,7 +49,7 @@ def first_nonfinite(
 
 
 def _run(
-    module: tvm.IRModule, name: str, shown: list[relax.Var], arguments: Sequence[Any], target: Any
+    module: tvm.IRModule, name: str, shown: list[relax.Var], arguments: Sequence[Any]
 ) -> Sequence[Any]:
     """Run the function so that it returns `shown`."""
     old = module[name]
@@ -63,7 +61,7 @@ def _run(
     new = relax.Function(old.params, body, returned, is_pure=True, attrs=old.attrs)
     kept = {var: function for var, function in module.functions.items() if var.name_hint != name}
     rewritten = relax.transform.ToNonDataflow()(tvm.IRModule(kept | {tvm.ir.GlobalVar(name): new}))
-    machine = runtime.build_relax(rewritten, runtime.resolve_target(target))
+    machine = runtime.build_relax(rewritten, runtime.host_target())
     results: Sequence[Any] = machine[name](*arguments)
     return results
 

@@ -13,9 +13,13 @@ from typing import Any
 import tvm_ffi
 from tvm import relax
 from tvm.ir import Op, make_node
+from tvm.target import Target
 
 # What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
+
+# Of a block of a CUDA kernel: eight warps.
+THREADS = 256
 
 InferType = Callable[[Any], relax.Type]
 Legalize = Callable[[relax.BlockBuilder, Any], relax.Expr]
@@ -65,3 +69,15 @@ def call_kernel(
 ) -> relax.Expr:
     """Call a hand-written PrimFunc from a legalisation; `out` is its type or a list of types."""
     return relax.call_tir(builder.add_func(kernel, name), arguments, out)
+
+
+def for_target(*, llvm: Any, cuda: Any) -> Any:
+    """Choose by the target that is being compiled for; without one, the CPU's."""
+    target = Target.current(allow_none=True)
+    return cuda if target is not None and target.kind.name == "cuda" else llvm
+
+
+def vector_lanes(width: int, dtype: str) -> int:
+    """Columns of a row that a CUDA thread loads at once: 16 bytes where `width` allows it."""
+    widest = {"float32": 4, "float64": 2}.get(dtype, 1)
+    return next(lanes for lanes in (4, 2, 1) if lanes <= widest and width % lanes == 0)

@@ -8,9 +8,10 @@ alignment and C order and checks neither, so the gate copies; a copy of a batch 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -35,7 +36,9 @@ os.environ.setdefault("TVM_BIND_THREADS", "0")
 import tvm  # noqa: E402  (the two settings above must come first)
 import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
+from tvm.s_tir import dlight  # noqa: E402
 
+from sparsetrain import gpu as gpu  # noqa: E402
 from sparsetrain import on_stack  # noqa: E402
 
 NDArray: TypeAlias = tvm.runtime.Tensor
@@ -72,8 +75,9 @@ def set_num_threads(count: int) -> None:
 _SHARE_ALL_CORES = -3
 
 
+@cache
 def host_target() -> tvm.target.Target:
-    """This machine's CPU, with the instruction set it really has."""
+    """This machine's CPU, with the instruction set it really has; always the same object."""
     return tvm.target.Target.from_device("cpu")
 
 
@@ -83,23 +87,58 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
     Parameters
     ----------
     target : str or tvm.target.Target
-        ``"auto"`` and ``"cpu"`` are this machine's CPU, ``"llvm"`` a generic one; a
-        `tvm.target.Target` of kind ``llvm`` is taken as it is.
+        ``"cpu"`` is this machine's CPU, ``"llvm"`` a generic one, ``"cuda"`` this machine's GPU,
+        ``"auto"`` the GPU if there is one that can be used, else the CPU; a `tvm.target.Target` of
+        kind ``llvm`` or ``cuda`` is taken as it is.
 
     Raises
     ------
     ConfigError
-        If the target is not a CPU; other targets are not supported yet.
+        If the target is neither, or ``"cuda"`` cannot be used.
     """
-    if target in ("auto", "cpu"):
-        return host_target()
-    resolved = tvm.target.Target("llvm") if target == "llvm" else target
-    if not isinstance(resolved, tvm.target.Target) or resolved.kind.name != "llvm":
+    if isinstance(target, str) and target in _NAMED_TARGETS:
+        return _NAMED_TARGETS[target]()
+    if gpu.is_cuda(target):
+        return gpu.with_host(target)
+    if not isinstance(target, tvm.target.Target) or target.kind.name != "llvm":
         raise ConfigError(
-            f"target {str(target)!r} is not supported: use 'auto', 'cpu', 'llvm' or a "
-            "tvm.target.Target of kind 'llvm'"
+            f"target {str(target)!r} is not supported: use 'auto', 'cpu', 'cuda', 'llvm' or a "
+            "tvm.target.Target of kind 'llvm' or 'cuda'"
         )
-    return resolved
+    return target
+
+
+@cache
+def _best_target() -> tvm.target.Target:
+    why_not = gpu.problem()
+    if why_not is None:
+        return gpu.target()
+    if gpu.has_driver():  # who has no GPU needs no word about it
+        warnings.warn(f"running on the CPU: {why_not}", RuntimeWarning, stacklevel=4)
+    return host_target()
+
+
+_NAMED_TARGETS = {
+    "auto": lambda: _best_target(),
+    "cpu": lambda: host_target(),
+    "cuda": lambda: gpu.target(),
+    "llvm": lambda: tvm.target.Target("llvm"),
+}
+
+
+def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
+    """Where programs for a target run and keep their tensors."""
+    return tvm.cuda() if gpu.is_cuda(target) else tvm.cpu()
+
+
+def on_gpu(tensor: NDArray) -> bool:
+    """Whether a tensor lies in the memory of a CUDA device."""
+    return bool(tensor.device.dlpack_device_type() == gpu.DEVICE_TYPE)
+
+
+def target_of(tensor: NDArray) -> tvm.target.Target:
+    """What to compile a kernel for that works on a tensor."""
+    return gpu.target() if on_gpu(tensor) else host_target()
 
 
 def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
@@ -144,23 +183,38 @@ def _fits(source: np.ndarray, wanted: np.dtype) -> bool:
 
 
 def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
-    """View a tensor in host memory as a NumPy array, without a copy."""
+    """View a tensor in host memory as a NumPy array; one on a device is copied.
+
+    Writing into a copy would be lost, so only tensors in host memory can be had `writable`; see
+    `copy_`.
+    """
+    if on_gpu(tensor):
+        assert not writable, "a tensor on a device has no writable view"
+        return tensor.numpy()
     view = np.from_dlpack(tensor)
     if not writable:
         view.flags.writeable = False
     return view
 
 
-def empty(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
+def empty(
+    shape: tuple[int, ...],
+    dtype: str,
+    what: str = "an array",
+    device: tvm.runtime.Device | None = None,
+) -> NDArray:
     """Allocate uninitialised memory; out of memory names `what` and the bytes."""
     size = prod(map(int, shape)) * np.dtype(dtype).itemsize
     try:
+        if device is not None:
+            return tvm.runtime.empty(shape, dtype, device)
         if size >= LARGE:
             return tvm.runtime.from_dlpack(aligned(size).view(dtype).reshape(shape))
         return tvm.runtime.empty(_extents(shape), dtype)
-    except Exception as error:  # TVM reports std::bad_alloc as an InternalError
+    except Exception as error:  # TVM reports std::bad_alloc, or CUDA's word, as an InternalError
+        where = "" if device is None else f" on {device}"
         raise ResourceError(
-            f"no memory for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
+            f"no memory{where} for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
         ) from error
 
 
@@ -181,6 +235,74 @@ def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray
     tensor = empty(shape, dtype, what)
     as_numpy(tensor, writable=True)[...] = 0
     return tensor
+
+
+def moved(tensor: NDArray, device: tvm.runtime.Device, what: str = "an array") -> NDArray:
+    """The tensor on a device: itself if it is there, else a copy; `what` as in `empty`."""
+    if tensor.device == device:
+        return tensor
+    there = empty(tuple(map(int, tensor.shape)), str(tensor.dtype), what, device)
+    return tensor.copyto(there)
+
+
+def copy_(target: NDArray, source: NDArray) -> None:
+    """Write the elements of `source` into `target`, wherever either lies."""
+    source.copyto(target)
+
+
+@contextmanager
+def writing(tensor: NDArray) -> Iterator[np.ndarray]:
+    """The elements to read and write, wherever they lie; on a device, when the block is over."""
+    host = moved(tensor, tvm.cpu())
+    yield as_numpy(host, writable=True)
+    if host is not tensor:
+        copy_(tensor, host)
+
+
+def temporary(shape: tuple[int, ...], dtype: str, beside: NDArray) -> NDArray:
+    """Uninitialised memory where `beside` lies, for as long as a step needs it.
+
+    On a device it comes from the virtual machine's pool and goes back there.
+    """
+    return _pooled(shape, dtype) if on_gpu(beside) else empty(shape, dtype)
+
+
+def sent(tensors: list[NDArray], target: tvm.target.Target) -> list[NDArray]:
+    """Tensors where programs for a target want them; what is not there goes into the pool."""
+    if not gpu.is_cuda(target):
+        return tensors
+    return [tensor if on_gpu(tensor) else _sent(tensor) for tensor in tensors]
+
+
+def _sent(tensor: NDArray) -> NDArray:
+    there = _pooled(tuple(map(int, tensor.shape)), str(tensor.dtype))
+    copy_(there, tensor)
+    return there
+
+
+def _pooled(shape: tuple[int, ...], dtype: str) -> NDArray:
+    try:
+        return _pool(len(shape), dtype)(_extents(shape))
+    except RuntimeError as error:  # TVM gives CUDA's word as an InternalError
+        size = prod(shape) * np.dtype(dtype).itemsize
+        raise ResourceError(
+            f"no memory on {tvm.cuda()} for a batch: shape {shape} {dtype} needs "
+            f"{size / 2**30:.2f} GiB; use smaller batches"
+        ) from error
+
+
+@cache
+def _pool(rank: int, dtype: str) -> Any:
+    """A function that allocates tensors of the shape it is given."""
+    extents = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(rank)]
+    builder = relax.BlockBuilder()
+    shape = relax.Var("shape", relax.ShapeType(extents))
+    with builder.function("allocate", [shape]):
+        tensor = relax.op.builtin.alloc_tensor(
+            relax.ShapeExpr(extents), dtype, runtime_device_index=0, storage_scope="global"
+        )
+        builder.emit_func_output(builder.emit(tensor))
+    return build_relax(builder.get(), gpu.target())["allocate"]
 
 
 def leading_rows(tensor: NDArray, rows: int) -> NDArray:
@@ -222,6 +344,8 @@ def compile_kernel(
 ) -> Kernel:
     """Compile one scheduled PrimFunc into a callable; `name` says what it does."""
     module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
+    if gpu.is_cuda(target):
+        return Kernel(gpu.compile_kernels(module, target)["kernel"], name)
     # Shared subexpressions are left to LLVM: TVM binds a float's negation to a name, of which its
     # own analysis then makes an integer, and fails.
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
@@ -229,17 +353,18 @@ def compile_kernel(
     return Kernel(run, name)
 
 
-@lru_cache(maxsize=1)
-def vm_pipeline() -> tvm.transform.Pass:
-    """Lower scheduled Relax to virtual-machine code.
+@cache
+def vm_pipeline(kind: str) -> tvm.transform.Pass:
+    """Lower Relax to virtual-machine code for a kind of target; kernels run as they are.
 
     TVM's default pipeline without `RewriteDataflowReshape`, which aborts on hand-written
-    kernels that have no root block.
+    kernels that have no root block. On a device every kernel gets threads.
     """
     passes = relax.transform
     return tvm.transform.Sequential(
         [
             passes.LegalizeOps(),
+            *([dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())] if kind == gpu.KIND else []),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -257,19 +382,20 @@ def vm_pipeline() -> tvm.transform.Pass:
 def compile_relax(
     module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
 ) -> relax.VMExecutable:
-    """Compile a Relax module for a CPU target by a pass pipeline, `vm_pipeline` by default."""
+    """Compile a Relax module by a pass pipeline, `vm_pipeline` by default."""
     with target:
-        module = (pipeline or vm_pipeline())(module)
-        return relax.build(module, target, relax_pipeline=None, tir_pipeline=on_stack.PIPELINE)
+        module = (pipeline or vm_pipeline(target.kind.name))(module)
+        lowering = None if gpu.is_cuda(target) else on_stack.PIPELINE
+        return relax.build(module, target, relax_pipeline=None, tir_pipeline=lowering)
 
 
-def virtual_machine(library: Any) -> relax.VirtualMachine:
+def virtual_machine(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
     """What runs the functions of a compiled Relax module, by name.
 
     Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of
     a known size allocates nothing. Whoever calls it with ever new sizes calls `bound_pool`.
     """
-    return relax.VirtualMachine(library, tvm.cpu(), memory_cfg="pooled")
+    return relax.VirtualMachine(library, device_of(target), memory_cfg="pooled")
 
 
 _POOLED_SIZES = 16  # batch sizes, say: of a training run there are two, of bags one each step
@@ -291,4 +417,4 @@ def build_relax(
     module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
 ) -> relax.VirtualMachine:
     """`compile_relax` and `virtual_machine` in one."""
-    return virtual_machine(compile_relax(module, target, pipeline))
+    return virtual_machine(compile_relax(module, target, pipeline), target)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names for everything that training changes, independent of how tables are stored.
 
-A storage that holds many tables appears as its tables. All arrays are views: reading costs
-nothing, writing into one changes the trainer.
+A storage that holds many tables appears as its tables. Arrays in host memory are views: reading
+costs nothing. What lies on a device is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -21,8 +22,7 @@ def named_arrays(
     params: Mapping[str, runtime.NDArray],
     state: Mapping[str, Mapping[str, runtime.NDArray]],
     tables: Mapping[str, Mapping[str, slice]],
-    *,
-    writable: bool = False,
+    view: Callable[[runtime.NDArray], np.ndarray] = runtime.as_numpy,
 ) -> dict[str, np.ndarray]:
     """Views of parameters and slots by logical name.
 
@@ -34,17 +34,29 @@ def named_arrays(
         Slots by parameter and slot name.
     tables : mapping
         For the parameters that are storages: the rows of each table.
-    writable : bool
-        Whether the views may be written.
+    view : callable
+        From a tensor to the array that is seen.
     """
     named: dict[str, np.ndarray] = {}
     for name, param in params.items():
         parts = {"": param, **{f":{slot}": t for slot, t in state.get(name, {}).items()}}
         for suffix, tensor in parts.items():
-            view = runtime.as_numpy(tensor, writable=writable)
-            for logical, part in _split(name, view, tables):
+            for logical, part in _split(name, view(tensor), tables):
                 named[logical + suffix] = part
     return named
+
+
+@contextmanager
+def writable_arrays(
+    params: Mapping[str, runtime.NDArray],
+    state: Mapping[str, Mapping[str, runtime.NDArray]],
+    tables: Mapping[str, Mapping[str, slice]],
+) -> Iterator[dict[str, np.ndarray]]:
+    """As `named_arrays`, to be written; to a device they go when the block ends without error."""
+    with ExitStack() as stack:
+        yield named_arrays(
+            params, state, tables, lambda tensor: stack.enter_context(runtime.writing(tensor))
+        )
 
 
 def named_tables(tables: Mapping[str, Mapping[str, slice]]) -> dict[str, dict[str, slice]]:

@@ -30,7 +30,7 @@ from sparsetrain.optim import Applied, Optimizer, accumulate_
 from sparsetrain.pools import single_blas
 from sparsetrain.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.run import Run
-from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables
+from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
 
 
 class Loss:
@@ -56,7 +56,7 @@ class Trainer:
     optimizer : Optimizer
         From `sparsetrain.optim`.
     target : str or tvm.target.Target
-        ``"auto"`` is this machine's CPU.
+        ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if there is one that can be used.
     seed : int
         Decides initial weights and the order of the data.
     encoder : Encoder, optional
@@ -107,13 +107,23 @@ class Trainer:
         self.steps = 0
         self.epochs = 0
         self.target = runtime.resolve_target(target)
-        self.params: dict[str, runtime.NDArray] = model.initialize(seed, fill=initialize)
+        if dense_update == "inlined" and runtime.gpu.is_cuda(self.target):
+            raise ConfigError("dense_update='inlined' is for the CPU; on CUDA use 'apart'")
+        self.params = self._on_device(model.initialize(seed, fill=initialize))
         self.state = optimizer.init(self.params, named_tables(model.tables()), fill=initialize)
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._module = model.export()
         self._inlined: InlinedProgram | None = None
         self._watch: Watch | None = None  # records steps, while they are profiled
         self._state: State | None = None  # where the run stood that this trainer was loaded from
+
+    def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
+        """Parameters where the target wants them; empties `params`, so that no two copies stay."""
+        device = runtime.device_of(self.target)
+        return {
+            name: runtime.moved(params.pop(name), device, f"parameter {name!r}")
+            for name in list(params)
+        }
 
     @cached_property
     def program(self) -> GradientProgram:
@@ -408,21 +418,30 @@ class Trainer:
         CheckpointError
             If a name is missing or unknown, or a shape or dtype differs; nothing is written then.
         """
-        load_arrays_(self._arrays(writable=True), arrays)
+        with self._writing() as target:
+            load_arrays_(target, arrays)
         self._restored()
 
     def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
         """Fill parameters and slots from an open checkpoint; undefined after an error."""
-        target = self._arrays(writable=True)
-        check_kinds(target, {name: checkpoint.kinds[name] for name in names})
-        checkpoint.fill(target)
+        with self._writing() as target:
+            check_kinds(target, {name: checkpoint.kinds[name] for name in names})
+            checkpoint.fill(target)
         self._restored()
 
-    def _arrays(self, *, writable: bool = False) -> dict[str, np.ndarray]:
-        if not writable:
+    def _arrays(self, *, current: bool = True) -> dict[str, np.ndarray]:
+        if current:
             self._flush()
-        tables = self.model.tables()
-        arrays = named_arrays(self.params, self.state, tables, writable=writable)
+        return self._with_count(named_arrays(self.params, self.state, self.model.tables()))
+
+    @contextmanager
+    def _writing(self) -> Iterator[dict[str, np.ndarray]]:
+        with writable_arrays(self.params, self.state, self.model.tables()) as arrays:
+            yield self._with_count(arrays, writable=True)
+
+    def _with_count(
+        self, arrays: dict[str, np.ndarray], *, writable: bool = False
+    ) -> dict[str, np.ndarray]:
         if self.optimizer.counts_steps:
             arrays["optimizer:step"] = runtime.as_numpy(self.state.count, writable=writable)
         return arrays
@@ -454,7 +473,7 @@ class Trainer:
         """
         arguments = self.program.arguments.bind(self.params, self.model.inputs(batch))
         program = self.program
-        return first_nonfinite(program.module, program.function, arguments, self.target)
+        return first_nonfinite(program.module, program.function, arguments)
 
 
 def load(

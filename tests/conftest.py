@@ -7,6 +7,14 @@ import tempfile
 import pytest
 
 
+def pytest_configure():
+    """With SPARSETRAIN_TEST_CUDA=emulated, "auto" is an emulated GPU in all tests."""
+    if os.environ.get("SPARSETRAIN_TEST_CUDA") == "emulated":
+        from tests.cuda.device import pretend_there_is_one
+
+        pretend_there_is_one()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def private_cache():
     """Neither read nor fill the cache of whoever runs the tests."""

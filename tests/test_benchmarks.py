@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sparsetrain import gpu
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 PEERS = {"torch": "torch", "fbgemm": "fbgemm_gpu", "jax": "jax"}  # and what is imported
 QUICK = ["--config", "small", "--batch", "64"]
@@ -17,6 +19,13 @@ QUICK = ["--config", "small", "--batch", "64"]
 def _run(script: str, *options: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(FOLDER / script), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_gpu_benchmark_says_why_it_cannot_run():
+    if gpu.problem() is None:
+        pytest.skip("there is a GPU: it can")
+    done = _run("gpu.py", "rows")
+    assert (done.returncode, done.stderr) == (2, f"gpu.py: {gpu.problem()}\n")
 
 
 @pytest.fixture(scope="module")

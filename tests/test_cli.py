@@ -312,7 +312,7 @@ USAGE = [
     (["train", "a", "--epoch", "1"], "No such option: --epoch"),
     (["train", "a", "--epochs", "x"], "Invalid value for '--epochs'"),
     (["train", "a", "--epochs", "0"], "--epochs: train.epochs = 0 must be greater than or equal"),
-    (["train", "a", "--target", "cuda"], "--target: train.target = 'cuda' must be 'auto', 'cpu'"),
+    (["train", "a", "--target", "gpu"], "--target: train.target = 'gpu' must be 'auto', 'cpu'"),
     (["train", "a", "--set", "train.epoch=1"], "did you mean 'train.epochs'?"),
     (["train", "a", "--config", "none.toml"], "none.toml: cannot read settings"),
     (["evaluate", "model"], "Missing argument 'DATA'"),

@@ -189,10 +189,12 @@ def test_check_numerics_finds_the_first_value_that_is_not_finite(name):
     trainer = small_dlrm.trainer()
     batch = small_dlrm.batch(16)
     assert trainer.first_nonfinite(batch) is None
-    trainer._arrays(writable=True)[name][...] = 3e38
+    with trainer._writing() as arrays:
+        arrays[name][...] = 3e38
     found = trainer.first_nonfinite(batch)
     assert found is not None and f"'{name}'" in found
-    trainer._arrays(writable=True)[name].flat[0] = np.nan
+    with trainer._writing() as arrays:
+        arrays[name].flat[0] = np.nan
     assert trainer.first_nonfinite(batch) == (
         f"the first value that is not finite is {name!r}, an argument"
     )
@@ -200,7 +202,8 @@ def test_check_numerics_finds_the_first_value_that_is_not_finite(name):
 
 def test_a_run_with_check_numerics_says_where_it_began():
     trainer = small_dlrm.trainer()
-    trainer._arrays(writable=True)["bottom.layers.0.weight"][...] = 3e38
+    with trainer._writing() as arrays:
+        arrays["bottom.layers.0.weight"][...] = 3e38
     with pytest.raises(NumericalError, match=r"matmul with 'dense', 'bottom.layers.0.weight'"):
         trainer.fit([small_dlrm.batch(16)], progress=None, check_numerics=True)
 

@@ -147,9 +147,9 @@ def test_a_target_of_kind_llvm_is_taken_as_it_is():
     assert runtime.resolve_target("llvm").kind.name == "llvm"
 
 
-@pytest.mark.parametrize("target", ["cuda", "cpus", None, 3, tvm.target.Target("c")])
-def test_a_target_that_is_not_a_cpu_is_refused_with_what_there_is(target):
-    with pytest.raises(ConfigError, match="is not supported: use 'auto', 'cpu', 'llvm' or a tvm"):
+@pytest.mark.parametrize("target", ["cpus", None, 3, tvm.target.Target("c")])
+def test_a_target_of_another_kind_is_refused_with_what_there_is(target):
+    with pytest.raises(ConfigError, match="is not supported: use 'auto', 'cpu', 'cuda', 'llvm' or"):
         runtime.resolve_target(target)
 
 

@@ -3,6 +3,7 @@
 
 import platform
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import tvm
@@ -38,7 +39,9 @@ class Ours:
         }
 
 
-def build_trainer(config: Config, optimizer: str, encoder: Any = None) -> "st.Trainer":
+def build_trainer(
+    config: Config, optimizer: str, encoder: Any = None, target: str = "cpu"
+) -> "st.Trainer":
     """A trainer of this model and optimizer, with the common weights."""
     extra = {} if optimizer == "sgd" else {"eps": EPSILON}
     rule = getattr(st.optim, optimizer)(LEARNING_RATES[optimizer], **extra)
@@ -46,7 +49,7 @@ def build_trainer(config: Config, optimizer: str, encoder: Any = None) -> "st.Tr
         rows=config.rows, dim=config.dim, bottom=config.bottom, top=config.top,
         num_dense=config.num_dense,
     )  # fmt: skip
-    trainer = st.Trainer(model, rule, encoder=encoder)
+    trainer = st.Trainer(model, rule, encoder=encoder, target=target)
     _fill_(trainer, config)
     return trainer
 
@@ -57,9 +60,15 @@ def as_batch(arrays: Arrays) -> "st.data.Batch":
 
 
 def _fill_(trainer: Any, config: Config) -> None:
-    views = {
-        name: runtime.as_numpy(tensor, writable=True) for name, tensor in trainer.params.items()
-    }
+    with ExitStack() as stack:
+        views = {
+            name: stack.enter_context(runtime.writing(tensor))
+            for name, tensor in trainer.params.items()
+        }
+        _fill_views_(views, trainer, config)
+
+
+def _fill_views_(views: dict[str, Any], trainer: Any, config: Config) -> None:
     for storage, tables in trainer.model.tables().items():
         for number, rows in enumerate(tables.values()):
             fill_table_(views[storage][rows], number)

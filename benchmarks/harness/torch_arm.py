@@ -20,17 +20,18 @@ warnings.filterwarnings("ignore", message="Sparse invariant checks")
 class Torch:
     """Eager PyTorch in float32, as the reference DLRM is written."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, device: str = "cpu") -> None:
         torch.set_num_threads(task.threads)
-        self.dense = DenseDLRM(task.config)
+        self.dense = DenseDLRM(task.config).to(device)
         self.tables = nn.ModuleList(
             _table(rows, task.config.dim, number) for number, rows in enumerate(task.config.rows)
         )
+        self.tables.to(device)
         self.criterion = nn.BCEWithLogitsLoss()
         parameters = (list(part.parameters()) for part in (self.dense, self.tables))
         self.optimizers = [dense_optimizer(task.optimizer, part) for part in parameters]
-        self.offsets = torch.arange(task.batch)
-        self.batches = [_tensors(arrays) for arrays in task.make_batches()]
+        self.offsets = torch.arange(task.batch, device=device)
+        self.batches = [_tensors(arrays, device) for arrays in task.make_batches()]
         self.loss: Any = None
 
     def step(self, number: int) -> None:
@@ -62,6 +63,7 @@ def _table(rows: int, dim: int, number: int) -> nn.EmbeddingBag:
     return nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, _weight=weight)
 
 
-def _tensors(arrays: Arrays) -> tuple[Tensor, list[Tensor], Tensor]:
-    columns = [torch.from_numpy(column.copy()) for column in arrays.ids.T]
-    return torch.from_numpy(arrays.dense), columns, torch.from_numpy(arrays.labels)
+def _tensors(arrays: Arrays, device: str) -> tuple[Tensor, list[Tensor], Tensor]:
+    columns = [torch.from_numpy(column.copy()).to(device) for column in arrays.ids.T]
+    dense, labels = (torch.from_numpy(array).to(device) for array in (arrays.dense, arrays.labels))
+    return dense, columns, labels

@@ -4,18 +4,16 @@
 A check that fails says so in its line; it never keeps the others from being made.
 """
 
-import ctypes
 import os
 import platform
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any
 
 import typer
 
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
-from sparsetrain.errors import ResourceError, SparsetrainError
+from sparsetrain.errors import ResourceError
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scipy", "pydantic")
 
@@ -93,18 +91,8 @@ def _cuda() -> str:
 
     import sparsetrain as st
 
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no: there is no NVIDIA driver (libcuda.so.1)"
-    device: Any = tvm.cuda(0)
-    if not device.exist:
-        return "no: there is an NVIDIA driver, but TVM sees no device (nvidia-smi tells more)"
-    try:
-        st.runtime.resolve_target("cuda")
-    except SparsetrainError as error:
-        return f"{device.device_name} is there, but not used: {error}"
-    return str(device.device_name)
+    why_not = st.runtime.gpu.problem()
+    return str(tvm.cuda().device_name) if why_not is None else f"no: {why_not}"
 
 
 _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {

@@ -30,7 +30,7 @@ Lr = Annotated[float | None, typer.Option("--lr", help="Learning rate.")]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Rows per step.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over TRAIN.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights and row order.")]
-Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or llvm.")]
+Target = Annotated[str | None, typer.Option("--target", help="auto, cpu, cuda or llvm.")]
 MinCount = Annotated[
     int | None, typer.Option("--min-count", help="Rarer categories share one row.")
 ]

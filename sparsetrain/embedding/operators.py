@@ -14,10 +14,15 @@ from tvm import relax
 from tvm.relax import op
 
 from sparsetrain.ad import defvjp, row_sparse_cotangent
-from sparsetrain.embedding import kernels
+from sparsetrain.embedding import cuda_kernels
+from sparsetrain.embedding import kernels as cpu_kernels
 from sparsetrain.errors import ConfigError
-from sparsetrain.relax_op import call_kernel, define_op
+from sparsetrain.relax_op import call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor import RowSparse
+
+
+def _kernels() -> Any:
+    return for_target(llvm=cpu_kernels, cuda=cuda_kernels)
 
 
 def _dtype(expr: relax.Expr) -> str:
@@ -38,7 +43,7 @@ def _lookup_type(call: Any) -> relax.Type:
 
 def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids = call.args
-    kernel = kernels.lookup_kernel(_width(table), _dtype(table), _dtype(ids))
+    kernel = _kernels().lookup_kernel(_width(table), _dtype(table), _dtype(ids))
     if len(ids.ty.shape) == 1:
         return call_kernel(builder, kernel, "lookup", [table, ids], call.ty)
     flat = builder.emit(op.reshape(ids, [-1]))
@@ -70,7 +75,7 @@ def _bag_type(call: Any) -> relax.Type:
 
 def _bag_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids, *_ = call.args
-    kernel = kernels.bag_kernel(
+    kernel = _kernels().bag_kernel(
         _width(table),
         _dtype(table),
         _dtype(ids),
@@ -148,13 +153,13 @@ _bag_source = _call_op(
     "bag_source",
     ("offsets", "ids"),
     _vector(1, "int32"),
-    lambda call: kernels.bag_source_kernel(int(call.attrs["features"]), _dtype(call.args[1])),
+    lambda call: _kernels().bag_source_kernel(int(call.attrs["features"]), _dtype(call.args[1])),
 )
 _bag_mean_cotangent = _call_op(
     "bag_mean_cotangent",
     ("cotangent", "offsets"),
     lambda call: call.args[0].ty,
-    lambda call: kernels.bag_mean_cotangent_kernel(
+    lambda call: _kernels().bag_mean_cotangent_kernel(
         _width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1])
     ),
 )
@@ -164,13 +169,13 @@ _weighted_values = _call_op(
     lambda call: relax.TensorType(
         (call.args[1].ty.shape[0], call.args[0].ty.shape[1]), call.args[0].ty.dtype
     ),
-    lambda call: kernels.weighted_values_kernel(_width(call.args[0]), _dtype(call.args[0])),
+    lambda call: _kernels().weighted_values_kernel(_width(call.args[0]), _dtype(call.args[0])),
 )
 _weight_cotangent = _call_op(
     "weight_cotangent",
     ("table", "ids", "cotangent", "source"),
     _vector(1, 0),
-    lambda call: kernels.weight_cotangent_kernel(
+    lambda call: _kernels().weight_cotangent_kernel(
         _width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1])
     ),
 )

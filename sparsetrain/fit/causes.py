@@ -39,7 +39,7 @@ def explained(
             raise
         raise ResourceError(
             f"out of memory in step {trainer.steps + 1} ({_place(batch, at)}): "
-            f"{describe_memory(trainer._arrays(writable=True))}; a smaller batch needs less"
+            f"{describe_memory(trainer._arrays(current=False))}; a smaller batch needs less"
             f"{_left(saved)}"
         ) from error
 

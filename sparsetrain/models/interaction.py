@@ -27,7 +27,8 @@ from tvm.script.ir_builder import tirx as build
 from tvm.tirx import PrimFunc
 
 from sparsetrain.ad import defvjp
-from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op
+from sparsetrain.models import cuda_interaction
+from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 LANES = 16
@@ -262,13 +263,15 @@ def _forward_type(call: Any) -> relax.Type:
 
 
 def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    kernel = forward_kernel(*_sizes(call))
+    make = for_target(llvm=forward_kernel, cuda=cuda_interaction.forward_kernel)
+    kernel = make(*_sizes(call))
     return call_kernel(builder, kernel, "interaction", list(call.args), call.ty)
 
 
 def _backward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     sizes = _sizes(call)
-    make = register_backward_kernel if fits_registers(*sizes) else backward_kernel
+    on_cpu = register_backward_kernel if fits_registers(*sizes) else backward_kernel
+    make = for_target(llvm=on_cpu, cuda=cuda_interaction.backward_kernel)
     outputs = [call.args[0].ty, call.args[1].ty]
     return call_kernel(builder, make(*sizes), "interaction_backward", list(call.args), outputs)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.optim import catch_up
+from sparsetrain.optim import catch_up, cuda_kernels
 from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.history import History
@@ -22,8 +22,10 @@ from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import rows_of
+from sparsetrain.relax_op import THREADS
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+from sparsetrain.sparse_tensor.cuda_coalesce import chunk_sums
 
 FOREVER = 2**31 - 1  # a cap that never matters
 
@@ -57,7 +59,13 @@ def update_rows_(
     recipe, pooled = rule.recipe, gradient.source is not None
     stamped = () if now is None else (now,)
     kernel = _row_kernel(
-        recipe, gradient.width, gradient.dtype, str(plan.rows.dtype), pooled, now is not None
+        runtime.target_of(target.param),
+        recipe,
+        gradient.width,
+        gradient.dtype,
+        str(plan.rows.dtype),
+        pooled,
+        now is not None,
     )
     kernel(
         plan.rows,
@@ -65,12 +73,20 @@ def update_rows_(
         plan.offsets,
         gradient.source if pooled else plan.order,
         gradient.values,
+        *_sums_of_long_runs(plan, gradient),
         *target.views(recipe, gradient.num_rows, gradient.width),
         *([target.slots[LAST]] if stamped else []),
         *scalars,
         *span,
         *stamped,
     )
+
+
+def _sums_of_long_runs(plan: CoalescePlan, gradient: RowSparse) -> tuple[NDArray, ...]:
+    """What the kernels of a device add for a run of many entries, so that no thread waits long."""
+    if not runtime.on_gpu(gradient.values):
+        return ()
+    return chunk_sums(plan, gradient.values, gradient.source)
 
 
 def update_dense_(
@@ -84,9 +100,22 @@ def update_dense_(
     if not recipe.formula.by_row:  # one row of all elements
         first, end, height, width = first * width, end * width, 1, height * width
         given = (1, end - first)
-    _dense_kernel(recipe, str(target.param.dtype))(
+    _dense_kernel(runtime.target_of(target.param), recipe, str(target.param.dtype))(
         gradient._create_view(given), *target.views(recipe, height, width), *scalars, first, end
     )
+
+
+def densified(
+    gradient: RowSparse, plan: CoalescePlan, part: Range, span: tuple[int, int]
+) -> NDArray:
+    """The rows of one range as a dense tensor (rows, D); only where dense mode was asked for."""
+    shape = (part.end - part.first, gradient.width)
+    dense = runtime.zeros(shape, gradient.dtype, f"the dense gradient of {part.label}")
+    unique = gradient.coalesce(plan)
+    chosen = slice(*span)
+    rows = runtime.as_numpy(unique.indices)[chosen] - part.first
+    runtime.as_numpy(dense, writable=True)[rows] = runtime.as_numpy(unique.values)[chosen]
+    return runtime.moved(dense, gradient.values.device)
 
 
 def replay_(
@@ -100,19 +129,22 @@ def replay_(
     rows, width = matrix_shape(target.param)
     recipe = history.recipe
     dtype = str(target.param.dtype)
+    on_gpu = runtime.on_gpu(target.param)
     kernel = _catch_up_kernel(
+        runtime.target_of(target.param),
         recipe._replace(scaled=False, clipped=False),
         width,
         dtype,
         None if plan is None else str(plan.rows.dtype),
         rule.cap is not None,
     )
-    replayed = runtime.empty((catch_up.STRIPS,), "int64")
+    tasks = max(1, -(-(span[1] - span[0]) // THREADS)) if on_gpu else catch_up.STRIPS
+    replayed = runtime.temporary((tasks,), "int64", target.param)
     kernel(
         *([] if plan is None else [plan.rows]),
         *target.views(recipe, rows, width),
         target.slots[LAST],
-        history.tensor,
+        runtime.moved(history.tensor, target.param.device),
         replayed,
         0.0,
         *span,
@@ -135,7 +167,10 @@ def segment_spans(plan: CoalescePlan, parts: Sequence[Range]) -> list[tuple[int,
 def trivial_plan(gradient: RowSparse) -> CoalescePlan:
     """The plan of a coalesced tensor: every entry is its own segment."""
     numbers = np.arange(gradient.nse + 1, dtype=np.int32)
-    order, offsets = runtime.as_tensor(numbers[:-1]), runtime.as_tensor(numbers)
+    order, offsets = (
+        runtime.moved(runtime.as_tensor(array), gradient.indices.device)
+        for array in (numbers[:-1], numbers)
+    )
     return CoalescePlan(gradient.indices, order, offsets)
 
 
@@ -146,22 +181,24 @@ def matrix_shape(param: NDArray) -> tuple[int, int]:
     return rows, shape[-1] if len(shape) > 1 else prod(shape) // max(rows, 1)
 
 
+# Kind of target -> its kernels.
+_ROW = {"llvm": row_update_kernel, "cuda": cuda_kernels.row_update_kernel}
+_DENSE = {"llvm": dense_update_kernel, "cuda": cuda_kernels.dense_update_kernel}
+_CATCH_UP = {"llvm": catch_up.catch_up_kernel, "cuda": cuda_kernels.catch_up_kernel}
+
+
 @cache
-def _row_kernel(*variant: Any) -> Any:
+def _row_kernel(target: Any, *variant: Any) -> Any:
     return runtime.compile_kernel(
-        row_update_kernel(*variant), runtime.host_target(), "update of touched rows"
+        _ROW[target.kind.name](*variant), target, "update of touched rows"
     )
 
 
 @cache
-def _dense_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(
-        dense_update_kernel(*variant), runtime.host_target(), "dense update"
-    )
+def _dense_kernel(target: Any, *variant: Any) -> Any:
+    return runtime.compile_kernel(_DENSE[target.kind.name](*variant), target, "dense update")
 
 
 @cache
-def _catch_up_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(
-        catch_up.catch_up_kernel(*variant), runtime.host_target(), "catching up rows"
-    )
+def _catch_up_kernel(target: Any, *variant: Any) -> Any:
+    return runtime.compile_kernel(_CATCH_UP[target.kind.name](*variant), target, "catching up rows")

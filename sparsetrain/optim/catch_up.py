@@ -16,6 +16,8 @@ and threads get fixed shares.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +27,6 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar
 from sparsetrain.optim.recipe import Recipe
-from sparsetrain.sparse_tensor.kernels import column_tiles
 
 STRIPS = 64
 LISTED_BLOCK = 4  # rows of a list that one strip takes at a time
@@ -60,17 +61,31 @@ def catch_up_kernel(
                 place = T.Bind(first + (turn * STRIPS + strip) * block + i)
                 with T.If(place < end), T.Then():
                     row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
-                    since = T.Bind(last[row])
-                    with T.If(_behind(recipe, since, now)), T.Then():
-                        count = T.Bind(tirx.min(now - since, cap) if capped else now - since)
-                        _replay(parameter, row, (since, count), history, zero)
-                        if capped:
-                            with T.If(count < now - since), T.Then():
-                                _fade(parameter, row, history, since + count, now)
-                        T.buffer_store(last, now, [row])
-                        total = replayed[strip] + tirx.Cast("int64", count)
-                        T.buffer_store(replayed, total, [strip])
+                    with replay_row(
+                        parameter, row, last, history, (now, cap if capped else None), zero
+                    ) as count:
+                        T.buffer_store(replayed, replayed[strip] + count, [strip])
     return built.get()
+
+
+@contextmanager
+def replay_row(
+    parameter: Parameter, row: Any, last: Any, history: History, until: tuple[Any, Any], zero: Any
+) -> Iterator[Any]:
+    """If a row is behind, replay what it missed and note that it is current.
+
+    `until` is the step and the cap or None. Yields the number of steps, in the branch of such rows.
+    """
+    now, cap = until
+    since = T.Bind(last[row])
+    with T.If(_behind(parameter.recipe, since, now)), T.Then():
+        count = T.Bind(now - since if cap is None else tirx.min(now - since, cap))
+        _replay(parameter, row, (since, count), history, zero)
+        if cap is not None:
+            with T.If(count < now - since), T.Then():
+                _fade(parameter, row, history, since + count, now)
+        T.buffer_store(last, now, [row])
+        yield tirx.Cast("int64", count)
 
 
 def columns(recipe: Recipe) -> int:
@@ -119,7 +134,7 @@ def _replay(
     parameter: Parameter, row: Any, span: tuple[Any, Any], history: History, zero: Any
 ) -> None:
     # The recipe without scale and clip: both leave a gradient of 0 as it is.
-    tiles, lanes = column_tiles(parameter.width)
+    tiles, lanes = parameter.tiles()
     with T.serial(0, span[1]) as step:
         h = history.numbers(span[0] + 1 + step)
         state = parameter.begin_row(row, lambda d: zero, h)
@@ -138,7 +153,7 @@ def _fade(parameter: Parameter, row: Any, history: History, since: Any, until: A
         if len(array.shape) == 1:
             T.buffer_store(array, array[row] * factor, [row])
             continue
-        tiles, lanes = column_tiles(parameter.width)
+        tiles, lanes = parameter.tiles()
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             d = tile * lanes + lane
             T.buffer_store(array, array[row, d] * factor, [row, d])

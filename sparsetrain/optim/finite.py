@@ -10,7 +10,7 @@ What is parallel: strips of each array. What is vectorised: a strip's elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
+from sparsetrain.optim import cuda_kernels
 from sparsetrain.optim.kernel_parts import buffer, flat, kernel
 from sparsetrain.runtime import NDArray
 
@@ -29,26 +30,37 @@ LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another
 _EXPONENTS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}
 
 Kind = tuple[str, int]  # dtype and number of axes
+Search = Callable[[Sequence[Any], Any], None]
 
 
 def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
     """Places of the arrays that hold NaN or infinity; float32 and float64, any shapes."""
-    found = runtime.empty((len(arrays), STRIPS), "int32")
-    _kernel(tuple((str(array.dtype), len(array.shape)) for array in arrays))(*arrays, found)
+    if not arrays:
+        return []
+    found = runtime.temporary((len(arrays), STRIPS), "int32", arrays[0])
+    kinds = tuple((str(array.dtype), len(array.shape)) for array in arrays)
+    _kernel(runtime.target_of(arrays[0]), kinds)(*arrays, found)
     return [place for place, strips in enumerate(runtime.as_numpy(found)) if strips.any()]
 
 
-def nonfinite_kernel(kinds: Sequence[Kind]) -> PrimFunc:
-    """Arguments: the arrays, then found (K, STRIPS) int32, not 0 where a strip is not finite."""
+def nonfinite_kernel(kinds: Sequence[Kind], search: Search | None = None) -> PrimFunc:
+    """Arguments: the arrays, then found (K, STRIPS) int32, not 0 where a strip is not finite.
+
+    `search` writes what looks at all arrays, each seen as (1, n); the CPU's by default.
+    """
     with kernel() as built:
         arrays = [
             buffer(f"values{n}", tuple(T.int64() for _ in range(rank)), dtype)
             for n, (dtype, rank) in enumerate(kinds)
         ]
         found = buffer("found", (len(kinds), STRIPS), "int32")
-        for n, array in enumerate(map(flat, arrays)):
-            _search(array, lambda strip, value, n=n: T.buffer_store(found, value, [n, strip]))
+        (search or _one_by_one)([flat(array) for array in arrays], found)
     return built.get()
+
+
+def _one_by_one(arrays: Sequence[Any], found: Any) -> None:
+    for n, array in enumerate(arrays):
+        _search(array, lambda strip, value, n=n: T.buffer_store(found, value, [n, strip]))
 
 
 def _search(values: Any, report: Any) -> None:
@@ -77,8 +89,10 @@ def _search(values: Any, report: Any) -> None:
         report(strip, tirx.Cast("int32", largest[0] == whole))
 
 
+_SEARCHES: dict[str, Search] = {"llvm": _one_by_one, "cuda": cuda_kernels.search_all}
+
+
 @cache
-def _kernel(kinds: tuple[Kind, ...]) -> Any:
-    return runtime.compile_kernel(
-        nonfinite_kernel(kinds), runtime.host_target(), "check for NaN and infinity"
-    )
+def _kernel(target: Any, kinds: tuple[Kind, ...]) -> Any:
+    kernel = nonfinite_kernel(kinds, _SEARCHES[target.kind.name])
+    return runtime.compile_kernel(kernel, target, "check for NaN and infinity")

@@ -19,6 +19,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.optim import cuda_kernels
 from sparsetrain.optim.finite import which_nonfinite
 from sparsetrain.optim.kernel_parts import buffer, kernel
 from sparsetrain.runtime import NDArray
@@ -64,11 +65,12 @@ def accumulate_(
             scaled = unique if weight == 1 else unique.scale(weight)
             acc[name] = (acc[name] + scaled).coalesce() if name in acc else scaled
         elif name in acc:
-            into = runtime.as_numpy(acc[name], writable=True)
-            into += runtime.as_numpy(gradient) * into.dtype.type(weight)
+            with runtime.writing(acc[name]) as into:
+                into += runtime.as_numpy(gradient) * into.dtype.type(weight)
         else:
             view = runtime.as_numpy(gradient)
-            acc[name] = runtime.as_tensor(view * view.dtype.type(weight))
+            scaled_view = runtime.as_tensor(view * view.dtype.type(weight))
+            acc[name] = runtime.moved(scaled_view, gradient.device)
 
 
 def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | None:
@@ -82,6 +84,10 @@ def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | 
         return f"the loss is {value}"
     places = which_nonfinite([_values(gradient) for gradient in gradients.values()])
     return f"the gradient of {list(gradients)[places[0]]!r} is not finite" if places else None
+
+
+def _flat(tensor: NDArray) -> NDArray:
+    return tensor._create_view((prod(map(int, tensor.shape)),))
 
 
 def coalesced(gradients: Mapping[str, Gradient]) -> dict[str, Gradient]:
@@ -98,8 +104,8 @@ def global_norm(gradients: Mapping[str, Gradient]) -> float:
     for _, gradient in sorted(coalesced(gradients).items()):
         values = _values(gradient)
         size = prod(map(int, values.shape))
-        partial = runtime.empty((-(-size // BLOCK),), "float64")
-        _squares(str(values.dtype))(values._create_view((size,)), partial)
+        partial = runtime.temporary((-(-size // BLOCK),), "float64", values)
+        _squares(runtime.target_of(values), str(values.dtype))(_flat(values), partial)
         total += float(np.sum(runtime.as_numpy(partial)))
     return float(np.sqrt(total))
 
@@ -114,8 +120,9 @@ def _kind(gradient: Gradient) -> tuple[Any, ...]:
 
 
 @cache
-def _squares(dtype: str) -> Any:
-    return runtime.compile_kernel(squares_kernel(dtype), runtime.host_target(), "sum of squares")
+def _squares(target: Any, dtype: str) -> Any:
+    make = {"llvm": squares_kernel, "cuda": cuda_kernels.squares_kernel}[target.kind.name]
+    return runtime.compile_kernel(make(dtype), target, "sum of squares")
 
 
 def squares_kernel(dtype: str) -> PrimFunc:

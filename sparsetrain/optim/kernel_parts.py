@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.sparse_tensor.kernels import column_tiles
 
 Index = list[Any]
 
@@ -95,6 +96,13 @@ class Parameter:
     def _keep(self, recipe: Recipe, weight: Any, slots: Sequence[Any], width: Any) -> None:
         self.recipe, self.weight, self.slots = recipe, weight, list(slots)
         self.width, self.dtype = width, str(weight.dtype)
+        self.lanes: int | None = None  # columns of a vector, if not as many as divide the width
+
+    def tiles(self) -> tuple[int, int]:
+        """Vectors of a row, and the columns of each."""
+        if self.lanes is None:
+            return column_tiles(self.width)
+        return self.width // self.lanes, self.lanes
 
     def begin_row(self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace) -> Row:
         """Read what belongs to a whole row; ``gradient(column)`` is the raw gradient."""

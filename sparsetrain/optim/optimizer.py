@@ -268,7 +268,8 @@ class Optimizer:
             if not numbers:
                 continue
             tensor = checked_rows(name, indices, matrix_shape(params[name])[0])
-            plan = make_plan(tensor, matrix_shape(params[name])[0])
+            there = runtime.moved(tensor, params[name].device)
+            plan = make_plan(there, matrix_shape(params[name])[0])
             state.caught[name] = runtime.as_numpy(tensor), plan
             spans = segment_spans(plan, state.ranges[name])
             for number in numbers:

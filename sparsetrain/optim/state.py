@@ -109,17 +109,24 @@ def new_last(name: str, param: NDArray, parts: tuple[Range, ...], fill: bool = T
     view = runtime.as_numpy(tensor, writable=True)
     for part in parts if fill else ():
         view[part.first : part.end] = UNTOUCHED if part.rule.recipe.idle == "untouched" else 0
-    return tensor
+    return runtime.moved(tensor, param.device, f"slot {LAST!r} of parameter {name!r}")
 
 
 def last_of(slots: Any, part: Range) -> np.ndarray:
-    """The part of `last` that belongs to a range, writable."""
-    return runtime.as_numpy(slots[LAST], writable=True)[part.first : part.end]
+    """The part of `last` that belongs to a range."""
+    return runtime.as_numpy(slots[LAST])[part.first : part.end]
+
+
+def set_last_(slots: Any, part: Range, step: int) -> None:
+    """Note that all rows of a range are current."""
+    with runtime.writing(slots[LAST]) as view:
+        view[part.first : part.end] = step
 
 
 def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
     shape = slot_shape(slot, tuple(map(int, param.shape)))
-    tensor = runtime.empty(shape, str(param.dtype), f"slot {slot.name!r} of parameter {name!r}")
+    what = f"slot {slot.name!r} of parameter {name!r}"
+    tensor = runtime.empty(shape, str(param.dtype), what)
     if fill:
         runtime.as_numpy(tensor, writable=True)[...] = slot.initial
-    return tensor
+    return runtime.moved(tensor, param.device, what)

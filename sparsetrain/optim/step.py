@@ -16,6 +16,7 @@ from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim.apply import (
     Target,
+    densified,
     matrix_shape,
     replay_,
     segment_spans,
@@ -28,7 +29,7 @@ from sparsetrain.optim.dense_path import DensePath, Near
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import State, last_of
+from sparsetrain.optim.state import State, set_last_
 from sparsetrain.optim.together import Whole, update_together_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
@@ -122,6 +123,8 @@ class Step:
         plan = self._known_plan(name, gradient)
         # With a plan at hand the sparse path is the cheaper one: it has the sort behind it.
         parts = dense_parts(self.state, name, gradient, chosen=plan is None)
+        if runtime.on_gpu(gradient.values):  # there `_row_sparse_` does it
+            parts = ()
         rest: RowSparse | None = gradient
         if parts:
             path = self._dense_path(name, parts, gradient)
@@ -146,8 +149,7 @@ class Step:
     def _known_plan(self, name: str, gradient: RowSparse) -> CoalescePlan | None:
         """A plan that costs nothing: the one of the catch-up if that was for the same rows."""
         known = self.state.caught.get(name)
-        indices = runtime.as_numpy(gradient.indices)
-        if known is not None and np.array_equal(known[0], indices):
+        if known is not None and np.array_equal(known[0], runtime.as_numpy(gradient.indices)):
             return known[1]
         return trivial_plan(gradient) if gradient.coalesced else None
 
@@ -180,6 +182,8 @@ class Step:
                 now = None if history is None else history.now + 1
                 scalars = self.scalars(part.rule)
                 update_rows_(target, gradient, plan, part.rule, scalars, span, now)
+            elif gradient is not None and plan is not None and runtime.on_gpu(target.param):
+                self._range_(name, densified(gradient, plan, part, span), part)
             if history is not None:
                 history.append(self._numbers_of(part.rule))
 
@@ -201,11 +205,15 @@ class Step:
         if (part.first, part.end) != (0, rows):
             width = matrix_shape(self.params[name])[1]
             view = runtime.as_numpy(gradient).reshape(rows, width)
-            gradient = runtime.as_tensor(view[part.first : part.end])
+            moved = runtime.as_tensor(view[part.first : part.end])
+            gradient = runtime.moved(moved, gradient.device)
+        self._range_(name, gradient, part)
+        if history is not None:
+            set_last_(self.state[name], part, history.now + 1)
+
+    def _range_(self, name: str, gradient: NDArray, part: Range) -> None:
         target, scalars = Target(self.params[name], self.state[name]), self.scalars(part.rule)
         update_dense_(target, gradient, part.rule, scalars, (part.first, part.end))
-        if history is not None:
-            last_of(self.state[name], part)[...] = history.now + 1
 
     def _numbers_of(self, rule: Rule) -> tuple[float, ...]:
         if rule not in self._numbers:

@@ -14,6 +14,8 @@ import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .cuda.long_product import long_product, terms_of_piece
+
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposeIntoMatmul")
 class FoldTransposeIntoMatmul:
@@ -47,6 +49,11 @@ class _Folder(PyExprMutator):
             self.visit_expr(operand if source is None else source)
             for source, operand in zip(sources, call.args, strict=True)
         ]
+        if left and not right:
+            a, b = operands
+            terms = terms_of_piece(a.ty.shape[1], b.ty.shape[1], a.ty.shape[0])
+            if terms is not None:
+                return long_product(self.builder_, a, b, terms)
         name = f"matmul_{'NT'[left]}{'NT'[right]}"
         return self.builder_.call_te(
             _product, *operands, left, right, primfunc_name_hint=name.lower()

@@ -10,13 +10,16 @@ declared free of aliasing.
 Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
 """
 
+from collections.abc import Sequence
+
 import tvm
 from tvm import relax, tirx
-from tvm.s_tir.dlight import ApplyDefaultSchedule
+from tvm.s_tir.dlight import ApplyDefaultSchedule, ScheduleRule
 from tvm.target import Target
 
 from sparsetrain.errors import ConfigError
 
+from . import cuda
 from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
 from .fallback import Fallback
@@ -29,13 +32,17 @@ from .rule import has_blocks, has_wide_extents
 CPU_RULES = (Matmul(), Elementwise(), SingleReduction(), RowwiseReductions(), Fallback())
 
 
+# Target kind -> its rules.
+RULES = {"llvm": CPU_RULES, "cuda": cuda.RULES}
+
+
 def pipeline(target: Target) -> tvm.transform.Pass:
-    """All passes between a Relax module and code generation for a CPU.
+    """All passes between a Relax module and code generation.
 
     Parameters
     ----------
     target : Target
-        An `llvm` target; its vector width decides the register tiles.
+        An `llvm` target, whose vector width decides the register tiles, or a `cuda` one.
 
     Returns
     -------
@@ -46,7 +53,7 @@ def pipeline(target: Target) -> tvm.transform.Pass:
     Raises
     ------
     ConfigError
-        If `target` is not a CPU.
+        If `target` is neither.
 
     Examples
     --------
@@ -54,11 +61,13 @@ def pipeline(target: Target) -> tvm.transform.Pass:
     >>> executable = relax.build(module, target, relax_pipeline=pipeline(target))  # doctest: +SKIP
 
     """
-    if target.kind.name != "llvm":
-        raise ConfigError(f"no schedule for target kind {target.kind.name!r}: use an llvm target")
-    sequence = tvm.transform.Sequential(passes())
+    if target.kind.name not in RULES:
+        raise ConfigError(
+            f"no schedule for target kind {target.kind.name!r}: use an llvm or a cuda target"
+        )
+    sequence = tvm.transform.Sequential(passes(RULES[target.kind.name]))
 
-    @tvm.transform.module_pass(opt_level=0, name="SparsetrainCpuPipeline")
+    @tvm.transform.module_pass(opt_level=0, name="SparsetrainPipeline")
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
             return sequence(module)
@@ -66,7 +75,7 @@ def pipeline(target: Target) -> tvm.transform.Pass:
     return run
 
 
-def passes() -> list[tvm.transform.Pass]:
+def passes(rules: Sequence[ScheduleRule] = CPU_RULES) -> list[tvm.transform.Pass]:
     """The whole list, in order; those up to fusion decide what the kernels are."""
     return [
         # Which kernels there are.
@@ -83,7 +92,7 @@ def passes() -> list[tvm.transform.Pass]:
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
         # How each one runs.
-        ApplyDefaultSchedule(*CPU_RULES),
+        ApplyDefaultSchedule(*rules),
         # What calls them: from a graph of values to code of the virtual machine.
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),

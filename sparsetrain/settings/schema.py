@@ -113,8 +113,9 @@ class TrainSettings(Section):
         Seed of the initial weights and of the order of the rows.
     shuffle : bool
         Whether rows are shuffled in each epoch.
-    target : {"auto", "cpu", "llvm"}
-        What kernels are compiled for: "auto" and "cpu" are this machine, "llvm" any CPU.
+    target : {"auto", "cpu", "cuda", "llvm"}
+        What kernels are compiled for: "cpu" is this machine's, "llvm" any CPU, "cuda" its GPU,
+        "auto" the GPU if one can be used, else the CPU.
     checkpoint_every : int or None
         Steps between checkpoints; None for the end of each epoch alone.
     keep : int
@@ -137,7 +138,7 @@ class TrainSettings(Section):
     epochs: Annotated[int, Field(ge=1)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     shuffle: bool = True
-    target: Literal["auto", "cpu", "llvm"] = "auto"
+    target: Literal["auto", "cpu", "cuda", "llvm"] = "auto"
     checkpoint_every: Steps | None = None
     keep: Annotated[int, Field(ge=1, le=10_000)] = 2
     validate_every: Steps | None = None

@@ -17,7 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor import kernels
+from sparsetrain.sparse_tensor import cuda_coalesce, kernels
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     DataError
         If an index lies outside [0, num_rows]; nothing can be written through such a plan.
     """
+    if runtime.on_gpu(indices):
+        return _gpu_plan(indices, num_rows)
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     passes, bits = _digits(num_rows, index_dtype)
     keys, start = _workspace(count, index_dtype, parallel)
@@ -82,6 +84,11 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
         order._create_view((count,)),
         runtime.leading_rows(offsets, used + 1),
     )
+
+
+def _gpu_plan(indices: NDArray, num_rows: int) -> CoalescePlan:
+    rows, order, offsets = cuda_coalesce.plan_arrays(indices, num_rows)
+    return CoalescePlan(rows, order, offsets)
 
 
 def _digits(num_rows: int, index_dtype: str) -> tuple[int, int]:
@@ -109,7 +116,9 @@ def _workspace(count: int, index_dtype: str, parallel: bool) -> tuple[NDArray, N
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
-    """Sum value rows (M, D) into (U, D), each run first to last."""
+    """Sum value rows (M, D) into (U, D), each run in a fixed order."""
+    if runtime.on_gpu(values):
+        return cuda_coalesce.segment_sum(plan, values, source)
     width, dtype = int(values.shape[1]), str(values.dtype)
     out = runtime.empty((plan.num_unique, width), dtype)
     kernel = _segment_sum(width, dtype, source is not None)
@@ -119,6 +128,8 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 def squared_norm(values: NDArray) -> float:
     """Sum of squares of (U, D) values, in float64 and in an order fixed by U and D."""
+    if runtime.on_gpu(values):
+        return float(np.sum(cuda_coalesce.row_squares(values)))
     partial = runtime.empty((int(values.shape[0]),), "float64")
     _row_squares(int(values.shape[1]), str(values.dtype))(values, partial)
     return float(np.sum(runtime.as_numpy(partial)))

@@ -28,10 +28,12 @@ def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
     if any(getattr(a, "is_traced", False) for a in arguments):
         return rule(*arguments)
     first = arguments[0]
-    arguments = tuple(_scalar(a, first.dtype) if _is_number(a) else a for a in arguments)
-    key = (rule.__name__, *map(_signature, arguments))
+    place = first.values
+    arguments = tuple(_scalar(a, first.dtype, place) if _is_number(a) else a for a in arguments)
+    target = runtime.target_of(place)
+    key = (rule.__name__, target.kind.name, *map(_signature, arguments))
     if key not in _compiled:
-        _compiled[key] = _compile(rule, arguments)
+        _compiled[key] = _compile(rule, arguments, target)
     function, structure = _compiled[key]
     leaves = [leaf for a in arguments for leaf in _leaves(a)]
     runtime.bound_pool(leaves)
@@ -39,7 +41,9 @@ def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
     return result if structure is None else structure.with_leaves(tuple(result))
 
 
-def _compile(rule: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+def _compile(
+    rule: Callable[..., Any], arguments: tuple[Any, ...], target: tvm.target.Target
+) -> tuple[Any, Any]:
     """Trace `rule` over variables like `arguments`; return it with its result's structure."""
     traced = tuple(_variables(a, f"arg{i}") for i, a in enumerate(arguments))
     builder = relax.BlockBuilder()
@@ -50,7 +54,7 @@ def _compile(rule: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any,
             leaves = [builder.emit(leaf) for leaf in (result.leaves if sparse else [result])]
             output = builder.emit_output(relax.Tuple(leaves) if sparse else leaves[0])
         builder.emit_func_output(output)
-    machine = runtime.build_relax(builder.get(), runtime.host_target())
+    machine = runtime.build_relax(builder.get(), target)
     return machine["rule"], result if sparse else None  # its leaves are variables: small
 
 
@@ -90,5 +94,5 @@ def _is_number(argument: Any) -> bool:
     return isinstance(argument, (int, float, np.number)) and not isinstance(argument, bool)
 
 
-def _scalar(number: Any, dtype: str) -> Any:
-    return runtime.as_tensor(np.asarray(number, dtype))
+def _scalar(number: Any, dtype: str, place: runtime.NDArray) -> Any:
+    return runtime.moved(runtime.as_tensor(np.asarray(number, dtype)), place.device)

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from sparsetrain.relax_op import call_kernel, define_op
-from sparsetrain.sparse_tensor.kernels import scatter_add_kernel
+from sparsetrain.relax_op import call_kernel, define_op, for_target
+from sparsetrain.sparse_tensor import cuda_kernels, kernels
 
 
 def _scatter_type(call: Any) -> relax.Type:
@@ -18,7 +18,7 @@ def _scatter_type(call: Any) -> relax.Type:
 
 def _scatter_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     ids, values, source = call.args
-    kernel = scatter_add_kernel(
+    kernel = for_target(llvm=kernels, cuda=cuda_kernels).scatter_add_kernel(
         int(values.ty.shape[1]),
         str(values.ty.dtype),
         str(ids.ty.dtype),

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA: whether it can be used here, and if not, why; the target that kernels are compiled for.
+
+Kernels are compiled by nvcc, without fast-math: TVM's default would round square roots and
+divisions differently from a CPU and swap `expf` for an approximation. A value that the user put
+into the environment wins.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from functools import lru_cache
+from typing import Any
+
+# Read by TVM at every compilation. NVRTC cannot undo all that fast-math swaps, hence nvcc.
+os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+os.environ.setdefault("TVM_CUDA_NVCC_NO_FAST_MATH", "1")
+os.environ.setdefault(
+    "TVM_CUDA_NVRTC_EXTRA_OPTS", "--ftz=false --prec-div=true --prec-sqrt=true --fmad=true"
+)
+
+import tvm  # noqa: E402  (after the settings, as a habit of this package)
+
+from sparsetrain.errors import ConfigError  # noqa: E402
+
+KIND = "cuda"
+DEVICE_TYPE = 2  # of CUDA, in DLPack
+
+
+def has_driver() -> bool:
+    """Whether NVIDIA's driver is installed."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def problem() -> str | None:
+    """Say in one line why CUDA cannot be used, or None if it can."""
+    if not has_driver():
+        return "there is no NVIDIA driver (libcuda.so.1)"
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        return "TVM's CUDA runtime does not load: it needs libcudart.so.13 of CUDA 13"
+    if not tvm.cuda(0).exist:
+        return "there is an NVIDIA driver, but TVM sees no device (nvidia-smi tells more)"
+    mode = os.environ["TVM_CUDA_COMPILE_MODE"].lower()
+    if mode == "nvcc" and shutil.which("nvcc") is None:
+        return "kernels are compiled by nvcc, which is not on PATH: install the CUDA toolkit"
+    return None
+
+
+@lru_cache(maxsize=1)
+def target() -> tvm.target.Target:
+    """The CUDA device of this machine, driven by its CPU.
+
+    Raises
+    ------
+    ConfigError
+        If there is none that can be used.
+    """
+    why_not = problem()
+    if why_not is not None:
+        raise ConfigError(f"target 'cuda' cannot be used: {why_not}")
+    return with_host(tvm.target.Target.from_device(KIND))
+
+
+def with_host(device: tvm.target.Target) -> tvm.target.Target:
+    """A CUDA target whose host code is for this machine's CPU, unless it names a host."""
+    if device.host is not None:
+        return device
+    return device.with_host(tvm.target.Target.from_device("cpu"))
+
+
+def is_cuda(candidate: Any) -> bool:
+    """Whether a target is a CUDA device."""
+    return isinstance(candidate, tvm.target.Target) and candidate.kind.name == KIND
+
+
+def compile_kernels(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Compile hand-written kernels, which have all the barriers they need.
+
+    TVM would add its own wherever it cannot see that threads keep to their parts of shared memory,
+    and refuses where one would stand in a branch. Shared subexpressions are left to nvcc.
+    """
+    context = tvm.transform.PassContext(
+        disabled_pass=["s_tir.ThreadSync"], config={"tirx.disable_cse_tir": True}
+    )
+    with target, context:  # nvcc is told the current target's architecture
+        return tvm.compile(module, target)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a formula to its CUDA kernels: in place on touched rows, dense, and caught up.
+
+The arithmetic is that of the CPU's kernels: the same recipe, applied to the same elements. What
+differs is who does it. Touched rows: a thread for each vector of four columns of each row. Dense
+parameters: a thread for each element, all parameters of a step in one launch. Formulas that share
+something within a row (a mean, a slot for each row): the threads of a row meet at a barrier before
+the first of them writes.
+
+One writer for each element, no atomic operations: the same bits in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.optim import catch_up
+from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar, scalars
+from sparsetrain.optim.recipe import Recipe
+from sparsetrain.relax_op import THREADS, vector_lanes
+from sparsetrain.sparse_tensor.cuda_parts import barrier, blocks_of_threads, each_of
+from sparsetrain.sparse_tensor.cuda_runs import Sums, clear
+
+EACH = 16  # elements that a thread of a pass over many arrays takes
+
+
+def row_update_kernel(
+    recipe: Recipe, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
+) -> PrimFunc:
+    """In-place update of the rows of a plan, of segments [first, end).
+
+    Arguments as of the CPU's kernel, with the sums of chunks and of blocks after the values.
+    """
+    with kernel() as built:
+        entries, segments, sources, stored, table, chunk_rows, block_rows = (
+            T.int64() for _ in range(7)
+        )
+        rows = buffer("rows", (segments,), index_dtype)
+        order = buffer("order", (entries,), "int32")
+        offsets = buffer("offsets", (segments + 1,), "int32")
+        source = buffer("source", (sources,), "int32")
+        values = buffer("values", (stored, width), dtype)
+        chunks = buffer("chunks", (chunk_rows, width), dtype)
+        blocks = buffer("blocks", (block_rows, width), dtype)
+        parameter = Parameter(recipe, table, width, dtype)
+        last = buffer("last", (table,), "int32") if stamped else None
+        h = scalars(recipe.scalars, dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        now = scalar("now", "int32") if stamped else None
+
+        def value_row(place: Any) -> Any:
+            entry = order[place]
+            return tirx.Cast("int64", source[entry] if pooled else entry)
+
+        def stamp(row: Any) -> None:
+            if last is not None:
+                T.buffer_store(last, now, [row])
+
+        sums = Sums(values, chunks, blocks, value_row)
+        body = _row_by_row if recipe.formula.by_row else _row_by_vectors
+        body(parameter, (rows, offsets), sums, h, (first, end), stamp)
+    return built.get()
+
+
+def _row_by_vectors(
+    parameter: Parameter, plan: Any, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+) -> None:
+    rows, offsets = plan
+    lanes = vector_lanes(parameter.width, parameter.dtype)
+    vectors = parameter.width // lanes
+    with each_of((span[1] - span[0]) * vectors) as number:
+        segment = T.Bind(span[0] + tirx.floordiv(number, vectors))
+        column = T.Bind(tirx.floormod(number, vectors) * lanes)
+        row = T.Bind(tirx.Cast("int64", rows[segment]))
+        total = _sum(sums, lanes, (offsets[segment], offsets[segment + 1]), column)
+        state = parameter.begin_row(row, lambda d: total[d], h)
+        with T.vectorized(0, lanes) as lane:
+            state.update(column + lane, total[lane])
+        with T.If(column == 0), T.Then():
+            stamp(row)
+
+
+def _row_by_row(
+    parameter: Parameter, plan: Any, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+) -> None:
+    """A block takes a few rows; their gradients meet in shared memory."""
+    rows, offsets = plan
+    width = parameter.width
+    lanes = vector_lanes(width, parameter.dtype)
+    vectors = width // lanes
+    members = min(vectors, THREADS)  # threads of a row
+    held = THREADS // members  # rows of a block
+    with blocks_of_threads(tirx.ceildiv(span[1] - span[0], held)) as (block, thread):
+        gradient = T.alloc_buffer((held, width), parameter.dtype, scope="shared")
+        place = T.Bind(tirx.min(tirx.floordiv(thread, members), held - 1))
+        member = T.Bind(thread - place * members)
+        wanted = T.Bind(span[0] + block * held + place)
+        works = tirx.And(member < members, wanted < span[1])
+        # Threads without a row read some row and write none: all must come to the barriers.
+        segment = T.Bind(tirx.min(wanted, span[1] - 1))
+        row = T.Bind(tirx.Cast("int64", rows[segment]))
+        with T.If(works), T.Then(), _vectors(vectors, members, member) as vector:
+            edges = offsets[segment], offsets[segment + 1]
+            total = _sum(sums, lanes, edges, vector * lanes)
+            with T.vectorized(0, lanes) as lane:
+                T.buffer_store(gradient, total[lane], [place, vector * lanes + lane])
+        barrier()
+        state = parameter.begin_row(row, lambda d: gradient[place, d], h)
+        barrier()
+        with T.If(works), T.Then():
+            with _vectors(vectors, members, member) as vector, T.vectorized(0, lanes) as lane:
+                column = vector * lanes + lane
+                state.update(column, gradient[place, column])
+            with T.If(member == 0), T.Then():
+                state.end()
+                stamp(row)
+
+
+def _sum(sums: Sums, lanes: int, edges: tuple[Any, Any], column: Any) -> Any:
+    dtype = str(sums.values.dtype)
+    total = T.alloc_local((lanes,), dtype)
+    clear(total, lanes, dtype)
+    sums.add(total, lanes, edges, column)
+    return total
+
+
+@contextmanager
+def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
+    """The vectors of a row that one of its threads owns."""
+    with T.serial(0, -(-vectors // members)) as turn:
+        vector = T.Bind(turn * members + member)
+        with T.If(vector < vectors), T.Then():
+            yield vector
+
+
+def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
+    """In-place update of rows [first, end) of a parameter seen as (rows, columns); as the CPU's."""
+    with kernel() as built:
+        height, width, given, across = (T.int64() for _ in range(4))
+        by_row = recipe.formula.by_row
+        gradient = buffer("gradient", (given, width if by_row else across), dtype)
+        parameter = Parameter(recipe, height, width, dtype)
+        h = scalars(recipe.scalars, dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        if by_row:
+            _dense_rows(parameter, gradient, h, first, end)
+        else:
+            with each_of(end - first) as number:
+                state = parameter.begin_row(0, lambda d: gradient[0, d], h)
+                state.update(first + number, gradient[0, number])
+    return built.get()
+
+
+def _dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
+    """A block for each row."""
+    with (
+        blocks_of_threads(end - first) as (block, thread),
+        T.If(block < end - first),
+        T.Then(),
+    ):
+        state = parameter.begin_row(T.Bind(first + block), lambda d: gradient[block, d], h)
+        barrier()
+        with T.serial(0, tirx.ceildiv(parameter.width, THREADS)) as turn:
+            column = T.Bind(turn * THREADS + thread)
+            with T.If(column < parameter.width), T.Then():
+                state.update(column, gradient[block, column])
+        with T.If(thread == 0), T.Then():
+            state.end()
+
+
+def update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
+    """Inside a kernel: update whole parameters by their gradients; see `together`.
+
+    One launch for all, or one for each where rows share something.
+    """
+    if seen[0][0].recipe.formula.by_row:
+        for parameter, gradient in seen:
+            _dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])
+        return
+    with _each_array([gradient.shape[1] for _, gradient in seen]) as branches:
+        for branch, (parameter, gradient) in zip(branches, seen, strict=True):
+            with branch as place:
+                here = gradient[0, place]
+                # Such a formula asks for no element but the one that is updated.
+                state = parameter.begin_row(tirx.const(0, "int64"), _nothing, h)
+                state.update(place, here)
+
+
+def _nothing(_column: Any) -> Any:
+    raise AssertionError("a formula without a part for each row reads no other element")
+
+
+def search_all(arrays: Sequence[Any], found: Any) -> None:
+    """Inside a kernel: note in `found` (K, S) which arrays (1, n) hold NaN or an infinity."""
+    count, strips = (int(extent) for extent in found.shape)
+    with each_of(tirx.const(count * strips, "int64")) as number:
+        place = [tirx.floordiv(number, strips), tirx.floormod(number, strips)]
+        T.buffer_store(found, tirx.const(0, "int32"), place)
+    with _each_array([array.shape[1] for array in arrays]) as branches:
+        for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
+            with branch as place, T.If(_is_not_finite(array[0, place])), T.Then():
+                # Many threads may write this 1; it is the same 1.
+                T.buffer_store(found, tirx.const(1, "int32"), [number, 0])
+
+
+def squares_kernel(dtype: str) -> PrimFunc:
+    """Sums of squares of blocks of 1024 elements of (n,), in float64; as the CPU's."""
+    size_of_block = 1024
+    with kernel() as built:
+        size = T.int64()
+        values = buffer("values", (size,), dtype)
+        partial = buffer("partial", (tirx.ceildiv(size, size_of_block),), "float64")
+        with blocks_of_threads(tirx.ceildiv(size, size_of_block)) as (block, thread):
+            sums = T.alloc_buffer((THREADS,), "float64", scope="shared")
+            total = T.alloc_local((1,), "float64")
+            T.buffer_store(total, tirx.const(0, "float64"), [0])
+            with T.serial(0, size_of_block // THREADS) as step:
+                place = T.Bind(block * size_of_block + step * THREADS + thread)
+                with T.If(place < size), T.Then():
+                    value = T.Bind(tirx.Cast("float64", values[place]))
+                    T.buffer_store(total, total[0] + value * value, [0])
+            T.buffer_store(sums, total[0], [thread])
+            half = THREADS // 2
+            while half:
+                barrier()
+                with T.If(thread < half), T.Then():
+                    T.buffer_store(sums, sums[thread] + sums[thread + half], [thread])
+                half //= 2
+            with T.If(tirx.And(thread == 0, block * size_of_block < size)), T.Then():
+                T.buffer_store(partial, sums[0], [block])
+    return built.get()
+
+
+def _is_not_finite(value: Any) -> Any:
+    """By the bits, all ones in the exponent: a comparison may be rewritten as if NaN were none."""
+    wide = str(value.ty.dtype) == "float64"
+    kind, exponent = ("uint64", 0x7FF0000000000000) if wide else ("uint32", 0x7F800000)
+    bound = T.Bind(value)
+    mask = tirx.const(exponent, kind)
+    return tirx.bitwise_and(tirx.reinterpret(kind, bound), mask) == mask
+
+
+@contextmanager
+def _each_array(sizes: Sequence[Any]) -> Iterator[list[Any]]:
+    """Launch threads for all elements of arrays of some sizes; yields a context for each array.
+
+    Within an array's context, which yields a place in it, code runs once for each of its elements.
+    """
+    per_block = THREADS * EACH
+    starts = [tirx.const(0, "int64")]
+    for size in sizes:
+        starts.append(starts[-1] + tirx.ceildiv(size, per_block))
+
+    @contextmanager
+    def branch(number: int, block: Any, thread: Any) -> Iterator[Any]:
+        inside = tirx.And(block >= starts[number], block < starts[number + 1])
+        with T.If(inside), T.Then(), T.serial(0, EACH) as step:
+            place = T.Bind((block - starts[number]) * per_block + step * THREADS + thread)
+            with T.If(place < sizes[number]), T.Then():
+                yield place
+
+    with blocks_of_threads(starts[-1]) as (block, thread):
+        yield [branch(number, block, thread) for number in range(len(sizes))]
+
+
+def catch_up_kernel(
+    recipe: Recipe, width: int, dtype: str, index_dtype: str | None, capped: bool
+) -> PrimFunc:
+    """Bring rows up to a step; as the CPU's, but `replayed` has an entry for each block of rows.
+
+    A thread replays a whole row.
+    """
+    with kernel() as built:
+        segments, table, steps, strips = (T.int64() for _ in range(4))
+        rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
+        parameter = Parameter(recipe, table, width, dtype)
+        parameter.lanes = vector_lanes(width, dtype)
+        last = buffer("last", (table,), "int32")
+        past = buffer("history", (steps, catch_up.columns(recipe)), "float64")
+        replayed = buffer("replayed", (strips,), "int64")
+        history = catch_up.History(past, recipe, dtype)
+        nothing = scalar("zero", dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        history.base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
+        with blocks_of_threads(tirx.ceildiv(end - first, THREADS)) as (block, thread):
+            counts = T.alloc_buffer((THREADS,), "int64", scope="shared")
+            mine = T.alloc_local((1,), "int64")
+            T.buffer_store(mine, tirx.const(0, "int64"), [0])
+            place = T.Bind(first + block * THREADS + thread)
+            with T.If(place < end), T.Then():
+                row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
+                until = now, cap if capped else None
+                with catch_up.replay_row(parameter, row, last, history, until, nothing) as count:
+                    T.buffer_store(mine, count, [0])
+            T.buffer_store(counts, mine[0], [thread])
+            barrier()
+            with T.If(thread == 0), T.Then():
+                with T.serial(0, THREADS - 1) as k:
+                    T.buffer_store(mine, mine[0] + counts[k + 1], [0])
+                T.buffer_store(replayed, mine[0], [block])
+    return built.get()

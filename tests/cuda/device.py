@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA device that tests run on: a real one, or the emulator, or the reason why neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+import tvm
+import tvm_ffi
+
+from sparsetrain import gpu
+from tests.cuda import emulator
+
+
+@cache
+def hopper() -> tvm.target.Target:
+    """The target that everything must compile for, with or without a device."""
+    return gpu.with_host(
+        tvm.target.Target({"kind": "cuda", "arch": "sm_90", "max_shared_memory_per_block": 49152})
+    )
+
+
+def skip_without_any() -> None:
+    """Skip the test, with the reason, if nothing here can run a CUDA kernel."""
+    if gpu.problem() is not None and emulator.missing() is not None:
+        pytest.skip(f"{gpu.problem()}; {emulator.missing()}")
+
+
+def is_real() -> bool:
+    """Whether kernels run on a GPU; what `gpu` says does not count once one is emulated."""
+    return not emulator.is_installed() and gpu.problem() is None
+
+
+@contextmanager
+def as_gpu(patch: pytest.MonkeyPatch) -> Iterator[tvm.target.Target]:
+    """Let ``"cuda"`` mean the device that there is, for a while."""
+    skip_without_any()
+    if not is_real():
+        pretend_there_is_one(patch.setattr)
+    yield gpu.target()
+
+
+def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Let the package find an emulated device, from now on or until `replace` is undone."""
+    emulator.install()
+    replace(gpu, "problem", lambda: None)
+    replace(gpu, "target", hopper)
+
+
+@contextmanager
+def reading_sources() -> Iterator[list[str]]:
+    """Collect the text of the CUDA kernels that are compiled meanwhile."""
+    if not is_real():
+        with emulator.reading_sources() as sources:
+            yield sources
+        return
+    collected: list[str] = []
+
+    def keep(code: str, _target: tvm.target.Target) -> str:
+        collected.append(code)
+        return code
+
+    tvm_ffi.register_global_func("tvm_callback_cuda_postproc", keep, override=True)
+    yield collected
+    tvm_ffi.registry.remove_global_func("tvm_callback_cuda_postproc")

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run generated CUDA kernels without a GPU: the source that TVM writes, compiled for the CPU.
+
+`install` gives this process a CUDA device that keeps its memory in the host's. Everything else is
+the real thing: the same target, passes, host code, virtual machine and launches. What TVM would
+hand to the driver, the text of the kernels, goes to the C++ compiler instead, with `cuda.h` beside
+this file in place of CUDA's.
+
+What it shows: values, missing barriers (`ORDER` changes who runs first), reads of shared memory
+that nobody wrote, launches of no blocks or too many threads. What it cannot show: speed, the
+memory model within a warp, and code that only NVIDIA's compiler would refuse.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which("g++")
+_folder = tempfile.TemporaryDirectory(prefix="emulated-cuda-")
+_loaded: list[Any] = []
+_order = 0
+_sources: list[str] | None = None
+
+_SIGNATURE = r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\('
+
+
+def missing() -> str | None:
+    """Say why kernels cannot be emulated, if they cannot."""
+    return None if COMPILER else "no g++ to compile generated kernels with"
+
+
+@functools.cache
+def install() -> None:
+    """Make ``tvm.cuda(0)`` an emulated device, for the rest of this process."""
+    tvm_ffi.register_global_func("device_api.cuda", tvm.get_global_func("device_api.cpu"))
+    tvm_ffi.register_global_func("ffi.Module.create.cuda", _create)
+
+
+def is_installed() -> bool:
+    """Whether `install` was called in this process."""
+    return install.cache_info().currsize > 0
+
+
+def set_order(order: int) -> None:
+    """Take threads and blocks rising (0), falling (1), or shuffled by a seed."""
+    global _order
+    _order = order
+    for module in _loaded:
+        module["emulated_order"](order)
+
+
+@contextmanager
+def reading_sources() -> Iterator[list[str]]:
+    """Collect the text of kernels that are built meanwhile, which then cannot be run."""
+    global _sources
+    install()
+    _sources = []
+    yield _sources
+    _sources = None
+
+
+def _create(code: Any, _kind: str, functions: Mapping[str, Any], *_rest: Any) -> Any:
+    text = bytes(code).decode() if not isinstance(code, str) else code
+    if _sources is not None:
+        _sources.append(text)
+        text, functions = '#include "cuda.h"\n', {}
+    module = tvm_ffi.load_module(str(_compile(text + _entries(text, functions))))
+    module["emulated_order"](_order)
+    _loaded.append(module)
+    return module
+
+
+def _entries(text: str, functions: Mapping[str, Any]) -> str:
+    """One function for each kernel, under the name by which the host code looks it up."""
+    lines = [
+        "\n__shared__ __attribute__((used)) char emulated_byte;\n"
+    ]  # the linker knows no empty section
+    for name, body in bodies(text).items():
+        tags = ", ".join(f'"{tag}"' for tag in functions[name].launch_param_tags)
+        barriers = "true" if re.search(r"__sync|__shfl", body) else "false"
+        lines.append(
+            f"ENTRY int __tvm_ffi_{name}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {{"
+            f" return emulated::launch({name}, args, {{{tags}}}, {barriers}); }}\n"
+        )
+    return "".join(lines)
+
+
+def bodies(text: str) -> dict[str, str]:
+    """Kernel name -> its text."""
+    starts = [m for m in re.finditer(_SIGNATURE + r"[^;{]*\{", text)]
+    ends = [*(m.start() for m in starts[1:]), len(text)][: len(starts)]
+    return {m[1]: text[m.start() : end] for m, end in zip(starts, ends, strict=True)}
+
+
+def _compile(text: str) -> Path:
+    name = hashlib.sha256(text.encode()).hexdigest()[:24]
+    library = Path(_folder.name) / f"{name}.so"
+    if library.exists():
+        return library
+    source = library.with_suffix(".cc")
+    source.write_text(text)
+    include = tvm_ffi.libinfo.find_include_path()
+    command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC", "-shared"]
+    command += ["-fvisibility=hidden", "-ffp-contract=off"]  # a library's memory is its own
+    command += [f"-I{HERE}", f"-I{include}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
+    command += [str(source), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:4000]}")
+    return library

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every hand-written CUDA kernel that a step or an optimizer may launch, by a name of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tvm
+
+from sparsetrain.embedding import cuda_kernels as embedding
+from sparsetrain.models import cuda_interaction as interaction
+from sparsetrain.optim import OPTIMIZERS
+from sparsetrain.optim import cuda_kernels as optim
+from sparsetrain.optim.finite import nonfinite_kernel
+from sparsetrain.optim.together import together_kernel
+from sparsetrain.sparse_tensor import cuda_kernels as rows
+from sparsetrain.sparse_tensor.cuda_runs import chunk_sums_kernel, segment_sum_kernel
+from sparsetrain.sparse_tensor.cuda_sort import find_segments_kernel, radix_sort_kernel
+
+WIDTHS = (16, 128, 3)  # a row in four threads, in a warp, and one that no vector divides
+
+
+def all_kernels() -> dict[str, tvm.tirx.PrimFunc]:
+    """Name -> kernel, not compiled yet."""
+    return dict(_named())
+
+
+def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+    for index in ("int32", "int64"):
+        yield f"sort_{index}", radix_sort_kernel(index)
+        yield f"segments_{index}", find_segments_kernel(index)
+    yield from _by_width()
+    for name, make in OPTIMIZERS.items():
+        yield from _of_optimizer(name, make(0.1)._rule.recipe)
+    yield "nonfinite", nonfinite_kernel((("float32", 2),) * 16, optim.search_all)
+    yield "squares", optim.squares_kernel("float32")
+
+
+def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+    for width in WIDTHS:
+        yield f"lookup{width}", embedding.lookup_kernel(width, "float32", "int64")
+        yield f"bag{width}_sum", embedding.bag_kernel(width, "float32", "int32", 26, False, False)
+        yield f"chunks{width}", chunk_sums_kernel(width, "float32", False)
+        yield f"sum{width}", segment_sum_kernel(width, "float32", False)
+        yield f"pairs{width}", interaction.forward_kernel(26, width, "float32")
+        yield f"pairs_back{width}", interaction.backward_kernel(26, width, "float32")
+    yield "bag_mean", embedding.bag_kernel(16, "float32", "int32", 26, True, False)
+    yield "bag_weighted", embedding.bag_kernel(16, "float32", "int32", 26, False, True)
+    yield "bag_source", embedding.bag_source_kernel(26, "int32")
+    yield "mean_back", embedding.bag_mean_cotangent_kernel(16, "float32", 26)
+    yield "weighted", embedding.weighted_values_kernel(16, "float32")
+    yield "weights_back", embedding.weight_cotangent_kernel(16, "float32", "int32")
+    yield "chunks_pooled", chunk_sums_kernel(16, "float32", True)
+    yield "sum_pooled", segment_sum_kernel(16, "float32", True)
+    for pooled in (False, True):
+        yield f"scatter_{pooled}", rows.scatter_add_kernel(16, "float32", "int32", pooled)
+    yield "squares_of_rows", rows.row_squares_kernel(16, "float32")
+    yield "many_pairs", interaction.forward_kernel(250, 16, "float32")
+    yield "many_pairs_back", interaction.backward_kernel(250, 16, "float32")
+
+
+def _of_optimizer(name: str, recipe) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+    """The path that every formula has; widths, stamps and replays for one of each kind."""
+    for width in WIDTHS if name in ("adagrad", "rowwise_adagrad") else WIDTHS[:1]:
+        kernel = optim.row_update_kernel(recipe, width, "float32", "int32", False, False)
+        yield f"rows{width}_{name}", kernel
+    yield f"all_{name}", together_kernel(recipe, "float32", (2, 1) * 4, optim.update_all)
+    if name in ("adam", "rowwise_adagrad"):
+        stamped = optim.row_update_kernel(recipe, 16, "float32", "int64", True, True)
+        yield f"rows_stamped_{name}", stamped
+        yield f"dense_{name}", optim.dense_update_kernel(recipe, "float32")
+        plain = recipe._replace(scaled=False, clipped=False)
+        yield f"replay_{name}", optim.catch_up_kernel(plain, 16, "float32", "int32", False)
+        yield f"replay_table_{name}", optim.catch_up_kernel(plain, 16, "float32", None, False)

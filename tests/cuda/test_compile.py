@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel compiles for `sm_90` with NVIDIA's compiler, GPU or not, and reads as it must.
+
+One compilation for all hand-written kernels, and one for each program: nvcc is slow to start.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+import tvm
+from tvm.support.nvcc import compile_cuda
+
+from sparsetrain import ad, gpu, runtime, schedule
+from sparsetrain.embedding.take import take_as_lookup
+from tests import small_dlrm
+from tests.cuda import device, emulator
+from tests.cuda.kernels import all_kernels
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+pytestmark = pytest.mark.skipif(
+    not device.is_real() and emulator.missing() is not None, reason=str(emulator.missing())
+)
+# Sums of squares for the global norm are taken in float64 on purpose, as on the CPU; the history
+# of exact mode keeps its numbers in float64 and rounds them once.
+MAY_USE_DOUBLE = re.compile(r"squares|replay")
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, str]:
+    """Text of the hand-written kernels, and of the programs of a model."""
+    target = device.hopper()
+    functions = {n: k.with_attr("global_symbol", n) for n, k in all_kernels().items()}
+    with device.reading_sources() as found:
+        gpu.compile_kernels(tvm.IRModule(functions), target)
+        for model in (small_dlrm.full_model(), small_dlrm.model("weighted")):
+            gradient = ad.gradient(model.export(), "loss").module
+            pipeline = schedule.pipeline(target)
+            runtime.compile_relax(take_as_lookup(gradient), target, pipeline)
+    return dict(zip(("kernels", "full", "weighted"), found, strict=True))
+
+
+def kernels_of(source: str) -> dict[str, str]:
+    """Kernel name -> its text, head included."""
+    bodies: dict[str, str] = emulator.bodies(source)
+    return bodies
+
+
+@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+def test_every_kernel_is_spread_over_threads(sources, which):
+    for name, body in kernels_of(sources[which]).items():
+        assert "threadIdx" in body or _is_one_number(body), name
+
+
+def _is_one_number(body: str) -> bool:
+    """A kernel without a loop whose launches do not depend on a length: one thread is enough."""
+    arguments = body[: body.index("{")]
+    return "for (" not in body and "int64_t ax" not in arguments and "blockIdx" not in body
+
+
+@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+def test_no_kernel_computes_in_float64_by_accident(sources, which):
+    for name, body in kernels_of(sources[which]).items():
+        assert "double" not in body or MAY_USE_DOUBLE.search(name), name
+
+
+@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+def test_there_are_no_atomics_and_no_approximate_functions(sources, which):
+    assert not re.search(r"atomic\w+\(", sources[which])
+    assert not re.search(r"__(expf|logf|sinf|cosf|fdividef|powf|tanf)\(", sources[which])
+
+
+@pytest.mark.parametrize("width", [16, 128])
+def test_rows_are_read_and_written_sixteen_bytes_at_a_time(sources, width):
+    kernels = kernels_of(sources["kernels"])
+    for kernel in (f"lookup{width}", f"rows{width}_adagrad", f"bag{width}_sum"):
+        bodies = [body for name, body in kernels.items() if name.startswith(kernel)]
+        assert bodies
+        assert all(re.search(r"\*\(float4\*\)\(\w+ \+", body) for body in bodies), kernel
+
+
+@needs_nvcc
+@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+def test_nvcc_compiles_them_for_hopper_and_rounds_as_ieee_does(sources, which):
+    with device.hopper():
+        assembly = bytes(
+            compile_cuda(sources[which], target_format="ptx", compiler="nvcc")
+        ).decode()
+    assert ".target sm_90" in assembly
+    # The exact `expf` ends in an approximate power of two; nothing else may be approximate.
+    approximate = set(re.findall(r"\w+\.(?:approx|full)[.\w]*|\w+\.rn\.ftz[.\w]*", assembly))
+    assert approximate <= {"ex2.approx.ftz.f32"}
+    entries = re.findall(r"\.entry (\w+)\(", assembly)
+    assert set(entries) == set(kernels_of(sources[which]))

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The emulator finds what it is there to find; no GPU is asked, even where there is one."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script import tirx as T
+
+from sparsetrain import gpu
+from tests.cuda import device, emulator
+from tests.helpers import assert_same_bits
+
+pytestmark = pytest.mark.skipif(
+    device.is_real() or emulator.missing() is not None,
+    reason=emulator.missing() or "there is a GPU: nothing is emulated",
+)
+
+
+def mirror(with_barrier: bool) -> tvm.tirx.PrimFunc:
+    """``out[n] = x[63 - n]`` by way of shared memory."""
+
+    @T.prim_func(s_tir=True)
+    def kernel(x: T.handle, out: T.handle):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        X = T.match_buffer(x, (64,), "float32")
+        Out = T.match_buffer(out, (64,), "float32")
+        for _block in T.thread_binding(1, thread="blockIdx.x"):
+            for thread in T.thread_binding(64, thread="threadIdx.x"):
+                shared = T.alloc_buffer((64,), "float32", scope="shared")
+                shared[thread] = X[thread]
+                if with_barrier:
+                    T.tvm_storage_sync("shared")
+                Out[thread] = shared[63 - thread]
+
+    return kernel
+
+
+def run(kernel: tvm.tirx.PrimFunc, order: int) -> np.ndarray:
+    emulator.install()
+    module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
+    compiled = gpu.compile_kernels(module, device.hopper())["kernel"]
+    x = tvm.runtime.tensor(np.arange(64, dtype="f4"), tvm.cuda())
+    out = tvm.runtime.empty((64,), "float32", tvm.cuda())
+    emulator.set_order(order)
+    compiled(x, out)
+    emulator.set_order(0)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("order", [0, 1, 7])
+def test_a_kernel_with_its_barrier_gives_the_same_in_every_order(order):
+    assert_same_bits(run(mirror(True), order), np.arange(64, dtype="f4")[::-1].copy())
+
+
+def test_a_missing_barrier_shows_as_nan_or_as_another_result():
+    rising, falling = run(mirror(False), 0), run(mirror(False), 1)
+    assert np.isnan(rising).any() and np.isnan(falling).any()
+    assert (np.isnan(rising) != np.isnan(falling)).any()
+
+
+def test_memory_of_the_emulated_device_is_no_memory_of_the_cpu():
+    emulator.install()
+    tensor = tvm.runtime.tensor(np.zeros(3, "f4"), tvm.cuda())
+    assert tensor.device == tvm.cuda()
+    with pytest.raises(Exception, match="dlpack|device|DLPack"):
+        np.from_dlpack(tensor)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels compute, one body for the CPU and for CUDA, against NumPy in float64.
+
+On an emulated device threads and blocks run in several orders, and every order must give the same
+bits: a missing barrier, or a result with two writers, would not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain import runtime
+from sparsetrain.errors import DataError
+from sparsetrain.optim.gradients import global_norm, nonfinite
+from sparsetrain.sparse_tensor import RowSparse
+from tests.cuda import device, emulator
+from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+ORDERS = (0, 1, 5)
+
+
+def there(array, target):
+    """A tensor of an array, where `target` works."""
+    tensor = runtime.as_tensor(np.asarray(array))
+    return runtime.moved(tensor, runtime.device_of(runtime.resolve_target(target)))
+
+
+def sparse(target, indices, values, num_rows, source=None) -> RowSparse:
+    """A checked `RowSparse` where `target` works."""
+    host = RowSparse.from_numpy(indices, values, num_rows, source)
+    return host.with_leaves(tuple(there(leaf.numpy(), target) for leaf in host.leaves))
+
+
+def in_every_order(target, compute) -> np.ndarray:
+    """The result of `compute`, which must be the same whoever runs first."""
+    if target == "cpu" or device.is_real():
+        first = compute()
+        assert_same_bits(compute(), first)
+        return first
+    results = []
+    for order in ORDERS:
+        emulator.set_order(order)
+        results.append(compute())
+    emulator.set_order(0)
+    for result in results[1:]:
+        assert_same_bits(result, results[0])
+    return results[0]
+
+
+# Entries, rows of the table: none, one, runs longer than a chunk and than a block of chunks, many
+# digits, more than one tile of the sort.
+SIZES = [(0, 5), (1, 1), (40, 3), (2500, 2), (5000, 33_000_000), (9000, 700)]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(("entries", "num_rows"), SIZES)
+def test_duplicates_are_summed_and_padding_is_left_out(target, entries, num_rows, dtype):
+    rng = np.random.default_rng(entries)
+    indices = rng.integers(0, num_rows + 1, entries).astype(dtype)
+    values = rng.standard_normal((entries, 4)).astype("f4")
+
+    def coalesced():
+        unique = sparse(target, indices, values, num_rows).coalesce()
+        rows = np.unique(indices[indices < num_rows])
+        assert_same_bits(unique.indices.numpy(), rows)
+        return unique.values.numpy()
+
+    found = in_every_order(target, coalesced)
+    rows, place = np.unique(indices, return_inverse=True)
+    sums = np.zeros((len(rows), 4))
+    np.add.at(sums, place, values.astype("f8"))
+    np.testing.assert_allclose(found, sums[rows < num_rows], rtol=1e-4, atol=1e-4)
+
+
+def test_an_index_outside_the_table_is_refused(target):
+    gradient = RowSparse(
+        there(np.array([3, -1, 7, 12], "i4"), target), there(np.zeros((4, 2), "f4"), target), 10
+    )
+    with pytest.raises(DataError, match="2 of 4 row indices lie outside the 10 rows"):
+        gradient.plan()
+
+
+@pytest.mark.parametrize("width", [16, 131])
+def test_pooled_values_are_summed_by_their_source(target, width):
+    rng = np.random.default_rng(width)
+    indices, source = rng.integers(0, 9, 300), rng.integers(0, 20, 300).astype("i4")
+    values = rng.standard_normal((20, width)).astype("f4")
+    gradient = sparse(target, indices, values, 9, source)
+    expected = dense_sum(indices, values, 9, source, "f8")
+    found = in_every_order(target, lambda: gradient.coalesce().values.numpy())
+    np.testing.assert_allclose(found, expected[np.unique(indices)], **CLOSE)
+    assert gradient.squared_norm() == pytest.approx(np.square(expected).sum(), rel=1e-5)
+    assert_same_bits(
+        in_every_order(target, lambda: gradient.to_dense().numpy()),
+        dense_sum(indices, values, 9, source, "f4"),
+    )
+
+
+def test_the_algebra_works_where_the_leaves_are(target):
+    rng = np.random.default_rng(3)
+    one = rng.integers(0, 6, 10), rng.standard_normal((10, 3)).astype("f4")
+    two = rng.integers(0, 6, 4), rng.standard_normal((4, 3)).astype("f4")
+    both = sparse(target, *one, 6).scale(2.0) + sparse(target, *two, 6)
+    expected = 2 * dense_sum(*one, 6, dtype="f8") + dense_sum(*two, 6, dtype="f8")
+    assert_row_sparse(both.coalesce(), expected.astype("f4"), atol=1e-5)
+    assert both.values.device == there(one[0], target).device
+
+
+@pytest.mark.parametrize("place", [None, 0, 3000])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_found_wherever_it_stands(target, place, bad):
+    arrays = {"a": np.ones(5, "f4"), "b": np.ones((3001, 2), "f4")}
+    if place is not None:
+        arrays["b"][place, 1] = bad
+    gradients = {name: there(array, target) for name, array in arrays.items()}
+    wanted = None if place is None else "the gradient of 'b' is not finite"
+    assert nonfinite(there(np.float32(1), target), gradients) == wanted
+    assert nonfinite(there(np.float32(bad), target), gradients) == f"the loss is {bad}"
+
+
+def test_the_global_norm_sums_duplicates_first(target):
+    indices, values = np.array([2, 2, 0]), np.array([[1.0], [2.0], [4.0]], "f4")
+    dense = np.arange(3000, dtype="f4") / 1000
+    gradients = {"t": sparse(target, indices, values, 4), "w": there(dense, target)}
+    exact = np.sqrt(9.0 + 16.0 + np.square(dense.astype("f8")).sum())
+    assert global_norm(gradients) == pytest.approx(exact, rel=1e-12)
+
+
+SHAPES = [(1, 4, 70), (2, 1, 3), (26, 16, 19), (26, 128, 9), (5, 7, 33), (250, 6, 2)]
+
+
+@pytest.mark.parametrize(("features", "width", "batch"), SHAPES)
+def test_the_interaction_and_its_cotangents(target, features, width, batch):
+    rng = np.random.default_rng(width)
+    x = rng.standard_normal((batch, features + 1, width)).astype("f4")
+    cotangent = rng.standard_normal((batch, width + features * (features + 1) // 2)).astype("f4")
+    forward, backward = interaction_kernels(features, width, target)
+    inputs = there(x[:, 0].copy(), target), there(x[:, 1:].copy(), target)
+    low = np.tril_indices(features + 1, -1)
+
+    def run_forward():
+        out = there(np.full_like(cotangent, 7), target)
+        forward(*inputs, out)
+        return out.numpy()
+
+    def run_backward():
+        outs = [there(np.full(t.shape, 7, "f4"), target) for t in inputs]
+        backward(*inputs, there(cotangent, target), *outs)
+        return np.concatenate([outs[0].numpy()[:, None], outs[1].numpy()], axis=1)
+
+    wide = x.astype("f8")
+    gram = np.einsum("bid,bjd->bij", wide, wide)
+    expected = np.concatenate([wide[:, 0], gram[:, low[0], low[1]]], axis=1)
+    np.testing.assert_allclose(in_every_order(target, run_forward), expected, rtol=1e-4, atol=1e-4)
+    matrix = np.zeros_like(gram)
+    matrix[:, low[0], low[1]] = cotangent[:, width:]
+    expected = np.einsum("bij,bjd->bid", matrix + matrix.transpose(0, 2, 1), wide)
+    expected[:, 0] += cotangent[:, :width]
+    np.testing.assert_allclose(in_every_order(target, run_backward), expected, rtol=1e-4, atol=2e-4)
+
+
+def interaction_kernels(features, width, target):
+    from sparsetrain.models import cuda_interaction, interaction
+
+    module = interaction if target == "cpu" else cuda_interaction
+    makers = module.forward_kernel, module.backward_kernel
+    resolved = runtime.resolve_target(target)
+    return [runtime.compile_kernel(make(features, width, "float32"), resolved) for make in makers]
+
+
+def test_host_and_device_exchange_what_they_hold(target):
+    values = np.arange(6, dtype="f4").reshape(2, 3)
+    tensor = there(values, target)
+    with runtime.writing(tensor) as view:
+        view[1] = 9
+    assert_same_bits(runtime.as_numpy(tensor), np.array([[0, 1, 2], [9, 9, 9]], "f4"))
+    assert runtime.on_gpu(tensor) == (target == "cuda")
+    assert st.runtime.target_of(tensor).kind.name == ("cuda" if target == "cuda" else "llvm")

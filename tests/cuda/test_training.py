@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on CUDA: the weights of the CPU, the same bits in every run and every order."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tvm import relax, tirx
+
+import sparsetrain as st
+from sparsetrain import runtime
+from sparsetrain.build import Program
+from sparsetrain.data import Batch
+from sparsetrain.errors import DataError, NumericalError
+from sparsetrain.optim import Group
+from tests import small_dlrm
+from tests.cuda import device, emulator
+from tests.optim.formulas import OPTIMIZERS
+from tests.small_dlrm import assert_same_state
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+STEPS = 3
+# What an optimizer may be asked to do beside its formula.
+VARIANTS = {
+    **{name: OPTIMIZERS[name] for name in ("adagrad", "rowwise_adagrad", "mixed")},
+    "exact": st.optim.adam(0.01, mode="exact"),
+    "capped": st.optim.adamw(0.01, weight_decay=0.1, mode="exact", cap=1),
+    "dense": st.optim.momentum(0.01, mode="dense"),
+    "clipped": st.optim.adagrad(0.1, clip_norm=0.1, clip_value=0.05),
+    "groups": st.optim.adagrad(0.1, groups=[Group("embeddings.C2.*", lr=0.01)]),
+}
+
+
+@cache
+def programs(kind: str, target: str):
+    """Programs do not depend on the optimizer: compile them once."""
+    made = st.Trainer(small_dlrm.model(kind), st.optim.sgd(0.0), target=target)
+    return made.program, made._logits
+
+
+def trained(optimizer, target: str, kind: str = "single", order: int = 0, **options) -> st.Trainer:
+    trainer = st.Trainer(small_dlrm.model(kind), optimizer, target=target, **options)
+    trainer.program, trainer._logits = programs(kind, target)
+    emulator.set_order(order)
+    for step in range(STEPS):
+        float(trainer.step(small_dlrm.batch(37 + step, seed=step, kind=kind)))
+    emulator.set_order(0)
+    return trainer
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, err_msg=name, **CLOSE)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_optimizer_gives_the_weights_of_the_cpu(cuda, name):
+    found = trained(VARIANTS[name], "cuda").state_dict()
+    assert_close(found, trained(VARIANTS[name], "cpu").state_dict())
+
+
+@pytest.mark.parametrize("kind", ["mean", "weighted"])
+def test_every_kind_of_lookup_gives_the_weights_of_the_cpu(cuda, kind):
+    optimizer = st.optim.adagrad(0.05)
+    found = trained(optimizer, "cuda", kind).state_dict()
+    assert_close(found, trained(optimizer, "cpu", kind).state_dict())
+
+
+@pytest.mark.parametrize("order", [1, 11])
+@pytest.mark.parametrize("name", ["adagrad", "rowwise_adagrad", "exact"])
+def test_two_runs_have_the_same_bits_whoever_runs_first(cuda, name, order):
+    first, again = (trained(VARIANTS[name], "cuda", order=o) for o in (0, order))
+    assert_same_state(again.state_dict(), first.state_dict())
+
+
+def test_parameters_slots_and_gradients_stay_on_the_device(cuda):
+    trainer = trained(st.optim.adagrad(0.05), "cuda")
+    slots = [slot for slots in trainer.state.values() for slot in slots.values()]
+    assert all(runtime.on_gpu(tensor) for tensor in [*trainer.params.values(), *slots])
+    inputs = trainer.model.inputs(small_dlrm.batch(5))
+    loss, gradients = trainer.program(trainer.params, inputs)
+    leaves = [leaf for g in gradients.values() for leaf in getattr(g, "leaves", [g])]
+    assert all(runtime.on_gpu(tensor) for tensor in [loss, *leaves])
+
+
+def test_parts_of_a_batch_add_up_to_the_step_of_the_whole(cuda):
+    optimizer = st.optim.adagrad(0.05)
+    found = trained(optimizer, "cuda", accumulate=3).state_dict()
+    assert_close(found, trained(optimizer, "cpu").state_dict())
+
+
+def test_what_one_target_saved_the_other_loads(cuda, tmp_path):
+    optimizer = st.optim.adam(0.01)
+    trained(optimizer, "cuda").save(tmp_path / "a")
+    loaded = st.load(tmp_path / "a", target="cpu")
+    assert not runtime.on_gpu(next(iter(loaded.params.values())))
+    loaded.save(tmp_path / "b")
+    back = st.load(tmp_path / "b", target="cuda")
+    assert_same_state(back.state_dict(), trained(optimizer, "cuda").state_dict())
+
+
+def test_scores_are_those_of_the_cpu(cuda):
+    batch = small_dlrm.batch(50, seed=9)
+    scores = [trained(st.optim.adagrad(0.05), t).predict([batch]) for t in ("cuda", "cpu")]
+    np.testing.assert_allclose(*scores, **CLOSE)
+
+
+def test_an_id_outside_its_table_is_refused_before_it_reaches_the_device(cuda):
+    trainer = trained(st.optim.adagrad(0.05), "cuda")
+    good = small_dlrm.batch(4)
+    ids = good.ids.copy()
+    ids[1, 2] = small_dlrm.ROWS[2]
+    with pytest.raises(DataError, match="outside"):
+        trainer.step(Batch(good.dense, ids, good.labels))
+
+
+def test_a_step_that_is_not_finite_writes_nothing(cuda):
+    trainer = st.Trainer(small_dlrm.model(), st.optim.sgd(1e30), target="cuda")
+    trainer.program, trainer._logits = programs("single", "cuda")
+    trainer.step(small_dlrm.batch(4))
+    before = trainer.state_dict()
+    with pytest.raises(NumericalError, match="in step 2: nothing was updated"):
+        trainer.step(small_dlrm.batch(4))
+    assert_same_state(trainer.state_dict(), before)
+    assert "not finite" in trainer.first_nonfinite(small_dlrm.batch(4))
+
+
+def test_a_gpu_is_used_by_auto(cuda):
+    runtime._best_target.cache_clear()
+    assert runtime.resolve_target("auto").kind.name == "cuda"
+    runtime._best_target.cache_clear()
+    assert device.is_real() or emulator.missing() is None
+
+
+def test_the_gpu_benchmark_measures_what_it_says(cuda, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    benchmark = importlib.import_module("gpu")
+    options = SimpleNamespace(rows=50, width=4, lookups=100)
+    monkeypatch.setattr(benchmark, "COPIED", 1024)
+    monkeypatch.setattr(benchmark, "FLAT_ROWS", (50, 500))
+    found = benchmark.measure_rows(options)
+    assert found["share_of_copy"].keys() == {"copy", "lookup", "update"}
+    assert benchmark.measure_flat(options)["update_ms"].keys() == {50, 500}
+
+
+def test_an_argument_that_cuda_cannot_run_is_named(cuda):
+    table = relax.Var("table", relax.TensorType((5, 4), "float32"))
+    ids = relax.Var("ids", relax.TensorType((tirx.Var("N", "int64"),), "int32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [ids, table], attrs={"num_input": 1}):
+        with builder.dataflow():
+            rows = builder.emit(relax.op.take(table, ids, axis=0))
+            out = builder.emit_output(relax.op.exp(rows))
+        builder.emit_func_output(out)
+    program = Program(builder.get(), "main", "cuda")
+    params = {"table": np.ones((5, 4), "f4")}
+    assert program(params, {"ids": np.array([2, 4])}).shape == (2, 4)
+    with pytest.raises(DataError, match="argument 'ids' is empty: CUDA cannot run that"):
+        program(params, {"ids": np.array([], "i4")})
