@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an update of a table costs, sparse and dense, in time, bytes and memory, on this machine.
+
+Read `case` (one thing to measure), `arms` (the ways to update, a rule table), `measure` (how a step
+is timed), `sweeps` (which cases), `report` (what was found and where the arms cross).
+"""
+
+from sparsetrain.compare.arms import ARMS as ARMS
+from sparsetrain.compare.arms import Arm as Arm
+from sparsetrain.compare.case import Case as Case
+from sparsetrain.compare.measure import Measurement as Measurement
+from sparsetrain.compare.report import Crossing as Crossing
+from sparsetrain.compare.report import LeftOut as LeftOut
+from sparsetrain.compare.report import Report as Report
+from sparsetrain.compare.run import run as run
+from sparsetrain.compare.sweeps import AXES as AXES
+from sparsetrain.compare.sweeps import FORMULAS as FORMULAS
+from sparsetrain.compare.sweeps import Item as Item
+from sparsetrain.compare.sweeps import plan as plan

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One thing to measure: a table, what a step looks up in it, and the formula that updates it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sparsetrain.errors import ConfigError
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table and a kind of step.
+
+    Parameters
+    ----------
+    rows : int
+        V, rows of the table.
+    lookups : int
+        N, ids in a step, all bags together.
+    width : int
+        D, float32 numbers in a row.
+    pooling : int
+        Ids in a bag; `lookups` is a multiple of it.
+    skew : str
+        How ids are spread: ``"uniform"``, ``"zipf1.05"`` with any exponent above 0, ``"same"``
+        (all equal), or a name for ids that are given.
+    formula : str
+        A name in `sparsetrain.optim.OPTIMIZERS`.
+    threads : int
+        Threads that kernels run on; 0 for as many as they run on anyway.
+    label : str
+        Name of the table.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+    """
+
+    rows: int
+    lookups: int = 2048
+    width: int = 16
+    pooling: int = 1
+    skew: str = "uniform"
+    formula: str = "sgd"
+    threads: int = 0
+    label: str = "table"
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "lookups", "width", "pooling"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"compare: {name} is {getattr(self, name)}; it must be 1 or more")
+        if self.rows >= 2**31:
+            raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can name")
+        if self.lookups % self.pooling:
+            raise ConfigError(
+                f"compare: {self.lookups} lookups are no whole number of bags of {self.pooling}"
+            )
+
+    @property
+    def bags(self) -> int:
+        """Value rows of a step's gradient."""
+        return self.lookups // self.pooling
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.width * FLOAT_BYTES
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the weights."""
+        return self.rows * self.row_bytes
+
+    def __str__(self) -> str:
+        bags = f", bags of {self.pooling}" if self.pooling > 1 else ""
+        name = "" if self.label == "table" else f"{self.label}: "
+        return (
+            f"{name}{self.rows:,} x {self.width}, {self.lookups:,} {self.skew} ids{bags}, "
+            f"{self.formula}"
+        )
+
+
+def settings_of(case: Case) -> dict[str, Any]:
+    """The fields of a case, in their order: columns of a table of results."""
+    return {field.name: getattr(case, field.name) for field in fields(case)}
+
+
+def case_of(row: Mapping[str, Any]) -> Case:
+    """The case that a row of results belongs to."""
+    return Case(**{field.name: row[field.name] for field in fields(Case)})

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long an arm's steps take, and what memory they need.
+
+No step sees the ids of another one, the first few do not count, and kernels are compiled before.
+Cheap steps are repeated until they fill a time, dear ones at least ten times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.compare import counters
+from sparsetrain.compare.arms import Arm, Step, Taken, new_table
+from sparsetrain.compare.batch import Batch, make_batches
+from sparsetrain.compare.case import Case, case_of, settings_of
+from sparsetrain.compare.ids import draw_ids
+from sparsetrain.compare.memory import give_back, peak_of
+from sparsetrain.compare.roofs import random_row_seconds
+
+LEAST_STEPS = 10
+MOST_STEPS = 400
+_MOST_IDS = 2**22  # of all steps of a case together
+_WARM = 3
+_SECONDS = 0.4  # after which an arm that has its ten steps has had enough
+_SMALL = 64  # rows of the table on which kernels are compiled
+_ROOF_SEED = 1
+
+Ids = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one arm took for one case.
+
+    Parameters
+    ----------
+    sweep : str
+        What it was measured for.
+    arm : str
+        A name in `ARMS`, or a peer.
+    case : Case
+        The table and the step.
+    unique : float
+        Distinct rows of a step, on average.
+    steps : int
+        Steps that count.
+    median_us, p10_us, p90_us : float
+        Microseconds of a step.
+    writes_us : float or None
+        Of these, median of the half that writes, after checks and coalescing.
+    traffic_bytes : float
+        Bytes that a step must move, by formula.
+    counted_bytes : float or None
+        Bytes of the cache misses of a step, where the system counts them.
+    memory_bytes : int or None
+        Memory that a step needed beside table and slots, where the system says it.
+    formula_memory_bytes : int
+        The same by formula.
+    roof_us : float or None
+        Microseconds of the roof: the distinct rows read and written, nothing else.
+    """
+
+    sweep: str
+    arm: str
+    case: Case
+    unique: float
+    steps: int
+    median_us: float
+    p10_us: float
+    p90_us: float
+    writes_us: float | None
+    traffic_bytes: float
+    counted_bytes: float | None
+    memory_bytes: int | None
+    formula_memory_bytes: int
+    roof_us: float | None
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second, of those that must be moved."""
+        return self.traffic_bytes / (1e-6 * self.median_us)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One flat row of a table: the case's settings among the figures."""
+        flat = {name: value for name, value in asdict(self).items() if name != "case"}
+        head = {name: flat.pop(name) for name in ("sweep", "arm")}
+        rates = {"gb_per_s": self.bandwidth / 1e9}
+        return {**head, **settings_of(self.case), **flat, **rates}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
+        """What `to_dict` was made of."""
+        names = [field.name for field in fields(cls) if field.name != "case"]
+        return cls(case=case_of(row), **{name: row[name] for name in names})
+
+
+def steps_of(case: Case, *, dear: bool) -> int:
+    """How many steps a case is measured for, warm ones included; dear steps are few."""
+    if dear:
+        return _WARM + LEAST_STEPS
+    return _WARM + max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups))
+
+
+def ids_of(case: Case, *, dear: bool, seed: int = 0) -> Ids:
+    """Ids of as many steps as will be taken."""
+    return list(draw_ids(case, steps_of(case, dear=dear), seed))
+
+
+def roof_seconds(case: Case, ids: Ids) -> float:
+    """Median seconds to read and write a step's distinct rows on a table of this size."""
+    times = random_row_seconds(new_table(case), (np.unique(rows) for rows in ids))
+    return float(np.median(times[min(_WARM, len(times) // 2) :]))
+
+
+def measure(sweep: str, arm: Arm, case: Case, ids: Ids, roof: float | None) -> Measurement:
+    """Take the steps of one arm.
+
+    Parameters
+    ----------
+    sweep : str
+        A name for the result.
+    arm : Arm
+        How to update.
+    case : Case
+        What to update.
+    ids : sequence of (N,) int32
+        Of each step; at least `LEAST_STEPS`, and three more that do not count.
+    roof : float or None
+        Seconds of the case's roof.
+
+    Raises
+    ------
+    ResourceError
+        If there is no memory for table, slots or a buffer.
+    """
+    _compile(arm, case)
+    taken, need, counted = _take(arm, case, ids)
+    give_back()
+    whole = 1e6 * np.array([t.whole for t in taken])
+    writes = [1e6 * t.writes for t in taken if t.writes is not None]
+    low, middle, high = np.percentile(whole, [10, 50, 90])
+    unique = float(np.mean([len(np.unique(rows)) for rows in ids[:LEAST_STEPS]]))
+    return Measurement(
+        sweep,
+        arm.name,
+        replace(case, threads=runtime.num_threads()),
+        unique=unique,
+        steps=len(taken),
+        median_us=float(middle),
+        p10_us=float(low),
+        p90_us=float(high),
+        writes_us=float(np.median(writes)) if writes else None,
+        traffic_bytes=arm.traffic(case, unique),
+        counted_bytes=counted,
+        memory_bytes=need,
+        formula_memory_bytes=arm.memory(case),
+        roof_us=None if roof is None else 1e6 * roof,
+    )
+
+
+def _compile(arm: Arm, case: Case) -> None:
+    """Take a step on a tiny table: kernels are kept, and most do not depend on the rows."""
+    small = replace(case, rows=min(case.rows, _SMALL))
+    step = arm.prepare(small)
+    for batch in make_batches(small, [np.zeros(case.lookups, np.int32)]):
+        step(batch)
+
+
+def _take(arm: Arm, case: Case, ids: Ids) -> tuple[list[Taken], int | None, float | None]:
+    """The steps that count, and the memory and the counted bytes of one."""
+    step, batches = arm.prepare(case), make_batches(case, ids)
+    need = peak_of(lambda: [step(batch) for batch in islice(batches, _WARM)])
+    return _run(step, batches), need, _counted(step, case, ids)
+
+
+def _run(step: Step, batches: Iterator[Batch]) -> list[Taken]:
+    taken: list[Taken] = []
+    for batch in batches:
+        taken.append(step(batch))
+        if len(taken) >= LEAST_STEPS and sum(t.whole for t in taken) > _SECONDS:
+            break
+    return taken
+
+
+def _counted(step: Step, case: Case, ids: Ids) -> float | None:
+    """Bytes of a step by cache misses; over a few steps, because a counter has its own cost."""
+    if counters.why_not(counters.CACHE_MISSES) is not None:
+        return None
+    batches = list(make_batches(case, ids[:LEAST_STEPS]))
+    misses = counters.count(counters.CACHE_MISSES, lambda: [step(batch) for batch in batches])
+    return None if misses is None else misses * counters.LINE_BYTES / len(batches)

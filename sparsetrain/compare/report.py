@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison found: figures, what was left out and why, where the paths cross."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparsetrain.compare.case import Case, case_of, settings_of
+from sparsetrain.compare.measure import Measurement
+from sparsetrain.errors import DataError
+
+
+class LeftOut(NamedTuple):
+    """Something that was not measured."""
+
+    sweep: str
+    arm: str
+    case: Case
+    why: str
+
+
+class Crossing(NamedTuple):
+    """Where two arms are equally fast.
+
+    Parameters
+    ----------
+    formula : str
+        Of the updates.
+    lookups : int
+        Of a step.
+    rows : float or None
+        Between the two sizes where the order changes, on a logarithmic scale; None if it does not.
+    below, above : str
+        The faster arm on smaller and on larger tables; the same name if the order does not change.
+    least, most : int
+        Rows of the smallest and the largest table that both were measured on.
+    """
+
+    formula: str
+    lookups: int
+    rows: float | None
+    below: str
+    above: str
+    least: int
+    most: int
+
+
+@dataclass
+class Report:
+    """All of a comparison.
+
+    Parameters
+    ----------
+    machine : dict
+        Processor, threads, cache, versions.
+    stream : float
+        Bytes per second of the stream roof.
+    measurements : list of Measurement
+        In the order in which they were made.
+    left_out : list of LeftOut
+        What was wanted and is not there.
+    """
+
+    machine: dict[str, Any]
+    stream: float
+    measurements: list[Measurement] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def of(self, sweep: str, formula: str | None = None) -> list[Measurement]:
+        """The measurements of a sweep."""
+        return [
+            m for m in self.measurements if m.sweep == sweep and formula in (None, m.case.formula)
+        ]
+
+    @property
+    def crossings(self) -> list[Crossing]:
+        """For each formula that was swept over rows, where row-sparse meets fair dense."""
+        swept = self.of("rows")
+        kinds = dict.fromkeys((m.case.formula, m.case.lookups) for m in swept)
+        found = (_crossing(swept, *kind) for kind in kinds)
+        return [crossing for crossing in found if crossing is not None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `--json` prints them."""
+        return {
+            "machine": self.machine,
+            "stream_gb_per_s": self.stream / 1e9,
+            "measurements": [m.to_dict() for m in self.measurements],
+            "crossings": [crossing._asdict() for crossing in self.crossings],
+            "left_out": [
+                {"sweep": o.sweep, "arm": o.arm, **settings_of(o.case), "why": o.why}
+                for o in self.left_out
+            ],
+        }
+
+    @classmethod
+    def read(cls, file: Path) -> Report:
+        """Read ``compare.json`` again, to draw it anew or to look at it.
+
+        Raises
+        ------
+        DataError
+            If the file is not there or is no report.
+        """
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            return cls(
+                found["machine"],
+                1e9 * found["stream_gb_per_s"],
+                [Measurement.from_dict(row) for row in found["measurements"]],
+                [LeftOut(o["sweep"], o["arm"], case_of(o), o["why"]) for o in found["left_out"]],
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{file}: no report of a comparison: {error}") from error
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write ``compare.csv`` and ``compare.json``; returns their paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        table, whole = folder / "compare.csv", folder / "compare.json"
+        rows = [m.to_dict() for m in self.measurements]
+        with table.open("w", newline="", encoding="utf-8") as file:
+            if rows:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+        whole.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
+        return [table, whole]
+
+
+def _crossing(swept: Iterable[Measurement], formula: str, lookups: int) -> Crossing | None:
+    times: dict[str, dict[int, float]] = {"dense": {}, "sparse": {}}
+    for m in swept:
+        if (m.case.formula, m.case.lookups) == (formula, lookups) and m.arm in times:
+            times[m.arm][m.case.rows] = m.median_us
+    rows = sorted(times["dense"].keys() & times["sparse"].keys())
+    if not rows:
+        return None
+    gains = [log(times["dense"][r] / times["sparse"][r]) for r in rows]
+    faster = ["sparse" if gain > 0 else "dense" for gain in gains]
+    place = _last_change(gains)
+    at = None if place is None else _meeting(rows[place : place + 2], gains[place : place + 2])
+    return Crossing(formula, lookups, at, faster[0], faster[-1], rows[0], rows[-1])
+
+
+def _last_change(gains: Sequence[float]) -> int | None:
+    """The place before the last change of sign: noise in front of it is no crossing."""
+    changes = [n for n in range(len(gains) - 1) if (gains[n] > 0) != (gains[n + 1] > 0)]
+    return changes[-1] if changes else None
+
+
+def _meeting(rows: Sequence[int], gains: Sequence[float]) -> float:
+    """Where a line between two points, on a logarithmic scale, meets 0."""
+    share = gains[0] / (gains[0] - gains[1])
+    return exp(log(rows[0]) + share * (log(rows[1]) - log(rows[0])))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine can do at best: stream through memory, and rewrite rows at random places.
+
+Both are kernels that do nothing else, called as the arms' kernels are. The stream reads and writes
+an array far larger than the caches. The other reads and writes as many distinct rows as a case
+touches, of a table of its size, at places it was never at before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.script import tirx as T
+
+from sparsetrain import runtime
+from sparsetrain.runtime import NDArray
+
+STREAM_BYTES = 2**28
+_STREAM_CALLS = 10
+_LANES = 16
+_STRIP = 4096  # vectors that one task of the stream works on
+
+
+def stream_bandwidth() -> float:
+    """Bytes per second, read and written, of ``a[i] = a[i] + 1``; the median of ten passes."""
+    vectors = STREAM_BYTES // (4 * _LANES)
+    array = runtime.zeros((vectors, _LANES), "float32", "the array of the stream roof")
+    kernel = _stream_kernel()
+    seconds = _times(kernel, [array] * (_STREAM_CALLS + 2))[2:]
+    return 2 * STREAM_BYTES / float(np.median(seconds))
+
+
+def random_row_seconds(table: NDArray, places: Iterable[np.ndarray]) -> np.ndarray:
+    """Seconds to read and write rows of `table` (V, D), for each array of distinct row numbers.
+
+    The rows are changed. Of one kernel that asks for rows ahead of their use and one that does not,
+    the times of the faster.
+    """
+    arrays = [runtime.as_tensor(rows, "int32") for rows in places]
+    both = [partial(_row_kernel(int(table.shape[1]), ahead), table) for ahead in (0, 16)]
+    # Each sees every other array, so that none sees rows that the other has made warm.
+    found = [_times(kernel, arrays[first::2]) for first, kernel in enumerate(both)]
+    return min(found, key=np.median)
+
+
+def _times(run: Callable[[Any], object], arguments: Iterable[Any]) -> np.ndarray:
+    seconds = []
+    for argument in arguments:
+        begin = time.perf_counter()
+        run(argument)
+        seconds.append(time.perf_counter() - begin)
+    return np.array(seconds)
+
+
+@cache
+def _stream_kernel() -> Any:
+    @T.prim_func(s_tir=True)
+    def stream(data: T.handle):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        count = T.int64()
+        array = T.match_buffer(data, (count, _LANES), "float32")
+        for strip in T.parallel(count // _STRIP):
+            for i in T.serial(_STRIP):
+                for lane in T.vectorized(_LANES):
+                    array[strip * _STRIP + i, lane] = array[strip * _STRIP + i, lane] + T.float32(1)
+
+    return runtime.compile_kernel(stream, runtime.host_target())
+
+
+@cache
+def _row_kernel(width: int, ahead: int) -> Any:
+    lanes = next(n for n in (16, 8, 4, 2, 1) if width % n == 0)
+    return runtime.compile_kernel(_rows(width, lanes, ahead), runtime.host_target())
+
+
+def _rows(width: int, lanes: int, ahead: int) -> tvm.tirx.PrimFunc:
+    @T.prim_func(s_tir=True)
+    def rewrite(weights: T.handle, places: T.handle):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        height, count = T.int64(), T.int64()
+        table = T.match_buffer(weights, (height, width), "float32")
+        rows = T.match_buffer(places, (count,), "int32")
+        for i in T.parallel(count):
+            if ahead > 0:
+                T.evaluate(
+                    T.call_intrin(
+                        "void",
+                        "tirx.prefetch",
+                        T.address_of(table[rows[T.min(i + ahead, count - 1)], 0]),
+                        1,
+                        3,
+                        1,
+                    )
+                )
+            for tile in T.serial(width // lanes):
+                for lane in T.vectorized(lanes):
+                    table[rows[i], tile * lanes + lane] = table[
+                        rows[i], tile * lanes + lane
+                    ] + T.float32(1)
+
+    return rewrite

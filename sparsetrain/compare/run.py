@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure a plan: case after case, arm after arm, one table in memory at a time."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from sparsetrain import runtime
+from sparsetrain.compare import counters
+from sparsetrain.compare.arms import ARMS, Arm
+from sparsetrain.compare.case import Case
+from sparsetrain.compare.ids import check_skew
+from sparsetrain.compare.measure import Ids, ids_of, measure, roof_seconds
+from sparsetrain.compare.memory import available_bytes
+from sparsetrain.compare.report import LeftOut, Report
+from sparsetrain.compare.roofs import stream_bandwidth
+from sparsetrain.compare.sweeps import Item
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim import OPTIMIZERS
+
+_SPARE = 2**28  # bytes for batches, code and the system
+_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+
+Say = Callable[[str], None]
+
+
+def run(
+    items: Sequence[Item],
+    *,
+    ids: Mapping[str, Ids] | None = None,
+    arms: Mapping[str, Arm] = ARMS,
+    say: Say = lambda text: None,
+) -> Report:
+    """Measure every item on each of its arms.
+
+    Parameters
+    ----------
+    items : sequence of Item
+        From `plan`, or made by hand.
+    ids : mapping of str to sequence of (N,) int32, optional
+        Given ids of a case, by its label; all other ids are drawn.
+    arms : mapping of str to Arm
+        The ways to update.
+    say : callable
+        Told of each item before it is measured.
+
+    Returns
+    -------
+    Report
+        Figures, and what was left out because there is no memory or nothing to measure.
+
+    Raises
+    ------
+    ConfigError
+        If an arm, a formula or a law of ids is unknown; before anything is measured.
+    """
+    given = ids or {}
+    for item in items:
+        _check(item, arms, given)
+    report = Report(machine(), stream_bandwidth())
+    for case, group in groupby(items, key=lambda item: item.case):
+        with _threads(case.threads):
+            _measure_case(report, case, list(group), given.get(case.label), arms, say)
+    return report
+
+
+def machine() -> dict[str, Any]:
+    """What the figures belong to."""
+    return {
+        "processor": _processor(),
+        "cores": runtime.available_cores(),
+        "threads": runtime.num_threads(),
+        "last_cache_bytes": last_cache_bytes(),
+        "memory_bytes": available_bytes(),
+        "counters": counters.why_not(counters.CACHE_MISSES) or "cache misses",
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        **{name: metadata.version(name) for name in ("apache-tvm", "numpy")},
+    }
+
+
+def last_cache_bytes() -> int | None:
+    """Bytes of the processor's last cache, where the system says it."""
+    with suppress(OSError, ValueError):
+        sizes = [file.read_text().strip() for file in _CACHE.glob("index*/size")]
+        return max(1024 * int(size.rstrip("K")) for size in sizes)
+    return None
+
+
+def _check(item: Item, arms: Mapping[str, Arm], given: Mapping[str, Ids]) -> None:
+    for name in item.arms:
+        if name not in arms:
+            raise ConfigError(f"compare: arm is one of {', '.join(arms)}, not {name!r}")
+    if item.case.formula not in OPTIMIZERS:
+        raise ConfigError(
+            f"compare: formula is one of {', '.join(OPTIMIZERS)}, not {item.case.formula!r}"
+        )
+    if item.case.label not in given:
+        check_skew(item.case.skew)
+
+
+def _measure_case(
+    report: Report,
+    case: Case,
+    items: Sequence[Item],
+    given: Ids | None,
+    arms: Mapping[str, Arm],
+    say: Say,
+) -> None:
+    """All arms of one case; they share ids and the roof."""
+    say(str(case))
+    roof: float | None = None
+    wanted = dict.fromkeys((item.sweep, name) for item in items for name in item.arms)
+    for sweep, name in wanted:
+        why = arms[name].why_not(case) or _no_memory(arms[name].needs(case))
+        if why is not None:
+            report.left_out.append(LeftOut(sweep, name, case, why))
+            continue
+        if roof is None:
+            roof = roof_seconds(case, given or ids_of(case, dear=False, seed=1))
+        ids = given or ids_of(case, dear=name == "stock")
+        report.measurements.append(measure(sweep, arms[name], case, ids, roof))
+
+
+def _no_memory(needed: int) -> str | None:
+    free = available_bytes()
+    if free is None or needed + _SPARE <= free:
+        return None
+    return f"needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Run kernels on so many threads for a while; 0 changes nothing."""
+    before, setting = runtime.num_threads(), os.environ.get("TVM_NUM_THREADS")
+    if count:
+        runtime.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if count:
+            runtime.set_num_threads(before)
+            if setting is not None:
+                os.environ["TVM_NUM_THREADS"] = setting
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

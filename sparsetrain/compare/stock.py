@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's own training path for one table, as its users get it.
+
+`relax.transform.Gradient` of a sum of ``take`` makes a dense gradient: zeros as large as the
+table, to which rows are added. `relax.training.optimizer` makes a function from parameters and
+gradients to new parameters. Both are compiled by TVM's default pipeline, which schedules nothing
+for a CPU.
+
+The forward pass that `Gradient` keeps is compiled away: only the update is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.training import optimizer as stock_optimizer
+
+from sparsetrain import runtime
+from sparsetrain.compare.batch import Batch
+from sparsetrain.compare.case import Case
+
+
+class _Adam(stock_optimizer.Adam):
+    """TVM 0.27's, which cannot make its state: it hands NumPy a dtype of TVM's."""
+
+    def _set_params_and_dtype(self, params: list[relax.Var]) -> None:
+        super()._set_params_and_dtype(params)
+        self.dtype: Any = "float32"
+
+
+# TVM has no other optimizers. The numbers are those of the other arms.
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: stock_optimizer.SGD(0.01),
+    "momentum": lambda: stock_optimizer.MomentumSGD(0.01, 0.9),
+    "adam": lambda: _Adam(0.01),
+}
+
+
+def stock_update(case: Case, weight: runtime.NDArray) -> Callable[[Batch], None]:
+    """Compile both functions for one case; the update keeps the parameters it returned."""
+    optimizer = OPTIMIZERS[case.formula]()
+    module = _module(case, optimizer)
+    machine = runtime.virtual_machine(tvm.compile(module, runtime.host_target()))
+    backward, step = machine["backward"], machine["update"]
+    params, state = [weight], optimizer.state
+
+    def update(batch: Batch) -> None:
+        nonlocal params, state
+        gradient = backward(params[0], batch.ids, batch.cotangent)
+        params, state = step(params, [gradient], state)
+
+    return update
+
+
+def _module(case: Case, optimizer: Any) -> tvm.IRModule:
+    table = relax.Var("table", relax.TensorType((case.rows, case.width), "float32"))
+    ids = relax.Var("ids", relax.TensorType((case.lookups,), "int32"))
+    cotangent = relax.Var("cotangent", relax.TensorType((case.bags, case.width), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("loss", [table, ids, cotangent]):
+        with builder.dataflow():
+            read = builder.emit(relax.op.take(table, ids, axis=0, mode="fast"))
+            if case.pooling > 1:
+                bags = (case.bags, case.pooling, case.width)
+                read = builder.emit(relax.op.sum(relax.op.reshape(read, bags), axis=1))
+            loss = builder.emit_output(relax.op.sum(relax.op.multiply(read, cotangent)))
+        builder.emit_func_output(loss)
+    module = relax.transform.Gradient("loss", require_grads=table)(builder.get())
+    optimizer.init(table)
+    both = {"backward": _gradient_alone(module["loss_adjoint"]), "update": optimizer.get_function()}
+    module = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in both.items()})
+    return relax.transform.DeadCodeElimination()(module)
+
+
+def _gradient_alone(adjoint: relax.Function) -> relax.Function:
+    """The function ``(loss, (gradient,))`` with the gradient as its only result."""
+    (block,) = adjoint.body.blocks
+    gradient = adjoint.body.body.fields[1].fields[0]
+    body = relax.SeqExpr([block], gradient)
+    return relax.Function(adjoint.params, body, gradient.ty)
