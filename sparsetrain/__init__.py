@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Public name -> module that defines it; a module stands for itself.
 _PUBLIC = {
     "ad": "sparsetrain.ad",
+    "compare": "sparsetrain.compare",
     "data": "sparsetrain.data",
     "errors": "sparsetrain.errors",
     "embedding": "sparsetrain.embedding",

@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "trainer": {"build", "data", "inlined", "metrics", "optim", "sparse_tensor"}
     | {"checkpoint", "fit", "numerics", "pools", "profile", "run", "runtime", "saved", "state"},
     "saved": {"checkpoint", "data", "fit", "models", "optim", "run", "runtime"},
+    "compare": {"data", "optim", "run", "runtime", "sparse_tensor", "trainer"},
     "cli": {"__init__", "progress", "settings"},
 }
 # Outside the kernels and the graph, nothing depends on TVM.

@@ -11,11 +11,15 @@ import sparsetrain as st
 
 PUBLIC = {
     "sparsetrain": (
-        "EarlyStopping Program RowSparse Run StepProfile Trainer __version__ ad data "
+        "EarlyStopping Program RowSparse Run StepProfile Trainer __version__ ad compare data "
         "embedding errors load metrics models optim pools runtime set_num_threads value_and_grad"
     ),
     "ad": (
         "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
+    ),
+    "compare": (
+        "ARMS AXES Arm Case Crossing FORMULAS Item LeftOut Measurement Report Tables draw "
+        "open_peers plan run tables_of_data tables_of_run"
     ),
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Position Profile Ragged "

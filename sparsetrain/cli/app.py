@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 import sparsetrain
-from sparsetrain.cli import convert, demo, doctor, evaluate, generate, inspect, plot, predict, train
+from sparsetrain.cli import (
+    compare,
+    convert,
+    demo,
+    doctor,
+    evaluate,
+    generate,
+    inspect,
+    plot,
+    predict,
+    train,
+)
 from sparsetrain.cli.failure import explain
 from sparsetrain.cli.stop import Stopped
 
@@ -29,6 +40,7 @@ app.command("convert")(convert.convert)
 app.command("inspect")(inspect.inspect)
 app.command("generate")(generate.generate)
 app.command("plot")(plot.plot)
+app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 
 

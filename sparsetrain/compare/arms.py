@@ -8,9 +8,11 @@ that is written. A new arm is one entry of `ARMS`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.compare import traffic
@@ -18,10 +20,10 @@ from sparsetrain.compare.batch import Batch
 from sparsetrain.compare.case import Case
 from sparsetrain.compare.stock import OPTIMIZERS as STOCK_OPTIMIZERS
 from sparsetrain.compare.stock import stock_update
-from sparsetrain.optim import OPTIMIZERS, Optimizer
+from sparsetrain.optim import OPTIMIZERS, Optimizer, TableUpdate
+from sparsetrain.optim.rule import Mode
 
 LEARNING_RATE = 0.01
-_NAME = "table"
 
 
 class Taken(NamedTuple):
@@ -54,6 +56,8 @@ class Arm:
         From a case to the bytes that a step needs beside table and slots.
     why_not : callable
         From a case to the reason why this arm has nothing to measure, or None.
+    elsewhere : callable, optional
+        From a case and the ids of its steps to their seconds, for what runs in another process.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Arm:
     traffic: Callable[[Case, float], float]
     memory: Callable[[Case], int]
     why_not: Callable[[Case], str | None] = lambda case: None
+    elsewhere: Callable[[Case, Sequence[np.ndarray]], list[float]] | None = None
 
     def needs(self, case: Case) -> int:
         """Bytes that a measurement holds at its peak."""
@@ -74,9 +79,9 @@ def new_table(case: Case) -> runtime.NDArray:
     return runtime.zeros((case.rows, case.width), "float32", f"a table of {case.rows:,} rows")
 
 
-def optimizer_of(case: Case, **options: Any) -> Optimizer:
+def optimizer_of(case: Case) -> Optimizer:
     """The formula of a case, with the numbers that all arms use."""
-    return OPTIMIZERS[case.formula](LEARNING_RATE, **options)
+    return OPTIMIZERS[case.formula](LEARNING_RATE)
 
 
 def _stock(case: Case) -> Step:
@@ -84,40 +89,27 @@ def _stock(case: Case) -> Step:
 
 
 def _fair_dense(case: Case) -> Step:
-    optimizer, params = optimizer_of(case, mode="dense"), {_NAME: new_table(case)}
-    state = optimizer.init(params)
-    return _timed(lambda batch: optimizer.apply_(params, {_NAME: batch.gradient}, state))
+    update = TableUpdate(optimizer_of(case), new_table(case), "dense", "dense")
+    return _timed(lambda batch: update(batch.gradient))
 
 
-def _sparse_lazy(case: Case) -> Step:
-    optimizer, params = optimizer_of(case, **_always_sparse()), {_NAME: new_table(case)}
-    state = optimizer.init(params)
+def _row_sparse(mode: Mode) -> Callable[[Case], Step]:
+    def prepare(case: Case) -> Step:
+        return _halves(TableUpdate(optimizer_of(case), new_table(case), "sparse", mode))
 
+    return prepare
+
+
+def _halves(update: TableUpdate) -> Step:
     def step(batch: Batch) -> Taken:
         begin = time.perf_counter()
-        ready: Any = optimizer.prepare(params, {_NAME: batch.gradient}, state)
+        ready = update.prepare(batch.gradient)
         planned = time.perf_counter()
         ready.finish_()
         end = time.perf_counter()
         return Taken(end - begin, end - planned)
 
     return step
-
-
-def _sparse_exact(case: Case) -> Step:
-    optimizer, params = optimizer_of(case, mode="exact"), {_NAME: new_table(case)}
-    state = optimizer.init(params)
-
-    def update(batch: Batch) -> None:
-        optimizer.catch_up_(params, {_NAME: batch.ids}, state)
-        optimizer.apply_(params, {_NAME: batch.gradient}, state)
-
-    return _timed(update)
-
-
-def _always_sparse() -> dict[str, Any]:
-    """Options that keep a table on the row-sparse path, whatever would be cheaper."""
-    return {}
 
 
 def _timed(update: Callable[[Batch], object]) -> Step:
@@ -152,11 +144,11 @@ ARMS = {
             *(traffic.dense_traffic, traffic.dense_memory),
         ),
         Arm(
-            *("sparse", "row-sparse", False, _sparse_lazy),
+            *("sparse", "row-sparse", False, _row_sparse("lazy")),
             *(traffic.sparse_traffic, traffic.sparse_memory),
         ),
         Arm(
-            *("exact", "row-sparse, exact", False, _sparse_exact),
+            *("exact", "row-sparse, exact", False, _row_sparse("exact")),
             *(traffic.sparse_traffic, traffic.sparse_memory, _exact_is_lazy),
         ),
     )

@@ -52,12 +52,12 @@ def draw(report: Report, folder: Path) -> list[Path]:
     from matplotlib import rc_context
 
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
+    files: list[Path] = []
     for formula in dict.fromkeys(m.case.formula for m in report.measurements):
         for name, (sweep, picture) in PICTURES.items():
             points = report.of(sweep, formula)
             if points:
-                with rc_context(STYLE):
+                with rc_context(rc=STYLE):
                     figure = picture(report, points)
                     files += _save(figure, folder / f"{name}-{formula}")
     return files
@@ -80,36 +80,40 @@ def time_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
     return _finished(figure, axes)
 
 
-def memory_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
-    """Bytes of a step against rows: marks are measured, lines follow from the formula."""
-    del report
-    figure, axes = _figure("rows of the table", "memory of a step, beside table and slots (bytes)")
-    for arm, some in by_arm(points).items():
-        look, rows = LOOKS[arm], [p.case.rows for p in some]
-        axes.plot(rows, [p.formula_memory_bytes for p in some], color=look.color)
-        seen = [p.memory_bytes or nan for p in some]
-        axes.plot(rows, seen, look.marker, color=look.color, zorder=3)
-        note_end(axes, label_of(arm), rows[-1], some[-1].formula_memory_bytes, look.color)
-    tables = sorted({(p.case.rows, p.case.table_bytes) for p in points})
-    _dashed(axes, *zip(*tables, strict=True), "the table itself")
-    first = points[0].case
-    axes.set_title(
-        f"{_formula(first.formula)}: marks measured, lines by formula; {first.lookups:,} lookups",
-        loc="left",
-    )
-    return _finished(figure, axes)
+def memory_by(axis: str, title: str) -> Callable[[Report, Sequence[Measurement]], Any]:
+    """A picture of the bytes of a step: marks are measured, lines follow from the formula."""
+
+    def picture(report: Report, points: Sequence[Measurement]) -> Any:
+        del report
+        figure, axes = _figure(title, "memory of a step beside table and slots (bytes)")
+        for arm, some in by_arm([p for p in points if p.memory_bytes]).items():
+            look, xs = LOOKS[arm], [getattr(p.case, axis) for p in some]
+            axes.plot(xs, [p.formula_memory_bytes for p in some], color=look.color)
+            seen = [p.memory_bytes for p in some]
+            axes.plot(xs, seen, look.marker, color=look.color, zorder=3)
+            note_end(axes, label_of(arm), xs[-1], some[-1].formula_memory_bytes, look.color)
+        table = {getattr(p.case, axis): p.case.table_bytes for p in points}
+        _dashed(axes, list(table), list(table.values()), "the table itself")
+        axes.set_title(
+            f"{_formula(points[0].case.formula)}: marks measured, lines by formula", loc="left"
+        )
+        return _finished(figure, axes)
+
+    return picture
 
 
 def bandwidth_by_width(report: Report, points: Sequence[Measurement]) -> Any:
     """Bytes per second against width, with the stream's roof and that of random rows."""
-    figure, axes = _figure("width of a row (float32 numbers)", "bandwidth (GB/s)")
+    figure, axes = _figure(
+        "width of a row (float32 numbers)", "bytes that must move, per second (GB/s)"
+    )
     for arm, some in by_arm(points).items():
         widths = [p.case.width for p in some]
         curve(axes, arm, widths, [p.bandwidth / 1e9 for p in some])
         if arm == "sparse":
             rates = [_writes_rate(p) for p in some]
             axes.plot(widths, rates, color=LOOKS[arm].color, linestyle=":", zorder=3)
-            note_end(axes, "its writes alone", widths[-1], rates[-1], LOOKS[arm].color)
+            note_end(axes, "row-sparse, writes alone", widths[-1], rates[-1], LOOKS[arm].color)
     widths = sorted({p.case.width for p in points})
     _dashed(axes, widths, [report.stream / 1e9] * len(widths), "roof: stream")
     roofs = {p.case.width: _roof_rate(p) for p in points if p.roof_us}
@@ -177,7 +181,8 @@ def tables(report: Report, points: Sequence[Measurement]) -> Any:
 # Name of a file -> sweep that it shows, and what draws it.
 PICTURES: dict[str, tuple[str, Callable[[Report, Sequence[Measurement]], Any]]] = {
     "time-by-rows": ("rows", time_by_rows),
-    "memory-by-rows": ("rows", memory_by_rows),
+    "memory-by-rows": ("rows", memory_by("rows", "rows of the table")),
+    "memory-by-lookups": ("lookups", memory_by("lookups", "lookups of a step")),
     "bandwidth-by-width": ("width", bandwidth_by_width),
     "time-by-lookups": ("lookups", time_by("lookups", "lookups of a step")),
     "time-by-skew": ("skew", time_by("skew", "law of the ids")),

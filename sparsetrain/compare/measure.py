@@ -26,8 +26,8 @@ from sparsetrain.compare.roofs import random_row_seconds
 LEAST_STEPS = 10
 MOST_STEPS = 400
 _MOST_IDS = 2**22  # of all steps of a case together
-_WARM = 3
-_SECONDS = 0.4  # after which an arm that has its ten steps has had enough
+WARM = 3
+SECONDS = 0.4  # after which an arm that has its ten steps has had enough
 _SMALL = 64  # rows of the table on which kernels are compiled
 _ROOF_SEED = 1
 
@@ -64,6 +64,8 @@ class Measurement:
         The same by formula.
     roof_us : float or None
         Microseconds of the roof: the distinct rows read and written, nothing else.
+    auto : {"sparse", "dense"}
+        What the trainer takes for such a table.
     """
 
     sweep: str
@@ -80,17 +82,23 @@ class Measurement:
     memory_bytes: int | None
     formula_memory_bytes: int
     roof_us: float | None
+    auto: str
 
     @property
     def bandwidth(self) -> float:
         """Bytes per second, of those that must be moved."""
         return self.traffic_bytes / (1e-6 * self.median_us)
 
+    @property
+    def roof_share(self) -> float | None:
+        """The roof's time as a share of this one's; both touch the same number of rows."""
+        return None if self.roof_us is None else self.roof_us / self.median_us
+
     def to_dict(self) -> dict[str, Any]:
         """One flat row of a table: the case's settings among the figures."""
         flat = {name: value for name, value in asdict(self).items() if name != "case"}
         head = {name: flat.pop(name) for name in ("sweep", "arm")}
-        rates = {"gb_per_s": self.bandwidth / 1e9}
+        rates = {"gb_per_s": self.bandwidth / 1e9, "roof_share": self.roof_share}
         return {**head, **settings_of(self.case), **flat, **rates}
 
     @classmethod
@@ -103,8 +111,8 @@ class Measurement:
 def steps_of(case: Case, *, dear: bool) -> int:
     """How many steps a case is measured for, warm ones included; dear steps are few."""
     if dear:
-        return _WARM + LEAST_STEPS
-    return _WARM + max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups))
+        return WARM + LEAST_STEPS
+    return WARM + max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups))
 
 
 def ids_of(case: Case, *, dear: bool, seed: int = 0) -> Ids:
@@ -115,10 +123,12 @@ def ids_of(case: Case, *, dear: bool, seed: int = 0) -> Ids:
 def roof_seconds(case: Case, ids: Ids) -> float:
     """Median seconds to read and write a step's distinct rows on a table of this size."""
     times = random_row_seconds(new_table(case), (np.unique(rows) for rows in ids))
-    return float(np.median(times[min(_WARM, len(times) // 2) :]))
+    return float(np.median(times[min(WARM, len(times) // 2) :]))
 
 
-def measure(sweep: str, arm: Arm, case: Case, ids: Ids, roof: float | None) -> Measurement:
+def measure(
+    sweep: str, arm: Arm, case: Case, ids: Ids, roof: float | None, auto: str
+) -> Measurement:
     """Take the steps of one arm.
 
     Parameters
@@ -133,13 +143,14 @@ def measure(sweep: str, arm: Arm, case: Case, ids: Ids, roof: float | None) -> M
         Of each step; at least `LEAST_STEPS`, and three more that do not count.
     roof : float or None
         Seconds of the case's roof.
+    auto : str
+        What the trainer would take.
 
     Raises
     ------
     ResourceError
         If there is no memory for table, slots or a buffer.
     """
-    _compile(arm, case)
     taken, need, counted = _take(arm, case, ids)
     give_back()
     whole = 1e6 * np.array([t.whole for t in taken])
@@ -161,6 +172,7 @@ def measure(sweep: str, arm: Arm, case: Case, ids: Ids, roof: float | None) -> M
         memory_bytes=need,
         formula_memory_bytes=arm.memory(case),
         roof_us=None if roof is None else 1e6 * roof,
+        auto=auto,
     )
 
 
@@ -174,8 +186,11 @@ def _compile(arm: Arm, case: Case) -> None:
 
 def _take(arm: Arm, case: Case, ids: Ids) -> tuple[list[Taken], int | None, float | None]:
     """The steps that count, and the memory and the counted bytes of one."""
+    if arm.elsewhere is not None:
+        return [Taken(seconds) for seconds in arm.elsewhere(case, ids)], None, None
+    _compile(arm, case)
     step, batches = arm.prepare(case), make_batches(case, ids)
-    need = peak_of(lambda: [step(batch) for batch in islice(batches, _WARM)])
+    need = peak_of(lambda: [step(batch) for batch in islice(batches, WARM)])
     return _run(step, batches), need, _counted(step, case, ids)
 
 
@@ -183,7 +198,7 @@ def _run(step: Step, batches: Iterator[Batch]) -> list[Taken]:
     taken: list[Taken] = []
     for batch in batches:
         taken.append(step(batch))
-        if len(taken) >= LEAST_STEPS and sum(t.whole for t in taken) > _SECONDS:
+        if len(taken) >= LEAST_STEPS and sum(t.whole for t in taken) > SECONDS:
             break
     return taken
 

@@ -33,7 +33,9 @@ LOOKS = {
     "fbgemm": Look("#000000", "X"),
 }
 
-STYLE = {
+_PEERS = {"torch-dense": "PyTorch dense", "torch-sparse": "PyTorch sparse", "fbgemm": "FBGEMM"}
+
+STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.spines.top": False,
@@ -50,7 +52,7 @@ STYLE = {
 
 def label_of(arm: str) -> str:
     """The name of an arm in a picture."""
-    return ARMS[arm].label if arm in ARMS else arm.replace("-", " ")
+    return ARMS[arm].label if arm in ARMS else _PEERS[arm]
 
 
 def curve(axes: Any, arm: str, xs: Sequence[float], ys: Sequence[float], name: str = "") -> None:

@@ -15,6 +15,7 @@ from sparsetrain.compare.case import FLOAT_BYTES, Case
 from sparsetrain.errors import ConfigError
 
 FORMULAS = ("sgd", "momentum", "adagrad", "rowwise_adagrad", "adam")
+TABLES = "tables"  # the sweep over the tables of a model
 _OURS = ("dense", "sparse")
 _ALL = ("stock", "dense", "sparse", "exact")
 _WIDTHS = (4, 8, 16, 32, 64, 128, 256)

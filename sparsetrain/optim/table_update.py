@@ -58,7 +58,14 @@ class TableUpdate:
         self.state = self.optimizer.init(self._params, {"table": rows})
 
     def __call__(self, gradient: RowSparse) -> None:
-        """Take one step; in exact mode rows are caught up first, as before a lookup."""
+        """Take one step."""
+        self.prepare(gradient).finish_()
+
+    def prepare(self, gradient: RowSparse) -> Step:
+        """All of a step that comes before its writes; its `finish_` makes them.
+
+        In exact mode rows are caught up, as before a lookup; that writes.
+        """
         if self.state.histories:
             self.optimizer.catch_up_(self._params, {"table": gradient.indices}, self.state)
-        Step(self._params, {"table": gradient}, self.state, 1.0, None).finish_()
+        return Step(self._params, {"table": gradient}, self.state, 1.0, None)

@@ -15,13 +15,14 @@ from typing import Any
 from sparsetrain import runtime
 from sparsetrain.compare import counters
 from sparsetrain.compare.arms import ARMS, Arm
+from sparsetrain.compare.auto import auto_paths
 from sparsetrain.compare.case import Case
 from sparsetrain.compare.ids import check_skew
 from sparsetrain.compare.measure import Ids, ids_of, measure, roof_seconds
 from sparsetrain.compare.memory import available_bytes
 from sparsetrain.compare.report import LeftOut, Report
 from sparsetrain.compare.roofs import stream_bandwidth
-from sparsetrain.compare.sweeps import Item
+from sparsetrain.compare.sweeps import TABLES, Item
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS
 
@@ -37,6 +38,7 @@ def run(
     ids: Mapping[str, Ids] | None = None,
     arms: Mapping[str, Arm] = ARMS,
     say: Say = lambda text: None,
+    keep: Callable[[Report], object] = lambda report: None,
 ) -> Report:
     """Measure every item on each of its arms.
 
@@ -49,7 +51,9 @@ def run(
     arms : mapping of str to Arm
         The ways to update.
     say : callable
-        Told of each item before it is measured.
+        Told of each case before it is measured.
+    keep : callable
+        Gets the report after each case, so that a long run can save what it has.
 
     Returns
     -------
@@ -65,10 +69,20 @@ def run(
     for item in items:
         _check(item, arms, given)
     report = Report(machine(), stream_bandwidth())
+    auto = _auto(items)
     for case, group in groupby(items, key=lambda item: item.case):
+        say(str(case))
         with _threads(case.threads):
-            _measure_case(report, case, list(group), given.get(case.label), arms, say)
+            _measure_case(report, list(group), given.get(case.label), arms, auto[case])
+        keep(report)
     return report
+
+
+def _auto(items: Sequence[Item]) -> dict[Case, str]:
+    """The trainer's choice for each case: tables of a model together, others by themselves."""
+    model = [item.case for item in items if item.sweep == TABLES]
+    alone = {item.case: auto_paths([item.case])[0] for item in items if item.sweep != TABLES}
+    return alone | dict(zip(model, auto_paths(model) if model else [], strict=True))
 
 
 def machine() -> dict[str, Any]:
@@ -107,18 +121,11 @@ def _check(item: Item, arms: Mapping[str, Arm], given: Mapping[str, Ids]) -> Non
 
 
 def _measure_case(
-    report: Report,
-    case: Case,
-    items: Sequence[Item],
-    given: Ids | None,
-    arms: Mapping[str, Arm],
-    say: Say,
+    report: Report, items: Sequence[Item], given: Ids | None, arms: Mapping[str, Arm], auto: str
 ) -> None:
     """All arms of one case; they share ids and the roof."""
-    say(str(case))
-    roof: float | None = None
-    wanted = dict.fromkeys((item.sweep, name) for item in items for name in item.arms)
-    for sweep, name in wanted:
+    case, roof = items[0].case, None
+    for sweep, name in dict.fromkeys((item.sweep, name) for item in items for name in item.arms):
         why = arms[name].why_not(case) or _no_memory(arms[name].needs(case))
         if why is not None:
             report.left_out.append(LeftOut(sweep, name, case, why))
@@ -126,7 +133,7 @@ def _measure_case(
         if roof is None:
             roof = roof_seconds(case, given or ids_of(case, dear=False, seed=1))
         ids = given or ids_of(case, dear=name == "stock")
-        report.measurements.append(measure(sweep, arms[name], case, ids, roof))
+        report.measurements.append(measure(sweep, arms[name], case, ids, roof, auto))
 
 
 def _no_memory(needed: int) -> str | None:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain compare`: what updates of a table cost here, measured and drawn."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparsetrain.cli.compare_table import describe
+from sparsetrain.cli.options import AsJson
+from sparsetrain.cli.output import emit, note
+from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.stop import StopSignals
+from sparsetrain.errors import ConfigError
+from sparsetrain.progress import format_seconds
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+
+
+def compare(
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Table and pictures; of equal names replaced.")
+    ] = Path("compare"),
+    full: Annotated[bool, typer.Option("--full", help="All axes to their ends; hours.")] = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS", help="rows, lookups, width, skew, pooling or threads."),
+    ] = None,
+    formula: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="sgd, momentum, adagrad, adam, ...")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Rows of the table, where they are not swept.")] = (
+        1_000_000
+    ),
+    lookups: Annotated[int, typer.Option(help="Ids of a step; with bags, bags.")] = 2048,
+    width: Annotated[int, typer.Option(help="Width of a row.")] = 16,
+    skew: Annotated[str, typer.Option(help="uniform, zipf1.05 or the like, same.")] = "uniform",
+    pooling: Annotated[int, typer.Option(help="Ids of a bag.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of kernels; 0 for all cores.")] = 0,
+    from_data: Annotated[
+        Path | None,
+        typer.Option("--from-data", metavar="FILE", help="Your tables and ids, from click logs."),
+    ] = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option("--from-run", metavar="RUN", help="The tables and the data of a run."),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=1, help="Rows of your data in a step.")
+    ] = 2048,
+    peer_python: Annotated[
+        str | None,
+        typer.Option("--peer-python", metavar="PYTHON", help="An interpreter with PyTorch."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what updates cost here, sparse and dense, and where they cross."""
+    import sparsetrain as st
+
+    require_writable(out)
+    base = st.compare.Case(
+        rows, lookups * pooling, width, pooling, skew, (formula or ["sgd"])[0], threads
+    )
+    own = from_data is not None or from_run is not None
+    if own and (full or sweep):
+        raise ConfigError(
+            "--from-data and --from-run measure your tables: leave out --sweep, --full"
+        )
+    began = time.monotonic()
+    with StopSignals():
+        arms, closing = _arms(peer_python)
+        try:
+            if own:
+                tables = _own_tables(from_data, from_run, base, batch_size, formula)
+                items, ids = tables.items, tables.ids
+            else:
+                items, ids = st.compare.plan(base, sweep, formula, full=full), {}
+            items = [item._replace(arms=(*item.arms, *closing)) for item in items]
+            report = st.compare.run(items, ids=ids, arms=arms, say=_Counted(items), keep=_keep(out))
+        finally:
+            for peer in closing.values():
+                peer.close()  # of one process, so the first ends it
+        files = report.write(out)
+        pictures = _draw(report, out)
+    seconds = time.monotonic() - began
+    result = {**report.to_dict(), "seconds": seconds, "files": [*files, *pictures]}
+    told = f"{describe(report)}\n{_where(out, len(pictures))}, after {format_seconds(seconds)}"
+    emit(result, told, as_json)
+
+
+class _Counted:
+    """Tells on stderr how far a run is."""
+
+    def __init__(self, items: list[st.compare.Item]) -> None:
+        self.total, self.done = len(dict.fromkeys(item.case for item in items)), 0
+
+    def __call__(self, case: str) -> None:
+        self.done += 1
+        note(f"{self.done} of {self.total}: {case}")
+
+
+def _keep(out: Path) -> Any:
+    return lambda report: report.write(out)
+
+
+def _arms(python: str | None) -> tuple[dict[str, st.compare.Arm], dict[str, Any]]:
+    """The arms, and of these the peers, which have to be closed."""
+    import sparsetrain as st
+
+    peers = {} if python is None else st.compare.open_peers(python, warn=note)
+    return {**st.compare.ARMS, **{name: peer.arm for name, peer in peers.items()}}, peers
+
+
+def _own_tables(
+    data: Path | None,
+    run: Path | None,
+    base: st.compare.Case,
+    batch_size: int,
+    formulas: list[str] | None,
+) -> st.compare.Tables:
+    import sparsetrain as st
+
+    if formulas and len(formulas) > 1:
+        raise ConfigError("--formula: one of them, with --from-data and --from-run")
+    if run is None:
+        assert data is not None
+        return st.compare.tables_of_data(data, base, batch_size)
+    return st.compare.tables_of_run(run, base, batch_size, data=data, formula=bool(formulas))
+
+
+def _draw(report: st.compare.Report, out: Path) -> list[Path]:
+    import sparsetrain as st
+
+    try:
+        return st.compare.draw(report, out)
+    except ConfigError as error:  # the figures are worth having without pictures
+        note(f"no pictures: {error}")
+        return []
+
+
+def _where(out: Path, pictures: int) -> str:
+    return f"compare.csv, compare.json and {pictures} pictures in {out}"

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A comparison as text: for each sweep a table, then where the arms cross and what was left out."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+
+# Sweep -> what its first column is called, and the field of the case that is in it.
+_AXIS = {
+    "rows": ("rows", "rows"),
+    "lookups": ("lookups", "lookups"),
+    "width": ("width", "width"),
+    "skew": ("ids", "skew"),
+    "pooling": ("ids of a bag", "pooling"),
+    "threads": ("threads", "threads"),
+    "tables": ("table", "label"),
+}
+_LEAST_WIDTH = 100
+
+
+def describe(report: st.compare.Report) -> str:
+    """Return all of a report for people."""
+    parts = [_machine(report)]
+    found = sorted(report.measurements, key=_group)
+    parts += [_table(list(group)) for _, group in groupby(found, key=_group)]
+    parts += _crossings(report)
+    parts += _left_out(report)
+    return "\n".join(parts)
+
+
+def _group(m: st.compare.Measurement) -> tuple[int, str]:
+    return list(_AXIS).index(m.sweep), m.case.formula
+
+
+def _machine(report: st.compare.Report) -> str:
+    machine = report.machine
+    return (
+        f"{machine['processor']}, {machine['threads']} threads; memory streams at "
+        f"{report.stream / 1e9:.1f} GB/s; memory traffic by counters: {machine['counters']}\n"
+    )
+
+
+def _table(points: Sequence[st.compare.Measurement]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    heading, field = _AXIS[points[0].sweep]
+    first = points[0].case
+    title = f"{first.formula}, median µs of an update (p10 to p90)"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="")
+    names = list(dict.fromkeys(p.arm for p in points))
+    for column in [heading, *_EXTRA, *names, *_RATIOS]:
+        table.add_column(column, justify="left" if column == "table" else "right", no_wrap=True)
+    cases = dict.fromkeys(p.case for p in points)
+    for case in cases:
+        of_case = {p.arm: p for p in points if p.case == case}
+        table.add_row(*_cells(of_case, getattr(case, field), names))
+    columns = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
+    stream = io.StringIO()
+    Console(file=stream, width=columns + 60, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _cells(found: dict[str, st.compare.Measurement], place: Any, names: list[str]) -> Iterator[str]:
+    anyone = next(iter(found.values()))
+    yield f"{place:,}" if isinstance(place, int) else str(place)
+    yield f"{anyone.unique:,.0f}"
+    yield f"{anyone.roof_us:,.1f}" if anyone.roof_us else "-"
+    for name in names:
+        m = found.get(name)
+        low_high = f" ({_us(m.p10_us)} to {_us(m.p90_us)})" if m else ""
+        yield f"{_us(m.median_us)}{low_high}" if m else "-"
+    yield from _ratios(found)
+
+
+_EXTRA = ("unique", "roof")
+_RATIOS = ("stock/sparse", "dense/sparse", "roof/writes", "auto")
+
+
+def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
+    sparse = found.get("sparse")
+    for name in ("stock", "dense"):
+        other = found.get(name)
+        yield f"{other.median_us / sparse.median_us:,.1f}" if other and sparse else "-"
+    known = sparse and sparse.roof_us and sparse.writes_us
+    yield f"{sparse.roof_us / sparse.writes_us:.0%}" if sparse and known else "-"
+    yield next(iter(found.values())).auto
+
+
+def _us(time: float) -> str:
+    return f"{time:,.0f}" if time >= 100 else f"{time:.1f}"
+
+
+def _crossings(report: st.compare.Report) -> list[str]:
+    return [_crossing(crossing) for crossing in report.crossings]
+
+
+def _crossing(c: st.compare.Crossing) -> str:
+    head = f"{c.formula}, {c.lookups:,} lookups: "
+    if c.rows is None:
+        return f"{head}{c.below} is faster on all tables from {c.least:,} to {c.most:,} rows"
+    about = int(float(f"{c.rows:.1e}"))
+    return f"{head}{c.below} is faster below about {about:,} rows, {c.above} above"
+
+
+def _left_out(report: st.compare.Report) -> Iterator[str]:
+    whys = [(o.why, o) for o in report.left_out]
+    for why in dict.fromkeys(why for why, _ in whys):
+        some = [o for known, o in whys if known == why]
+        where = str(some[0].case) if len(some) == 1 else f"{len(some)} cases"
+        yield f"left out: {some[0].arm}, {where}: {why}"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's own tables and ids: a case for each categorical column of a file.
+
+Bags are measured as single lookups: as many as the smallest batch has ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain.compare.case import Case
+from sparsetrain.compare.measure import LEAST_STEPS, Ids
+from sparsetrain.compare.sweeps import TABLES, Item
+from sparsetrain.data import Batch, Dataset, Encoder
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.run import Run
+from sparsetrain.trainer import load
+
+_STEPS = 67  # batches that are read: more than one last cache of rows in tables of any size
+_WARM = 3
+_ARMS = ("stock", "dense", "sparse")
+
+
+class Tables(NamedTuple):
+    """What `run` takes: items, and the ids of each by its label."""
+
+    items: list[Item]
+    ids: dict[str, Ids]
+
+
+def tables_of_data(
+    source: str | Path, base: Case, batch_size: int = 2048, *, encoder: Encoder | None = None
+) -> Tables:
+    """A case for each table that a model on this data would have.
+
+    Parameters
+    ----------
+    source : path
+        Click logs, as `Encoder.fit` takes them.
+    base : Case
+        Width and formula of all tables.
+    batch_size : int
+        Rows of data in a step.
+    encoder : Encoder, optional
+        Of a trained model; by default one is fitted.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read, or holds fewer batches than are measured.
+    """
+    encoder = encoder or Encoder.fit(str(source))
+    dataset = Dataset(str(source), encoder, require_label=False)
+    most = _WARM + _STEPS
+    batches = list(islice(dataset.batches(batch_size, drop_last=True), most))
+    if len(batches) < _WARM + LEAST_STEPS:
+        raise DataError(
+            f"{source}: {len(batches)} batches of {batch_size:,} rows; comparing needs "
+            f"{_WARM + LEAST_STEPS} different ones: give more rows or a smaller batch size"
+        )
+    names = [str(name) for name in encoder.columns]
+    columns = [_column(batches, feature) for feature in range(len(names))]
+    cases = [
+        replace(base, rows=rows, lookups=len(ids[0]), pooling=1, skew="given", label=name)
+        for name, rows, ids in zip(names, encoder.rows, columns, strict=True)
+    ]
+    items = [Item(TABLES, case, _ARMS) for case in cases]
+    return Tables(items, dict(zip(names, columns, strict=True)))
+
+
+def _column(batches: Sequence[Batch], feature: int) -> Ids:
+    """The ids of one feature in each batch, all of one length."""
+    flat = [_ids(batch, feature) for batch in batches]
+    length = max(1, min(map(len, flat)))
+    return [np.resize(ids, length).astype(np.int32) for ids in flat]
+
+
+def _ids(batch: Batch, feature: int) -> np.ndarray:
+    ids: Any = batch.ids
+    return ids[feature].ids if isinstance(ids, tuple) else ids[:, feature]
+
+
+def tables_of_run(
+    run: str | Path,
+    base: Case,
+    batch_size: int = 2048,
+    *,
+    data: str | Path | None = None,
+    formula: bool = False,
+) -> Tables:
+    """A case for each table of a trained model, with the width and the formula of the run.
+
+    Parameters
+    ----------
+    run : path
+        Folder that `sparsetrain train --out` wrote.
+    base : Case
+        The rest of all cases.
+    batch_size : int
+        Rows of data in a step.
+    data : path, optional
+        Rows whose ids are taken; by default the files that the run was trained on.
+    formula : bool
+        Take the formula of `base` and not the run's.
+
+    Raises
+    ------
+    CheckpointError
+        If the run cannot be read.
+    ConfigError
+        If the run does not say what it was trained on, or has no encoder.
+    DataError
+        As `tables_of_data`.
+    """
+    trainer = load(run)
+    if trainer.encoder is None:
+        raise ConfigError(f"{run}: it has no encoder; compare its data with tables_of_data")
+    name = base.formula if formula else trainer.optimizer.formula.name
+    case = replace(base, width=int(trainer.model.config()["dim"]), formula=name)
+    source = data or _trained_on(Path(run))
+    return tables_of_data(source, case, batch_size, encoder=trainer.encoder)
+
+
+def _trained_on(run: Path) -> str:
+    """The first file that a run was trained on."""
+    extra = Run(run).manifest().get("extra")
+    files = extra.get("files", {}).get("train") if isinstance(extra, dict) else None
+    if not files:
+        raise ConfigError(f"{run} does not say what it was trained on: name rows by --from-data")
+    return str(files[0])

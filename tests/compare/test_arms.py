@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every arm does the same work: the weights that come out are those of NumPy's formula."""
+
+import numpy as np
+import pytest
+
+from sparsetrain import runtime
+from sparsetrain.compare import ARMS, FORMULAS, Case, arms
+from sparsetrain.compare.batch import make_batches
+from sparsetrain.compare.ids import draw_ids
+
+ROWS, STEPS = 40, 3
+CASES = [
+    Case(ROWS, lookups=24, width=4, pooling=pooling, formula=formula)
+    for formula in FORMULAS
+    for pooling in (1, 3)
+]
+
+
+def trained(case: Case, arm: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The table after some steps from ones; rows behind in exact mode are caught up by a lookup."""
+    tables = []
+
+    def ones(of: Case) -> runtime.NDArray:
+        tables.append(runtime.as_tensor(np.ones((of.rows, of.width), "f4")))
+        return tables[-1]
+
+    monkeypatch.setattr(arms, "new_table", ones)
+    step = ARMS[arm].prepare(case)
+    for batch in make_batches(case, draw_ids(case, STEPS)):
+        step(batch)
+    if arm == "stock":  # it makes new tables; the closure has the last
+        cells = {c for f in step.__closure__ for c in (f.cell_contents.__closure__ or ())}
+        lists = [c.cell_contents for c in cells if hasattr(c.cell_contents, "__len__")]
+        found = [x[0] for x in lists if len(x) == 1 and hasattr(x[0], "shape")]
+        return runtime.as_numpy(found[0])
+    return runtime.as_numpy(tables[0])
+
+
+def reference(case: Case) -> np.ndarray:
+    """Dense arithmetic in float64, of the arms' numbers."""
+    weight = np.ones((case.rows, case.width))
+    state: dict[str, np.ndarray] = {}
+    for number, batch in enumerate(make_batches(case, draw_ids(case, STEPS)), start=1):
+        gradient = np.zeros_like(weight)
+        expanded = np.repeat(runtime.as_numpy(batch.cotangent), case.pooling, axis=0)
+        np.add.at(gradient, runtime.as_numpy(batch.ids), expanded)
+        weight = weight - arms.LEARNING_RATE * DIRECTIONS[case.formula](gradient, state, number)
+    return weight
+
+
+def _momentum(g, state, number):
+    state["v"] = 0.9 * state.get("v", 0.0) + g
+    return state["v"]
+
+
+def _adagrad(g, state, number):
+    state["s"] = state.get("s", np.zeros_like(g)) + g * g
+    return g / (np.sqrt(state["s"]) + 1e-10)
+
+
+def _rowwise(g, state, number):
+    state["s"] = state.get("s", np.zeros((len(g), 1))) + (g * g).mean(axis=1, keepdims=True)
+    return g / (np.sqrt(state["s"]) + 1e-10)
+
+
+def _adam(g, state, number):
+    state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * g
+    state["v"] = 0.999 * state.get("v", 0.0) + 0.001 * g * g
+    mean, square = state["m"] / (1 - 0.9**number), state["v"] / (1 - 0.999**number)
+    return mean / (np.sqrt(square) + 1e-8)
+
+
+DIRECTIONS = {
+    "sgd": lambda g, state, number: g,
+    "momentum": _momentum,
+    "adagrad": _adagrad,
+    "rowwise_adagrad": _rowwise,
+    "adam": _adam,
+}
+
+
+@pytest.mark.parametrize("arm", ["stock", "dense"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_dense_arm_is_the_dense_formula(case, arm, monkeypatch):
+    if ARMS[arm].why_not(case):
+        pytest.skip(ARMS[arm].why_not(case))
+    np.testing.assert_allclose(trained(case, arm, monkeypatch), reference(case), atol=2e-5)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not ARMS["exact"].why_not(c)], ids=str)
+def test_the_exact_arm_has_the_dense_rows_wherever_it_wrote_last(case, monkeypatch):
+    last = np.unique(list(draw_ids(case, STEPS))[-1])
+    found = trained(case, "exact", monkeypatch)
+    np.testing.assert_allclose(found[last], reference(case)[last], atol=2e-5)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if ARMS["exact"].why_not(c)], ids=str)
+def test_row_sparse_is_dense_where_a_gradient_of_0_changes_nothing(case, monkeypatch):
+    np.testing.assert_allclose(trained(case, "sparse", monkeypatch), reference(case), atol=2e-5)
+
+
+def test_an_arm_says_why_it_has_nothing_to_measure():
+    assert "no adagrad" in ARMS["stock"].why_not(Case(10, formula="adagrad"))
+    assert "lazy is exact" in ARMS["exact"].why_not(Case(10))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparsetrain compare` as people call it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sparsetrain.cli import main
+
+QUICK = ["compare", "--sweep", "skew", "--rows", "400", "--lookups", "64"]
+
+
+def test_it_prints_a_table_and_leaves_figures_and_pictures(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main([*QUICK, "--out", str(tmp_path / "new")]) == 0
+    printed = capsys.readouterr()
+    assert "median µs" in printed.out and "zipf1.05" in printed.out and "auto" in printed.out
+    assert "3 of 3: 400 x 16, 64 same ids, sgd" in printed.err
+    found = {file.name for file in (tmp_path / "new").iterdir()}
+    assert {"compare.csv", "compare.json", "time-by-skew-sgd.png", "time-by-skew-sgd.svg"} == found
+
+
+def test_json_is_one_object_on_stdout(tmp_path, capsys):
+    assert main([*QUICK, "--out", str(tmp_path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["stream_gb_per_s"] > 0
+    assert {m["arm"] for m in result["measurements"]} == {"dense", "sparse"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--sweep", "depth"], "sweep is one of"),
+        (["--formula", "adamax"], "formula is one of"),
+        (["--skew", "normal"], "skew is uniform"),
+        (["--width", "0"], "width is 0"),
+        (["--from-data", "x", "--full"], "leave out --sweep"),
+        (["--peer-python", "no/such/python"], "no/such/python"),
+        (["--out", __file__ + "/x"], "not a folder"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_one_line_and_code_2(options, told, tmp_path, capsys):
+    assert main(["compare", "--out", str(tmp_path / "x"), *options]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_interpreter_without_any_peer_is_refused(tmp_path, capsys):
+    bare = tmp_path / "python"
+    bare.write_text(f'#!{sys.executable}\nprint(\'{{"torch-dense": "no torch"}}\', flush=True)\n')
+    bare.chmod(0o700)
+    assert main([*QUICK, "--out", str(tmp_path / "x"), "--peer-python", str(bare)]) == 2
+    assert "neither PyTorch nor FBGEMM" in capsys.readouterr().err
+
+
+@pytest.mark.peers
+def test_peers_in_this_interpreter_are_measured_too(tmp_path):
+    command = [sys.executable, "-m", "sparsetrain.cli", *QUICK, "--out", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--peer-python", sys.executable, "--json"], capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    arms = {m["arm"] for m in json.loads(done.stdout)["measurements"]}
+    assert {"torch-dense", "torch-sparse"} <= arms

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters count where the system lets them, and say why where it does not."""
+
+import numpy as np
+import pytest
+
+from sparsetrain.compare import counters
+
+
+def test_page_faults_of_new_memory_are_counted():
+    if counters.why_not(counters.PAGE_FAULTS):
+        pytest.skip(counters.why_not(counters.PAGE_FAULTS))
+    pages = 2000
+    size = pages * 4096  # NumPy asks for huge pages from 4 MiB on
+    found = counters.count(counters.PAGE_FAULTS, lambda: np.ones(size // 2, np.uint8).sum())
+    assert found > 0
+
+
+def test_an_event_that_there_is_not_is_none_and_the_work_is_done():
+    done = []
+    assert counters.count(counters.Event(77, 0), lambda: done.append(1)) is None
+    assert done == [1]
+    assert counters.why_not(counters.Event(77, 0)).startswith("not counted: ")
