@@ -25,13 +25,18 @@ def compare(
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Table and pictures; of equal names replaced.")
     ] = Path("compare"),
-    full: Annotated[bool, typer.Option("--full", help="All axes to their ends; hours.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All axes to their ends, on all arms: long.")
+    ] = False,
     sweep: Annotated[
         list[str] | None,
         typer.Option(metavar="AXIS", help="rows, lookups, width, skew, pooling or threads."),
     ] = None,
     formula: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="sgd, momentum, adagrad, adam, ...")
+    ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="stock, dense, sparse or exact alone.")
     ] = None,
     rows: Annotated[int, typer.Option(help="Rows of the table, where they are not swept.")] = (
         1_000_000
@@ -48,6 +53,10 @@ def compare(
     from_run: Annotated[
         Path | None,
         typer.Option("--from-run", metavar="RUN", help="The tables and the data of a run."),
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(metavar="ROWS,...", help="Tables of so many rows, as a model has them."),
     ] = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=1, help="Rows of your data in a step.")
@@ -75,11 +84,11 @@ def compare(
         arms, closing = _arms(peer_python)
         try:
             if own:
-                tables = _own_tables(from_data, from_run, base, batch_size, formula)
-                items, ids = tables.items, tables.ids
+                known = _own_tables(tables, from_data, from_run, base, batch_size, formula)
+                items, ids = known.items, known.ids
             else:
                 items, ids = st.compare.plan(base, sweep, formula, full=full), {}
-            items = [item._replace(arms=(*item.arms, *closing)) for item in items]
+            items = [item._replace(arms=tuple(arm or item.arms) + tuple(closing)) for item in items]
             report = st.compare.run(items, ids=ids, arms=arms, say=_Counted(items), keep=_keep(out))
         finally:
             for peer in closing.values():
@@ -116,6 +125,7 @@ def _arms(python: str | None) -> tuple[dict[str, st.compare.Arm], dict[str, Any]
 
 
 def _own_tables(
+    rows: str | None,
     data: Path | None,
     run: Path | None,
     base: st.compare.Case,
@@ -125,11 +135,21 @@ def _own_tables(
     import sparsetrain as st
 
     if formulas and len(formulas) > 1:
-        raise ConfigError("--formula: one of them, with --from-data and --from-run")
+        raise ConfigError("--formula: one of them for your own tables")
+    if rows is not None:
+        return st.compare.Tables(st.compare.tables_of_rows(_rows_of(rows), base), {})
     if run is None:
         assert data is not None
         return st.compare.tables_of_data(data, base, batch_size)
     return st.compare.tables_of_run(run, base, batch_size, data=data, formula=bool(formulas))
+
+
+def _rows_of(text: str) -> dict[str, int]:
+    """Names and rows of tables that are written as numbers with commas."""
+    try:
+        return {f"T{n}": int(part) for n, part in enumerate(text.split(","), start=1)}
+    except ValueError:
+        raise ConfigError(f"--tables {text}: rows of each table, such as 1000,50000") from None
 
 
 def _draw(report: st.compare.Report, out: Path) -> list[Path]:

@@ -21,4 +21,5 @@ from sparsetrain.compare.sweeps import Item as Item
 from sparsetrain.compare.sweeps import plan as plan
 from sparsetrain.compare.tables import Tables as Tables
 from sparsetrain.compare.tables import tables_of_data as tables_of_data
+from sparsetrain.compare.tables import tables_of_rows as tables_of_rows
 from sparsetrain.compare.tables import tables_of_run as tables_of_run

@@ -19,7 +19,7 @@ from sparsetrain.compare import traffic
 from sparsetrain.compare.batch import Batch
 from sparsetrain.compare.case import Case
 from sparsetrain.compare.stock import OPTIMIZERS as STOCK_OPTIMIZERS
-from sparsetrain.compare.stock import stock_update
+from sparsetrain.compare.stock import StockUpdate
 from sparsetrain.optim import OPTIMIZERS, Optimizer, TableUpdate
 from sparsetrain.optim.rule import Mode
 
@@ -85,7 +85,7 @@ def optimizer_of(case: Case) -> Optimizer:
 
 
 def _stock(case: Case) -> Step:
-    return _timed(stock_update(case, new_table(case)))
+    return _timed(StockUpdate(case, new_table(case)))
 
 
 def _fair_dense(case: Case) -> Step:

@@ -82,18 +82,31 @@ def note_end(axes: Any, text: str, x: float, y: float, color: str) -> None:
     note.set_gid("end")
 
 
-def spread_ends(figure: Any, axes: Any, gap: float = 2.0) -> None:
+def spread_ends(figure: Any, axes: Any) -> None:
     """Move the names at the ends of curves apart, as little as it takes."""
     figure.canvas.draw()
     notes = [note for note in axes.texts if note.get_gid() == "end"]
     notes.sort(key=lambda note: axes.transData.transform(note.xy)[1])
-    points = 72 / figure.dpi
-    floor = float("-inf")
-    for note in notes:
-        box = note.get_window_extent()
-        rise = max(0.0, floor - box.y0)
-        note.xyann = (note.xyann[0], note.xyann[1] + rise * points)
-        floor = box.y1 + rise + gap
+    heights = [axes.transData.transform(note.xy)[1] for note in notes]
+    gap = max((note.get_window_extent().height for note in notes), default=0.0)
+    for note, old, new in zip(notes, heights, apart(heights, gap), strict=True):
+        note.xyann = (note.xyann[0], (new - old) * 72 / figure.dpi)
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Rising numbers with at least `gap` between them, by the least sum of squared moves.
+
+    Less ``n * gap``, they only have to not fall: neighbours that would are given their mean.
+    """
+    pools: list[tuple[float, int]] = []
+    for n, height in enumerate(heights):
+        mean, count = height - n * gap, 1
+        while pools and pools[-1][0] > mean:
+            other, others = pools.pop()
+            mean, count = (mean * count + other * others) / (count + others), count + others
+        pools.append((mean, count))
+    flat = [mean for mean, count in pools for _ in range(count)]
+    return [mean + n * gap for n, mean in enumerate(flat)]
 
 
 def by_arm(points: Sequence[Measurement]) -> dict[str, list[Measurement]]:

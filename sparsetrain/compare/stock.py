@@ -39,20 +39,33 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def stock_update(case: Case, weight: runtime.NDArray) -> Callable[[Batch], None]:
-    """Compile both functions for one case; the update keeps the parameters it returned."""
-    optimizer = OPTIMIZERS[case.formula]()
-    module = _module(case, optimizer)
-    machine = runtime.virtual_machine(tvm.compile(module, runtime.host_target()))
-    backward, step = machine["backward"], machine["update"]
-    params, state = [weight], optimizer.state
+class StockUpdate:
+    """Both functions, compiled for one case; a step keeps the parameters that it returned.
 
-    def update(batch: Batch) -> None:
-        nonlocal params, state
-        gradient = backward(params[0], batch.ids, batch.cotangent)
-        params, state = step(params, [gradient], state)
+    Parameters
+    ----------
+    case : Case
+        The table and the step; the formula is one of `OPTIMIZERS`.
+    weight : Tensor (V, D) float32
+        The table before the first step. It is not written.
+    """
 
-    return update
+    def __init__(self, case: Case, weight: runtime.NDArray) -> None:
+        optimizer = OPTIMIZERS[case.formula]()
+        module = _module(case, optimizer)
+        machine = runtime.virtual_machine(tvm.compile(module, runtime.host_target()))
+        self._backward, self._step = machine["backward"], machine["update"]
+        self._params, self._state = [weight], optimizer.state
+
+    def __call__(self, batch: Batch) -> None:
+        """Take one step."""
+        gradient = self._backward(self._params[0], batch.ids, batch.cotangent)
+        self._params, self._state = self._step(self._params, [gradient], self._state)
+
+    @property
+    def weight(self) -> runtime.NDArray:
+        """The table now."""
+        return self._params[0]
 
 
 def _module(case: Case, optimizer: Any) -> tvm.IRModule:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own tables and ids: a case for each categorical column of a file.
+"""The user's own tables: a case for each categorical column of a file, or each number of rows.
 
 Bags are measured as single lookups: as many as the smallest batch has ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -72,6 +72,20 @@ def tables_of_data(
     ]
     items = [Item(TABLES, case, _ARMS) for case in cases]
     return Tables(items, dict(zip(names, columns, strict=True)))
+
+
+def tables_of_rows(rows: Mapping[str, int], base: Case) -> list[Item]:
+    """A case for each table of a model, with ids that are drawn.
+
+    Parameters
+    ----------
+    rows : mapping of str to int
+        Rows of each table, by its name.
+    base : Case
+        The rest of all cases.
+    """
+    cases = [replace(base, rows=count, label=name) for name, count in rows.items()]
+    return [Item(TABLES, case, _ARMS) for case in cases]
 
 
 def _column(batches: Sequence[Batch], feature: int) -> Ids:

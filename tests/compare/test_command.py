@@ -22,6 +22,15 @@ def test_it_prints_a_table_and_leaves_figures_and_pictures(tmp_path, capsys):
     assert {"compare.csv", "compare.json", "time-by-skew-sgd.png", "time-by-skew-sgd.svg"} == found
 
 
+def test_tables_of_a_model_are_bars(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    options = ["--tables", "30,400", "--lookups", "64", "--arm", "sparse", "--arm", "dense"]
+    assert main(["compare", *options, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "T2" in printed and "stock" not in printed.split("stock/sparse")[0]
+    assert (tmp_path / "tables-sgd.svg").stat().st_size > 5000
+
+
 def test_json_is_one_object_on_stdout(tmp_path, capsys):
     assert main([*QUICK, "--out", str(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -37,6 +46,8 @@ def test_json_is_one_object_on_stdout(tmp_path, capsys):
         (["--skew", "normal"], "skew is uniform"),
         (["--width", "0"], "width is 0"),
         (["--from-data", "x", "--full"], "leave out --sweep"),
+        (["--tables", "5,six"], "rows of each table"),
+        (["--tables", "5,0"], "rows is 0"),
         (["--peer-python", "no/such/python"], "no/such/python"),
         (["--out", __file__ + "/x"], "not a folder"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from sparsetrain import runtime
 from sparsetrain.compare import AXES, Case, Item, Measurement, Report, comparison, draw, plan, run
 from sparsetrain.compare import memory as memory_module
+from sparsetrain.compare.series import apart
 from sparsetrain.errors import ConfigError, DataError
 
 SMALL = Case(300, lookups=64, width=8)
@@ -157,3 +158,17 @@ def test_memory_that_work_needs_is_seen():
     if found is None:
         pytest.skip("the system does not tell")
     assert 2**25 * 0.9 < found < 2**25 * 1.5
+
+
+@pytest.mark.parametrize(
+    ("heights", "expected"),
+    [
+        ([], []),
+        ([1, 9], [1, 9]),
+        ([5, 5], [4.5, 5.5]),
+        ([0, 5, 5, 5], [0, 4, 5, 6]),
+        ([5, 5.5, 9], [4.75, 5.75, 9]),
+    ],
+)
+def test_names_beside_curves_are_parted_by_the_least_move(heights, expected):
+    assert apart(heights, 1) == pytest.approx(expected)
