@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +106,7 @@ class _Counted:
     """Tells on stderr how far a run is."""
 
     def __init__(self, items: list[st.compare.Item]) -> None:
-        self.total, self.done = len(dict.fromkeys(item.case for item in items)), 0
+        self.total, self.done = len(list(groupby(item.case for item in items))), 0
 
     def __call__(self, case: str) -> None:
         self.done += 1

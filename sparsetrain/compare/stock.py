@@ -21,6 +21,7 @@ from tvm.relax.training import optimizer as stock_optimizer
 from sparsetrain import runtime
 from sparsetrain.compare.batch import Batch
 from sparsetrain.compare.case import Case
+from sparsetrain.compare.quiet import without_known_warnings
 
 
 class _Adam(stock_optimizer.Adam):
@@ -52,8 +53,9 @@ class StockUpdate:
 
     def __init__(self, case: Case, weight: runtime.NDArray) -> None:
         optimizer = OPTIMIZERS[case.formula]()
-        module = _module(case, optimizer)
-        machine = runtime.virtual_machine(tvm.compile(module, runtime.host_target()))
+        with without_known_warnings():
+            module = _module(case, optimizer)
+            machine = runtime.virtual_machine(tvm.compile(module, runtime.host_target()))
         self._backward, self._step = machine["backward"], machine["update"]
         self._params, self._state = [weight], optimizer.state
 
