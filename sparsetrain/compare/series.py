@@ -84,7 +84,7 @@ def note_end(axes: Any, text: str, x: float, y: float, color: str) -> None:
 
 def spread_ends(figure: Any, axes: Any) -> None:
     """Move the names at the ends of curves apart, as little as it takes."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     notes = [note for note in axes.texts if note.get_gid() == "end"]
     notes.sort(key=lambda note: axes.transData.transform(note.xy)[1])
     heights = [axes.transData.transform(note.xy)[1] for note in notes]
