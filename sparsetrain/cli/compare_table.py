@@ -23,6 +23,7 @@ _AXIS = {
     "tables": ("table", "label"),
 }
 _LEAST_WIDTH = 100
+_DISTURBED = 0.1  # cores
 
 
 def describe(report: st.compare.Report) -> str:
@@ -41,10 +42,14 @@ def _group(m: st.compare.Measurement) -> tuple[int, str]:
 
 def _machine(report: st.compare.Report) -> str:
     machine = report.machine
-    return (
+    busy = machine.get("others_cores")
+    lines = [
         f"{machine['processor']}, {machine['threads']} threads; memory streams at "
-        f"{report.stream / 1e9:.1f} GB/s; memory traffic by counters: {machine['counters']}\n"
-    )
+        f"{report.stream / 1e9:.1f} GB/s; memory traffic by counters: {machine['counters']}"
+    ]
+    if busy is not None and busy > _DISTURBED:
+        lines.append(f"Other processes kept {busy:.2f} cores busy meanwhile: times are too long.")
+    return "\n".join(lines) + "\n"
 
 
 def _table(points: Sequence[st.compare.Measurement]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,7 @@ from sparsetrain.compare.case import Case
 from sparsetrain.compare.ids import check_skew
 from sparsetrain.compare.measure import Ids, ids_of, measure, roof_seconds
 from sparsetrain.compare.memory import available_bytes
+from sparsetrain.compare.others import Others
 from sparsetrain.compare.report import LeftOut, Report
 from sparsetrain.compare.roofs import stream_bandwidth
 from sparsetrain.compare.sweeps import TABLES, Item
@@ -69,11 +70,12 @@ def run(
     for item in items:
         _check(item, arms, given)
     report = Report(machine(), stream_bandwidth())
-    auto = _auto(items)
+    auto, others = _auto(items), Others()
     for case, group in groupby(items, key=lambda item: item.case):
         say(str(case))
         with _threads(case.threads):
-            _measure_case(report, list(group), given.get(case.label), arms, auto[case])
+            _measure_case(report, list(group), given.get(case.label), arms, auto[case], others)
+        report.machine["others_cores"] = others.cores
         keep(report)
     return report
 
@@ -121,7 +123,12 @@ def _check(item: Item, arms: Mapping[str, Arm], given: Mapping[str, Ids]) -> Non
 
 
 def _measure_case(
-    report: Report, items: Sequence[Item], given: Ids | None, arms: Mapping[str, Arm], auto: str
+    report: Report,
+    items: Sequence[Item],
+    given: Ids | None,
+    arms: Mapping[str, Arm],
+    auto: str,
+    others: Others,
 ) -> None:
     """All arms of one case; they share ids and the roof."""
     case, roof = items[0].case, None
@@ -133,7 +140,9 @@ def _measure_case(
         if roof is None:
             roof = roof_seconds(case, given or ids_of(case, dear=False, seed=1))
         ids = given or ids_of(case, dear=name == "stock")
-        report.measurements.append(measure(sweep, arms[name], case, ids, roof, auto))
+        here = arms[name].elsewhere is None
+        with others.watched() if here else nullcontext():
+            report.measurements.append(measure(sweep, arms[name], case, ids, roof, auto))
 
 
 def _no_memory(needed: int) -> str | None:

@@ -3,6 +3,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from sparsetrain import runtime
 from sparsetrain.compare import AXES, Case, Item, Measurement, Report, comparison, draw, plan, run
 from sparsetrain.compare import memory as memory_module
+from sparsetrain.compare.others import Others
 from sparsetrain.compare.series import apart
 from sparsetrain.errors import ConfigError, DataError
 
@@ -172,3 +175,13 @@ def test_memory_that_work_needs_is_seen():
 )
 def test_names_beside_curves_are_parted_by_the_least_move(heights, expected):
     assert apart(heights, 1) == pytest.approx(expected)
+
+
+def test_what_other_processes_use_is_seen():
+    others = Others()
+    spin = "import time\nend = time.time() + 1\nwhile time.time() < end: pass"
+    with others.watched():
+        subprocess.run([sys.executable, "-c", spin], check=True)
+    if others.cores is None:
+        pytest.skip("the system does not say")
+    assert others.cores > 0.5
