@@ -17,6 +17,7 @@ from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.errors import DataError
+from sparsetrain.precision import Policy, to_half
 
 
 class Program:
@@ -30,10 +31,20 @@ class Program:
         Name of the function to run.
     target : str or tvm.target.Target
         See `sparsetrain.runtime.resolve_target`.
+    precision : Policy, optional
+        What is computed in half precision, see `sparsetrain.precision`; by default nothing.
     """
 
-    def __init__(self, module: tvm.IRModule, function: str, target: Any = "auto") -> None:
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        function: str,
+        target: Any = "auto",
+        precision: Policy | None = None,
+    ) -> None:
         self.module = extract(module, function)
+        if precision is not None:
+            self.module = to_half(self.module, function, precision)
         self.function = function
         self.target = runtime.resolve_target(target)
         self.arguments = Arguments(module[function], function)
@@ -86,8 +97,10 @@ class Program:
 class GradientProgram(Program):
     """A program that returns ``(loss, gradients)``; see `value_and_grad`."""
 
-    def __init__(self, gradient: ad.GradientModule, target: Any = "auto") -> None:
-        super().__init__(gradient.module, gradient.function, target)
+    def __init__(
+        self, gradient: ad.GradientModule, target: Any = "auto", precision: Policy | None = None
+    ) -> None:
+        super().__init__(gradient.module, gradient.function, target, precision)
         self.gradient = gradient
 
     def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, dict]:
@@ -103,6 +116,7 @@ def value_and_grad(
     *,
     densify: Sequence[str] = (),
     target: Any = "auto",
+    precision: Policy | None = None,
 ) -> GradientProgram:
     """Compile a Relax function of one dataflow block together with its gradient.
 
@@ -118,6 +132,9 @@ def value_and_grad(
         Parameters whose gradient may become dense.
     target : str or tvm.target.Target
         Where to run.
+    precision : Policy, optional
+        What is computed in half precision, as `sparsetrain.precision.BFLOAT16`. Parameters and
+        gradients are float32 all the same.
 
     Returns
     -------
@@ -130,7 +147,7 @@ def value_and_grad(
     ConfigError
         See `sparsetrain.ad.gradient`.
     """
-    return GradientProgram(ad.gradient(module, function, wrt, densify), target)
+    return GradientProgram(ad.gradient(module, function, wrt, densify), target, precision)
 
 
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .bf16_product import is_half_matmul
 from .fold_transpose import is_plain_matmul, transposed_source
 
 
@@ -46,9 +47,11 @@ class _Canceller(PyExprMutator):
         original = transposed_source(inner)
         if original is not None:
             return self.visit_expr(original)
-        if inner is not None and is_plain_matmul(inner) and len(self._uses.get(source, ())) == 1:
+        if inner is not None and _is_product(inner) and len(self._uses.get(source, ())) == 1:
             left, right = (self._transposed(operand) for operand in inner.args)
-            return self.builder_.normalize(relax.op.matmul(right, left))
+            return self.builder_.normalize(
+                relax.op.matmul(right, left, out_dtype=str(inner.ty.dtype))
+            )
         return super().visit_call_(call)
 
     def _transposed(self, operand: relax.Expr) -> relax.Expr:
@@ -57,6 +60,10 @@ class _Canceller(PyExprMutator):
         if source is not None:
             return self.visit_expr(source)
         return self.builder_.emit(relax.op.permute_dims(self.visit_expr(operand)))
+
+
+def _is_product(call: relax.Call) -> bool:
+    return is_plain_matmul(call) or is_half_matmul(call)
 
 
 def _one_block(function: relax.Function) -> bool:

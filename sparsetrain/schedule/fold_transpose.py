@@ -67,13 +67,14 @@ class _Folder(PyExprMutator):
 
 def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
     """The matrix that the call `value` transposes, or None if it does something else."""
-    if value is None or not _is_call(value, "relax.permute_dims") or value.ty.ndim != 2:
+    if value is None or not is_call(value, "relax.permute_dims") or value.ty.ndim != 2:
         return None
     axes = value.attrs.axes
     return value.args[0] if axes is None or [int(a) for a in axes] == [1, 0] else None
 
 
-def _is_call(value: relax.Expr, operator: str) -> bool:
+def is_call(value: relax.Expr, operator: str) -> bool:
+    """Whether `value` calls the named operator."""
     return (
         isinstance(value, relax.Call)
         and isinstance(value.op, tvm.ir.Op)
@@ -83,7 +84,7 @@ def _is_call(value: relax.Expr, operator: str) -> bool:
 
 def is_plain_matmul(call: relax.Call) -> bool:
     """A product of two matrices of one dtype, which a transpose can be moved into."""
-    if not _is_call(call, "relax.matmul"):
+    if not is_call(call, "relax.matmul"):
         return False
     operands = [operand.ty for operand in call.args]
     return (

@@ -74,7 +74,7 @@ def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> Non
     What such rows contribute is never stored, so copying all rows to append zeros would be waste.
     The padding block becomes a clamped load and is inlined into the product.
     """
-    padding = _padding_block(sch, block, operand)
+    padding = padding_block(sch, block, operand)
     if padding is None:
         return
     old = sch.get(padding)
@@ -92,7 +92,7 @@ def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> Non
     sch.compute_inline(padding)
 
 
-def _padding_block(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> SBlockRV | None:
+def padding_block(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> SBlockRV | None:
     """The block that writes the padded copy of an operand; None if it needed no padding."""
     buffer = sch.get(block).reads[operand.read].source
     for producer in sch.get_producers(block):
@@ -105,7 +105,7 @@ def _lay_out_in_panels(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int
 ) -> SBlockRV:
     """Copy an operand to `(..., panel, k, position in the panel)`; return the copying block."""
-    packing = _padding_block(sch, block, operand)
+    packing = padding_block(sch, block, operand)
     if packing is None:
         packing = sch.cache_read(block, operand.read, "global")
 

@@ -20,6 +20,8 @@ from tvm.target import Target
 from sparsetrain.errors import ConfigError
 
 from . import cuda
+from .bf16_matmul import HalfMatmul
+from .bf16_product import FoldIntoHalfMatmul
 from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
 from .fallback import Fallback
@@ -29,8 +31,14 @@ from .reduction import RowwiseReductions, SingleReduction
 from .rule import has_blocks, has_wide_extents
 
 # Asked in this order; the first that does not decline decides.
-CPU_RULES = (Matmul(), Elementwise(), SingleReduction(), RowwiseReductions(), Fallback())
-
+CPU_RULES = (
+    HalfMatmul(),
+    Matmul(),
+    Elementwise(),
+    SingleReduction(),
+    RowwiseReductions(),
+    Fallback(),
+)
 
 # Target kind -> its rules.
 RULES = {"llvm": CPU_RULES, "cuda": cuda.RULES}
@@ -82,6 +90,7 @@ def passes(rules: Sequence[ScheduleRule] = CPU_RULES) -> list[tvm.transform.Pass
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         CancelTranspose(),
+        FoldIntoHalfMatmul(),
         FoldTransposeIntoMatmul(),
         # A reshape that stays one becomes another view of the same memory, not a copy.
         relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),

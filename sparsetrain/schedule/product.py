@@ -6,6 +6,7 @@ is indexed by i and k, B by k and j, in any order; batch axes may lead in either
 Forms: NN, NT, TN, TT.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,13 +45,19 @@ class Product:
     contracted: Extent
 
 
-def match_product(sch: s_tir.Schedule, info: SBlockInfo) -> Product | None:
-    """The product that `info`'s block computes, or None."""
+def _itself(factor: tirx.Expr) -> tirx.Expr:
+    return factor
+
+
+def match_product(
+    sch: s_tir.Schedule, info: SBlockInfo, load: Callable[[tirx.Expr], tirx.Expr] = _itself
+) -> Product | None:
+    """The product that `info`'s block computes, or None; `load` finds the load in a factor."""
     kinds = info.dom_kind()
     if len(kinds) < 3 or kinds != "S" * (len(kinds) - 1) + "R":
         return None
     block = sch.get(info.block_rv)
-    factors = _factors(block)
+    factors = _factors(block, load)
     if factors is None or not _is_zero(block.init):
         return None
     i, j, k = range(len(kinds))[-3:]
@@ -65,7 +72,9 @@ def match_product(sch: s_tir.Schedule, info: SBlockInfo) -> Product | None:
     return Product(info, left[1], right[1], i, *info.dom()[-3:])
 
 
-def _factors(block: s_tir.SBlock) -> list[TensorLoad] | None:
+def _factors(
+    block: s_tir.SBlock, load: Callable[[tirx.Expr], tirx.Expr]
+) -> list[TensorLoad] | None:
     """The two loads of `C[...] = C[...] + a * b`, or None."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
@@ -75,8 +84,8 @@ def _factors(block: s_tir.SBlock) -> list[TensorLoad] | None:
         return None
     if not isinstance(term, tirx.Mul):
         return None
-    loads = [term.a, term.b]
-    return loads if all(isinstance(load, TensorLoad) for load in loads) else None
+    loads = [load(term.a), load(term.b)]
+    return loads if all(isinstance(found, TensorLoad) for found in loads) else None
 
 
 def _is_zero(init: tirx.Stmt | None) -> bool:
