@@ -55,7 +55,8 @@ class StockUpdate:
         optimizer = OPTIMIZERS[case.formula]()
         with without_known_warnings():
             module = _module(case, optimizer)
-            machine = runtime.virtual_machine(tvm.compile(module, runtime.host_target()))
+            target = runtime.host_target()
+            machine = runtime.virtual_machine(tvm.compile(module, target), target)
         self._backward, self._step = machine["backward"], machine["update"]
         self._params, self._state = [weight], optimizer.state
 
