@@ -12,6 +12,8 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain import runtime
+from sparsetrain.embedding import cuda_kernels
+from sparsetrain.embedding import kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.optim.gradients import global_norm, nonfinite
 from sparsetrain.sparse_tensor import RowSparse
@@ -169,6 +171,42 @@ def interaction_kernels(features, width, target):
     makers = module.forward_kernel, module.backward_kernel
     resolved = runtime.resolve_target(target)
     return [runtime.compile_kernel(make(features, width, "float32"), resolved) for make in makers]
+
+
+def test_a_mean_over_bags_and_its_cotangent(target):
+    rng = np.random.default_rng(6)
+    batch, features, width = 5, 3, 8
+    lengths = rng.integers(0, 5, batch * features)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("i8")
+    ids = rng.integers(0, 9, offsets[-1]).astype("i4")
+    table = rng.standard_normal((9, width)).astype("f4")
+    cotangent = rng.standard_normal((batch, features, width)).astype("f4")
+    module = embedding_kernels if target == "cpu" else cuda_kernels
+    where = runtime.resolve_target(target)
+    pool = module.bag_kernel(width, "float32", "int32", features, True, False)
+    pool = runtime.compile_kernel(pool, where)
+    back = module.bag_mean_cotangent_kernel(width, "float32", features)
+    back = runtime.compile_kernel(back, where)
+    edges = there(offsets, target)
+
+    def run():
+        out = there(np.full_like(cotangent, 7), target)
+        pool(there(table, target), there(ids, target), edges, edges, out)
+        return out.numpy()
+
+    def run_back():
+        out = there(np.full_like(cotangent, 7), target)
+        back(there(cotangent, target), edges, out)
+        return out.numpy()
+
+    means = np.zeros((batch, features, width))
+    for bag, length in enumerate(lengths):
+        feature, row = divmod(bag, batch)
+        rows = table[ids[offsets[bag] : offsets[bag + 1]]].astype("f8")
+        means[row, feature] = rows.sum(axis=0) / max(length, 1)
+    shares = np.maximum(lengths, 1).reshape(features, batch).T[:, :, None]
+    np.testing.assert_allclose(in_every_order(target, run), means, **CLOSE)
+    np.testing.assert_allclose(in_every_order(target, run_back), cotangent / shares, **CLOSE)
 
 
 def test_host_and_device_exchange_what_they_hold(target):
