@@ -322,7 +322,7 @@ class Trainer:
         Raises
         ------
         ConfigError
-            If `steps` is below 2.
+            If `steps` is below 2, or the target is CUDA.
         NumericalError
             As `step`.
         """
@@ -338,6 +338,8 @@ class Trainer:
     @contextmanager
     def _watched(self, watch: Watch) -> Iterator[Watch]:
         """Let `watch` record the steps that are taken meanwhile."""
+        if runtime.gpu.is_cuda(self.target):
+            raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
         self._watch = watch
         try:
             yield watch

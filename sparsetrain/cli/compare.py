@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -75,31 +75,45 @@ def compare(
     base = st.compare.Case(
         rows, lookups * pooling, width, pooling, skew, (formula or ["sgd"])[0], threads
     )
-    own = from_data is not None or from_run is not None
-    if own and (full or sweep):
-        raise ConfigError(
-            "--from-data and --from-run measure your tables: leave out --sweep, --full"
-        )
+    own = (tables, from_data, from_run)
+    if any(own) and (full or sweep):
+        raise ConfigError("your own tables are no sweep: leave out --sweep and --full")
+    if any(own) and formula and len(formula) > 1:
+        raise ConfigError("--formula: one of them for your own tables")
     began = time.monotonic()
     with StopSignals():
-        arms, closing = _arms(peer_python)
-        try:
-            if own:
-                known = _own_tables(tables, from_data, from_run, base, batch_size, formula)
-                items, ids = known.items, known.ids
-            else:
-                items, ids = st.compare.plan(base, sweep, formula, full=full), {}
-            items = [item._replace(arms=tuple(arm or item.arms) + tuple(closing)) for item in items]
-            report = st.compare.run(items, ids=ids, arms=arms, say=_Counted(items), keep=_keep(out))
-        finally:
-            for peer in closing.values():
-                peer.close()  # of one process, so the first ends it
-        files = report.write(out)
-        pictures = _draw(report, out)
+        if any(own):
+            known = _own_tables(*own, base, batch_size, formula is not None)
+        else:
+            known = st.compare.Tables(st.compare.plan(base, sweep, formula, full=full), {})
+        report = _measured(known, arm, peer_python, out)
+        files = [*report.write(out), *_draw(report, out)]
     seconds = time.monotonic() - began
-    result = {**report.to_dict(), "seconds": seconds, "files": [*files, *pictures]}
-    told = f"{describe(report)}\n{_where(out, len(pictures))}, after {format_seconds(seconds)}"
-    emit(result, told, as_json)
+    result = {**report.to_dict(), "seconds": seconds, "files": files}
+    told = f"{len(files)} files in {out}, after {format_seconds(seconds)}"
+    emit(result, f"{describe(report)}\n{told}", as_json)
+
+
+def _measured(
+    known: st.compare.Tables, arms: list[str] | None, python: str | None, out: Path
+) -> st.compare.Report:
+    """Measure on the arms that were asked for and on those of peers; keep what there is."""
+    import sparsetrain as st
+
+    peers = {} if python is None else st.compare.open_peers(python, warn=note)
+    try:
+        items = [item._replace(arms=(*(arms or item.arms), *peers)) for item in known.items]
+        all_arms = {**st.compare.ARMS, **{name: peer.arm for name, peer in peers.items()}}
+        return st.compare.run(
+            items,
+            ids=known.ids,
+            arms=all_arms,
+            say=_Counted(items),
+            keep=lambda report: report.write(out),
+        )
+    finally:
+        for peer in peers.values():
+            peer.close()  # one process, so the first ends it
 
 
 class _Counted:
@@ -113,36 +127,22 @@ class _Counted:
         note(f"{self.done} of {self.total}: {case}")
 
 
-def _keep(out: Path) -> Any:
-    return lambda report: report.write(out)
-
-
-def _arms(python: str | None) -> tuple[dict[str, st.compare.Arm], dict[str, Any]]:
-    """The arms, and of these the peers, which have to be closed."""
-    import sparsetrain as st
-
-    peers = {} if python is None else st.compare.open_peers(python, warn=note)
-    return {**st.compare.ARMS, **{name: peer.arm for name, peer in peers.items()}}, peers
-
-
 def _own_tables(
     rows: str | None,
     data: Path | None,
     run: Path | None,
     base: st.compare.Case,
     batch_size: int,
-    formulas: list[str] | None,
+    formula: bool,
 ) -> st.compare.Tables:
     import sparsetrain as st
 
-    if formulas and len(formulas) > 1:
-        raise ConfigError("--formula: one of them for your own tables")
     if rows is not None:
         return st.compare.Tables(st.compare.tables_of_rows(_rows_of(rows), base), {})
     if run is None:
         assert data is not None
         return st.compare.tables_of_data(data, base, batch_size)
-    return st.compare.tables_of_run(run, base, batch_size, data=data, formula=bool(formulas))
+    return st.compare.tables_of_run(run, base, batch_size, data=data, formula=formula)
 
 
 def _rows_of(text: str) -> dict[str, int]:
@@ -161,7 +161,3 @@ def _draw(report: st.compare.Report, out: Path) -> list[Path]:
     except ConfigError as error:  # the figures are worth having without pictures
         note(f"no pictures: {error}")
         return []
-
-
-def _where(out: Path, pictures: int) -> str:
-    return f"compare.csv, compare.json and {pictures} pictures in {out}"

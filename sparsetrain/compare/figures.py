@@ -134,10 +134,14 @@ def time_by(axis: str, title: str) -> Callable[[Report, Sequence[Measurement]], 
 
     def picture(report: Report, points: Sequence[Measurement]) -> Any:
         del report
-        numeric = not isinstance(getattr(points[0].case, axis), str)
-        figure, axes = _figure(title, "time of an update (µs)", log_x=numeric)
+        places = {getattr(p.case, axis): getattr(p.case, axis) for p in points}
+        named = any(isinstance(place, str) for place in places)
+        figure, axes = _figure(title, "time of an update (µs)", log_x=not named)
+        if named:
+            places = {name: number for number, name in enumerate(places)}
+            axes.set_xticks(list(places.values()), list(places))
         for arm, some in by_arm(points).items():
-            xs = [getattr(p.case, axis) for p in some]
+            xs = [places[getattr(p.case, axis)] for p in some]
             band(axes, arm, xs, some)
             curve(axes, arm, xs, [p.median_us for p in some])
         first = points[0].case

@@ -121,9 +121,8 @@ class _Process:
 
     def close(self) -> None:
         """End it and wait, so that its memory is free; safe to call twice."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:  # closes the pipes and waits
+            pass
 
 
 def _arm(name: str, process: _Process) -> Arm:

@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
-from sparsetrain.compare import AXES, Case, Item, Measurement, Report, comparison, draw, plan, run
+from sparsetrain.compare import (
+    AXES,
+    Case,
+    Item,
+    Measurement,
+    Report,
+    comparison,
+    draw,
+    figures,
+    plan,
+    run,
+)
 from sparsetrain.compare import memory as memory_module
 from sparsetrain.compare.others import Others
 from sparsetrain.compare.series import apart
@@ -56,7 +67,7 @@ def test_a_report_is_written_read_and_written_the_same(report, tmp_path):
     table, whole = report.write(tmp_path / "new" / "folder")
     again = Report.read(whole)
     assert json.dumps(again.to_dict()) == json.dumps(report.to_dict())
-    rows = list(csv.DictReader(table.open()))
+    rows = list(csv.DictReader(table.read_text().splitlines()))
     assert len(rows) == len(report.measurements)
     assert float(rows[0]["median_us"]) == report.measurements[0].median_us
 
@@ -69,8 +80,9 @@ def test_a_file_that_is_no_report_is_refused(content, tmp_path):
         Report.read(file)
 
 
-def test_pictures_of_all_sweeps_are_drawn(report, tmp_path):
+def test_pictures_of_all_sweeps_are_drawn(report, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(figures, "_DPI", 50)
     more = [replace(m, sweep=sweep) for sweep in [*AXES, "tables"] for m in report.of("rows")]
     files = draw(Report(report.machine, report.stream, more), tmp_path)
     assert {file.suffix for file in files} == {".png", ".svg"}
