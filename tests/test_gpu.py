@@ -10,6 +10,7 @@ import tvm
 
 import sparsetrain as st
 from sparsetrain import gpu, runtime
+from sparsetrain.cli import main
 from sparsetrain.errors import ConfigError
 
 
@@ -58,6 +59,12 @@ def test_what_is_missing_is_named(what, monkeypatch, forgetful):
     with pytest.raises(ConfigError) as raised:
         st.Trainer(st.models.DLRM(rows=[3], dim=2), st.optim.sgd(0.1), target="cuda")
     assert str(raised.value) == f"target 'cuda' cannot be used: {LACKING[what]}"
+
+
+def test_train_asks_for_the_device_before_it_reads_anything(monkeypatch, forgetful, capsys):
+    lack("driver", monkeypatch)
+    assert main(["train", "no such file", "--target", "cuda"]) == 2
+    assert f"target 'cuda' cannot be used: {LACKING['driver']}" in capsys.readouterr().err
 
 
 def test_auto_goes_to_the_cpu_and_says_so_once_where_there_is_a_driver(monkeypatch, forgetful):

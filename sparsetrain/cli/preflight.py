@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be known before anything slow: whether a result will have a place to go."""
+"""What can be known before anything slow: a place for the result, a device to train on."""
 
 import os
 from pathlib import Path
@@ -35,3 +35,17 @@ def require_free(path: Path) -> None:
     if os.path.lexists(path):
         raise ConfigError(f"--out {path}: exists already; name another folder or remove this one")
     require_writable(path)
+
+
+def require_target(target: str) -> None:
+    """Raise unless kernels for `target` can run here; of the known ones only CUDA may be missing.
+
+    Raises
+    ------
+    ConfigError
+        Which says what is missing.
+    """
+    if target == "cuda":
+        import sparsetrain as st
+
+        st.runtime.resolve_target(target)
