@@ -35,9 +35,10 @@ PUBLIC = {
         "momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),
     "runtime": (
-        "Kernel NDArray as_numpy as_tensor available_cores bound_pool build_relax compile_kernel "
-        "compile_relax empty host_target leading_rows num_threads reshaped resolve_target "
-        "set_num_threads virtual_machine vm_pipeline watching zeros"
+        "Kernel NDArray as_numpy as_tensor available_cores bound_pool build_relax "
+        "compile_kernel compile_relax copy_ device_of empty host_target leading_rows moved "
+        "num_threads on_gpu reshaped resolve_target sent set_num_threads target_of temporary "
+        "virtual_machine vm_pipeline watching writing zeros"
     ),
     "Trainer": (
         "evaluate first_nonfinite fit load_state_dict predict profile program save state_dict step"
