@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of rows: resumed anywhere, and the same for any number of workers."""
 
+import os
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from criteo_tables import assert_batches_equal, encoded_table, make_rows, table, write
 
@@ -77,6 +81,22 @@ def test_a_large_row_group_is_never_held_whole(tmp_path, monkeypatch):
         encoded.clear()
         next(dataset.batches(32, workers=3, prefetch=0))
         assert len(encoded) <= most
+
+
+@pytest.mark.parametrize("limit, whole", [(0, False), (1 << 30, True)])
+def test_the_bytes_of_a_large_row_group_are_not_held_whole(tmp_path, monkeypatch, limit, whole):
+    rng = np.random.default_rng(0)
+    columns = {f"C{i}": rng.integers(0, 2**62, 300_000) for i in range(4)}
+    path = str(tmp_path / "rows.parquet")
+    pq.write_table(pa.table(columns), path, data_page_size=1 << 14, use_dictionary=False)
+    monkeypatch.setattr(parquet, "_LARGE", limit)
+    (part,) = parquet.parquet_parts(path)
+    before = pa.total_allocated_bytes()
+    pieces = part.pieces(list(columns))
+    next(pieces)
+    held = pa.total_allocated_bytes() - before
+    pieces.close()
+    assert (held > os.path.getsize(path) / 2) == whole
 
 
 def test_workers_pass_on_the_error_of_a_row(tmp_path):

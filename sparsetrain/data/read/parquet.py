@@ -112,12 +112,14 @@ class _Reader:
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         rows = 0
         group = self._metadata.row_group(self._group)
+        is_large = group.total_byte_size > _LARGE
         try:
             with pq.ParquetFile(
                 self._file,
                 metadata=self._metadata,
                 page_checksum_verification=True,
-                buffer_size=_BUFFER if group.total_byte_size > _LARGE else 0,
+                buffer_size=_BUFFER if is_large else 0,
+                pre_buffer=not is_large,
             ) as reader:
                 for piece in reader.iter_batches(
                     PIECE_ROWS, row_groups=[self._group], columns=list(names)
