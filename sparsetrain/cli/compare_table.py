@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ _AXIS = {
     "threads": ("threads", "threads"),
     "tables": ("table", "label"),
 }
-_LEAST_WIDTH = 100
+_WIDEST = 1000  # nothing is cut; a narrow terminal wraps lines
 _DISTURBED = 0.1  # cores
 
 
@@ -67,9 +66,8 @@ def _table(points: Sequence[st.compare.Measurement]) -> str:
     for case in cases:
         of_case = {p.arm: p for p in points if p.case == case}
         table.add_row(*_cells(of_case, getattr(case, field), names))
-    columns = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
     stream = io.StringIO()
-    Console(file=stream, width=columns + 60, color_system=None).print(table)
+    Console(file=stream, width=_WIDEST, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 

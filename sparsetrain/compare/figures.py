@@ -8,7 +8,7 @@ bar for each table of a model. Matplotlib (extra `plot`) is needed for this alon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import nan
+from math import floor, log10, nan
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def time_by(axis: str, title: str) -> Callable[[Report, Sequence[Measurement]], 
 
 
 def tables(report: Report, points: Sequence[Measurement]) -> Any:
-    """A bar for each table of a model and each arm, largest table on top."""
+    """A bar for each table of a model and each arm, the largest table on top."""
     del report
     from matplotlib.figure import Figure
 
@@ -163,16 +163,18 @@ def tables(report: Report, points: Sequence[Measurement]) -> Any:
     labels = sorted(cases, key=lambda label: cases[label].rows)
     figure = Figure(figsize=(_SIZE[0], 1.2 + 0.28 * len(labels)), layout="constrained")
     axes = figure.subplots()
-    height = 0.8 / len(arms)
+    height, least = 0.8 / len(arms), float("inf")
     for number, (arm, some) in enumerate(arms.items()):
         found = {p.case.label: p for p in some}
-        places = [n + 0.4 - (number + 0.5) * height for n, x in enumerate(labels) if x in found]
-        times = [found[label].median_us for label in labels if label in found]
-        total = sum(times) / 1e3
-        name = f"{label_of(arm)} ({total:,.2f} ms in all)"
-        axes.barh(places, times, height=height, color=LOOKS[arm].color, label=name)
+        place = {x: n + 0.4 - (number + 0.5) * height for n, x in enumerate(labels) if x in found}
+        times = [found[label].median_us for label in place]
+        name = f"{label_of(arm)} ({sum(times) / 1e3:,.2f} ms in all)"
+        bars = list(place.values())
+        axes.barh(bars, times, height=height, color=LOOKS[arm].color, label=name)
+        least = min(least, *times)
     axes.set_yticks(range(len(labels)), [f"{x} ({cases[x].rows:,})" for x in labels], fontsize=8)
     axes.set_xscale("log")
+    axes.set_xlim(left=10 ** floor(log10(least)))
     axes.set_xlabel("time of an update (µs)")
     axes.grid(axis="y", visible=False)
     axes.margins(y=0.01)

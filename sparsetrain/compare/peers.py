@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from sparsetrain.compare.case import Case, settings_of
 from sparsetrain.compare.measure import LEAST_STEPS, SECONDS, WARM, Ids
 from sparsetrain.errors import ConfigError
 
+_ASLEEP = 0.3  # seconds after which the threads of our kernels wait without spinning
 _SCRIPT = Path(__file__).with_name("peer_worker.py")
 
 
@@ -133,6 +135,7 @@ def _arm(name: str, process: _Process) -> Arm:
             file = Path(folder) / "ids.npy"
             np.save(file, np.stack(ids))
             order = {**settings_of(case), "threads": case.threads or runtime.num_threads()}
+            time.sleep(_ASLEEP)
             limits = {"warm": WARM, "least": LEAST_STEPS, "seconds": SECONDS}
             return process.ask({"arm": name, "case": order, "ids": str(file), **limits})["seconds"]
 
