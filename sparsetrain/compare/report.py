@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
@@ -122,15 +124,31 @@ class Report:
     def write(self, folder: Path) -> list[Path]:
         """Write ``compare.csv`` and ``compare.json``; returns their paths."""
         folder.mkdir(parents=True, exist_ok=True)
-        table, whole = folder / "compare.csv", folder / "compare.json"
-        rows = [m.to_dict() for m in self.measurements]
-        with table.open("w", newline="", encoding="utf-8") as file:
-            if rows:
-                writer = csv.DictWriter(file, list(rows[0]))
-                writer.writeheader()
-                writer.writerows(rows)
-        whole.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
-        return [table, whole]
+        whole = json.dumps(self.to_dict(), indent=1)
+        return [
+            _replaced(folder / "compare.csv", _csv([m.to_dict() for m in self.measurements])),
+            _replaced(folder / "compare.json", whole),
+        ]
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO(newline="")
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def _replaced(file: Path, text: str) -> Path:
+    """Write a file at once: a long run writes it often, and may be stopped at any moment."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
+    return file
 
 
 def _crossing(swept: Iterable[Measurement], formula: str, lookups: int) -> Crossing | None:
