@@ -60,20 +60,29 @@ def _table(points: Sequence[st.compare.Measurement]) -> str:
     title = f"{first.formula}, median µs of an update (p10 to p90)"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="")
     names = list(dict.fromkeys(p.arm for p in points))
-    for column in [heading, *_EXTRA, *names, *_RATIOS]:
+    for column in [heading, *_rows_too(field), *_EXTRA, *names, *_RATIOS]:
         table.add_column(column, justify="left" if column == "table" else "right", no_wrap=True)
     cases = dict.fromkeys(p.case for p in points)
     for case in cases:
         of_case = {p.arm: p for p in points if p.case == case}
-        table.add_row(*_cells(of_case, getattr(case, field), names))
+        rows = [f"{getattr(case, name):,}" for name in _rows_too(field)]
+        table.add_row(_place(getattr(case, field)), *rows, *_cells(of_case, names))
     stream = io.StringIO()
     Console(file=stream, width=_WIDEST, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _cells(found: dict[str, st.compare.Measurement], place: Any, names: list[str]) -> Iterator[str]:
+def _rows_too(field: str) -> list[str]:
+    """A table's name does not say how large it is."""
+    return ["rows"] if field == "label" else []
+
+
+def _place(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _cells(found: dict[str, st.compare.Measurement], names: list[str]) -> Iterator[str]:
     anyone = next(iter(found.values()))
-    yield f"{place:,}" if isinstance(place, int) else str(place)
     yield f"{anyone.unique:,.0f}"
     yield f"{anyone.roof_us:,.1f}" if anyone.roof_us else "-"
     for name in names:
