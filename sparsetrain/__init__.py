@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sparsetrain import models as models
     from sparsetrain import optim as optim
     from sparsetrain import pools as pools
+    from sparsetrain import precision as precision
     from sparsetrain import runtime as runtime
     from sparsetrain.build import Program as Program
     from sparsetrain.build import value_and_grad as value_and_grad
@@ -42,6 +43,7 @@ _PUBLIC = {
     "models": "sparsetrain.models",
     "optim": "sparsetrain.optim",
     "pools": "sparsetrain.pools",
+    "precision": "sparsetrain.precision",
     "runtime": "sparsetrain.runtime",
     "EarlyStopping": "sparsetrain.fit",
     "Program": "sparsetrain.build",

@@ -19,6 +19,7 @@ from sparsetrain.build import Program
 from sparsetrain.optim import Applied, Optimizer, State, accumulate_
 from sparsetrain.optim.inlined import Update, inline_updates, width
 from sparsetrain.optim.step import Step
+from sparsetrain.precision import Policy, to_half
 
 # (loss, gradients) -> the step whose dense updates the program makes, or None for no update.
 Begin = Callable[[runtime.NDArray, dict[str, Any]], Step | None]
@@ -35,12 +36,23 @@ class InlinedProgram(Program):
         Its rules decide the updates.
     target : str or tvm.target.Target
         See `sparsetrain.runtime.resolve_target`.
+    precision : Policy, optional
+        See `sparsetrain.build.Program`.
     """
 
-    def __init__(self, gradient: GradientModule, state: State, target: Any = "auto") -> None:
+    def __init__(
+        self,
+        gradient: GradientModule,
+        state: State,
+        target: Any = "auto",
+        precision: Policy | None = None,
+    ) -> None:
         self.gradient, self.ranges = gradient, state.ranges
         self.updates = list(_updates(gradient, state))
-        module = inline_updates(gradient.module, gradient.function, self.updates)
+        module = gradient.module
+        if precision is not None:  # before the updates, which stay float32
+            module = to_half(module, gradient.function, precision)
+        module = inline_updates(module, gradient.function, self.updates)
         super().__init__(module, gradient.function, target)
         # Slots and gate are ours; the arguments of the gradient function need the check.
         self.arguments = Arguments(gradient.module[gradient.function], gradient.function)

@@ -43,6 +43,7 @@ class Trained(Protocol):
     epochs: int
     accumulate: int
     dense_update: Any
+    precision: Any
     state: Any
     target: Any
     _state: State | None
@@ -80,6 +81,7 @@ def snapshot(
         "epochs": trainer.epochs,
         "accumulate": trainer.accumulate,
         "dense_update": trainer.dense_update,
+        "precision": trainer.precision,
         "skipped": trainer.state.skipped,
         "target": str(trainer.target),
         "versions": _versions(),
@@ -96,6 +98,7 @@ def load(
     which: str,
     target: Any,
     optimizer: Optimizer | None,
+    precision: str | None = None,
 ) -> _T:
     """Read what `save` wrote into what `make` gives, the `Trainer`; see `sparsetrain.load`."""
     target = runtime.resolve_target(target)
@@ -103,7 +106,7 @@ def load(
         path = checkpoint_in(folder, which)
         try:
             with checkpoint.opened(path) as saved:
-                return _load(make, saved, path, target, optimizer)
+                return _load(make, saved, path, target, optimizer, precision)
         except CheckpointError:
             # A run that goes on prunes old checkpoints; then its pointer has moved on.
             if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
@@ -117,12 +120,13 @@ def _load(
     path: Path,
     target: Any,
     optimizer: Optimizer | None,
+    precision: str | None,
 ) -> _T:
     manifest = saved.manifest
     if manifest.get("kind") != KIND:
         raise CheckpointError(f"{path}: holds {manifest.get('kind')!r:.60}, not a saved trainer")
     try:
-        return _trainer(make, saved, target, optimizer)
+        return _trainer(make, saved, target, optimizer, precision)
     except CheckpointError as error:
         # Of an array it names the file already.
         raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from None
@@ -133,7 +137,11 @@ def _load(
 
 
 def _trainer(
-    make: Callable[..., _T], saved: checkpoint.Saved, target: Any, optimizer: Optimizer | None
+    make: Callable[..., _T],
+    saved: checkpoint.Saved,
+    target: Any,
+    optimizer: Optimizer | None,
+    precision: str | None,
 ) -> _T:
     manifest = saved.manifest
     encoder_arrays = {
@@ -153,6 +161,7 @@ def _trainer(
         initialize=False,
         accumulate=manifest.get("accumulate", 1),
         dense_update=manifest.get("dense_update", "apart"),
+        precision=precision or manifest.get("precision", "float32"),
     )
     trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
     trainer.state.skipped = int(manifest.get("skipped", 0))

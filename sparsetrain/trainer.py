@@ -28,6 +28,7 @@ from sparsetrain.metrics import ClickMetrics
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer, accumulate_
 from sparsetrain.pools import single_blas
+from sparsetrain.precision import Precision, policy_for
 from sparsetrain.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.run import Run
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
@@ -68,6 +69,9 @@ class Trainer:
     dense_update : {"apart", "inlined"}
         Whether dense parameters are updated by kernels of the optimizer or in the gradient program;
         the bits are the same.
+    precision : {"float32", "bf16"}
+        What products of matrices read: "bf16" rounds their operands to bfloat16 and sums in
+        float32. Parameters, gradients and updates are float32 all the same.
 
     Examples
     --------
@@ -88,6 +92,7 @@ class Trainer:
         initialize: bool = True,
         accumulate: int = 1,
         dense_update: Literal["apart", "inlined"] = "apart",
+        precision: Precision = "float32",
     ) -> None:
         if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
             raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
@@ -109,6 +114,8 @@ class Trainer:
         self.target = runtime.resolve_target(target)
         if dense_update == "inlined" and runtime.gpu.is_cuda(self.target):
             raise ConfigError("dense_update='inlined' is for the CPU; on CUDA use 'apart'")
+        self.precision = precision
+        self._policy = policy_for(precision, self.target)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
         self.state = optimizer.init(self.params, named_tables(model.tables()), fill=initialize)
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
@@ -128,11 +135,11 @@ class Trainer:
     @cached_property
     def program(self) -> GradientProgram:
         """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
-        return value_and_grad(self._module, "loss", target=self.target)
+        return value_and_grad(self._module, "loss", target=self.target, precision=self._policy)
 
     @cached_property
     def _logits(self) -> Program:
-        return Program(self._module, "logits", self.target)
+        return Program(self._module, "logits", self.target, self._policy)
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.
@@ -178,7 +185,9 @@ class Trainer:
     def _inlined_program(self) -> InlinedProgram:
         """The program for the rules in force; another optimizer's rules make another one."""
         if self._inlined is None or self._inlined.ranges is not self.state.ranges:
-            self._inlined = InlinedProgram(self.program.gradient, self.state, self.target)
+            self._inlined = InlinedProgram(
+                self.program.gradient, self.state, self.target, self._policy
+            )
         return self._inlined
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
@@ -484,6 +493,7 @@ def load(
     which: str = "latest",
     target: Any = "auto",
     optimizer: Optimizer | None = None,
+    precision: Precision | None = None,
 ) -> Trainer:
     """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
 
@@ -497,10 +507,14 @@ def load(
         Where to run.
     optimizer : Optimizer, optional
         Needed only if the run was trained by a formula that is not part of this package.
+    precision : {"float32", "bf16"}, optional
+        By default the one that it was saved with.
 
     Raises
     ------
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    return saved.load(Trainer, folder, which=which, target=target, optimizer=optimizer)
+    return saved.load(
+        Trainer, folder, which=which, target=target, optimizer=optimizer, precision=precision
+    )

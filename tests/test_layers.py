@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "embedding": {"ad", "sparse_tensor", "relax_op"},
     "models": {"ad", "embedding", "sparse_tensor", "runtime", "relax_op"},
     "build": {"ad", "arguments", "cache", "embedding", "precision", "runtime", "schedule"},
-    "inlined": {"ad", "arguments", "build", "optim", "runtime"},
+    "inlined": {"ad", "arguments", "build", "optim", "precision", "runtime"},
     "trainer": {"build", "data", "inlined", "metrics", "optim", "sparse_tensor"}
     | {
         "checkpoint",

@@ -63,6 +63,13 @@ def _target() -> str:
     return f"{target.kind.name} ({details})" if details else str(target.kind.name)
 
 
+def _bfloat16() -> str:
+    import sparsetrain as st
+
+    missing = st.precision.lacks("bfloat16", st.runtime.host_target())
+    return "products at twice the pace of float32" if missing is None else f"no: {missing}"
+
+
 def _threads() -> str:
     import sparsetrain as st
 
@@ -100,6 +107,7 @@ _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "python": _python,
     "packages": _packages,
     "target": _target,
+    "bfloat16": _bfloat16,
     "threads": _threads,
     "other pools": _other_pools,
     "memory": _memory,

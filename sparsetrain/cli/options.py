@@ -38,6 +38,7 @@ _SETTINGS = {
     "--epochs": "train.epochs",
     "--seed": "train.seed",
     "--target": "train.target",
+    "--precision": "train.precision",
     "--min-count": "data.min_count",
     "--checkpoint-every": "train.checkpoint_every",
     "--validate-every": "train.validate_every",

@@ -31,6 +31,9 @@ BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Rows per st
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over TRAIN.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights and row order.")]
 Target = Annotated[str | None, typer.Option("--target", help="auto, cpu, cuda or llvm.")]
+Precision = Annotated[
+    str | None, typer.Option("--precision", help="Of matrix products: float32 or bf16.")
+]
 MinCount = Annotated[
     int | None, typer.Option("--min-count", help="Rarer categories share one row.")
 ]

@@ -125,7 +125,12 @@ def _load(begun: Resumed, data: Rows) -> "st.Trainer":
     settings = begun.settings
     changed = any(key.startswith("optimizer.") for key in begun.changed)
     optimizer = _optimizer(settings) if changed else None
-    trainer = st.load(begun.folder, target=settings.train.target, optimizer=optimizer)
+    trainer = st.load(
+        begun.folder,
+        target=settings.train.target,
+        optimizer=optimizer,
+        precision=settings.train.precision,
+    )
     trainer.seed = settings.train.seed
     trainer.accumulate = settings.optimizer.accumulate
     trainer.dense_update = settings.optimizer.dense_update
@@ -231,6 +236,7 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         encoder=encoder,
         accumulate=settings.optimizer.accumulate,
         dense_update=settings.optimizer.dense_update,
+        precision=settings.train.precision,
     )
 
 

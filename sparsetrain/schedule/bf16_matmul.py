@@ -30,13 +30,17 @@ from .bf16_pack import (
     rewrite,
     to_pairs,
 )
-from .matmul import _inline_all_but_last, _single_consumer, _tiles_per_row_block
+from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
-from .product import Product, match_product
+from .product import Extent, Product, match_product
 from .rule import CpuRule, vectorize_if_whole
 
 FEATURE = "avx512bf16"
 _TILE_ROWS = 8
+# Rows are padded to this many tiles where few are known beforehand, so more would be waste.
+_TILES_PER_ROW_BLOCK = 4
+# Blocks of rows to aim for, so that every thread gets some.
+_FEWEST_ROW_BLOCKS = 16
 
 
 class HalfMatmul(CpuRule):
@@ -91,7 +95,7 @@ def _schedule(
 ) -> None:
     block = product.info.block_rv
     narrow = isinstance(product.columns, int) and product.columns <= LANES
-    shape = _Shape(_TILE_ROWS, _tiles_per_row_block(product.rows, _TILE_ROWS), 1 if narrow else 2)
+    shape = _Shape(_TILE_ROWS, _tiles_per_row_block(product.rows), 1 if narrow else 2)
     final = _inline_all_but_last(sch, others)
     in_place = is_stored_in_pairs(sch, product.left, stages[0])
     if in_place:
@@ -114,6 +118,12 @@ def _schedule(
     sch.parallel(loops.row_block)
     sch.annotate(loops.row_block, "pragma_import_llvm", HELPERS)
     _accumulate_in_registers(sch, block, loops)
+
+
+def _tiles_per_row_block(rows: Extent) -> int:
+    if not isinstance(rows, int):
+        return _TILES_PER_ROW_BLOCK
+    return max(1, min(_TILES_PER_ROW_BLOCK, rows // (_TILE_ROWS * _FEWEST_ROW_BLOCKS)))
 
 
 class _TileLoops(NamedTuple):

@@ -116,6 +116,8 @@ class TrainSettings(Section):
     target : {"auto", "cpu", "cuda", "llvm"}
         What kernels are compiled for: "cpu" is this machine's, "llvm" any CPU, "cuda" its GPU,
         "auto" the GPU if one can be used, else the CPU.
+    precision : {"float32", "bf16"}
+        What matrix products read: "bf16" rounds their operands, sums and parameters stay float32.
     checkpoint_every : int or None
         Steps between checkpoints; None for the end of each epoch alone.
     keep : int
@@ -139,6 +141,7 @@ class TrainSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     shuffle: bool = True
     target: Literal["auto", "cpu", "cuda", "llvm"] = "auto"
+    precision: Literal["float32", "bf16"] = "float32"
     checkpoint_every: Steps | None = None
     keep: Annotated[int, Field(ge=1, le=10_000)] = 2
     validate_every: Steps | None = None

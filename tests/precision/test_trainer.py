@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training in bfloat16: same model, same files, float32 parameters; and who is refused."""
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.precision import lacks
+
+HOST = st.runtime.host_target()
+needs_pairs = pytest.mark.skipif(
+    lacks("bfloat16", HOST) is not None, reason="the CPU has no AVX512_BF16"
+)
+
+
+def trainer(**options):
+    model = st.models.DLRM(rows=[50, 20], dim=8, bottom=(32,), top=(48, 16))
+    return st.Trainer(model, optimizer=st.optim.adagrad(0.05), **options)
+
+
+def batches(count=12, size=96):
+    random = np.random.default_rng(0)
+    for _ in range(count):
+        dense = random.standard_normal((size, 13), dtype=np.float32)
+        labels = (dense[:, 0] + dense[:, 1] > 0).astype(np.float32)
+        yield st.data.Batch(dense=dense, ids=random.integers(0, 20, (size, 2)), labels=labels)
+
+
+def losses(model):
+    return [float(model.step(batch)) for batch in batches()]
+
+
+def assert_same_bits(left, right):
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        np.testing.assert_array_equal(array, right[name], err_msg=name)
+
+
+@needs_pairs
+def test_it_learns_as_in_float32_and_parameters_stay_float32():
+    half, single = trainer(precision="bf16"), trainer()
+    np.testing.assert_allclose(losses(half), losses(single), atol=0.01)
+    assert {array.dtype for array in half.state_dict().values()} == {np.dtype(np.float32)}
+
+
+@needs_pairs
+def test_the_dense_update_in_the_program_gives_the_same_bits():
+    apart, inlined = (
+        trainer(precision="bf16", dense_update=where) for where in ("apart", "inlined")
+    )
+    assert losses(apart) == losses(inlined)
+    assert_same_bits(apart.state_dict(), inlined.state_dict())
+
+
+@needs_pairs
+def test_results_have_the_same_bits_for_any_number_of_threads():
+    before = st.runtime.num_threads()
+    states = []
+    try:
+        for threads in range(1, before + 1):
+            st.set_num_threads(threads)
+            half = trainer(precision="bf16")
+            losses(half)
+            states.append(half.state_dict())
+    finally:
+        st.set_num_threads(before)
+    for state in states:
+        assert_same_bits(states[0], state)
+
+
+@needs_pairs
+def test_a_saved_trainer_goes_on_in_its_precision(tmp_path):
+    half = trainer(precision="bf16")
+    losses(half)
+    half.save(tmp_path / "run")
+    loaded = st.load(tmp_path / "run")
+    assert loaded.precision == "bf16"
+    assert losses(loaded) == losses(half)
+    assert_same_bits(loaded.state_dict(), half.state_dict())
+    assert st.load(tmp_path / "run", precision="float32").precision == "float32"
+
+
+def test_a_machine_without_the_instructions_is_told_so_at_the_start():
+    with pytest.raises(ConfigError, match="no AVX512_BF16 instructions; use precision='float32'"):
+        trainer(precision="bf16", target="llvm")
+
+
+@needs_pairs
+def test_what_was_saved_elsewhere_names_the_way_out(tmp_path):
+    trainer(precision="bf16").save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="use precision='float32'"):
+        st.load(tmp_path / "run", target="llvm")
+
+
+def test_an_unknown_precision_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match="'float32' or 'bf16', not 'fp16'"):
+        trainer(precision="fp16")
