@@ -12,7 +12,8 @@ import sparsetrain as st
 PUBLIC = {
     "sparsetrain": (
         "EarlyStopping Program RowSparse Run StepProfile Trainer __version__ ad compare data "
-        "embedding errors load metrics models optim pools runtime set_num_threads value_and_grad"
+        "embedding errors load metrics models optim pools precision runtime set_num_threads "
+        "value_and_grad"
     ),
     "ad": (
         "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
@@ -34,6 +35,7 @@ PUBLIC = {
         "adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum minimum "
         "momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),
+    "precision": "BFLOAT16 FLOAT16 Policy Precision lacks policy_for to_half",
     "runtime": (
         "Kernel NDArray as_numpy as_tensor available_cores bound_pool build_relax "
         "compile_kernel compile_relax copy_ device_of empty host_target leading_rows moved "
