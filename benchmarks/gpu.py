@@ -27,8 +27,9 @@ from harness.options import positive
 from harness.task import Task
 
 import sparsetrain as st
-from sparsetrain import gpu, runtime
+from sparsetrain import runtime
 from sparsetrain.embedding.cuda_kernels import lookup_kernel
+from sparsetrain.runtime import gpu
 from sparsetrain.sparse_tensor import RowSparse
 
 TURNS = 7

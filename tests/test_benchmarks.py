@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsetrain import gpu
+from sparsetrain.runtime import gpu
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 PEERS = {"torch": "torch", "fbgemm": "fbgemm_gpu", "jax": "jax"}  # and what is imported

@@ -9,15 +9,16 @@ import pytest
 import tvm
 
 import sparsetrain as st
-from sparsetrain import gpu, runtime
+from sparsetrain import runtime
 from sparsetrain.cli import main
 from sparsetrain.errors import ConfigError
+from sparsetrain.runtime import gpu, targets
 
 
 @pytest.fixture
 def forgetful():
     """Ask again what there is, before and after."""
-    caches = gpu.target, runtime._best_target
+    caches = gpu.target, targets._best_target
     for cache in caches:
         cache.cache_clear()
     yield

@@ -7,8 +7,9 @@ import tvm
 from tvm import relax
 from tvm.script import tirx as T
 
-from sparsetrain import on_stack, runtime
+from sparsetrain import runtime
 from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.runtime import on_stack
 
 ALLOCATE = "TVMBackendAllocWorkspace"
 

@@ -12,7 +12,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from sparsetrain import gpu
+from sparsetrain.runtime import gpu
 from tests.cuda import emulator
 
 

@@ -13,8 +13,9 @@ import pytest
 import tvm
 from tvm.support.nvcc import compile_cuda
 
-from sparsetrain import ad, gpu, runtime, schedule
+from sparsetrain import ad, runtime, schedule
 from sparsetrain.embedding.take import take_as_lookup
+from sparsetrain.runtime import gpu
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.kernels import all_kernels

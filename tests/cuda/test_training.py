@@ -132,9 +132,9 @@ def test_a_step_that_is_not_finite_writes_nothing(cuda):
 
 
 def test_a_gpu_is_used_by_auto(cuda):
-    runtime._best_target.cache_clear()
+    runtime.targets._best_target.cache_clear()
     assert runtime.resolve_target("auto").kind.name == "cuda"
-    runtime._best_target.cache_clear()
+    runtime.targets._best_target.cache_clear()
     assert device.is_real() or emulator.missing() is None
 
 

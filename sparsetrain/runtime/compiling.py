@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From kernels and Relax modules to what runs; every compile of this package goes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight
+
+from sparsetrain.runtime import gpu, on_stack
+from sparsetrain.runtime.targets import device_of
+
+
+class Kernel:
+    """A compiled kernel that is called by itself, not by a program; writes its output arguments."""
+
+    __slots__ = ("_run", "name")
+
+    def __init__(self, run: Callable[..., Any], name: str) -> None:
+        self._run, self.name = run, name
+
+    def __call__(self, *args: Any) -> Any:
+        """Run on tensors and numbers."""
+        return self._run(*args) if _watch is None else _watch(self.name, self._run, args)
+
+
+# (name, what runs, arguments) -> what running it returns.
+Watch = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
+_watch: Watch | None = None
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Let `watch` make the calls of all kernels meanwhile, to time them."""
+    global _watch
+    before, _watch = _watch, watch
+    try:
+        yield
+    finally:
+        _watch = before
+
+
+def compile_kernel(
+    kernel: tvm.tirx.PrimFunc, target: tvm.target.Target, name: str = "kernel"
+) -> Kernel:
+    """Compile one scheduled PrimFunc into a callable; `name` says what it does."""
+    module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
+    if gpu.is_cuda(target):
+        return Kernel(gpu.compile_kernels(module, target)["kernel"], name)
+    # Shared subexpressions are left to LLVM: TVM binds a float's negation to a name, of which its
+    # own analysis then makes an integer, and fails.
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        run = tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
+    return Kernel(run, name)
+
+
+@cache
+def vm_pipeline(kind: str) -> tvm.transform.Pass:
+    """Lower Relax to virtual-machine code for a kind of target; kernels run as they are.
+
+    TVM's default pipeline without `RewriteDataflowReshape`, which aborts on hand-written
+    kernels that have no root block. On a device every kernel gets threads.
+    """
+    passes = relax.transform
+    return tvm.transform.Sequential(
+        [
+            passes.LegalizeOps(),
+            *([dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())] if kind == gpu.KIND else []),
+            passes.ToNonDataflow(),
+            passes.RemovePurityChecking(),
+            passes.CallTIRRewrite(),
+            passes.StaticPlanBlockMemory(),
+            passes.LowerAllocTensor(),
+            passes.KillAfterLastUse(),
+            passes.LowerRuntimeBuiltin(),
+            passes.ComputePrimValue(),
+            passes.VMShapeLower(),
+            passes.AttachGlobalSymbol(),
+        ]
+    )
+
+
+def compile_relax(
+    module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
+) -> relax.VMExecutable:
+    """Compile a Relax module by a pass pipeline, `vm_pipeline` by default."""
+    with target:
+        module = (pipeline or vm_pipeline(target.kind.name))(module)
+        lowering = None if gpu.is_cuda(target) else on_stack.PIPELINE
+        return relax.build(module, target, relax_pipeline=None, tir_pipeline=lowering)
+
+
+def virtual_machine(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
+    """What runs the functions of a compiled Relax module, by name.
+
+    Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of
+    a known size allocates nothing. Whoever calls it with ever new sizes calls `bound_pool`.
+    """
+    return relax.VirtualMachine(library, device_of(target), memory_cfg="pooled")
+
+
+def build_relax(
+    module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
+) -> relax.VirtualMachine:
+    """`compile_relax` and `virtual_machine` in one."""
+    return virtual_machine(compile_relax(module, target, pipeline), target)

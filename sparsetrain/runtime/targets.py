@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a user's word for a target to TVM's, and to the device that it means."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import tvm
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.runtime import gpu
+
+
+@cache
+def host_target() -> tvm.target.Target:
+    """This machine's CPU, with the instruction set it really has; always the same object."""
+    return tvm.target.Target.from_device("cpu")
+
+
+def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:
+    """Turn a user's word for a target into a TVM target.
+
+    Parameters
+    ----------
+    target : str or tvm.target.Target
+        ``"cpu"`` is this machine's CPU, ``"llvm"`` a generic one, ``"cuda"`` this machine's GPU,
+        ``"auto"`` the GPU if there is one that can be used, else the CPU; a `tvm.target.Target` of
+        kind ``llvm`` or ``cuda`` is taken as it is.
+
+    Raises
+    ------
+    ConfigError
+        If the target is neither, or ``"cuda"`` cannot be used.
+    """
+    if isinstance(target, str) and target in _NAMED_TARGETS:
+        return _NAMED_TARGETS[target]()
+    if gpu.is_cuda(target):
+        return gpu.with_host(target)
+    if not isinstance(target, tvm.target.Target) or target.kind.name != "llvm":
+        raise ConfigError(
+            f"target {str(target)!r} is not supported: use 'auto', 'cpu', 'cuda', 'llvm' or a "
+            "tvm.target.Target of kind 'llvm' or 'cuda'"
+        )
+    return target
+
+
+@cache
+def _best_target() -> tvm.target.Target:
+    why_not = gpu.problem()
+    if why_not is None:
+        return gpu.target()
+    if gpu.has_driver():  # who has no GPU needs no word about it
+        warnings.warn(f"running on the CPU: {why_not}", RuntimeWarning, stacklevel=4)
+    return host_target()
+
+
+_NAMED_TARGETS = {
+    "auto": lambda: _best_target(),
+    "cpu": lambda: host_target(),
+    "cuda": lambda: gpu.target(),
+    "llvm": lambda: tvm.target.Target("llvm"),
+}
+
+
+def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
+    """Where programs for a target run and keep their tensors."""
+    return tvm.cuda() if gpu.is_cuda(target) else tvm.cpu()

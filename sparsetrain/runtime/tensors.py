@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors: made, copied, viewed, moved.
+
+Invariant: user memory reaches a kernel through `as_tensor` only. Generated code assumes 64-byte
+alignment and C order and checks neither, so the gate copies; a copy of a batch costs microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.memory import LARGE, aligned
+from sparsetrain.runtime import gpu
+from sparsetrain.runtime.targets import host_target
+
+NDArray: TypeAlias = tvm.runtime.Tensor
+
+
+def on_gpu(tensor: NDArray) -> bool:
+    """Whether a tensor lies in the memory of a CUDA device."""
+    return bool(tensor.device.dlpack_device_type() == gpu.DEVICE_TYPE)
+
+
+def target_of(tensor: NDArray) -> tvm.target.Target:
+    """What to compile a kernel for that works on a tensor."""
+    return gpu.target() if on_gpu(tensor) else host_target()
+
+
+def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
+    """Copy anything NumPy understands into aligned, contiguous memory of TVM's.
+
+    A `tvm.runtime.Tensor` of the right dtype is returned as it is.
+
+    Parameters
+    ----------
+    array : array_like
+        Any shape, strides, alignment, byte order; may be read-only.
+    dtype : str, optional
+        Wanted dtype; by default the array's own, in native byte order.
+
+    Raises
+    ------
+    DataError
+        If a conversion would lose integers or the dtype is no number.
+    """
+    if isinstance(array, tvm.runtime.Tensor):
+        if dtype is None or str(array.dtype) == dtype:
+            return array
+        array = as_numpy(array)
+    source = np.asarray(array)
+    wanted = np.dtype(dtype) if dtype else source.dtype.newbyteorder("=")
+    if source.dtype.kind not in "biuf":
+        raise DataError(f"an array of dtype {source.dtype} is no array of numbers")
+    if wanted.kind in "iu" and not _fits(source, wanted):
+        raise DataError(f"values of dtype {source.dtype} do not fit {wanted} without loss")
+    tensor = empty(source.shape, wanted.name)
+    as_numpy(tensor, writable=True)[...] = source
+    return tensor
+
+
+def _fits(source: np.ndarray, wanted: np.dtype) -> bool:
+    if source.dtype == wanted or source.size == 0:
+        return True
+    if source.dtype.kind == "f":
+        return False
+    limits = np.iinfo(wanted)
+    return bool(source.min() >= limits.min and source.max() <= limits.max)
+
+
+def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
+    """View a tensor in host memory as a NumPy array; one on a device is copied.
+
+    Writing into a copy would be lost, so only tensors in host memory can be had `writable`; see
+    `copy_`.
+    """
+    if on_gpu(tensor):
+        assert not writable, "a tensor on a device has no writable view"
+        return tensor.numpy()
+    view = np.from_dlpack(tensor)
+    if not writable:
+        view.flags.writeable = False
+    return view
+
+
+def empty(
+    shape: tuple[int, ...],
+    dtype: str,
+    what: str = "an array",
+    device: tvm.runtime.Device | None = None,
+) -> NDArray:
+    """Allocate uninitialised memory; out of memory names `what` and the bytes."""
+    size = prod(map(int, shape)) * np.dtype(dtype).itemsize
+    try:
+        if device is not None:
+            return tvm.runtime.empty(shape, dtype, device)
+        if size >= LARGE:
+            return tvm.runtime.from_dlpack(aligned(size).view(dtype).reshape(shape))
+        return tvm.runtime.empty(extents(shape), dtype)
+    except Exception as error:  # TVM reports std::bad_alloc, or CUDA's word, as an InternalError
+        where = "" if device is None else f" on {device}"
+        raise ResourceError(
+            f"no memory{where} for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
+        ) from error
+
+
+# Few are kept: what outlives the large blocks around it keeps the heap from joining them.
+@lru_cache(maxsize=16)
+def extents(shape: tuple[int, ...]) -> tvm_ffi.Shape:
+    """TVM's form of a shape; to make one takes longer than to allocate."""
+    return tvm_ffi.Shape(tuple(map(int, shape)))
+
+
+def reshaped(tensor: NDArray, shape: tuple[int, ...]) -> NDArray:
+    """The elements of a contiguous tensor in another shape; the memory is shared."""
+    return tensor._create_view(extents(shape))
+
+
+def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
+    """Allocate memory filled with zeros, without a second copy of it."""
+    tensor = empty(shape, dtype, what)
+    as_numpy(tensor, writable=True)[...] = 0
+    return tensor
+
+
+def moved(tensor: NDArray, device: tvm.runtime.Device, what: str = "an array") -> NDArray:
+    """The tensor on a device: itself if it is there, else a copy; `what` as in `empty`."""
+    if tensor.device == device:
+        return tensor
+    there = empty(tuple(map(int, tensor.shape)), str(tensor.dtype), what, device)
+    return tensor.copyto(there)
+
+
+def copy_(target: NDArray, source: NDArray) -> None:
+    """Write the elements of `source` into `target`, wherever either lies."""
+    source.copyto(target)
+
+
+@contextmanager
+def writing(tensor: NDArray) -> Iterator[np.ndarray]:
+    """The elements to read and write, wherever they lie; on a device, when the block is over."""
+    host = moved(tensor, tvm.cpu())
+    yield as_numpy(host, writable=True)
+    if host is not tensor:
+        copy_(tensor, host)
+
+
+def leading_rows(tensor: NDArray, rows: int) -> NDArray:
+    """View the first `rows` rows of a contiguous tensor; the memory is shared."""
+    return reshaped(tensor, (rows, *tensor.shape[1:]))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many threads kernels run on; the settings that must be made before TVM is imported."""
+
+from __future__ import annotations
+
+import os
+
+from sparsetrain.errors import ConfigError
+
+
+def available_cores() -> int:
+    """Cores this process may run on (its affinity mask, not the machine's count)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# TVM's own default is half the cores, and it pins threads from core 0 up, so that two jobs
+# on one machine share a core. Both must be set before the pool starts; the user's values win.
+os.environ.setdefault("TVM_NUM_THREADS", str(available_cores()))
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+import tvm  # noqa: E402  (the two settings above must come first)
+
+
+def num_threads() -> int:
+    """Threads that kernels started from this Python thread run on."""
+    return int(tvm.get_global_func("runtime.NumThreads")())
+
+
+def set_num_threads(count: int) -> None:
+    """Run kernels started from this Python thread on `count` threads from now on.
+
+    Results do not depend on the number. ``TVM_NUM_THREADS``, or the cores this process may use,
+    decide before the first call.
+
+    Raises
+    ------
+    ConfigError
+        If `count` is below 1, or above what the pool was started with: it cannot grow.
+    """
+    if count < 1:
+        raise ConfigError(f"set_num_threads: {count} is below 1")
+    os.environ["TVM_NUM_THREADS"] = str(count)  # for a pool that is not started yet
+    tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
+    if num_threads() != count:
+        raise ConfigError(
+            f"set_num_threads: kernels already run on {num_threads()} threads, and TVM's pool "
+            f"cannot grow to {count}: call it before the first kernel, or set TVM_NUM_THREADS"
+        )
+
+
+# TVM's mode that leaves it to the system which core a thread runs on.
+_SHARE_ALL_CORES = -3
