@@ -58,7 +58,8 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     if not free:
         return Choice((), {})
     each = lookups / len(tables)
-    costs = {rule: costs_of(rule, width, dtype) for rule in {t.rule for t in free}}
+    rows = max(part.end for part in state.ranges[name])
+    costs = {rule: costs_of(rule, width, dtype, rows) for rule in {t.rule for t in free}}
     saved = {t: costs[t.rule].saved(t.end - t.first, each) for t in free}
     some = [table for table in free if saved[table] > 0]
     first = costs[free[0].rule]

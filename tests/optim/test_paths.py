@@ -191,25 +191,28 @@ def test_a_choice_that_would_change_the_meaning_is_refused(make, message):
 def test_measured_costs_are_kept_in_a_file_and_a_damaged_one_is_replaced(monkeypatch, tmp_path):
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path))
     measured = []
-    monkeypatch.setattr(costs, "measure", lambda *_: measured.append(1) or Costs(1, 2, 3, 4, 5, 6))
+    figures = Costs(1, 2, 3, 4, 5, 6, 7)
+    monkeypatch.setattr(costs, "measure", lambda *_: measured.append(1) or figures)
     rule = optim.sgd(0.1)._rule
 
     def ask() -> Costs:
         costs._known.clear()
-        return costs.costs_of(rule, 4, "float32")
+        return costs.costs_of(rule, 4, "float32", 300)
 
-    assert ask() == ask() == Costs(1, 2, 3, 4, 5, 6) and len(measured) == 1
+    assert ask() == ask() == figures and len(measured) == 1
     (file,) = tmp_path.iterdir()
     for damage in ("", "{}", "[]", json.dumps(dict.fromkeys(Costs._fields, -1.0)), "NaN"):
         file.write_text(damage)
-        assert ask() == Costs(1, 2, 3, 4, 5, 6)
+        assert ask() == figures
     assert len(measured) == 6
     costs._known.clear()
 
 
-@pytest.mark.parametrize("name", NO_OP)
-def test_costs_are_numbers_of_0_or_more(name):
-    found = costs.measure(NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule, 4, "float32")
+@pytest.mark.parametrize(
+    ("name", "bits"), [*((name, 12) for name in NO_OP), ("sgd", 1), ("sgd", 31)]
+)
+def test_costs_are_numbers_of_0_or_more(name, bits):
+    found = costs.measure(NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule, 4, "float32", bits)
     assert all(np.isfinite(value) and value >= 0 for value in found)
     assert found.row > 0 and found.sparse + found.entry > 0
 
