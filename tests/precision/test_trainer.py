@@ -14,9 +14,9 @@ needs_pairs = pytest.mark.skipif(
 )
 
 
-def trainer(**options):
+def trainer(optimizer=None, **options):
     model = st.models.DLRM(rows=[50, 20], dim=8, bottom=(32,), top=(48, 16))
-    return st.Trainer(model, optimizer=st.optim.adagrad(0.05), **options)
+    return st.Trainer(model, optimizer=optimizer or st.optim.adagrad(0.05), **options)
 
 
 def batches(count=12, size=96):
@@ -39,8 +39,9 @@ def assert_same_bits(left, right):
 
 @needs_pairs
 def test_it_learns_as_in_float32_and_parameters_stay_float32():
-    half, single = trainer(precision="bf16"), trainer()
-    np.testing.assert_allclose(losses(half), losses(single), atol=0.01)
+    # Not Adagrad: its first steps are nearly signs of gradients, which drives rounding apart.
+    half, single = (trainer(st.optim.sgd(0.1), precision=p) for p in ("bf16", "float32"))
+    np.testing.assert_allclose(losses(half), losses(single), atol=0.003)
     assert {array.dtype for array in half.state_dict().values()} == {np.dtype(np.float32)}
 
 
