@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
@@ -38,9 +39,10 @@ def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
     if not arrays:
         return []
     found = runtime.temporary((len(arrays), STRIPS), "int32", arrays[0])
-    kinds = tuple((str(array.dtype), len(array.shape)) for array in arrays)
+    kinds = tuple((array.dtype, len(array.shape)) for array in arrays)
     _kernel(runtime.target_of(arrays[0]), kinds)(*arrays, found)
-    return [place for place, strips in enumerate(runtime.as_numpy(found)) if strips.any()]
+    strips = runtime.as_numpy(found)
+    return np.flatnonzero(strips.any(axis=1)).tolist() if strips.any() else []
 
 
 def nonfinite_kernel(kinds: Sequence[Kind], search: Search | None = None) -> PrimFunc:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, Literal
 
 from sparsetrain import runtime
@@ -24,6 +25,7 @@ from sparsetrain.optim.group import Group, Range, Tables, resolve
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, plain
 from sparsetrain.optim.state import (
     UNTOUCHED,
+    Checked,
     State,
     last_of,
     new_last,
@@ -217,10 +219,11 @@ class Optimizer:
         Step or Applied
             The step, ready to `finish_`; or what became of it, if it is skipped.
         """
+        checked = state.checked if isinstance(state, State) and state.owner is self else {}
         for name, gradient in gradients.items():
             if name not in params or name not in state:
                 raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
-            self._check(name, params[name], gradient, state[name])
+            self._check(name, params[name], gradient, state[name], checked)
         self._own(params, state)
         problem = nonfinite(loss, gradients)
         if problem is not None and self.on_nonfinite == "stop":
@@ -338,12 +341,33 @@ class Optimizer:
                 "optimizer's init"
             )
         state.owner, state.ranges = self, ranges
-        state.chosen.clear()
+        for remembered in (state.chosen, state.checked, state.alike):
+            remembered.clear()
 
     def _check(
+        self,
+        name: str,
+        param: NDArray,
+        gradient: Gradient,
+        slots: Mapping[str, NDArray],
+        checked: dict[str, Checked],
+    ) -> None:
+        """Make sure that the kernels may trust the shapes they are given.
+
+        Tensors keep their shapes: those of a parameter and its slots are read once.
+        """
+        tensors = [param, *slots.values()]
+        known, shape, dtype = checked.get(name, ([], None, None))
+        same = len(known) == len(tensors) and all(map(is_, known, tensors))
+        fits = isinstance(gradient, (runtime.NDArray, RowSparse)) and gradient.shape == shape
+        if same and fits and gradient.dtype == dtype:
+            return
+        self._check_all(name, param, gradient, slots)
+        checked[name] = tensors, param.shape, param.dtype
+
+    def _check_all(
         self, name: str, param: NDArray, gradient: Gradient, slots: Mapping[str, NDArray]
     ) -> None:
-        """Make sure that the kernels may trust the shapes they are given."""
         for array in (param,) if isinstance(gradient, RowSparse) else (param, gradient):
             if not isinstance(array, runtime.NDArray):
                 raise ConfigError(

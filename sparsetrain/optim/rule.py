@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import isfinite
 from numbers import Real
@@ -60,6 +60,14 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Found once: a step looks rules up many times."""
+        return hash(tuple(getattr(self, item.name) for item in fields(self)))
 
     @cached_property
     def recipe(self) -> Recipe:

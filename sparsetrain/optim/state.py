@@ -25,6 +25,9 @@ from sparsetrain.sparse_tensor import CoalescePlan
 
 UNTOUCHED = -1  # of `last`: no step has named this row
 
+# A parameter and its slots, its shape, its dtype.
+Checked = tuple[list[NDArray], Any, Any]
+
 
 class State(dict[str, dict[str, NDArray]]):
     """Slots by parameter and slot name.
@@ -47,6 +50,10 @@ class State(dict[str, dict[str, NDArray]]):
         Parameter -> the dense path of its last step, with the buffer.
     chosen : dict
         Parameter, its rules and looked-up ids of a step -> the ranges that are updated densely.
+    checked : dict
+        Parameter -> the tensor and its slots, known to fit, and its shape and dtype.
+    alike : dict
+        Names of a step's gradients -> the dense parameters of each rule.
     """
 
     def __init__(
@@ -63,6 +70,8 @@ class State(dict[str, dict[str, NDArray]]):
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
         self.paths: dict[str, Any] = {}
         self.chosen: dict[Any, tuple[Range, ...]] = {}
+        self.checked: dict[str, Checked] = {}
+        self.alike: dict[Any, list[tuple[Any, list[str]]]] = {}
         self.histories = {key: History(recipe) for key, recipe in tracked(slots, ranges).items()}
 
     @property

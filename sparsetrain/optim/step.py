@@ -76,9 +76,9 @@ class Step:
             self._numbers_of(part.rule)
         self._sparse: dict[str, tuple[RowSparse, CoalescePlan]] = {}
         self._dense: dict[str, tuple[DensePath, Near]] = {}
-        for name, gradient in gradients.items():
-            if isinstance(gradient, RowSparse):
-                self._part(name, gradient)
+        self._tables = [name for name, g in gradients.items() if isinstance(g, RowSparse)]
+        for name in self._tables:
+            self._part(name, gradients[name])
 
     def finish_(self, without: Collection[str] = ()) -> Applied:
         """Write: update every parameter but those that somebody else has updated."""
@@ -102,17 +102,23 @@ class Step:
 
     def _together_(self, without: Collection[str]) -> list[str]:
         """Update the dense parameters that are no scalars and have one rule; return their names."""
+        key = tuple(self.gradients), frozenset(self._tables), frozenset(without)
+        if key not in self.state.alike:
+            self.state.alike[key] = self._alike(without)
+        for rule, names in self.state.alike[key]:
+            wholes = [self._arrays(name, rule) for name in names]
+            update_together_(wholes, rule.recipe, self.scalars(rule))
+        return [name for _, names in self.state.alike[key] for name in names]
+
+    def _alike(self, without: Collection[str]) -> list[tuple[Rule, list[str]]]:
         alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
         for name, gradient in self.gradients.items():
             parts = self.state.ranges[name]
-            if name in without or isinstance(gradient, RowSparse) or not gradient.shape:
+            if name in without or name in self._tables or not gradient.shape:
                 continue
             if len(parts) == 1 and (name, 0) not in self.state.histories:
                 alike[parts[0].rule, str(gradient.dtype)].append(name)
-        for (rule, _), names in alike.items():
-            wholes = [self._arrays(name, rule) for name in names]
-            update_together_(wholes, rule.recipe, self.scalars(rule))
-        return [name for names in alike.values() for name in names]
+        return [(rule, names) for (rule, _), names in alike.items()]
 
     def _arrays(self, name: str, rule: Rule) -> Whole:
         slots = tuple(self.state[name][slot.name] for slot in rule.formula.slots)

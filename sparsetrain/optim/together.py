@@ -13,7 +13,6 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import tvm
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
@@ -88,7 +87,4 @@ _BODIES: dict[str, Bodies] = {"llvm": _one_by_one, "cuda": cuda_kernels.update_a
 @cache
 def _kernel(target: Any, recipe: Recipe, dtype: str, ranks: tuple[int, ...]) -> Any:
     kernel = together_kernel(recipe, dtype, ranks, _BODIES[target.kind.name])
-    # TVM 0.27 shares an expression of scalars among the loops, such as the -clip of clipping by
-    # value, by a name that it then cannot generate code for. LLVM shares them anyway.
-    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-        return runtime.compile_kernel(kernel, target, "dense updates")
+    return runtime.compile_kernel(kernel, target, "dense updates")

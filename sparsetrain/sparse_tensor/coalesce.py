@@ -69,11 +69,10 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
         return _gpu_plan(indices, num_rows)
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     passes, bits = _digits(num_rows, index_dtype)
-    keys, start = _workspace(count, index_dtype, parallel)
+    keys, start, counts = _workspace(count, index_dtype, parallel)
     order = runtime.empty((2, count), "int32")
     rows = runtime.empty((count,), index_dtype)
     offsets = runtime.empty((count + 1,), "int32")
-    counts = runtime.empty((2,), "int32")
     sort = _plan_kernels(index_dtype, parallel)
     sort(indices, keys, order, start, rows, offsets, counts, passes, bits, num_rows)
     used, outside = map(int, runtime.as_numpy(counts))
@@ -102,17 +101,19 @@ def _digits(num_rows: int, index_dtype: str) -> tuple[int, int]:
 _LOCAL = threading.local()  # two threads may make plans at once
 
 
-def _workspace(count: int, index_dtype: str, parallel: bool) -> tuple[NDArray, NDArray]:
-    """Arrays that no plan keeps: keys (2, C >= N), and counters for each strip."""
+def _workspace(count: int, index_dtype: str, parallel: bool) -> tuple[NDArray, NDArray, NDArray]:
+    """Arrays that no plan keeps: keys (2, C >= N), counters for each strip, the two counts."""
     strips = runtime.num_threads() if parallel else 1
     kept = _LOCAL.__dict__.setdefault("arrays", {})
-    keys, start = kept.get(index_dtype, (None, None))
+    keys, start, counts = kept.get(index_dtype, (None, None, None))
+    if counts is None:
+        counts = runtime.empty((2,), "int32")
     if keys is None or int(keys.shape[1]) < count:
         keys = runtime.empty((2, count + count // 4), index_dtype)
     if start is None or int(start.shape[0]) != strips:
         start = runtime.empty((strips, kernels.DIGITS), "int32")
-    kept[index_dtype] = keys, start
-    return keys, start
+    kept[index_dtype] = keys, start, counts
+    return keys, start, counts
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:

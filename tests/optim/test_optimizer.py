@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tvm
 
-from sparsetrain import optim, runtime
+from sparsetrain import optim
 from sparsetrain.errors import ConfigError, ResourceError
 from sparsetrain.optim import Formula, Optimizer, Slot, optimizer, sqrt
 from sparsetrain.runtime import as_tensor
@@ -135,7 +136,7 @@ def test_no_memory_for_a_slot_names_the_parameter_and_the_slot(monkeypatch):
         raise RuntimeError("std::bad_alloc")
 
     params = _tensors(table=W)
-    monkeypatch.setattr(runtime.tvm.runtime, "empty", full)
+    monkeypatch.setattr(tvm.runtime, "empty", full)
     with pytest.raises(ResourceError, match="no memory for slot 'sum' of parameter 'table'"):
         optim.adagrad(0.1).init(params)
 
@@ -192,3 +193,19 @@ def test_all_results_are_computed_from_the_values_before_the_step():
 def test_a_formula_that_cannot_become_a_kernel_is_refused_when_it_is_made(step, slots, message):
     with pytest.raises(ConfigError, match="mine: .*" + message):
         Optimizer(Formula("mine", step, slots), {"lr": 0.1})
+
+
+def test_what_fitted_once_is_looked_at_again_when_it_changes():
+    params, sgd = _tensors(w=W), optim.momentum(0.1)
+    state = sgd.init(params)
+    sgd.apply_(params, {"w": as_tensor(W)}, state)
+    for gradient, message in [
+        (as_tensor(W[:2]), "gradient of 'w'"),
+        (as_tensor(W.astype("f8")), "float64"),
+        (W, "'w' is a ndarray"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            sgd.apply_(params, {"w": gradient}, state)
+    state["w"]["velocity"] = as_tensor(W[:2])
+    with pytest.raises(ConfigError, match="the state of 'w' has no 'velocity'"):
+        sgd.apply_(params, {"w": as_tensor(W)}, state)
