@@ -82,6 +82,7 @@ class InlinedProgram(Program):
                     self._fill_(numbers, step)
             except BaseException as error:  # the virtual machine would change its type
                 failed.append(error)
+                numbers[...] = 0  # an interrupt may have come between the rows and their numbers
             return self._numbers
 
         bound = self.arguments.bind(params, inputs)

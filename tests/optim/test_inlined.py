@@ -9,6 +9,7 @@ import sparsetrain as st
 from sparsetrain import optim, runtime, schedule
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.optim.inlined import Update, inline_updates, width
+from sparsetrain.optim.step import Step
 from sparsetrain.runtime import as_tensor
 from tests import small_dlrm
 from tests.helpers import assert_same_bits
@@ -153,3 +154,15 @@ def test_another_optimizer_of_the_same_slots_takes_over():
 def test_a_word_that_means_nothing_is_refused():
     with pytest.raises(ConfigError, match="dense_update is 'apart' or 'inlined', not 'fused'"):
         st.Trainer(small_dlrm.model(), optim.sgd(0.1), dense_update="fused")
+
+
+def test_an_interrupt_while_the_program_waits_for_its_numbers_writes_nothing(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    _, inlined = pair(optim.adagrad(0.1))
+    before = inlined.state_dict()
+    monkeypatch.setattr(Step, "scalars", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        inlined.step(small_dlrm.batch(16))
+    assert_same_state(inlined.state_dict(), before)
