@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from sparsetrain import runtime
 from sparsetrain.optim.costs import costs_of
 from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.state import State
@@ -55,7 +56,7 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     """Decide for the tables of one parameter, whose ids in a step are `lookups` in all."""
     tables = [table for part in state.ranges[name] for table in _tables(state, name, part)]
     free = [table for table in tables if table.rule.by_cost]
-    if not free:
+    if not free or not lookups:  # coalesced gradients have a plan, which is the cheaper way
         return Choice((), {})
     each = lookups / len(tables)
     rows = max(part.end for part in state.ranges[name])
@@ -85,12 +86,14 @@ def reasons(
 ) -> list[str]:
     """For each table, which path its updates take and why; neighbours of one answer share a line.
 
-    With `params` and the ids that a step looks up in each table it is known what is cheaper.
+    With `params` and the ids that a step looks up in each table it is known what is cheaper. On a
+    GPU nothing is chosen by cost.
     """
     answers = (
-        (_reason(table, choice), table)
+        (table.rule.path if on_gpu else _reason(table, choice), table)
         for name in state.tables
-        for choice in [_choice(state, name, params, lookups)]
+        for on_gpu in [params is not None and runtime.on_gpu(params[name])]
+        for choice in [None if on_gpu else _choice(state, name, params, lookups)]
         for part in state.ranges[name]
         for table in _tables(state, name, part)
     )

@@ -127,10 +127,10 @@ class Step:
     def _part(self, name: str, gradient: RowSparse) -> None:
         """Find the entries of each path: those of dense rows, and a plan of all others."""
         plan = self._known_plan(name, gradient)
-        # With a plan at hand the sparse path is the cheaper one: it has the sort behind it.
-        parts = dense_parts(self.state, name, gradient, chosen=plan is None)
-        if runtime.on_gpu(gradient.values):  # there `_row_sparse_` does it
-            parts = ()
+        parts: tuple[Range, ...] = ()
+        if not runtime.on_gpu(gradient.values):  # there `_row_sparse_` does it
+            # With a plan at hand the sparse path is the cheaper one: it has the sort behind it.
+            parts = dense_parts(self.state, name, gradient, chosen=plan is None)
         rest: RowSparse | None = gradient
         if parts:
             path = self._dense_path(name, parts, gradient)

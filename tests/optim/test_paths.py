@@ -167,6 +167,24 @@ def test_each_table_says_which_path_is_cheaper(monkeypatch):
     assert "in steps where that is cheaper" in optimizer.describe(state)[0]
 
 
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_no_table_of_coalesced_gradients_is_said_to_be_dense(monkeypatch, clip_norm):
+    costing(monkeypatch, sparse=300.0)
+    table = Table(optim.adagrad(0.1, clip_norm=clip_norm), 300, 4)
+    (line,) = table.optimizer.describe(table.state, table.params, 90 if clip_norm else 0)
+    assert line.startswith("t: touched rows; ") and line.endswith(
+        "; every row would not be cheaper"
+    )
+
+
+def test_nothing_is_measured_for_a_table_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(choice.runtime, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "costs_of", None)
+    table = Table(optim.sgd(0.1), 300, 4)
+    said = table.optimizer.describe(table.state, table.params, 90)
+    assert said == ["t: touched rows; lazy is exact here: a gradient of 0 changes nothing"]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
