@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.options import Options, make, require_divisor
 from sparsetrain.optim.rule import Number
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def adagrad(
     lr : float, Schedule or function of the step
         Learning rate.
     eps : float
-        Added to the root of the accumulator.
+        Added to the root of the accumulator; above 0 unless `initial` is.
     initial : float
         The accumulator before the first step.
     **options
@@ -44,6 +44,7 @@ def adagrad(
     ----------
     Duchi, Hazan, Singer 2011, https://jmlr.org/papers/v12/duchi11a.html
     """
+    require_divisor("adagrad", eps, initial)
     slots = (Slot("sum", "element", initial),)
     formula = Formula("adagrad", _step, slots, idle="always", fade=(None,))
     return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 
@@ -24,8 +25,9 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
     Raises
     ------
     ConfigError
-        If a name is taken, if `fade` or `idle` is wrong, or if its step fails on symbols, returns
-        another number of slots than it has, or computes a per-row slot from a single element.
+        If a name is taken, if `fade` or `idle` is wrong, if its step fails on symbols, returns
+        another number of slots than it has, or computes a per-row slot from a single element, or if
+        a gradient of 0 changes something that it must not by `idle`.
     """
     names = [slot.name for slot in formula.slots]
     if len(set(names)) < len(names) or any(s.per not in KINDS["per"] for s in formula.slots):
@@ -40,6 +42,7 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
             raise ConfigError(f"{formula.name}: the number {name!r} needs another name")
     _check_fade(formula, numbers)
     _check_step(formula, numbers)
+    _check_idle(formula, hyper)
 
 
 def _numbers(formula: Formula, hyper: Mapping[str, float]) -> tuple[str, ...]:
@@ -80,6 +83,38 @@ def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
             raise ConfigError(
                 f"{formula.name}: the per-row slot {slot.name!r} depends on a single element; "
                 "use h.row_mean, the average of row_mean over the row"
+            )
+
+
+def _check_idle(formula: Formula, hyper: Mapping[str, float]) -> None:
+    """Try a gradient of 0: what `idle` says decides which rows are left alone.
+
+    Tried are the initial slots, and for "always" those after a step, in float32 as in kernels.
+    """
+    if formula.idle == "never":
+        return
+    more = formula.per_step(hyper, 1) if formula.per_step else {}
+    numbers = {name: np.float32(value) for name, value in {**hyper, **more}.items()}
+    weight = np.array([1.5, -0.25, 0.0], np.float32)
+
+    def stepped(gradient: np.ndarray, slots: tuple[Any, ...]) -> list[Any]:
+        mean = {"row_mean": formula.row_mean(gradient).mean()} if formula.row_mean else {}
+        new, new_slots = formula.step(weight, gradient, slots, SimpleNamespace(**numbers, **mean))
+        return [new, *new_slots]
+
+    tried = [tuple(np.full_like(weight, slot.initial) for slot in formula.slots)]
+    try:
+        with np.errstate(all="ignore"):
+            if formula.idle == "always":
+                tried.append(tuple(stepped(np.ones_like(weight), tried[0])[1:]))
+            after = [stepped(np.zeros_like(weight), slots) for slots in tried]
+    except Exception:  # a step that takes symbols alone is believed
+        return
+    for slots, found in zip(tried, after, strict=True):
+        if not all(map(np.array_equal, found, (weight, *slots))):
+            raise ConfigError(
+                f"{formula.name}: idle is {formula.idle!r}, but with these numbers a gradient of 0 "
+                "changes a weight or a slot, or makes them NaN"
             )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
@@ -55,7 +56,11 @@ class Group:
             raise ConfigError(
                 f"group {self.match!r}: update is one of {UPDATES}, not {self.update!r}"
             )
-        if not 0 <= self.scale < float("inf"):
+        if not isinstance(self.match, str):
+            raise ConfigError(
+                f"group {self.match!r}: match is a name, with * and ? for any letters"
+            )
+        if not (isinstance(self.scale, Real) and 0 <= self.scale < float("inf")):
             raise ConfigError(f"group {self.match!r}: scale must be 0 or more, not {self.scale}")
 
 

@@ -22,7 +22,7 @@ from sparsetrain.optim.choice import reasons
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
 from sparsetrain.optim.group import Group, Range, Tables, resolve
-from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, plain
+from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
 from sparsetrain.optim.state import (
     UNTOUCHED,
     Checked,
@@ -106,12 +106,15 @@ class Optimizer:
         name = self.formula.name
         numbers = {key: plain(self.formula, key, value) for key, value in self.hyper.items()}
         object.__setattr__(self, "hyper", numbers)
+        if not (
+            isinstance(self.groups, Sequence) and all(isinstance(g, Group) for g in self.groups)
+        ):
+            raise ConfigError(f"{name}: groups is a list of Group, not {self.groups!r}")
         object.__setattr__(self, "groups", tuple(self.groups))
         check_formula(self.formula, {key: at(value, 1) for key, value in numbers.items()})
         if self.on_nonfinite not in ON_NONFINITE:
             raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
-        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
-            raise ConfigError(f"{name}: clip_norm must be above 0, not {self.clip_norm!r}")
+        check_limit(name, "clip_norm", self.clip_norm)
         self._rule.numbers(1)  # a schedule that fails, fails now
 
     @property

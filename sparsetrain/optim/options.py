@@ -73,6 +73,12 @@ def require_above_zero(name: str, **numbers: Any) -> None:
             raise ConfigError(f"{name}: {key} must be above 0, not {value!r}")
 
 
+def require_divisor(name: str, eps: Any, initial: float) -> None:
+    """Refuse numbers with which the first gradient of 0 would be divided by 0."""
+    if not (callable(eps) or callable(initial)) and eps == 0 and initial == 0:
+        raise ConfigError(f"{name}: one of eps and initial must be above 0")
+
+
 def require_below_one(name: str, **numbers: Any) -> None:
     """Refuse a decay rate with which an average would never forget."""
     for key, value in numbers.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.options import Options, make, require_divisor
 from sparsetrain.optim.rule import Number
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def rowwise_adagrad(
     lr : float, Schedule or function of the step
         Learning rate.
     eps : float
-        Added to the root of the accumulator.
+        Added to the root of the accumulator; above 0 unless `initial` is.
     initial : float
         The accumulator before the first step.
     **options
@@ -49,6 +49,7 @@ def rowwise_adagrad(
     Naumov et al. 2019, https://arxiv.org/abs/1906.00091; the form of FBGEMM's
     ``EXACT_ROWWISE_ADAGRAD``.
     """
+    require_divisor("rowwise_adagrad", eps, initial)
     slots = (Slot("sum", "row", initial),)
     formula = Formula(
         "rowwise_adagrad", _step, slots, row_mean=_square, idle="always", fade=(None,)

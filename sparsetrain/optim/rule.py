@@ -182,15 +182,18 @@ def check_options(rule: Rule) -> None:
         Names the formula, the option and the way out.
     """
     name = rule.formula.name
+    if callable(rule.weight_decay):
+        raise ConfigError(f"{name}: weight_decay is a number, not a function of the step")
     plain(rule.formula, "weight_decay", rule.weight_decay)
+    if not isinstance(rule.decoupled, bool):
+        raise ConfigError(f"{name}: decoupled is True or False, not {rule.decoupled!r}")
     if rule.mode not in MODES:
         raise ConfigError(f"{name}: mode is one of {', '.join(MODES)}, not {rule.mode!r}")
     if rule.weight_decay and not rule.formula.decays:
         raise ConfigError(f"{name} has no weight_decay")
     if rule.weight_decay and rule.decoupled and "lr" not in dict(rule.hyper):
         raise ConfigError(f"{name}: decoupled weight_decay needs a hyper-parameter 'lr'")
-    if rule.clip_value is not None and not 0 < rule.clip_value < float("inf"):
-        raise ConfigError(f"{name}: clip_value must be above 0, not {rule.clip_value!r}")
+    check_limit(name, "clip_value", rule.clip_value)
     if rule.update not in UPDATES:
         raise ConfigError(f"{name}: update is one of {', '.join(UPDATES)}, not {rule.update!r}")
     if rule.update == "sparse" and rule.mode == "dense":
@@ -205,6 +208,19 @@ def check_options(rule: Rule) -> None:
         )
     if rule.cap is not None:
         _check_cap(rule)
+
+
+def check_limit(formula: str, option: str, value: Any) -> None:
+    """Refuse a limit that is neither None nor a finite number above 0.
+
+    Raises
+    ------
+    ConfigError
+        Names the formula, the option and the value.
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < float("inf")):
+        raise ConfigError(f"{formula}: {option} must be above 0, not {value!r}")
 
 
 def _check_cap(rule: Rule) -> None:

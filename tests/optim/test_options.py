@@ -52,7 +52,18 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
             "adam: coupled weight_decay has no cap",
         ),
         (lambda: optim.sgd(0.1, weight_decay=-1), "sgd: weight_decay must be finite and 0 or more"),
+        (lambda: optim.adagrad(0.1, eps=0), "adagrad: one of eps and initial must be above 0"),
+        (lambda: optim.rowwise_adagrad(0.1, eps=0), "rowwise_adagrad: one of eps and initial must"),
+        (lambda: optim.adagrad(0.1, eps=1e-60), "adagrad: idle is 'always', but .* or makes them"),
+        (lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)), "adamw: weight_decay is a number"),
+        (lambda: optim.sgd(0.1, decoupled="no"), "sgd: decoupled is True or False, not 'no'"),
         (lambda: optim.sgd(0.1, clip_value=0), "sgd: clip_value must be above 0"),
+        (lambda: optim.sgd(0.1, clip_value="1"), "sgd: clip_value must be above 0, not '1'"),
+        (lambda: optim.sgd(0.1, clip_norm=True), "sgd: clip_norm must be above 0, not True"),
+        (lambda: optim.sgd(0.1, groups=["a"]), "sgd: groups is a list of Group"),
+        (lambda: optim.sgd(0.1, groups=Group("a")), "sgd: groups is a list of Group"),
+        (lambda: Group(3), "group 3: match is a name"),
+        (lambda: Group("a", scale="1"), "group 'a': scale must be 0 or more"),
         (lambda: optim.sgd(0.1, clip_norm=math.inf), "sgd: clip_norm must be above 0, not inf"),
         (lambda: optim.sgd(0.1, on_nonfinite="warn"), "sgd: on_nonfinite is one of"),
         (lambda: Group("a", mode="sparse"), "group 'a': mode is one of"),
@@ -70,6 +81,23 @@ def test_a_formula_of_the_users_without_fading_has_no_cap():
         optim.Optimizer(formula, {"lr": 0.1}, mode="exact", cap=5)
     with pytest.raises(ConfigError, match="mine: decoupled weight_decay needs .* 'lr'"):
         optim.Optimizer(formula._replace(step=lambda w, g, s, h: (w - g, s)), {}, **DECOUPLED)
+
+
+@pytest.mark.parametrize(
+    ("idle", "step"),
+    [
+        ("always", lambda w, g, s, h: (w - h.lr * (g + w), s)),
+        ("always", lambda w, g, s, h: (w - h.lr * s[0], (s[0] + g,))),  # slots that are not initial
+        ("always", lambda w, g, s, h: (w - g / s[0], s)),
+        ("untouched", lambda w, g, s, h: (w, (s[0] + 1,))),
+    ],
+)
+def test_a_formula_that_a_gradient_of_0_changes_against_its_word_is_refused(idle, step):
+    formula = optim.Formula("mine", step, (optim.Slot("s"),), idle=idle)
+    with pytest.raises(
+        ConfigError, match=f"mine: idle is '{idle}', but .* a gradient of 0 changes"
+    ):
+        optim.Optimizer(formula, {"lr": 0.1})
 
 
 DECOUPLED = {"weight_decay": 0.1, "decoupled": True}
@@ -148,7 +176,9 @@ SAVED = [
 
 # Named like ours, but not made by our constructors.
 OWN = optim.Optimizer(optim.adagrad(0.1).formula._replace(step=lambda w, g, s, h: (w - g, s)), {})
-OWN_SLOT = optim.Optimizer(optim.adagrad(0.1).formula._replace(name="sgd"), {"lr": 0.1, "eps": 0.0})
+OWN_SLOT = optim.Optimizer(
+    optim.adagrad(0.1).formula._replace(name="sgd"), {"lr": 0.1, "eps": 1e-9}
+)
 
 
 @pytest.mark.parametrize("optimizer", SAVED, ids=lambda o: o.formula.name)
