@@ -3,7 +3,8 @@
 
 One object for the whole model. A dense gradient updates the whole parameter, a `RowSparse` one the
 rows it names; both in place. Cost of a row-sparse update: N ids to sort and U rows to read and
-write, whatever the table's rows; in exact mode, the steps that those rows missed as well.
+write, whatever the table's rows, or less where a table is small (`dense_path`); in exact mode, the
+steps that those rows missed as well.
 """
 
 from __future__ import annotations
@@ -182,8 +183,8 @@ class Optimizer:
     ) -> Applied:
         """Take one step: writes into the tensors of `params` and `state`.
 
-        Of a parameter with a row-sparse gradient only the rows named by its indices are written
-        (all, in dense mode); duplicates are summed first.
+        Of a parameter with a row-sparse gradient only the rows named by its indices change (in
+        dense mode, all may); duplicates are summed first.
 
         Parameters
         ----------
