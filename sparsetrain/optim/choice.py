@@ -56,10 +56,10 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     """Decide for the tables of one parameter, whose ids in a step are `lookups` in all."""
     tables = [table for part in state.ranges[name] for table in _tables(state, name, part)]
     free = [table for table in tables if table.rule.by_cost]
-    if not free or not lookups:  # coalesced gradients have a plan, which is the cheaper way
+    rows = max((part.end for part in state.ranges[name]), default=0)
+    if not (free and rows and lookups):  # coalesced gradients have a plan, the cheaper way
         return Choice((), {})
     each = lookups / len(tables)
-    rows = max(part.end for part in state.ranges[name])
     costs = {rule: costs_of(rule, width, dtype, rows) for rule in {t.rule for t in free}}
     saved = {t: costs[t.rule].saved(t.end - t.first, each) for t in free}
     some = [table for table in free if saved[table] > 0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot, maximum, minimum, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.options import Options, make, require_start
 from sparsetrain.optim.rule import Number
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def ftrl(
     ----------
     McMahan et al. 2013, https://doi.org/10.1145/2487575.2488200
     """
+    require_start("ftrl", initial)
     if not (beta > 0 or initial > 0 or l2 > 0):
         raise ConfigError("ftrl: one of beta, initial and l2 must be above 0")
     slots = (Slot("linear"), Slot("square", "element", initial))

@@ -73,9 +73,17 @@ def require_above_zero(name: str, **numbers: Any) -> None:
             raise ConfigError(f"{name}: {key} must be above 0, not {value!r}")
 
 
-def require_divisor(name: str, eps: Any, initial: float) -> None:
+def require_start(name: str, initial: Any) -> None:
+    """Refuse a start from which a sum of squares has no root."""
+    number = isinstance(initial, (int, float)) and not isinstance(initial, bool)
+    if not (number and 0 <= initial < float("inf")):
+        raise ConfigError(f"{name}: initial must be finite and 0 or more, not {initial!r}")
+
+
+def require_divisor(name: str, eps: Any, initial: Any) -> None:
     """Refuse numbers with which the first gradient of 0 would be divided by 0."""
-    if not (callable(eps) or callable(initial)) and eps == 0 and initial == 0:
+    require_start(name, initial)
+    if not callable(eps) and eps == 0 and initial == 0:
         raise ConfigError(f"{name}: one of eps and initial must be above 0")
 
 

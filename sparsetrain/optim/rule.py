@@ -169,8 +169,19 @@ def plain(formula: Formula, name: str, value: Any) -> float | Function:
 
 
 def at(value: float | Function, step: int) -> float:
-    """A hyper-parameter in a step."""
-    return float(value(step)) if callable(value) else value
+    """A hyper-parameter in a step.
+
+    Raises
+    ------
+    ConfigError
+        If a function of the step raises, or gives no number.
+    """
+    if not callable(value):
+        return value
+    try:
+        return float(value(step))
+    except Exception as error:  # whatever the user's function raises
+        raise ConfigError(f"a function of the step fails in step {step}: {error}") from error
 
 
 def check_options(rule: Rule) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.rule import Mode, Update
 from sparsetrain.optim.step import Step
@@ -56,6 +57,7 @@ class TableUpdate:
         self._params = {"table": self.weight}
         rows = {"table": slice(0, int(self.weight.shape[0]))}
         self.state = self.optimizer.init(self._params, {"table": rows})
+        self._kind = (*map(int, self.weight.shape), str(self.weight.dtype))
 
     def __call__(self, gradient: RowSparse) -> None:
         """Take one step."""
@@ -65,7 +67,15 @@ class TableUpdate:
         """All of a step that comes before its writes; its `finish_` makes them.
 
         In exact mode rows are caught up, as before a lookup; that writes.
+
+        Raises
+        ------
+        ConfigError
+            If the gradient is that of another table.
         """
+        found = gradient.num_rows, gradient.width, gradient.dtype
+        if found != self._kind:
+            raise ConfigError(f"table update: the gradient is {found}, the table {self._kind}")
         if self.state.histories:
             self.optimizer.catch_up_(self._params, {"table": gradient.indices}, self.state)
         return Step(self._params, {"table": gradient}, self.state, 1.0, None)

@@ -56,6 +56,13 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
         (lambda: optim.rowwise_adagrad(0.1, eps=0), "rowwise_adagrad: one of eps and initial must"),
         (lambda: optim.adagrad(0.1, eps=1e-60), "adagrad: idle is 'always', but .* or makes them"),
         (lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)), "adamw: weight_decay is a number"),
+        (lambda: optim.adagrad(0.1, initial=-1), "adagrad: initial must be finite and 0 or more"),
+        (lambda: optim.ftrl(0.1, initial="1"), "ftrl: initial must be finite and 0 or more"),
+        (
+            lambda: optim.sgd(lambda step: 1 / (step - 1)),
+            "a function of the step fails in step 1: ",
+        ),
+        (lambda: optim.sgd(lambda step: None), "a function of the step fails in step 1: "),
         (lambda: optim.sgd(0.1, decoupled="no"), "sgd: decoupled is True or False, not 'no'"),
         (lambda: optim.sgd(0.1, clip_value=0), "sgd: clip_value must be above 0"),
         (lambda: optim.sgd(0.1, clip_value="1"), "sgd: clip_value must be above 0, not '1'"),

@@ -246,3 +246,20 @@ def test_a_table_update_is_the_step_of_its_path():
         if (mode, update) == ("exact", "sparse"):
             expected = found
         assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("update", ["sparse", "dense", "auto"])
+@pytest.mark.parametrize(("rows", "width", "dtype"), [(51, 4, "f4"), (50, 5, "f4"), (50, 4, "f8")])
+def test_a_table_update_refuses_the_gradient_of_another_table(update, rows, width, dtype):
+    step = optim.TableUpdate(optim.sgd(0.1), np.ones((50, 4), "f4"), update)
+    gradient = RowSparse.from_numpy([rows - 1], np.ones((1, width), dtype), rows)
+    with pytest.raises(ConfigError, match="table update: the gradient is .*, the table .50, 4, "):
+        step(gradient)
+
+
+def test_a_storage_without_rows_needs_no_costs(monkeypatch):
+    monkeypatch.setattr(choice, "costs_of", None)
+    params = {"t": as_tensor(np.ones((0, 4), "f4"))}
+    optimizer = optim.sgd(0.1)
+    padding = RowSparse.from_numpy([0, 0], np.ones((2, 4), "f4"), 0)
+    optimizer.apply_(params, {"t": padding}, optimizer.init(params))
