@@ -7,6 +7,7 @@ starts.
 
 import hashlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import tvm
@@ -27,6 +28,8 @@ def results(rng: np.random.Generator):
         for name in ("adagrad", "rowwise_adagrad"):
             yield from Run(OPTIMIZERS[name], weight).apply(gradient).arrays().values()
             yield from Run(OPTIMIZERS[name], weight).apply(weight[::-1]).arrays().values()
+            every_row = replace(OPTIMIZERS[name], update="dense")
+            yield from Run(every_row, weight).apply(gradient).arrays().values()
     for kind in (Kind("mean", features=3, width=17), Kind(weighted=True, width=16)):
         arguments = kind.draw(list(rng.integers(0, 40, 300)), rng)
         params = {name: arguments[name] for name in ("table", "weights") if name in arguments}
