@@ -94,7 +94,8 @@ def _check_idle(formula: Formula, hyper: Mapping[str, float]) -> None:
     if formula.idle == "never":
         return
     more = formula.per_step(hyper, 1) if formula.per_step else {}
-    numbers = {name: np.float32(value) for name, value in {**hyper, **more}.items()}
+    with np.errstate(over="ignore"):
+        numbers = {name: np.float32(value) for name, value in {**hyper, **more}.items()}
     weight = np.array([1.5, -0.25, 0.0], np.float32)
 
     def stepped(gradient: np.ndarray, slots: tuple[Any, ...]) -> list[Any]:

@@ -55,6 +55,7 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
         (lambda: optim.adagrad(0.1, eps=0), "adagrad: one of eps and initial must be above 0"),
         (lambda: optim.rowwise_adagrad(0.1, eps=0), "rowwise_adagrad: one of eps and initial must"),
         (lambda: optim.adagrad(0.1, eps=1e-60), "adagrad: idle is 'always', but .* or makes them"),
+        (lambda: optim.sgd(1e39), "sgd: idle is 'always', but with these numbers"),
         (lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)), "adamw: weight_decay is a number"),
         (lambda: optim.adagrad(0.1, initial=-1), "adagrad: initial must be finite and 0 or more"),
         (lambda: optim.ftrl(0.1, initial="1"), "ftrl: initial must be finite and 0 or more"),
