@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.optim.apply import (
     Target,
     densified,
@@ -134,8 +134,9 @@ class Step:
         rest: RowSparse | None = gradient
         if parts:
             path = self._dense_path(name, parts, gradient)
-            near, rest = path.split(gradient)
-            self._dense[name] = path, near
+            if path is not None:
+                near, rest = path.split(gradient)
+                self._dense[name] = path, near
         if rest is not None:
             if plan is None:
                 plan = rest.plan()
@@ -144,12 +145,23 @@ class Step:
             self._require_current(name, plan)
             self._sparse[name] = rest, plan
 
-    def _dense_path(self, name: str, parts: tuple[Range, ...], gradient: RowSparse) -> DensePath:
-        """The path of these ranges; its buffer is kept as long as they are the same."""
+    def _dense_path(
+        self, name: str, parts: tuple[Range, ...], gradient: RowSparse
+    ) -> DensePath | None:
+        """The path of these ranges; its buffer is kept as long as they are the same.
+
+        None where there is no memory for the buffer and nobody but the cost asked for the path.
+        """
         path: DensePath | None = self.state.paths.get(name)
         if path is None or path.parts != parts:
             self.state.paths.pop(name, None)  # the old buffer goes before the new one comes
-            path = self.state.paths[name] = DensePath(parts, gradient.width, gradient.dtype)
+            try:
+                path = DensePath(parts, gradient.width, gradient.dtype)
+            except ResourceError:
+                if any(part.rule.dense for part in parts):
+                    raise
+                return None
+            self.state.paths[name] = path
         return path
 
     def _known_plan(self, name: str, gradient: RowSparse) -> CoalescePlan | None:

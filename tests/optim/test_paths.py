@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from sparsetrain import optim
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.optim import choice, costs
+from sparsetrain.optim import step as step_module
 from sparsetrain.optim.choice import choose
 from sparsetrain.optim.costs import Costs
 from sparsetrain.optim.step import Step
@@ -78,6 +79,19 @@ def test_what_is_cheaper_changes_no_bits(monkeypatch, name, row):
     costing(monkeypatch, entry=1.0, row=row)
     expected = train(NO_OP[name](0.1, update="sparse"))
     assert_same(train(NO_OP[name](0.1)), expected)
+
+
+def test_without_memory_for_the_buffer_only_those_who_asked_for_the_path_hear_of_it(monkeypatch):
+    def full(*_):
+        raise ResourceError("no memory for the dense gradient")
+
+    costing(monkeypatch, entry=1.0)
+    monkeypatch.setattr(step_module, "DensePath", full)
+    sparse = train(optim.sgd(0.1, update="sparse"))
+    for key, array in train(optim.sgd(0.1)).items():
+        assert_same_bits(array, sparse[key])
+    with pytest.raises(ResourceError, match="no memory for the dense gradient"):
+        train(optim.sgd(0.1, update="dense"))
 
 
 @pytest.mark.parametrize("name", ["adam", "momentum", "rmsprop, coupled decay", "ftrl"])
