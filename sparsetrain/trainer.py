@@ -286,6 +286,8 @@ class Trainer:
             validate_every=validate_every,
             early_stopping=early_stopping or EarlyStopping(),
             check_numerics=check_numerics,
+            accumulate=self.accumulate,
+            precision=str(self.precision),
         )
         dataset = self._dataset(train)
         data = fingerprint_of(train) if run is not None or resume else None

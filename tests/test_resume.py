@@ -371,3 +371,17 @@ def test_the_next_run_sweeps_what_a_killed_one_left(files, tmp_path, straight):
     history = fit(trainer, files, run, resume=True)
     assert_is_straight(trainer, history, run, straight)
     assert not [p for p in run.iterdir() if ".new-" in p.name or "99" in p.name]
+
+
+def test_a_run_is_not_resumed_in_other_parts_unless_that_is_allowed(tmp_path):
+    data = str(tmp_path / "train.parquet")
+    pq.write_table(pa.table(small_dlrm.raw_rows(40)), data)
+    options = {"epochs": 1, "batch_size": 16, "progress": None}
+    first = small_dlrm.trainer(encoder=small_dlrm.encoder())
+    first.fit(data, run=tmp_path / "run", **options)
+    again = st.load(tmp_path / "run")
+    again.accumulate = 2
+    options["epochs"] = 2
+    with pytest.raises(st.errors.CheckpointError, match="accumulate was 1 in this run and is 2"):
+        again.fit(data, run=tmp_path / "run", resume=True, **options)
+    again.fit(data, run=tmp_path / "run", resume=True, allow_changed=["accumulate"], **options)

@@ -26,6 +26,8 @@ _OF_FIT = {
     "data": "data",
     "train.batch_size": "batch_size",
     "train.shuffle": "shuffle",
+    "train.precision": "precision",
+    "optimizer.accumulate": "accumulate",
     "train.validate_every": "validate_every",
     "train.monitor": "early_stopping",
     "train.patience": "early_stopping",

@@ -61,6 +61,10 @@ class Plan:
         Of the order of the rows; None keeps that of the data.
     validate_every : int or None
         Steps between validations; None for the end of each epoch alone.
+    accumulate : int
+        Parts in which a batch is computed.
+    precision : str
+        What matrix products read.
     """
 
     until: int
@@ -69,6 +73,8 @@ class Plan:
     validate_every: int | None = None
     early_stopping: EarlyStopping = EarlyStopping()
     check_numerics: bool = False
+    accumulate: int = 1
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.validate_every is not None and self.validate_every < 1:
@@ -81,4 +87,6 @@ class Plan:
             "shuffle": self.seed is not None,
             "validate_every": self.validate_every,
             "early_stopping": asdict(self.early_stopping),
+            "accumulate": self.accumulate,
+            "precision": self.precision,
         }

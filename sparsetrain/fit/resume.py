@@ -66,7 +66,8 @@ def _require_same_plan(
     before: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str]
 ) -> None:
     for name, value in now.items():
-        if name not in allowed and before.get(name) != value:
+        # What a run of an older version did not note cannot have been set there.
+        if name not in allowed and before.get(name, value) != value:
             raise CheckpointError(
                 f"{name} was {before.get(name)!r:.100} in this run and is {value!r:.100} now: give "
                 f"the same, or allow {name!r} to change"
