@@ -60,7 +60,7 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     if not (free and rows and lookups):  # coalesced gradients have a plan, the cheaper way
         return Choice((), {})
     each = lookups / len(tables)
-    costs = {rule: costs_of(rule, width, dtype, rows) for rule in {t.rule for t in free}}
+    costs = {rule: costs_of(rule, width, dtype, rows, lookups) for rule in {t.rule for t in free}}
     saved = {t: costs[t.rule].saved(t.end - t.first, each) for t in free}
     some = [table for table in free if saved[table] > 0]
     first = costs[free[0].rule]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the two paths of a row-sparse gradient cost on this machine: measured once, then remembered.
 
-Both are straight lines. The sparse path: a fixed cost, one for each looked-up id (sorting, summing)
-and one for each distinct row (to read and write). The dense path: a fixed cost, one for each id of
-the gradient (parting), one for each of a dense row (adding, clearing), and one for each row of the
-table. How many rows are distinct is reckoned from ids that are drawn evenly.
+The sparse path: a fixed cost, one for each looked-up id (sorting, summing), one for each distinct
+row (to read and write). The dense path: a fixed cost, one for each id of the gradient (parting),
+one for each of a dense row (adding, clearing), and one for each row of the table. How many rows are
+distinct is reckoned from ids that are drawn evenly. Two things bend the lines: few ids are sorted
+by one thread and many by all, and rows cost more where the caches end. So there are figures for few
+ids and for many, and a row beyond `HIGH_BYTES` of its table has a price of its own.
 
-Measuring takes about 50 ms besides compiling. The figures are kept in the folder of compiled
+Measuring takes about 70 ms besides compiling. The figures are kept in the folder of compiled
 programs, by machine, threads, formula, width and the sources of this package; delete the folder and
 they are measured anew. They decide speed, never bits.
 """
@@ -22,6 +24,7 @@ from contextlib import suppress
 from itertools import cycle
 from math import expm1, isfinite
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -35,13 +38,16 @@ from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import new_slots
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.coalesce import make_plan
+from sparsetrain.sparse_tensor.coalesce import SHARED_FROM, make_plan
 
-FEW, MANY = 64, 16_384  # ids of a step
-LOW, HIGH = 4096, 32_768  # rows of a table
+IDS = {False: (64, 6144), True: (8192, 32_768)}  # of two steps; whether all threads sort them
+# Of tables: below where both paths cost the same, above it, and beyond the near caches.
+LOW_BYTES, HIGH_BYTES, FAR_BYTES = 2**18, 2**21, 2**24
 HOT = 64  # distinct rows, where they are few
 BATCHES = 4  # gradients that take turns, so that branches are not learnt by heart
-REPEATS = 12
+SETTLED = 10  # rounds in which no time fell by more than `FALL`
+FALL = 0.02
+MOST_ROUNDS = 100
 MOST_BITS = 31  # of an int32 id
 
 
@@ -56,8 +62,10 @@ class Costs(NamedTuple):
         Of an id and of a distinct row on the sparse path.
     part, add : float
         Of an id of any row, and of one of a dense row, where there is a dense path.
-    row : float
-        Of a row on the dense path.
+    row, far_row : float
+        Of a row on the dense path, up to the number `high` and beyond.
+    high : float
+        Rows.
     """
 
     sparse: float
@@ -67,11 +75,15 @@ class Costs(NamedTuple):
     part: float
     add: float
     row: float
+    far_row: float
+    high: float
 
     def saved(self, rows: int, lookups: float) -> float:
         """Microseconds that a table of some rows saves on the dense path, fixed costs apart."""
         sparse = self.entry * lookups + self.touched * distinct_rows(rows, lookups)
-        return sparse - self.add * lookups - self.row * rows
+        beyond = max(rows - self.high, 0.0)
+        dense = self.add * lookups + self.row * (rows - beyond) + self.far_row * beyond
+        return sparse - dense
 
 
 def distinct_rows(rows: int, lookups: float) -> float:
@@ -79,58 +91,86 @@ def distinct_rows(rows: int, lookups: float) -> float:
     return -rows * expm1(-lookups / rows) if rows else 0.0
 
 
-_known: dict[tuple[Recipe, int, str, int, int], Costs] = {}
+_known: dict[tuple[Recipe, int, str, int, bool, int], Costs] = {}
 
 
-def costs_of(rule: Rule, width: int, dtype: str, rows: int) -> Costs:
-    """Costs of a formula, at a width, in a storage of some rows: as measured before, or now."""
+def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Costs:
+    """Costs of a formula, at a width, in a storage of some rows that is looked up at some ids.
+
+    As measured before, or now.
+    """
     # Ids are sorted by the bits of the storage's rows.
     bits = min(rows.bit_length(), MOST_BITS)
-    key = rule.recipe, width, dtype, bits, runtime.num_threads()
+    key = rule.recipe, width, dtype, bits, lookups >= SHARED_FROM, runtime.num_threads()
     if key not in _known:
         place = programs.folder()
         file = None if place is None else place / f"costs-{_digest(*key)}.json"
         found = None if file is None else _read(file)
         if found is None:
-            found = measure(rule, width, dtype, bits)
+            found = measure(rule, width, dtype, bits, many=lookups >= SHARED_FROM)
             if file is not None:
                 _write(file, found)
         _known[key] = found
     return _known[key]
 
 
-def measure(rule: Rule, width: int, dtype: str, bits: int) -> Costs:
+def measure(rule: Rule, width: int, dtype: str, bits: int, *, many: bool) -> Costs:
     """Time both paths on tables that are small enough for the choice to matter.
 
-    The quarter of the times that is below the rest counts: what else runs only adds.
+    The shortest times count: what else runs only adds.
     """
     storage = 2**bits - 1
-    low = min(LOW, storage)
+    fewer, more = IDS[many]
+    row_bytes = width * np.dtype(dtype).itemsize
+    low = min(max(LOW_BYTES // row_bytes, 1), storage)
     some = min(HOT, low)
-    few, many = (_Trial(rule, width, dtype, storage, low, ids, low) for ids in (FEW, MANY))
-    hot = _Trial(rule, width, dtype, storage, low, MANY, some)
-    high = _Trial(rule, width, dtype, HIGH, HIGH, FEW, HIGH)
-    works: list[Callable[[], object]] = [
-        *(few.sparse_, hot.sparse_, many.sparse_),
-        *(few.dense_, many.dense_, high.dense_, few.split, many.split),
-    ]
-    rounds = [_times(works) for _ in range(REPEATS)]
-    seconds = [1e6 * float(np.quantile(times, 0.25)) for times in zip(*rounds, strict=True)]
-    sparse_few, sparse_hot, sparse_many, dense_few, dense_many, dense_high, *splits = seconds
-    ids = MANY - FEW
-    distinct = [distinct_rows(n, ids) for n, ids in ((low, FEW), (some, MANY), (low, MANY))]
-    touched = max(sparse_many - sparse_hot, 0.0) / max(distinct[2] - distinct[1], 1.0)
-    entry = max(sparse_hot - sparse_few + touched * (distinct[0] - distinct[1]), 0.0) / ids
-    both, part = max(dense_many - dense_few, 0.0) / ids, max(splits[1] - splits[0], 0.0) / ids
-    row = max(dense_high - dense_few, 0.0) / (HIGH - low)
+    high = max(HIGH_BYTES // row_bytes, 2 * low)
+    far = max(FAR_BYTES // row_bytes, 2 * high)
+    less, full = (_Trial(rule, width, dtype, storage, low, ids, low) for ids in (fewer, more))
+    hot = _Trial(rule, width, dtype, storage, low, more, some)
+    most = min(far, storage)
+    wide = _Trial(rule, width, dtype, storage, most, more, most)
+    above, beyond = (_Trial(rule, width, dtype, rows, rows, fewer, rows) for rows in (high, far))
+    works: dict[str, Callable[[], object]] = {
+        "sparse_fewer": less.sparse_,
+        "sparse_hot": hot.sparse_,
+        "sparse_wide": wide.sparse_,
+        "dense_fewer": less.dense_,
+        "dense_more": full.dense_,
+        "dense_high": above.dense_,
+        "dense_far": beyond.dense_,
+        "split_fewer": less.split,
+        "split_more": full.split,
+    }
+    at = SimpleNamespace(**dict(zip(works, _shortest(list(works.values())), strict=True)))
+    return _fit(at, (fewer, more), (some, low, most), (high, far))
+
+
+def _fit(
+    at: SimpleNamespace, ids: tuple[int, int], spread: tuple[int, int, int], large: tuple[int, int]
+) -> Costs:
+    """The lines through the measured points; noise makes no cost negative."""
+    (fewer, more), (some, low, most), (high, far) = ids, spread, large
+    between = more - fewer
+    few_rows, hot_rows, wide_rows = (
+        distinct_rows(rows, count) for rows, count in ((low, fewer), (some, more), (most, more))
+    )
+    touched = max(at.sparse_wide - at.sparse_hot, 0.0) / max(wide_rows - hot_rows, 1.0)
+    entries = at.sparse_hot - at.sparse_fewer + touched * (few_rows - hot_rows)
+    entry = max(entries, 0.0) / between
+    both = max(at.dense_more - at.dense_fewer, 0.0) / between
+    part = max(at.split_more - at.split_fewer, 0.0) / between
+    row = max(at.dense_high - at.dense_fewer, 0.0) / (high - low)
     return Costs(
-        sparse=max(sparse_few - entry * FEW - touched * distinct[0], 0.0),
-        dense=max(dense_few - both * FEW - row * low, 0.0),
+        sparse=max(at.sparse_fewer - entry * fewer - touched * few_rows, 0.0),
+        dense=max(at.dense_fewer - both * fewer - row * low, 0.0),
         entry=entry,
         touched=touched,
         part=part,
         add=max(both - part, 0.0),
         row=row,
+        far_row=max(at.dense_far - at.dense_high, 0.0) / (far - high),
+        high=high,
     )
 
 
@@ -173,22 +213,31 @@ class _Trial:
         self.path.split(next(self.gradients))
 
 
-def _times(works: Sequence[Callable[[], object]]) -> list[float]:
-    """Seconds of each, called a second time after one that warms the caches."""
-    seconds = []
-    for work in works:
-        work()
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return seconds
+def _shortest(works: Sequence[Callable[[], object]]) -> list[float]:
+    """Microseconds of each at its shortest, measured in rounds until nothing becomes shorter.
+
+    Each is called a second time, after one that warms the caches.
+    """
+    best, quiet = np.full(len(works), np.inf), 0
+    for _ in range(MOST_ROUNDS):
+        times = []
+        for work in works:
+            work()
+            begin = time.perf_counter()
+            work()
+            times.append(1e6 * (time.perf_counter() - begin))
+        quiet = 0 if (times < best * (1 - FALL)).any() else quiet + 1
+        best = np.minimum(best, times)
+        if quiet == SETTLED:
+            break
+    return [float(value) for value in best]
 
 
-def _digest(recipe: Recipe, width: int, dtype: str, bits: int, threads: int) -> str:
+def _digest(recipe: Recipe, width: int, dtype: str, bits: int, many: bool, threads: int) -> str:
     """Names the file; a formula counts with the code of its step."""
     formula = recipe.formula
     slots = [tuple(slot) for slot in formula.slots]
-    described = (formula.name, slots, recipe.scalars, width, dtype, bits, threads)
+    described = (formula.name, slots, recipe.scalars, width, dtype, bits, many, threads)
     code = getattr(getattr(formula.step, "__code__", None), "co_code", b"")
     whole = hashlib.sha256(repr(described).encode() + code + programs.machine_digest().encode())
     return whole.hexdigest()[:32]

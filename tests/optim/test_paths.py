@@ -54,7 +54,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 def costing(monkeypatch, **numbers) -> None:
     """Let everything cost nothing but what is named."""
-    costs_ = Costs(**dict.fromkeys(Costs._fields, 0.0) | numbers)
+    costs_ = Costs(**dict.fromkeys(Costs._fields, 0.0) | {"high": np.inf} | numbers)
     monkeypatch.setattr(choice, "costs_of", lambda *_: costs_)
 
 
@@ -223,13 +223,13 @@ def test_a_choice_that_would_change_the_meaning_is_refused(make, message):
 def test_measured_costs_are_kept_in_a_file_and_a_damaged_one_is_replaced(monkeypatch, tmp_path):
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path))
     measured = []
-    figures = Costs(1, 2, 3, 4, 5, 6, 7)
-    monkeypatch.setattr(costs, "measure", lambda *_: measured.append(1) or figures)
+    figures = Costs(*range(1, 10))
+    monkeypatch.setattr(costs, "measure", lambda *_, many: measured.append(1) or figures)
     rule = optim.sgd(0.1)._rule
 
     def ask() -> Costs:
         costs._known.clear()
-        return costs.costs_of(rule, 4, "float32", 300)
+        return costs.costs_of(rule, 4, "float32", 300, 100)
 
     assert ask() == ask() == figures and len(measured) == 1
     (file,) = tmp_path.iterdir()
@@ -241,12 +241,20 @@ def test_measured_costs_are_kept_in_a_file_and_a_damaged_one_is_replaced(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [*((name, 12) for name in NO_OP), ("sgd", 1), ("sgd", 31)]
+    ("name", "bits", "many"),
+    [*((name, 12, False) for name in NO_OP), ("sgd", 1, False), ("sgd", 31, True)],
 )
-def test_costs_are_numbers_of_0_or_more(name, bits):
-    found = costs.measure(NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule, 4, "float32", bits)
+def test_costs_are_numbers_of_0_or_more(name, bits, many):
+    rule = NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule
+    found = costs.measure(rule, 4, "float32", bits, many=many)
     assert all(np.isfinite(value) and value >= 0 for value in found)
     assert found.row > 0 and found.sparse + found.entry > 0
+
+
+def test_rows_where_the_caches_end_have_a_price_of_their_own():
+    numbers = dict.fromkeys(Costs._fields, 0.0) | {"entry": 1.0, "row": 0.5, "far_row": 2.0}
+    found = Costs(**numbers | {"high": 10.0})
+    assert [found.saved(rows, 100.0) for rows in (4, 10, 20)] == [98.0, 95.0, 75.0]
 
 
 def test_a_table_update_is_the_step_of_its_path():
