@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from sparsetrain.build import Program as Program
     from sparsetrain.build import value_and_grad as value_and_grad
     from sparsetrain.fit import EarlyStopping as EarlyStopping
+    from sparsetrain.loading import load as load
     from sparsetrain.profile import StepProfile as StepProfile
     from sparsetrain.run import Run as Run
     from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
     from sparsetrain.trainer import Trainer as Trainer
-    from sparsetrain.trainer import load as load
 
 # Public name -> module that defines it; a module stands for itself.
 _PUBLIC = {
@@ -51,7 +51,7 @@ _PUBLIC = {
     "Run": "sparsetrain.run",
     "StepProfile": "sparsetrain.profile",
     "Trainer": "sparsetrain.trainer",
-    "load": "sparsetrain.trainer",
+    "load": "sparsetrain.loading",
     "set_num_threads": "sparsetrain.runtime",
     "value_and_grad": "sparsetrain.build",
 }

@@ -16,12 +16,14 @@ from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError
 
 Kind = tuple[tuple[int, ...], np.dtype]
+COUNT = "optimizer:step"
 
 
 def named_arrays(
     params: Mapping[str, runtime.NDArray],
     state: Mapping[str, Mapping[str, runtime.NDArray]],
     tables: Mapping[str, Mapping[str, slice]],
+    count: runtime.NDArray | None = None,
     view: Callable[[runtime.NDArray], np.ndarray] = runtime.as_numpy,
 ) -> dict[str, np.ndarray]:
     """Views of parameters and slots by logical name.
@@ -34,6 +36,8 @@ def named_arrays(
         Slots by parameter and slot name.
     tables : mapping
         For the parameters that are storages: the rows of each table.
+    count : Tensor (1,) int64, optional
+        Steps taken, if the optimizer's numbers depend on them.
     view : callable
         From a tensor to the array that is seen.
     """
@@ -43,6 +47,8 @@ def named_arrays(
         for suffix, tensor in parts.items():
             for logical, part in _split(name, view(tensor), tables):
                 named[logical + suffix] = part
+    if count is not None:
+        named[COUNT] = view(count)
     return named
 
 
@@ -51,11 +57,12 @@ def writable_arrays(
     params: Mapping[str, runtime.NDArray],
     state: Mapping[str, Mapping[str, runtime.NDArray]],
     tables: Mapping[str, Mapping[str, slice]],
+    count: runtime.NDArray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """As `named_arrays`, to be written; to a device they go when the block ends without error."""
     with ExitStack() as stack:
         yield named_arrays(
-            params, state, tables, lambda tensor: stack.enter_context(runtime.writing(tensor))
+            params, state, tables, count, lambda t: stack.enter_context(runtime.writing(t))
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Trainer`: parameters, optimizer state and the step that changes them.
+"""`Trainer`: takes steps, one by one or over a run of data.
 
 A step is three calls: `Program` gives the loss and the gradients (row-sparse for tables), all are
 checked to be finite, `Optimizer.apply_` writes the dense parameters and the touched rows. Cost and
@@ -17,37 +17,21 @@ from typing import Any, Literal
 import numpy as np
 
 from sparsetrain import runtime, saved
-from sparsetrain.build import GradientProgram, Program, value_and_grad
-from sparsetrain.checkpoint import Saved
-from sparsetrain.data import Batch, Dataset, Encoder
-from sparsetrain.data.split import split
+from sparsetrain.build import GradientProgram, value_and_grad
+from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
-from sparsetrain.inlined import InlinedProgram, InlinedStep
-from sparsetrain.metrics import ClickMetrics
 from sparsetrain.numerics import first_nonfinite
-from sparsetrain.optim import Applied, Optimizer, accumulate_
+from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.pools import single_blas
-from sparsetrain.precision import Precision, policy_for
+from sparsetrain.precision import Precision
 from sparsetrain.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.run import Run
-from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
+from sparsetrain.step import Loss, way
+from sparsetrain.trained_model import TrainedModel
 
 
-class Loss:
-    """Mean loss of a batch, before the step; ``float(loss)`` reads it."""
-
-    def __init__(self, tensor: runtime.NDArray) -> None:
-        self._tensor = tensor
-
-    def __float__(self) -> float:
-        return float(runtime.as_numpy(self._tensor))
-
-    def __repr__(self) -> str:
-        return f"Loss({float(self):.6f})"
-
-
-class Trainer:
+class Trainer(TrainedModel):
     """Trains a model of this package.
 
     Parameters
@@ -96,50 +80,28 @@ class Trainer:
     ) -> None:
         if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
             raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
-        if dense_update not in ("apart", "inlined"):
-            raise ConfigError(f"dense_update is 'apart' or 'inlined', not {dense_update!r}")
         self.accumulate = accumulate
-        self.dense_update = dense_update
-        self.model = model
-        if not isinstance(optimizer, Optimizer):
-            raise ConfigError(
-                "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
-                f"not a {type(optimizer).__name__}"
-            )
-        self.optimizer = optimizer
-        self.encoder = encoder
-        self.seed = seed
-        self.steps = 0
         self.epochs = 0
         self.target = runtime.resolve_target(target)
-        if dense_update == "inlined" and runtime.gpu.is_cuda(self.target):
-            raise ConfigError("dense_update='inlined' is for the CPU; on CUDA use 'apart'")
-        self.precision = precision
-        self._policy = policy_for(precision, self.target)
-        self.params = self._on_device(model.initialize(seed, fill=initialize))
-        self.state = optimizer.init(self.params, named_tables(model.tables()), fill=initialize)
+        self.dense_update = dense_update  # before memory is taken: it may be refused
+        super().__init__(model, optimizer, self.target, seed, encoder, initialize, precision)
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
-        self._module = model.export()
-        self._inlined: InlinedProgram | None = None
         self._watch: Watch | None = None  # records steps, while they are profiled
         self._state: State | None = None  # where the run stood that this trainer was loaded from
 
-    def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
-        """Parameters where the target wants them; empties `params`, so that no two copies stay."""
-        device = runtime.device_of(self.target)
-        return {
-            name: runtime.moved(params.pop(name), device, f"parameter {name!r}")
-            for name in list(params)
-        }
+    @property
+    def dense_update(self) -> Literal["apart", "inlined"]:
+        """Where dense parameters are updated; may be set between steps."""
+        return self._dense_update
+
+    @dense_update.setter
+    def dense_update(self, name: Literal["apart", "inlined"]) -> None:
+        self._way, self._dense_update = way(name, self.target), name
 
     @cached_property
     def program(self) -> GradientProgram:
         """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
         return value_and_grad(self._module, "loss", target=self.target, precision=self._policy)
-
-    @cached_property
-    def _logits(self) -> Program:
-        return Program(self._module, "logits", self.target, self._policy)
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.
@@ -152,61 +114,18 @@ class Trainer:
             If the loss or a gradient is not finite; nothing is updated then. With
             ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``.
         """
+        take = partial(self._step, batch)
         if self._watch is None:
-            return self._step(batch)
-        lookups = partial(self._lookups, batch)
-        loss: Loss = self._watch.step(partial(self._step, batch), len(batch), lookups)
+            return take()
+        loss: Loss = self._watch.step(take, len(batch), partial(self._lookups, batch))
         return loss
 
     def _step(self, batch: Batch) -> Loss:
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        loss, self.applied = self._steps[self.dense_update](self, batch)
+        loss, self.applied = self._way.take_(self, batch)
         self.steps += 1
         return Loss(loss)
-
-    def _step_apart(self, batch: Batch) -> tuple[runtime.NDArray, Applied]:
-        gradients_of = self._accumulated if self.accumulate > 1 else self._gradients
-        loss, gradients = gradients_of(batch)
-        return loss, self.optimizer.apply_(self.params, gradients, self.state, loss=loss)
-
-    def _step_inlined(self, batch: Batch) -> tuple[runtime.NDArray, Applied]:
-        parts = list(split(batch, self.accumulate))
-        inputs = self._inputs(parts[0])
-        program = self._inlined_program()
-        step = InlinedStep(program, self.params, self.optimizer, self.state, len(parts))
-        step.run_(inputs, len(parts[0]) / len(batch))
-        for part in parts[1:]:
-            step.run_(self._inputs(part), len(part) / len(batch))
-        return step.loss, step.applied
-
-    _steps = {"apart": _step_apart, "inlined": _step_inlined}
-
-    def _inlined_program(self) -> InlinedProgram:
-        """The program for the rules in force; another optimizer's rules make another one."""
-        if self._inlined is None or self._inlined.ranges is not self.state.ranges:
-            self._inlined = InlinedProgram(
-                self.program.gradient, self.state, self.target, self._policy
-            )
-        return self._inlined
-
-    def _inputs(self, batch: Batch) -> dict[str, Any]:
-        """The program's inputs; the rows that it will read are current."""
-        inputs: dict[str, Any] = self.model.inputs(batch)
-        self.optimizer.catch_up_(self.params, self.model.rows_read(inputs), self.state)
-        return inputs
-
-    def _gradients(self, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
-        return self.program(self.params, self._inputs(batch))
-
-    def _accumulated(self, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
-        total, acc = np.float64(0), dict[str, Any]()
-        for part in split(batch, self.accumulate):
-            loss, gradients = self._gradients(part)
-            share = len(part) / len(batch)
-            total += share * float(Loss(loss))
-            accumulate_(gradients, acc, share)
-        return runtime.as_tensor(np.float32(total)), acc
 
     def fit(
         self,
@@ -359,115 +278,12 @@ class Trainer:
 
     def _machines(self) -> list[Any]:
         """The virtual machines of a step."""
-        return [
-            self._inlined_program().machine
-            if self.dense_update == "inlined"
-            else self.program.machine
-        ]
+        return [self._way.machine(self)]
 
     def _lookups(self, batch: Batch) -> dict[int, int]:
         """Rows of each storage -> how many rows a step on `batch` looks up in it."""
         rows_read = self.model.rows_read(self.model.inputs(batch))
         return {int(self.params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
-
-    def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
-        """Score labelled data.
-
-        Returns
-        -------
-        dict
-            ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne`` (normalised entropy),
-            ``calibration``, ``rows``, and beside them ``constant_logloss`` and ``positive_rate``.
-        """
-        scores = self._evaluate(self._dataset(data), batch_size=batch_size)
-        assert scores is not None
-        return scores
-
-    def _evaluate(
-        self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
-    ) -> dict[str, Any] | None:
-        """Return the scores, or None if `stop`, asked between two batches, ended it."""
-        self._flush()
-        metrics = ClickMetrics()
-        for number, batch in enumerate(dataset.batches(batch_size)):
-            if number and stop is not None and stop():
-                return None
-            if batch.labels is None:
-                raise DataError("data to evaluate on needs labels")
-            metrics.update(self._score(batch), batch.labels)
-        return metrics.result()
-
-    def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-        """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
-        self._flush()
-        dataset = self._dataset(data, require_label=False)
-        logits = [self._score(batch) for batch in dataset.batches(batch_size)]
-        scores = np.concatenate(logits) if logits else np.empty(0, np.float32)
-        with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
-            return (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
-
-    def _score(self, batch: Batch) -> np.ndarray:
-        inputs = self.model.inputs(batch)
-        return runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
-
-    def _dataset(self, data: Any, require_label: bool = True) -> Dataset:
-        if isinstance(data, Dataset):
-            return data
-        return Dataset(data, self.encoder, require_label=require_label)
-
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and slots, by name.
-
-        Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
-        ``embeddings.C1.weight:sum``.
-        """
-        return {name: array.copy() for name, array in self._arrays().items()}
-
-    def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Copy arrays named as in `state_dict` into the parameters and slots.
-
-        Raises
-        ------
-        CheckpointError
-            If a name is missing or unknown, or a shape or dtype differs; nothing is written then.
-        """
-        with self._writing() as target:
-            load_arrays_(target, arrays)
-        self._restored()
-
-    def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
-        """Fill parameters and slots from an open checkpoint; undefined after an error."""
-        with self._writing() as target:
-            check_kinds(target, {name: checkpoint.kinds[name] for name in names})
-            checkpoint.fill(target)
-        self._restored()
-
-    def _arrays(self, *, current: bool = True) -> dict[str, np.ndarray]:
-        if current:
-            self._flush()
-        return self._with_count(named_arrays(self.params, self.state, self.model.tables()))
-
-    @contextmanager
-    def _writing(self) -> Iterator[dict[str, np.ndarray]]:
-        with writable_arrays(self.params, self.state, self.model.tables()) as arrays:
-            yield self._with_count(arrays, writable=True)
-
-    def _with_count(
-        self, arrays: dict[str, np.ndarray], *, writable: bool = False
-    ) -> dict[str, np.ndarray]:
-        if self.optimizer.counts_steps:
-            arrays["optimizer:step"] = runtime.as_numpy(self.state.count, writable=writable)
-        return arrays
-
-    def _flush(self) -> None:
-        """Make every row current before it is read; only exact mode has something to do."""
-        self.optimizer.flush_(self.params, self.state)
-
-    def _restored(self) -> None:
-        """Let the optimizer go on from arrays that were just loaded."""
-        if not self.optimizer.counts_steps:
-            self.state.step = self.steps
-        self.optimizer.restored_(self.state)
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`."""
@@ -487,36 +303,3 @@ class Trainer:
         arguments = self.program.arguments.bind(self.params, self.model.inputs(batch))
         program = self.program
         return first_nonfinite(program.module, program.function, arguments)
-
-
-def load(
-    folder: str | Path,
-    *,
-    which: str = "latest",
-    target: Any = "auto",
-    optimizer: Optimizer | None = None,
-    precision: Precision | None = None,
-) -> Trainer:
-    """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
-
-    Parameters
-    ----------
-    folder : path
-        What was saved, or the folder of a run.
-    which : {"latest", "best"}
-        Of a run, which checkpoint.
-    target : str or tvm.target.Target
-        Where to run.
-    optimizer : Optimizer, optional
-        Needed only if the run was trained by a formula that is not part of this package.
-    precision : {"float32", "bf16"}, optional
-        By default the one that it was saved with.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder is damaged or is no saved trainer.
-    """
-    return saved.load(
-        Trainer, folder, which=which, target=target, optimizer=optimizer, precision=precision
-    )

@@ -43,7 +43,8 @@ PUBLIC = {
         "virtual_machine vm_pipeline watching writing zeros"
     ),
     "Trainer": (
-        "evaluate first_nonfinite fit load_state_dict predict profile program save state_dict step"
+        "dense_update evaluate first_nonfinite fit load_state_dict predict profile program save "
+        "state_dict step"
     ),
     "Program": "compile machine",
     "RowSparse": (
@@ -57,7 +58,9 @@ def names(owner: object) -> set[str]:
     """Return the names that a package re-exports, a module defines or a class has."""
     if owner is st:
         return set(st.__all__)
-    own = {name: value for name, value in vars(owner).items() if not name.startswith("_")}
+    where = owner.__mro__[:-1] if isinstance(owner, type) else [owner]
+    found = {name: value for place in reversed(where) for name, value in vars(place).items()}
+    own = {name: value for name, value in found.items() if not name.startswith("_")}
     if isinstance(owner, ModuleType) and not hasattr(owner, "__path__"):
         home = owner.__name__
         return {n for n, v in own.items() if getattr(v, "__module__", None) == home} | (

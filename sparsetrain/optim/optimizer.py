@@ -11,37 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_
 from typing import Any, Literal
 
-from sparsetrain import runtime
-from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
-from sparsetrain.optim.apply import _row_kernel as _row_kernel
-from sparsetrain.optim.apply import matrix_shape, segment_spans
+from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.optim import exact
+from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.check import LAST, check_formula
 from sparsetrain.optim.choice import reasons
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
 from sparsetrain.optim.group import Group, Range, Tables, resolve
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
-from sparsetrain.optim.state import (
-    UNTOUCHED,
-    Checked,
-    State,
-    last_of,
-    new_last,
-    new_slots,
-    rows_of,
-    slot_shape,
-    tracked,
-)
+from sparsetrain.optim.state import State, new_last, new_slots, rows_of, tracked
 from sparsetrain.optim.step import Applied as Applied
-from sparsetrain.optim.step import Step, checked_rows, replay_range_
+from sparsetrain.optim.step import Step
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.coalesce import make_plan
 
-DTYPES = ("float32", "float64")
 ON_NONFINITE = ("stop", "skip")
 
 
@@ -163,7 +148,7 @@ class Optimizer:
         tables = tables or {}
         ranges = self._resolve(params, tables)
         slots = {name: new_slots(name, self.formula, param, fill) for name, param in params.items()}
-        for name in _tracked_names(params, ranges, tables):
+        for name in exact.tracked_names(params, ranges, tables):
             slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
         return State(slots, self, ranges, tables)
 
@@ -224,10 +209,7 @@ class Optimizer:
             The step, ready to `finish_`; or what became of it, if it is skipped.
         """
         checked = state.checked if isinstance(state, State) and state.owner is self else {}
-        for name, gradient in gradients.items():
-            if name not in params or name not in state:
-                raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
-            self._check(name, params[name], gradient, state[name], checked)
+        check_arguments(self.formula, params, gradients, state, checked)
         self._own(params, state)
         problem = nonfinite(loss, gradients)
         if problem is not None and self.on_nonfinite == "stop":
@@ -269,29 +251,12 @@ class Optimizer:
             If a row is outside its table.
         """
         self._own(params, state)
-        replayed = 0
-        for name, indices in rows.items():
-            numbers = [n for n, _ in enumerate(state.ranges[name]) if (name, n) in state.histories]
-            if not numbers:
-                continue
-            tensor = checked_rows(name, indices, matrix_shape(params[name])[0])
-            there = runtime.moved(tensor, params[name].device)
-            plan = make_plan(there, matrix_shape(params[name])[0])
-            state.caught[name] = runtime.as_numpy(tensor), plan
-            spans = segment_spans(plan, state.ranges[name])
-            for number in numbers:
-                replayed += replay_range_(params, state, name, number, (plan, spans[number]))
-        return replayed
+        return exact.catch_up_(params, rows, state)
 
     def flush_(self, params: Mapping[str, NDArray], state: State) -> int:
         """Make all rows current, as evaluation, checkpoints and export need; see `catch_up_`."""
         self._own(params, state)
-        replayed = 0
-        for (name, number), history in state.histories.items():
-            if history.now > history.base:
-                replayed += replay_range_(params, state, name, number, None)
-                history.restart()
-        return replayed
+        return exact.flush_(params, state)
 
     def restored_(self, state: State) -> None:
         """Begin new histories after a checkpoint was loaded into the tensors of `state`.
@@ -301,13 +266,7 @@ class Optimizer:
         CheckpointError
             If a row is not current: the checkpoint was not made after `flush_`.
         """
-        for (name, number), history in state.histories.items():
-            last = last_of(state[name], state.ranges[name][number])
-            now = max(int(last.max(initial=0)), 0)
-            if not ((last == now) | (last == UNTOUCHED)).all():
-                raise CheckpointError(f"rows of {name!r} are saved at different steps")
-            history.restart(now)
-        state.caught.clear()
+        exact.restored_(state)
 
     def describe(
         self,
@@ -339,7 +298,10 @@ class Optimizer:
         ranges = self._resolve({name: params[name] for name in state}, state.tables)
         known = {key: history.recipe for key, history in state.histories.items()}
         books = {name for name, slots in state.items() if LAST in slots}
-        if tracked(state, ranges) != known or _tracked_names(params, ranges, state.tables) != books:
+        if (
+            tracked(state, ranges) != known
+            or exact.tracked_names(params, ranges, state.tables) != books
+        ):
             raise ConfigError(
                 "optimizer: the state was made for other modes or groups; use the state from this "
                 "optimizer's init"
@@ -347,62 +309,3 @@ class Optimizer:
         state.owner, state.ranges = self, ranges
         for remembered in (state.chosen, state.checked, state.alike):
             remembered.clear()
-
-    def _check(
-        self,
-        name: str,
-        param: NDArray,
-        gradient: Gradient,
-        slots: Mapping[str, NDArray],
-        checked: dict[str, Checked],
-    ) -> None:
-        """Make sure that the kernels may trust the shapes they are given.
-
-        Tensors keep their shapes: those of a parameter and its slots are read once.
-        """
-        tensors = [param, *slots.values()]
-        known, shape, dtype = checked.get(name, ([], None, None))
-        same = len(known) == len(tensors) and all(map(is_, known, tensors))
-        fits = isinstance(gradient, (runtime.NDArray, RowSparse)) and gradient.shape == shape
-        if same and fits and gradient.dtype == dtype:
-            return
-        self._check_all(name, param, gradient, slots)
-        checked[name] = tensors, param.shape, param.dtype
-
-    def _check_all(
-        self, name: str, param: NDArray, gradient: Gradient, slots: Mapping[str, NDArray]
-    ) -> None:
-        for array in (param,) if isinstance(gradient, RowSparse) else (param, gradient):
-            if not isinstance(array, runtime.NDArray):
-                raise ConfigError(
-                    f"optimizer: {name!r} is a {type(array).__name__}; parameters and gradients "
-                    "are tensors of sparsetrain.runtime.as_tensor"
-                )
-        wanted, found = _kind(param), _kind(gradient)
-        if found != wanted:
-            raise ConfigError(f"optimizer: gradient of {name!r} is {found}, parameter is {wanted}")
-        if wanted[1] not in DTYPES:
-            raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
-        for slot in self.formula.slots:
-            shape = slot_shape(slot, wanted[0])
-            if slot.name not in slots or _kind(slots[slot.name]) != (shape, wanted[1]):
-                raise ConfigError(
-                    f"optimizer: the state of {name!r} has no {slot.name!r} of shape {shape}; use "
-                    "the state from this optimizer's init"
-                )
-
-
-def _tracked_names(
-    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[Range, ...]], tables: Tables
-) -> set[str]:
-    """Parameters that get the slot `last`: without a word about tables, any matrix may be one."""
-    return {
-        name
-        for name, parts in ranges.items()
-        if (name in tables or (not tables and len(params[name].shape) > 1))
-        and any(part.rule.catches_up for part in parts)
-    }
-
-
-def _kind(array: Any) -> tuple[tuple[int, ...], str]:
-    return tuple(map(int, array.shape)), str(array.dtype)

@@ -10,29 +10,24 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sparsetrain import runtime
-from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.optim.apply import (
     Target,
     densified,
     matrix_shape,
-    replay_,
     segment_spans,
-    trivial_plan,
     update_dense_,
     update_rows_,
 )
-from sparsetrain.optim.choice import dense_parts
-from sparsetrain.optim.dense_path import DensePath, Near
+from sparsetrain.optim.exact import replay_range_
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
+from sparsetrain.optim.paths import paths_of
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.optim.together import Whole, update_together_
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+from sparsetrain.sparse_tensor import RowSparse
 
 
 class Applied(NamedTuple):
@@ -56,8 +51,8 @@ class Applied(NamedTuple):
 class Step:
     """The step after `state.step`, in two halves: everything that may fail, then the writes.
 
-    Making one asks every schedule, makes the plans and finds them current. Gradients are multiplied
-    by `scale` where a rule wants it; `norm` is what they had before.
+    Making one asks every schedule and parts every row-sparse gradient (`paths`). Gradients are
+    multiplied by `scale` where a rule wants it; `norm` is what they had before.
     """
 
     def __init__(
@@ -74,11 +69,11 @@ class Step:
         self._numbers: dict[Rule, tuple[float, ...]] = {}
         for part in (part for name in gradients for part in state.ranges[name]):
             self._numbers_of(part.rule)
-        self._sparse: dict[str, tuple[RowSparse, CoalescePlan]] = {}
-        self._dense: dict[str, tuple[DensePath, Near]] = {}
-        self._tables = [name for name, g in gradients.items() if isinstance(g, RowSparse)]
-        for name in self._tables:
-            self._part(name, gradients[name])
+        self._paths = {
+            name: paths_of(params, state, name, gradient)
+            for name, gradient in gradients.items()
+            if isinstance(gradient, RowSparse)
+        }
 
     def finish_(self, without: Collection[str] = ()) -> Applied:
         """Write: update every parameter but those that somebody else has updated."""
@@ -102,7 +97,7 @@ class Step:
 
     def _together_(self, without: Collection[str]) -> list[str]:
         """Update the dense parameters that are no scalars and have one rule; return their names."""
-        key = tuple(self.gradients), frozenset(self._tables), frozenset(without)
+        key = tuple(self.gradients), frozenset(self._paths), frozenset(without)
         if key not in self.state.alike:
             self.state.alike[key] = self._alike(without)
         for rule, names in self.state.alike[key]:
@@ -114,7 +109,7 @@ class Step:
         alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
         for name, gradient in self.gradients.items():
             parts = self.state.ranges[name]
-            if name in without or name in self._tables or not gradient.shape:
+            if name in without or name in self._paths or not gradient.shape:
                 continue
             if len(parts) == 1 and (name, 0) not in self.state.histories:
                 alike[parts[0].rule, str(gradient.dtype)].append(name)
@@ -124,75 +119,15 @@ class Step:
         slots = tuple(self.state[name][slot.name] for slot in rule.formula.slots)
         return Whole(self.gradients[name], self.params[name], slots)
 
-    def _part(self, name: str, gradient: RowSparse) -> None:
-        """Find the entries of each path: those of dense rows, and a plan of all others."""
-        plan = self._known_plan(name, gradient)
-        parts: tuple[Range, ...] = ()
-        if not runtime.on_gpu(gradient.values):  # there `_row_sparse_` does it
-            # With a plan at hand the sparse path is the cheaper one: it has the sort behind it.
-            parts = dense_parts(self.state, name, gradient, chosen=plan is None)
-        rest: RowSparse | None = gradient
-        if parts:
-            path = self._dense_path(name, parts, gradient)
-            if path is not None:
-                near, rest = path.split(gradient)
-                self._dense[name] = path, near
-        if rest is not None:
-            if plan is None:
-                plan = rest.plan()
-            else:
-                rest = gradient
-            self._require_current(name, plan)
-            self._sparse[name] = rest, plan
-
-    def _dense_path(
-        self, name: str, parts: tuple[Range, ...], gradient: RowSparse
-    ) -> DensePath | None:
-        """The path of these ranges; its buffer is kept as long as they are the same.
-
-        None where there is no memory for the buffer and nobody but the cost asked for the path.
-        """
-        path: DensePath | None = self.state.paths.get(name)
-        if path is None or path.parts != parts:
-            self.state.paths.pop(name, None)  # the old buffer goes before the new one comes
-            try:
-                path = DensePath(parts, gradient.width, gradient.dtype)
-            except ResourceError:
-                if any(part.rule.dense for part in parts):
-                    raise
-                return None
-            self.state.paths[name] = path
-        return path
-
-    def _known_plan(self, name: str, gradient: RowSparse) -> CoalescePlan | None:
-        """A plan that costs nothing: the one of the catch-up if that was for the same rows."""
-        known = self.state.caught.get(name)
-        if known is not None and np.array_equal(known[0], runtime.as_numpy(gradient.indices)):
-            return known[1]
-        return trivial_plan(gradient) if gradient.coalesced else None
-
-    def _require_current(self, name: str, plan: CoalescePlan) -> None:
-        known = self.state.caught.get(name)
-        if known is not None and known[1] is plan:
-            return
-        spans = segment_spans(plan, self.state.ranges[name])
-        for number, span in enumerate(spans):
-            if (name, number) not in self.state.histories:
-                continue
-            if replay_range_(self.params, self.state, name, number, (plan, span)):
-                raise ConfigError(
-                    f"optimizer: rows of {name!r} were read while steps behind: in exact mode call "
-                    "catch_up_ before the program; they are current now"
-                )
-
     def _row_sparse_(self, name: str) -> None:
         """Update one table, the dense rows first, then range by range those of the plan."""
         target = Target(self.params[name], self.state[name])
-        if name in self._dense:
-            path, near = self._dense[name]
+        dense, sparse = self._paths[name]
+        if dense is not None:
+            path, near = dense
             path.update_(target, near, self.scalars)
         parts = self.state.ranges[name]
-        gradient, plan = self._sparse.get(name, (None, None))
+        gradient, plan = sparse or (None, None)
         spans = [(0, 0)] * len(parts) if plan is None else segment_spans(plan, parts)
         for number, (part, span) in enumerate(zip(parts, spans, strict=True)):
             history = self.state.histories.get((name, number))
@@ -237,26 +172,3 @@ class Step:
         if rule not in self._numbers:
             self._numbers[rule] = rule.numbers(self.number)
         return self._numbers[rule]
-
-
-def replay_range_(
-    params: Mapping[str, NDArray],
-    state: State,
-    name: str,
-    number: int,
-    segments: tuple[CoalescePlan, tuple[int, int]] | None,
-) -> int:
-    """Catch up the rows of a plan that lie in a range, or with None all rows of the range."""
-    part = state.ranges[name][number]
-    plan, span = (None, (part.first, part.end)) if segments is None else segments
-    target = Target(params[name], state[name])
-    return replay_(target, part.rule, state.histories[name, number], plan, span)
-
-
-def checked_rows(name: str, indices: Any, rows: int) -> NDArray:
-    """Row numbers (N,) of a table, from an integer array of any shape."""
-    array = np.ravel(runtime.as_numpy(indices) if isinstance(indices, runtime.NDArray) else indices)
-    if array.size and (array.min() < 0 or array.max() >= rows):
-        bad = int(array[(array < 0) | (array >= rows)][0])
-        raise DataError(f"catch_up: row {bad} is outside the {rows} rows of {name!r}")
-    return runtime.as_tensor(array, "int32" if array.dtype == np.int32 else "int64")

@@ -8,8 +8,7 @@ import pytest
 
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.optim import choice, costs
-from sparsetrain.optim import step as step_module
+from sparsetrain.optim import choice, costs, paths
 from sparsetrain.optim.choice import choose
 from sparsetrain.optim.costs import Costs
 from sparsetrain.optim.step import Step
@@ -86,7 +85,7 @@ def test_without_memory_for_the_buffer_only_those_who_asked_for_the_path_hear_of
         raise ResourceError("no memory for the dense gradient")
 
     costing(monkeypatch, entry=1.0)
-    monkeypatch.setattr(step_module, "DensePath", full)
+    monkeypatch.setattr(paths, "DensePath", full)
     sparse = train(optim.sgd(0.1, update="sparse"))
     for key, array in train(optim.sgd(0.1)).items():
         assert_same_bits(array, sparse[key])

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer from a folder that `saved` describes: names are looked up in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import checkpoint, runtime
+from sparsetrain.data import Encoder
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.fit import State
+from sparsetrain.models import MODELS
+from sparsetrain.optim import OPTIMIZERS, Optimizer
+from sparsetrain.optim.config import from_config
+from sparsetrain.precision import Precision
+from sparsetrain.run import checkpoint_in
+from sparsetrain.saved import ENCODER, KIND, encoder_hash
+from sparsetrain.trainer import Trainer
+
+_ATTEMPTS = 3
+
+
+def load(
+    folder: str | Path,
+    *,
+    which: str = "latest",
+    target: Any = "auto",
+    optimizer: Optimizer | None = None,
+    precision: Precision | None = None,
+) -> Trainer:
+    """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
+
+    Parameters
+    ----------
+    folder : path
+        What was saved, or the folder of a run.
+    which : {"latest", "best"}
+        Of a run, which checkpoint.
+    target : str or tvm.target.Target
+        Where to run.
+    optimizer : Optimizer, optional
+        Needed only if the run was trained by a formula that is not part of this package.
+    precision : {"float32", "bf16"}, optional
+        By default the one that it was saved with.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is damaged or is no saved trainer.
+    """
+    target = runtime.resolve_target(target)
+    for attempt in range(_ATTEMPTS):
+        path = checkpoint_in(folder, which)
+        try:
+            with checkpoint.opened(path) as saved:
+                return _load(saved, path, target, optimizer, precision)
+        except CheckpointError:
+            # A run that goes on prunes old checkpoints; then its pointer has moved on.
+            if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _load(
+    saved: checkpoint.Saved,
+    path: Path,
+    target: Any,
+    optimizer: Optimizer | None,
+    precision: Precision | None,
+) -> Trainer:
+    manifest = saved.manifest
+    if manifest.get("kind") != KIND:
+        raise CheckpointError(f"{path}: holds {manifest.get('kind')!r:.60}, not a saved trainer")
+    try:
+        return _trainer(saved, target, optimizer, precision)
+    except CheckpointError as error:
+        # Of an array it names the file already.
+        raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
+    except ValueError as error:  # our own errors, and those of int()
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _trainer(
+    saved: checkpoint.Saved,
+    target: Any,
+    optimizer: Optimizer | None,
+    precision: Precision | None,
+) -> Trainer:
+    manifest = saved.manifest
+    trainer = Trainer(
+        _model(manifest["model"]),
+        optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
+        target=target,
+        seed=int(manifest["seed"]),
+        encoder=_encoder(saved),
+        initialize=False,
+        accumulate=manifest.get("accumulate", 1),
+        dense_update=manifest.get("dense_update", "apart"),
+        precision=precision or manifest.get("precision", "float32"),
+    )
+    trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
+    trainer.state.skipped = int(manifest.get("skipped", 0))
+    if manifest.get("run") is not None:
+        trainer._state = State.from_dict(manifest["run"])
+    trainer._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
+    return trainer
+
+
+def _model(saved: Mapping[str, Any]) -> Any:
+    if saved["kind"] not in MODELS:
+        raise ConfigError(f"model {saved['kind']!r} is unknown; known: {sorted(MODELS)}")
+    return MODELS[saved["kind"]](**saved["config"])
+
+
+def _encoder(saved: checkpoint.Saved) -> Encoder | None:
+    arrays = {
+        name.removeprefix(ENCODER): saved.read(name)
+        for name in saved.kinds
+        if name.startswith(ENCODER)
+    }
+    described = saved.manifest["encoder"]
+    encoder = None if described is None else Encoder.from_state(described, arrays)
+    _require_hash(saved.manifest, arrays)
+    return encoder
+
+
+def _require_hash(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    stated = manifest.get("encoder_sha256")  # folders of version 0.1 have none
+    if stated is not None and stated != encoder_hash(manifest["encoder"], arrays):
+        raise CheckpointError("its encoder is not the one that it was trained with")

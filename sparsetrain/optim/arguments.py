@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether parameter, gradient and slots fit each other, so that kernels may trust their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import is_
+from typing import Any
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.formula import Formula
+from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.state import Checked, slot_shape
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import RowSparse
+
+DTYPES = ("float32", "float64")
+
+
+def check_arguments(
+    formula: Formula,
+    params: Mapping[str, NDArray],
+    gradients: Mapping[str, Gradient],
+    state: Mapping[str, Mapping[str, NDArray]],
+    checked: dict[str, Checked],
+) -> None:
+    """Check everything that a step is given.
+
+    Tensors keep their shapes: those of a parameter and its slots are read once, and noted in
+    `checked`.
+
+    Raises
+    ------
+    ConfigError
+        If something is missing, is no tensor, or has another shape or dtype.
+    """
+    for name, gradient in gradients.items():
+        if name not in params or name not in state:
+            raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
+        param, slots = params[name], state[name]
+        tensors = [param, *slots.values()]
+        known, shape, dtype = checked.get(name, ([], None, None))
+        same = len(known) == len(tensors) and all(map(is_, known, tensors))
+        fits = isinstance(gradient, (runtime.NDArray, RowSparse)) and gradient.shape == shape
+        if not (same and fits and gradient.dtype == dtype):
+            _check(formula, name, param, gradient, slots)
+            checked[name] = tensors, param.shape, param.dtype
+
+
+def _check(
+    formula: Formula,
+    name: str,
+    param: NDArray,
+    gradient: Gradient,
+    slots: Mapping[str, NDArray],
+) -> None:
+    for array in (param,) if isinstance(gradient, RowSparse) else (param, gradient):
+        if not isinstance(array, runtime.NDArray):
+            raise ConfigError(
+                f"optimizer: {name!r} is a {type(array).__name__}; parameters and gradients are "
+                "tensors of sparsetrain.runtime.as_tensor"
+            )
+    wanted, found = _kind(param), _kind(gradient)
+    if found != wanted:
+        raise ConfigError(f"optimizer: gradient of {name!r} is {found}, parameter is {wanted}")
+    if wanted[1] not in DTYPES:
+        raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
+    for slot in formula.slots:
+        shape = slot_shape(slot, wanted[0])
+        if slot.name not in slots or _kind(slots[slot.name]) != (shape, wanted[1]):
+            raise ConfigError(
+                f"optimizer: the state of {name!r} has no {slot.name!r} of shape {shape}; use the "
+                "state from this optimizer's init"
+            )
+
+
+def _kind(array: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(map(int, array.shape)), str(array.dtype)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows in exact mode: which are tracked, and when they are made current.
+
+A tracked row may be behind; the slot `last` says how far. Whoever reads rows lets them catch up
+first, whoever reads all of them flushes. Cost: the steps that those rows missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.errors import CheckpointError, ConfigError, DataError
+from sparsetrain.optim.apply import Target, matrix_shape, replay_, segment_spans
+from sparsetrain.optim.group import Range, Tables
+from sparsetrain.optim.state import UNTOUCHED, State, last_of
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import CoalescePlan
+from sparsetrain.sparse_tensor.coalesce import make_plan
+
+
+def tracked_names(
+    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[Range, ...]], tables: Tables
+) -> set[str]:
+    """Parameters that get the slot `last`: without a word about tables, any matrix may be one."""
+    return {
+        name
+        for name, parts in ranges.items()
+        if (name in tables or (not tables and len(params[name].shape) > 1))
+        and any(part.rule.catches_up for part in parts)
+    }
+
+
+def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State) -> int:
+    """Make these rows current and keep the plans; return the steps replayed.
+
+    Raises
+    ------
+    DataError
+        If a row is outside its table.
+    """
+    replayed = 0
+    for name, indices in rows.items():
+        if not any((name, number) in state.histories for number in range(len(state.ranges[name]))):
+            continue
+        height = matrix_shape(params[name])[0]
+        tensor = checked_rows(name, indices, height)
+        plan = make_plan(runtime.moved(tensor, params[name].device), height)
+        state.caught[name] = runtime.as_numpy(tensor), plan
+        replayed += sum(
+            replay_range_(params, state, name, number, (plan, span))
+            for number, span in _tracked_spans(state, name, plan)
+        )
+    return replayed
+
+
+def flush_(params: Mapping[str, NDArray], state: State) -> int:
+    """Make all rows current and begin new histories; return the steps replayed."""
+    replayed = 0
+    for (name, number), history in state.histories.items():
+        if history.now > history.base:
+            replayed += replay_range_(params, state, name, number, None)
+            history.restart()
+    return replayed
+
+
+def restored_(state: State) -> None:
+    """Begin new histories at the steps that were loaded.
+
+    Raises
+    ------
+    CheckpointError
+        If a row is not current.
+    """
+    for (name, number), history in state.histories.items():
+        last = last_of(state[name], state.ranges[name][number])
+        now = max(int(last.max(initial=0)), 0)
+        if not ((last == now) | (last == UNTOUCHED)).all():
+            raise CheckpointError(f"rows of {name!r} are saved at different steps")
+        history.restart(now)
+    state.caught.clear()
+
+
+def require_current_(
+    params: Mapping[str, NDArray], state: State, name: str, plan: CoalescePlan
+) -> None:
+    """Refuse a gradient of rows that were read while they were behind.
+
+    Raises
+    ------
+    ConfigError
+        If there is such a row; they are current then.
+    """
+    known = state.caught.get(name)
+    if known is not None and known[1] is plan:
+        return
+    for number, span in _tracked_spans(state, name, plan):
+        if replay_range_(params, state, name, number, (plan, span)):
+            raise ConfigError(
+                f"optimizer: rows of {name!r} were read while steps behind: in exact mode call "
+                "catch_up_ before the program; they are current now"
+            )
+
+
+def replay_range_(
+    params: Mapping[str, NDArray],
+    state: State,
+    name: str,
+    number: int,
+    segments: tuple[CoalescePlan, tuple[int, int]] | None,
+) -> int:
+    """Catch up the rows of a plan that lie in a range, or with None all rows of the range."""
+    part = state.ranges[name][number]
+    plan, span = (None, (part.first, part.end)) if segments is None else segments
+    target = Target(params[name], state[name])
+    return replay_(target, part.rule, state.histories[name, number], plan, span)
+
+
+def checked_rows(name: str, indices: Any, rows: int) -> NDArray:
+    """Row numbers (N,) of a table, from an integer array of any shape."""
+    array = np.ravel(runtime.as_numpy(indices) if isinstance(indices, runtime.NDArray) else indices)
+    if array.size and (array.min() < 0 or array.max() >= rows):
+        bad = int(array[(array < 0) | (array >= rows)][0])
+        raise DataError(f"catch_up: row {bad} is outside the {rows} rows of {name!r}")
+    return runtime.as_tensor(array, "int32" if array.dtype == np.int32 else "int64")
+
+
+def _tracked_spans(
+    state: State, name: str, plan: CoalescePlan
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Number of each tracked range of a parameter, and the segments of the plan in it."""
+    for number, span in enumerate(segment_spans(plan, state.ranges[name])):
+        if (name, number) in state.histories:
+            yield number, span

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which entries of a row-sparse gradient go which way: to dense rows, or by a plan.
+
+Decided before anything is written. A plan that is known already, from the catch-up or because the
+gradient is coalesced, makes the sparse path the cheaper one: it has the sort behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.errors import ResourceError
+from sparsetrain.optim.apply import trivial_plan
+from sparsetrain.optim.choice import dense_parts
+from sparsetrain.optim.dense_path import DensePath, Near
+from sparsetrain.optim.exact import require_current_
+from sparsetrain.optim.group import Range
+from sparsetrain.optim.state import State
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+
+
+class Paths(NamedTuple):
+    """The entries of one gradient.
+
+    Parameters
+    ----------
+    dense : tuple of DensePath and Near, optional
+        Those of rows that are updated densely.
+    sparse : tuple of RowSparse and CoalescePlan, optional
+        All others, or all where a plan of all was known.
+    """
+
+    dense: tuple[DensePath, Near] | None
+    sparse: tuple[RowSparse, CoalescePlan] | None
+
+
+def paths_of(params: Mapping[str, NDArray], state: State, name: str, gradient: RowSparse) -> Paths:
+    """Part the gradient of one parameter, and find the rows of its plan current.
+
+    Raises
+    ------
+    ConfigError
+        If rows were read while they were behind.
+    """
+    plan = _known_plan(state, name, gradient)
+    near, rest = _parted(state, name, gradient, chosen=plan is None)
+    if rest is None:
+        return Paths(near, None)
+    if plan is None:
+        plan = rest.plan()
+    else:
+        rest = gradient
+    require_current_(params, state, name, plan)
+    return Paths(near, (rest, plan))
+
+
+def _parted(
+    state: State, name: str, gradient: RowSparse, *, chosen: bool
+) -> tuple[tuple[DensePath, Near] | None, RowSparse | None]:
+    """The entries of dense rows, and all others."""
+    if runtime.on_gpu(gradient.values):  # there a dense gradient is made of the plan
+        return None, gradient
+    parts = dense_parts(state, name, gradient, chosen=chosen)
+    path = _dense_path(state, name, parts, gradient) if parts else None
+    if path is None:
+        return None, gradient
+    near, rest = path.split(gradient)
+    return (path, near), rest
+
+
+def _dense_path(
+    state: State, name: str, parts: tuple[Range, ...], gradient: RowSparse
+) -> DensePath | None:
+    """The path of these ranges; its buffer is kept as long as they are the same.
+
+    None where there is no memory for the buffer and nobody but the cost asked for the path.
+    """
+    path: DensePath | None = state.paths.get(name)
+    if path is None or path.parts != parts:
+        state.paths.pop(name, None)  # the old buffer goes before the new one comes
+        try:
+            path = DensePath(parts, gradient.width, gradient.dtype)
+        except ResourceError:
+            if any(part.rule.dense for part in parts):
+                raise
+            return None
+        state.paths[name] = path
+    return path
+
+
+def _known_plan(state: State, name: str, gradient: RowSparse) -> CoalescePlan | None:
+    """A plan that costs nothing: the one of the catch-up if that was for the same rows."""
+    known = state.caught.get(name)
+    if known is not None and np.array_equal(known[0], runtime.as_numpy(gradient.indices)):
+        return known[1]
+    return trivial_plan(gradient) if gradient.coalesced else None
