@@ -57,6 +57,7 @@ def trainers():
     _steps(made[10**3], 10**3, count=1)  # compiles the optimizer's kernels
     for trainer in made.values():
         trainer.program.compile()
+        trainer.optimizer.describe(trainer.state, trainer.params, 512)  # measures costs, once
     return made
 
 
