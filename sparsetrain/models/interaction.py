@@ -10,30 +10,29 @@ One operator with its own kernel each way: through matrix products the (F + 1) x
 of a batch would all go through memory. Here they stay in registers and the first-level cache.
 
 What is parallel: samples. What is vectorised: forward the columns of the Gram matrix (the vectors
-are transposed into `columns`, so that no dot product needs a sum across lanes), backward the width.
-Each tile of rows shares the loads of the other operand; forward it goes over the
-columns in blocks of `LANES`, which stay in registers whatever F is, and skips blocks above the
-diagonal.
+are transposed, so that no dot product needs a sum across lanes), backward the width. A tile of rows
+shares the loads of the other operand and stays in registers whatever F and D are; forward it goes
+over the columns in blocks of 16 and leaves out those above the diagonal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tvm import DataType, relax
+from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.script import tirx as T
 from tvm.script.ir_builder import tirx as build
-from tvm.tirx import PrimFunc
+from tvm.tirx import PrimFunc, const
 
 from sparsetrain.ad import defvjp
 from sparsetrain.models import cuda_interaction
 from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
+from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
 
-LANES = 16
 MAX_BACKWARD_LANES = 64
-VECTOR_REGISTERS, VECTOR_BITS = 32, 512  # of AVX-512
 ACCUMULATORS = 16  # vectors of LANES that a register tile holds; with 2 more per step they fit 32
 
 
@@ -54,11 +53,12 @@ def row_tile(vectors: int, lanes: int) -> int:
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
-    vectors = features + 1
-    tile_rows = row_tile(vectors, LANES)
-    rows, columns = _round_up(vectors, tile_rows), _round_up(vectors, LANES)
+    groups, rest = divmod(features, LANES)
+    columns = _round_up(features, LANES)
     tiles, lanes = column_tiles(width)
     out_width = output_width(features, width)
+    in_vectors = width % LANES == 0 and dtype == "float32"
+    turn = _transpose_vectors if in_vectors else _transpose_elements
 
     @T.prim_func(s_tir=True, private=True)
     def interaction(dense: T.handle, embeddings: T.handle, out: T.handle):
@@ -67,57 +67,94 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
         Dense = T.match_buffer(dense, (B, width), dtype)
         Embeddings = T.match_buffer(embeddings, (B, features, width), dtype)
         Out = T.match_buffer(out, (B, out_width), dtype)
+        T.attr(T.int32(0), PRAGMA, HELPER)
         for b in T.parallel(B):
-            row = T.alloc_buffer((rows, width), dtype, scope="local")
             column = T.alloc_buffer((width, columns), dtype, scope="local")
+            turn(column, Dense, Embeddings, b)
             for t in T.serial(tiles):
                 for d in T.vectorized(lanes):
-                    row[0, t * lanes + d] = Dense[b, t * lanes + d]
                     Out[b, t * lanes + d] = Dense[b, t * lanes + d]
-            for f in T.serial(features):
-                for t in T.serial(tiles):
-                    for d in T.vectorized(lanes):
-                        row[f + 1, t * lanes + d] = Embeddings[b, f, t * lanes + d]
-            for i in T.serial(rows - vectors):
-                for d in T.serial(width):
-                    row[vectors + i, d] = T.cast(0, dtype)
-            for d in T.serial(width):
-                for j in T.serial(vectors):
-                    column[d, j] = row[j, d]
-                for j in T.serial(columns - vectors):
-                    column[d, vectors + j] = T.cast(0, dtype)
-            for tile in T.serial(rows // tile_rows):
-                for c in T.serial((tile * tile_rows + tile_rows + LANES - 2) // LANES):
-                    gram = T.alloc_buffer((tile_rows, LANES), dtype, scope="local")
-                    for r in T.unroll(tile_rows):
-                        for j in T.vectorized(LANES):
-                            gram[r, j] = T.cast(0, dtype)
-                    for d in T.serial(width):
-                        for r in T.unroll(tile_rows):
-                            for j in T.vectorized(LANES):
-                                gram[r, j] = (
-                                    gram[r, j]
-                                    + row[tile * tile_rows + r, d] * column[d, c * LANES + j]
-                                )
-                    for r in T.unroll(tile_rows):
-                        i = tile * tile_rows + r
-                        if i < vectors:
-                            for j in T.serial(T.min(T.max(i - c * LANES, 0), LANES)):
-                                Out[b, width + i * (i - 1) // 2 + c * LANES + j] = gram[r, j]
+            for group in T.serial(groups):
+                _multiply_group(column, Embeddings, Out, b, group, LANES)
+            _multiply_group(column, Embeddings, Out, b, groups, rest)
 
     return interaction
+
+
+def _transpose_elements(column: Any, dense: Any, embeddings: Any, b: Any) -> None:
+    """Write as columns all vectors but the last, which comes before none."""
+    width, before = int(embeddings.shape[2]), int(embeddings.shape[1]) - 1
+    with build.serial(0, width) as d:
+        build.buffer_store(column, dense[b, d], [d, 0])
+        with build.serial(0, before) as f:
+            build.buffer_store(column, embeddings[b, f, d], [d, f + 1])
+
+
+def _transpose_vectors(column: Any, dense: Any, embeddings: Any, b: Any) -> None:
+    """The same, 16 x 16 numbers at a time; what follows them in `column` means nothing."""
+    features, width = map(int, embeddings.shape[1:])
+    for first in range(0, features, LANES):
+        with build.serial(0, width // LANES) as t:
+            d = t * LANES
+            top = embeddings[b, first - 1, d] if first else dense[b, d]
+            below = embeddings[b, first, d]
+            vectors = features + 1 - first
+            build.evaluate(transpose(column[d, first], column.shape[1], top, below, width, vectors))
+
+
+def _multiply_group(column: Any, embeddings: Any, out: Any, b: Any, group: Any, rows: int) -> None:
+    """Vectors ``16 group + 1 ..``, `rows` of them, times all before each.
+
+    Results are stored in whole vectors of 16. What a row has too much on the diagonal lies where
+    later rows go, so that block is the first.
+    """
+    if rows:
+        _multiply_block(column, embeddings, out, b, (group, group, rows))
+        with build.serial(0, group) as block:
+            _multiply_block(column, embeddings, out, b, (group, block, rows))
+
+
+def _multiply_block(column: Any, embeddings: Any, out: Any, b: Any, place: Any) -> None:
+    group, block, rows = place
+    features, width = map(int, embeddings.shape[1:])
+    dtype = str(embeddings.dtype)
+    gram = build.alloc_buffer((rows, LANES), dtype, scope="local")
+    for r in range(rows):
+        with build.vectorized(0, LANES) as j:
+            build.buffer_store(gram, const(0, dtype), [r, j])
+    with build.serial(0, width) as d:
+        for r in range(rows):
+            with build.vectorized(0, LANES) as j:
+                term = embeddings[b, group * LANES + r, d] * column[d, block * LANES + j]
+                build.buffer_store(gram, gram[r, j] + term, [r, j])
+    for r in range(rows):
+        i = group * LANES + r + 1
+        begin = width + i * (i - 1) // 2 + block * LANES
+        with build.vectorized(0, _stored(features, i, r) if block is group else LANES) as j:
+            build.buffer_store(out, gram[r, j], [b, begin + j])
+
+
+def _stored(features: int, i: Any, r: int) -> int:
+    """Columns of the block on the diagonal to store for row `i`, the `r`th of its group.
+
+    All, but for rows so near the end of the sample that they would pass it.
+    """
+    if not isinstance(i, int):
+        return LANES  # its group is full: rows enough come after it
+    left = features * (features + 1) // 2 - i * (i + 1) // 2
+    return LANES if LANES - (r + 1) <= left else r + 1
 
 
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D).
 
     With G the symmetric matrix of the pairs' cotangents and zeros on its diagonal, the vectors'
-    cotangents are the rows of ``G X``; the dense one gets the first D columns on top.
+    cotangents are the rows of ``G X``; the dense one gets the first D columns on top. G is never
+    written out: left of the diagonal its rows are read, right of it its columns.
     """
-    vectors = features + 1
     tiles, lanes = column_tiles(width, MAX_BACKWARD_LANES)
-    tile_rows = row_tile(vectors, lanes)
-    rows = _round_up(vectors, tile_rows)
+    tile_rows = row_tile(features + 1, lanes)
+    whole, rest = divmod(features + 1, tile_rows)
     out_width = output_width(features, width)
 
     @T.prim_func(s_tir=True, private=True)
@@ -135,121 +172,64 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
         Cotangent = T.match_buffer(cotangent, (B, out_width), dtype)
         DenseCotangent = T.match_buffer(dense_cotangent, (B, width), dtype)
         EmbeddingsCotangent = T.match_buffer(embeddings_cotangent, (B, features, width), dtype)
+        inputs = T.meta_var((Dense, Embeddings, Cotangent))
+        outputs = T.meta_var((DenseCotangent, EmbeddingsCotangent))
         for b in T.parallel(B):
-            row = T.alloc_buffer((vectors, width), dtype, scope="local")
-            pair = T.alloc_buffer((rows, vectors), dtype, scope="local")
             for t in T.serial(tiles):
-                for d in T.vectorized(lanes):
-                    row[0, t * lanes + d] = Dense[b, t * lanes + d]
-            for f in T.serial(features):
-                for t in T.serial(tiles):
-                    for d in T.vectorized(lanes):
-                        row[f + 1, t * lanes + d] = Embeddings[b, f, t * lanes + d]
-            for i in T.serial(vectors):
-                for j in T.serial(i):
-                    value = Cotangent[b, width + i * (i - 1) // 2 + j]
-                    pair[i, j] = value
-                    pair[j, i] = value
-            for i in T.serial(rows - vectors):
-                for j in T.serial(vectors):
-                    pair[vectors + i, j] = T.cast(0, dtype)
-            for i in T.serial(vectors):
-                pair[i, i] = T.cast(0, dtype)
-            for tile in T.serial(rows // tile_rows):
-                for t in T.serial(tiles):
-                    total = T.alloc_buffer((tile_rows, lanes), dtype, scope="local")
-                    for r in T.unroll(tile_rows):
-                        for d in T.vectorized(lanes):
-                            total[r, d] = T.cast(0, dtype)
-                    for j in T.serial(vectors):
-                        for r in T.unroll(tile_rows):
-                            for d in T.vectorized(lanes):
-                                total[r, d] = (
-                                    total[r, d]
-                                    + pair[tile * tile_rows + r, j] * row[j, t * lanes + d]
-                                )
-                    for r in T.unroll(tile_rows):
-                        if tile * tile_rows + r == 0:
-                            for d in T.vectorized(lanes):
-                                DenseCotangent[b, t * lanes + d] = (
-                                    total[r, d] + Cotangent[b, t * lanes + d]
-                                )
-                        elif tile * tile_rows + r < vectors:
-                            for d in T.vectorized(lanes):
-                                EmbeddingsCotangent[b, tile * tile_rows + r - 1, t * lanes + d] = (
-                                    total[r, d]
-                                )
+                part = T.meta_var((b, t * lanes, lanes))
+                _sum_rows(inputs, outputs, part, 0, tile_rows)
+                for tile in T.serial(whole - 1):
+                    _sum_rows(inputs, outputs, part, (tile + 1) * tile_rows, tile_rows)
+                _sum_rows(inputs, outputs, part, whole * tile_rows, rest)
 
     return interaction_backward
 
 
-def fits_registers(features: int, width: int, dtype: str) -> bool:
-    """Whether the rows are one vector each and all of them fit the registers, three to spare.
+def _sum_rows(inputs: Any, outputs: Any, part: Any, first: Any, rows: int) -> None:
+    """Rows ``first ..``, `rows` of them, of ``G X`` in some columns of a sample.
 
-    Rows of several vectors would have every pair's cotangent read again for each: at width 128 that
-    took twice the time of `backward_kernel`.
+    Terms are added in the order of the columns of G.
     """
-    return features + 1 <= VECTOR_REGISTERS - 3 and width == _vector_lanes(dtype)
+    if not rows:
+        return
+    dense, embeddings, cotangent = inputs
+    b, column, lanes = part
+    at_top = isinstance(first, int) and first == 0
+    features, width = map(int, embeddings.shape[1:])
+    dtype = str(embeddings.dtype)
+    total = build.alloc_buffer((rows, lanes), dtype, scope="local")
+    for r in range(rows):
+        with build.vectorized(0, lanes) as d:
+            build.buffer_store(total, const(0, dtype), [r, d])
 
+    def add(j: Any, among: Iterable[int], entry: Callable[[int], Any]) -> None:
+        """Add vector `j` (None: the dense one) times the pair's cotangent to some rows."""
+        for r in among:
+            factor = cotangent[b, width + entry(r)]
+            with build.vectorized(0, lanes) as d:
+                x = dense[b, column + d] if j is None else embeddings[b, j - 1, column + d]
+                build.buffer_store(total, total[r, d] + factor * x, [r, d])
 
-def _vector_lanes(dtype: str) -> int:
-    return VECTOR_BITS // DataType(dtype).bits
+    def pair(i: Any, j: Any) -> Any:
+        return i * (i - 1) // 2 + j
 
-
-def register_backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """What `backward_kernel` computes, to the bit, where `fits_registers`.
-
-    All rows of ``G X`` are summed at once, so G need not be written out: a pair's cotangent is read
-    once and serves both of its rows. The order of the terms of each sum is that of the columns of
-    G, as there.
-    """
-    out_width = output_width(features, width)
-
-    @T.prim_func(s_tir=True, private=True)
-    def interaction_backward(
-        dense: T.handle,
-        embeddings: T.handle,
-        cotangent: T.handle,
-        dense_cotangent: T.handle,
-        embeddings_cotangent: T.handle,
-    ):
-        T.func_attr(SCHEDULED)
-        B = T.int64()
-        Dense = T.match_buffer(dense, (B, width), dtype)
-        Embeddings = T.match_buffer(embeddings, (B, features, width), dtype)
-        Cotangent = T.match_buffer(cotangent, (B, out_width), dtype)
-        DenseCotangent = T.match_buffer(dense_cotangent, (B, width), dtype)
-        EmbeddingsCotangent = T.match_buffer(embeddings_cotangent, (B, features, width), dtype)
-        for b in T.parallel(B):
-            total = T.alloc_buffer((features + 1, width), dtype, scope="local")
-            for i in T.unroll(features + 1):
-                for d in T.vectorized(width):
-                    total[i, d] = T.cast(0, dtype)
-            _add_pairs(total, (Dense, Embeddings, Cotangent), b)
-            for d in T.vectorized(width):
-                DenseCotangent[b, d] = total[0, d] + Cotangent[b, d]
-            for f in T.unroll(features):
-                for d in T.vectorized(width):
-                    EmbeddingsCotangent[b, f, d] = total[f + 1, d]
-
-    return interaction_backward
-
-
-def _add_pairs(total: Any, arrays: tuple[Any, Any, Any], b: Any) -> None:
-    """For each pair, add its cotangent times either vector to the other's sum."""
-    dense, embeddings, cotangent = arrays
-    vectors, width = map(int, total.shape)
-
-    def add(to: int, other: int, factor: Any) -> None:
-        with build.vectorized(0, width) as d:
-            x = embeddings[b, other - 1, d] if other else dense[b, d]
-            build.buffer_store(total, total[to, d] + factor * x, [to, d])
-
-    for i in range(vectors):
-        for j in range(i):
-            factor = build.Bind(cotangent[b, width + i * (i - 1) // 2 + j])
-            add(i, j, factor)
-            add(j, i, factor)
+    if not at_top:
+        add(None, range(rows), lambda r: pair(first + r, 0))
+        with build.serial(1, first) as j:
+            add(j, range(rows), lambda r: pair(first + r, j))
+    for c in range(rows):
+        j = None if at_top and not c else first + c
+        add(j, range(c), lambda r: pair(first + c, first + r))  # noqa: B023 (called at once)
+        add(j, range(c + 1, rows), lambda r: pair(first + r, first + c))  # noqa: B023
+    with build.serial(first + rows, features + 1) as j:
+        add(j, range(rows), lambda r: pair(j, first + r))
+    for r in range(rows):
+        with build.vectorized(0, lanes) as d:
+            if at_top and not r:
+                top = total[0, d] + cotangent[b, column + d]
+                build.buffer_store(outputs[0], top, [b, column + d])
+            else:
+                build.buffer_store(outputs[1], total[r, d], [b, first + r - 1, column + d])
 
 
 def _sizes(call: Any) -> tuple[int, int, str]:
@@ -270,8 +250,7 @@ def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 def _backward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     sizes = _sizes(call)
-    on_cpu = register_backward_kernel if fits_registers(*sizes) else backward_kernel
-    make = for_target(llvm=on_cpu, cuda=cuda_interaction.backward_kernel)
+    make = for_target(llvm=backward_kernel, cuda=cuda_interaction.backward_kernel)
     outputs = [call.args[0].ty, call.args[1].ty]
     return call_kernel(builder, make(*sizes), "interaction_backward", list(call.args), outputs)
 

@@ -11,6 +11,8 @@ Loads beyond `columns` and `rows` do not touch memory and give zero.
 
 from itertools import product
 
+from sparsetrain.transpose import rounds
+
 # What a packing helper reads, by the dtype in memory: LLVM's element and the rounding of 16 lanes.
 SOURCES = {"float32": "float", "bfloat16": "i16"}
 _BYTES = {"float": 4, "i16": 2}
@@ -121,7 +123,7 @@ def _transposed(element: str) -> str:
             f"<32 x i32> <{', '.join(f'i32 {n}' for n in range(32))}>",
             f"%s0r{row} = bitcast <32 x i16> %ab{row} to <16 x i32>",
         ]
-    lines += _transpose_steps()
+    lines += rounds("i32")
     for pair in range(16):
         lines += [
             f"%wanted{pair} = icmp sgt i32 %columns, {2 * pair}",
@@ -142,21 +144,6 @@ define linkonce_odr i32 @sparsetrain_transposed_{element}(
   ret i32 0
 }}
 """
-
-
-def _transpose_steps() -> list[str]:
-    """Swap the off-diagonal quarters of ever smaller squares: four rounds for 16 x 16."""
-    lines = []
-    for step, size in enumerate((8, 4, 2, 1)):
-        for row in range(16):
-            if row & size:
-                continue
-            pair = f"<16 x i32> %s{step}r{row}, <16 x i32> %s{step}r{row | size}"
-            for out, shift in ((row, 0), (row | size, size)):
-                take = [(n & ~size) + shift + (16 if n & size else 0) for n in range(16)]
-                index = ", ".join(f"i32 {n}" for n in take)
-                lines.append(f"%s{step + 1}r{out} = shufflevector {pair}, <16 x i32> <{index}>")
-    return lines
 
 
 HELPERS = "".join(

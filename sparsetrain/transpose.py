@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transpose 16 x 16 numbers in registers: LLVM IR that a kernel imports by a pragma.
+
+Element by element, a transpose costs a load and a store for each number, and a compiler that may
+not assume more leaves it at that. In four rounds of swapping the off-diagonal quarters of ever
+smaller squares it costs 64 shuffles. No instruction is named, so every CPU can run it; the call
+is always inlined.
+"""
+
+from typing import Any
+
+from tvm import tirx
+
+LANES = 16
+PRAGMA = "pragma_import_llvm"
+
+
+def rounds(kind: str) -> list[str]:
+    """Lines that make ``%s4r0 .. %s4r15`` the transpose of the vectors ``%s0r0 .. %s0r15``.
+
+    Parameters
+    ----------
+    kind : str
+        LLVM's name of a 32-bit element.
+    """
+    lines = []
+    for step, size in enumerate((8, 4, 2, 1)):
+        for row in range(LANES):
+            if row & size:
+                continue
+            pair = f"<16 x {kind}> %s{step}r{row}, <16 x {kind}> %s{step}r{row | size}"
+            for out, shift in ((row, 0), (row | size, size)):
+                take = [(n & ~size) + shift + (LANES if n & size else 0) for n in range(LANES)]
+                index = ", ".join(f"i32 {n}" for n in take)
+                lines.append(f"%s{step + 1}r{out} = shufflevector {pair}, <16 x i32> <{index}>")
+    return lines
+
+
+def _helper() -> str:
+    """The first row may lie apart from the others; below the last row, that one is read again."""
+    lines = ["%s0r0 = load <16 x float>, ptr %first, align 4", "%last = sub i64 %rows, 2"]
+    for row in range(1, LANES):
+        lines += [
+            f"%at{row} = call i64 @llvm.smin.i64(i64 %last, i64 {row - 1})",
+            f"%by{row} = mul i64 %at{row}, %stride",
+            f"%from{row} = getelementptr float, ptr %rest, i64 %by{row}",
+            f"%s0r{row} = load <16 x float>, ptr %from{row}, align 4",
+        ]
+    lines += rounds("float")
+    for row in range(LANES):
+        lines += [
+            f"%by_to{row} = mul i64 %stride_to, {row}",
+            f"%to{row} = getelementptr float, ptr %to, i64 %by_to{row}",
+            f"store <16 x float> %s4r{row}, ptr %to{row}, align 4",
+        ]
+    body = "\n  ".join(lines)
+    return f"""
+declare i64 @llvm.smin.i64(i64, i64)
+define linkonce_odr i32 @sparsetrain_transpose(
+    ptr %to, i64 %stride_to, ptr %first, ptr %rest, i64 %stride, i64 %rows)
+    alwaysinline nounwind {{
+  {body}
+  ret i32 0
+}}
+"""
+
+
+HELPER = _helper()
+
+
+def transpose(
+    to: Any, stride_to: int, first: Any, rest: Any, stride: int, rows: int = LANES
+) -> tirx.Expr:
+    """A call, to be evaluated: 16 columns of `rows` rows of float32 become 16 rows.
+
+    The kernel must import what it calls: ``T.attr(T.int32(0), PRAGMA, HELPER)``.
+
+    Parameters
+    ----------
+    to, first, rest : TensorLoad
+        Where the result begins, the first row, and the row after it.
+    stride_to, stride : int
+        From one row to the next, in elements; of `stride`, between rows from `rest` on.
+    rows : int
+        At least 2. Results of more than the rows there are mean nothing.
+    """
+    into, top, below = (tirx.address_of(place) for place in (to, first, rest))
+    by, skip, count = (tirx.const(int(n), "int64") for n in (stride_to, stride, rows))
+    return tirx.call_extern("int32", "sparsetrain_transpose", into, by, top, below, skip, count)
