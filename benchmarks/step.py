@@ -7,6 +7,7 @@ they take turns, and only one works at a time.
 
     python benchmarks/step.py --config kaggle --batch 2048
     python benchmarks/step.py --config mlperf --against torch --peer-python peers/bin/python
+    python benchmarks/step.py --precision bf16 --peer-python peers/bin/python
     python benchmarks/step.py --config small --against none --json
 """
 
@@ -29,7 +30,9 @@ from harness.result import summarize
 from harness.rounds import Rounds
 from harness.task import Task
 
-PEERS = ("torch", "fbgemm", "jax")
+PEERS = ("torch", "torch_bf16", "fbgemm", "fbgemm_half", "jax")
+# Precision of our arm -> the peers it is measured beside unless others are named.
+AGAINST = {"float32": ("torch", "fbgemm", "jax"), "bf16": ("torch", "torch_bf16", "fbgemm_half")}
 LEAST_STEPS = 30
 LEAST_BATCHES = 8
 PROFILED_STEPS = 100
@@ -38,8 +41,16 @@ PROFILED_STEPS = 100
 def main() -> int:
     """Measure, print, and return 0; or say in one line what is in the way and return 2."""
     options = _options()
-    task = Task(options.config, options.batch, options.optimizer, options.threads, options.batches)
-    arms = ["ours", *options.against]
+    task = Task(
+        options.config,
+        options.batch,
+        options.optimizer,
+        options.threads,
+        options.batches,
+        options.precision,
+    )
+    against = AGAINST[task.precision] if options.against is None else options.against
+    arms = ["ours", *against]
     needed, available = needed_bytes(task, arms), available_bytes()
     if needed > available:
         return _refuse(
@@ -57,8 +68,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_task_options(parser)
+    parser.add_argument("--precision", choices=AGAINST, default="float32", help="of our arm")
     parser.add_argument(
-        "--against", type=_peers, default=PEERS, help="torch, fbgemm, jax, by commas; or none"
+        "--against", type=_peers, help=f"{', '.join(PEERS)}, by commas; or none"
     )
     parser.add_argument("--batches", type=_batches, default=64, help="different ones, by turns")
     parser.add_argument("--steps", type=_steps, default=60, help="least measured steps of each")

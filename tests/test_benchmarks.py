@@ -12,7 +12,11 @@ import pytest
 from sparsetrain.runtime import gpu
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-PEERS = {"torch": "torch", "fbgemm": "fbgemm_gpu", "jax": "jax"}  # and what is imported
+# Peers of a precision, and what is imported.
+PEERS = {
+    "float32": {"torch": "torch", "fbgemm": "fbgemm_gpu", "jax": "jax"},
+    "bf16": {"torch": "torch", "torch_bf16": "torch", "fbgemm_half": "fbgemm_gpu"},
+}
 QUICK = ["--config", "small", "--batch", "64"]
 
 
@@ -99,16 +103,17 @@ def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(tmp_path):
 
 
 @pytest.mark.peers
-def test_every_arm_computes_the_same_loss():
-    found = [name for name, module in PEERS.items() if find_spec(module)]
+@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-4), ("bf16", 1e-2)])
+def test_every_arm_computes_the_same_loss(precision, error):
+    found = [name for name, module in PEERS[precision].items() if find_spec(module)]
     if not found:
         pytest.skip("none of the peers is installed")
     options = ["--against", ",".join(found), "--steps", "30", "--patience", "0", "--json"]
-    done = _run("step.py", *QUICK, *options)
+    done = _run("step.py", *QUICK, "--precision", precision, *options)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     losses = {name: arm["loss"] for name, arm in result["arms"].items()}
-    assert losses == pytest.approx(dict.fromkeys(losses, losses["ours"]), rel=1e-4)
+    assert losses == pytest.approx(dict.fromkeys(losses, losses["ours"]), rel=error)
     assert set(result["ratios"]) == set(found)
 
 

@@ -50,9 +50,9 @@ class Config:
         ]
         return 2 * batch * (3 * sum(layers) - layers[0])
 
-    def table_bytes(self, slot_share: float = 0.0) -> int:
-        """Bytes of the tables in float32, and of slots that are `slot_share` of their size."""
-        return int(sum(self.rows) * self.dim * 4 * (1 + slot_share))
+    def table_bytes(self) -> int:
+        """Bytes of the tables in float32."""
+        return sum(self.rows) * self.dim * 4
 
 
 CONFIGS = {

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FBGEMM's arm: its table-batched embeddings with the fused optimizer, PyTorch for the rest."""
+"""FBGEMM's arms: its table-batched embeddings with the fused optimizer, PyTorch for the rest."""
 
 from typing import Any
 
 import fbgemm_gpu
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
@@ -30,10 +30,12 @@ _RULES = {
 class Fbgemm:
     """Tables are updated inside ``backward``; the optimizer steps over the dense part alone."""
 
+    half = False
+
     def __init__(self, task: Task) -> None:
         torch.set_num_threads(task.threads)
         self.dense = DenseDLRM(task.config)
-        self.tables = _tables(task.config, task.optimizer)
+        self.tables = _tables(task.config, task.optimizer, self.half)
         self.criterion = nn.BCEWithLogitsLoss()
         self.optimizer = dense_optimizer(task.optimizer, list(self.dense.parameters()))
         self.offsets = torch.arange(task.batch * task.config.features + 1)
@@ -43,7 +45,9 @@ class Fbgemm:
     def step(self, number: int) -> None:
         dense, ids, labels = self.batches[number % len(self.batches)]
         embeddings = self.tables(ids, self.offsets)  # (B, F * D)
-        loss = self.criterion(self.dense(dense, [embeddings]), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            logits = self.dense(dense, [embeddings])
+        loss = self.criterion(logits.float(), labels)
         loss.backward()
         self.loss = loss.detach()
         self.optimizer.step()
@@ -53,7 +57,13 @@ class Fbgemm:
         return about_torch(fbgemm_gpu=fbgemm_gpu.__version__)
 
 
-def _tables(config: Config, optimizer: str) -> SplitTableBatchedEmbeddingBagsCodegen:
+class FbgemmHalf(Fbgemm):
+    """Tables stored in float16, rounded stochastically; the dense part under bfloat16 autocast."""
+
+    half = True
+
+
+def _tables(config: Config, optimizer: str, half: bool) -> SplitTableBatchedEmbeddingBagsCodegen:
     place = (EmbeddingLocation.HOST, ComputeDevice.CPU)
     tables = SplitTableBatchedEmbeddingBagsCodegen(
         [(rows, config.dim, *place) for rows in config.rows],
@@ -61,6 +71,7 @@ def _tables(config: Config, optimizer: str) -> SplitTableBatchedEmbeddingBagsCod
         learning_rate=LEARNING_RATES[optimizer],
         eps=EPSILON,
         pooling_mode=PoolingMode.SUM,
+        weights_precision=SparseType.FP16 if half else SparseType.FP32,
         device="cpu",
     )
     for number, weight in enumerate(tables.split_embedding_weights()):

@@ -7,6 +7,7 @@ from harness.task import Task
 
 # Slots of an optimizer, as a share of the tables. Torch has no row-wise Adagrad.
 _SLOTS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": 1 / 16}
+_WIDTHS = {"fbgemm_half": 0.5}  # of a table's number, where it is not float32's
 _PROCESS_BYTES = 600_000_000  # code, batches, workspaces
 
 
@@ -16,7 +17,8 @@ def needed_bytes(task: Task, arms: list[str]) -> int:
     for arm in arms:
         ordinary = arm == "torch" and task.optimizer == "rowwise_adagrad"
         slots = 1.0 if ordinary else _SLOTS[task.optimizer]
-        total += task.config.table_bytes(slots) + _PROCESS_BYTES
+        width = _WIDTHS.get(arm, 1.0)
+        total += int(task.config.table_bytes() * (width + slots)) + _PROCESS_BYTES
     return total
 
 

@@ -20,7 +20,7 @@ class Ours:
     """A trainer with the weights that every arm starts from."""
 
     def __init__(self, task: Task) -> None:
-        self.trainer = build_trainer(task.config, task.optimizer)
+        self.trainer = build_trainer(task.config, task.optimizer, precision=task.precision)
         began = time.perf_counter()
         self.trainer.program.compile()
         self.compile_seconds = time.perf_counter() - began
@@ -40,7 +40,11 @@ class Ours:
 
 
 def build_trainer(
-    config: Config, optimizer: str, encoder: Any = None, target: str = "cpu"
+    config: Config,
+    optimizer: str,
+    encoder: Any = None,
+    target: str = "cpu",
+    precision: Any = "float32",
 ) -> "st.Trainer":
     """A trainer of this model and optimizer, with the common weights."""
     extra = {} if optimizer == "sgd" else {"eps": EPSILON}
@@ -49,7 +53,7 @@ def build_trainer(
         rows=config.rows, dim=config.dim, bottom=config.bottom, top=config.top,
         num_dense=config.num_dense,
     )  # fmt: skip
-    trainer = st.Trainer(model, rule, encoder=encoder, target=target)
+    trainer = st.Trainer(model, rule, encoder=encoder, target=target, precision=precision)
     _fill_(trainer, config)
     return trainer
 

@@ -16,7 +16,7 @@ def describe(result: dict[str, Any]) -> str:
 def _head(result: dict[str, Any]) -> str:
     task, machine = result["task"], result["machine"]
     return (
-        f"{task['config_name']}, B = {task['batch']}, {task['optimizer']}, float32, "
+        f"{task['config_name']}, B = {task['batch']}, {task['optimizer']}, {task['precision']}, "
         f"{machine['threads']} threads; {machine['cpu']}, {machine['date']}"
     )
 

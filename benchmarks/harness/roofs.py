@@ -2,7 +2,7 @@
 """What this machine can do at best, measured between the turns of the arms.
 
 GEMM: a product of 2048 x 1024 by 1024 x 1024 by the kernel that our schedule makes, on warm
-operands; `numpy_roof` has NumPy's. Gather: rows at random places of a table as large as the run's,
+operands, in the precision of our arm; `numpy_roof` has NumPy's in float32. Gather: rows at random places of a table as large as the run's,
 copied by a kernel that does nothing else.
 """
 
@@ -18,6 +18,7 @@ from tvm.script import tirx as T
 from harness.task import Task
 from harness.timing import MOST_CALLS, gemm_operands, timed_calls
 from sparsetrain import runtime, schedule
+from sparsetrain.precision import policy_for, to_half
 
 GATHER_ROWS = 53_248  # of a batch of 2048 with 26 features
 GATHER_SETS = 32  # in all 109 MB of rows of width 16, more than a processor's last cache
@@ -28,7 +29,7 @@ class OurRoofs:
 
     def __init__(self, task: Task) -> None:
         self._rows, self._dim = sum(task.config.rows), task.config.dim
-        self._run = {"gemm": _gemm(), "gather": _gather(self._rows, self._dim)}
+        self._run = {"gemm": _gemm(task.precision), "gather": _gather(self._rows, self._dim)}
 
     def turn(self, warm: int, timed: int) -> dict[str, Any]:
         """Both; as often as an arm steps, within reason."""
@@ -41,7 +42,7 @@ class OurRoofs:
         return {"gather_bytes": 2 * GATHER_ROWS * self._dim * 4, "gather_rows": GATHER_ROWS}
 
 
-def _gemm() -> Callable[[], Any]:
+def _gemm(precision: str) -> Callable[[], Any]:
     left, right = (runtime.as_tensor(array) for array in gemm_operands())
     builder = relax.BlockBuilder()
     x, w = (
@@ -52,8 +53,11 @@ def _gemm() -> Callable[[], Any]:
         with builder.dataflow():
             out = builder.emit_output(relax.op.matmul(x, relax.op.permute_dims(w)))
         builder.emit_func_output(out)
-    target = runtime.host_target()
-    machine = runtime.build_relax(builder.finalize(), target, schedule.pipeline(target))
+    target, module = runtime.host_target(), builder.finalize()
+    policy = policy_for(precision, target)
+    if policy is not None:
+        module = to_half(module, "product", policy)
+    machine = runtime.build_relax(module, target, schedule.pipeline(target))
     product = machine["product"]
     return lambda: product(left, right)
 

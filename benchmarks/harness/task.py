@@ -21,6 +21,7 @@ class Task:
     optimizer: str
     threads: int
     batches: int
+    precision: str = "float32"  # of our arm and the roof; a peer's name says its own
 
     @property
     def config(self) -> Config:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's arm: an ``EmbeddingBag(sparse=True)`` for each table, `torch.optim` for everything."""
+"""PyTorch's arms: an ``EmbeddingBag(sparse=True)`` for each table, `torch.optim` for everything."""
 
 import platform
 import warnings
@@ -20,6 +20,8 @@ warnings.filterwarnings("ignore", message="Sparse invariant checks")
 class Torch:
     """Eager PyTorch in float32, as the reference DLRM is written."""
 
+    autocast = False
+
     def __init__(self, task: Task, device: str = "cpu") -> None:
         torch.set_num_threads(task.threads)
         self.dense = DenseDLRM(task.config).to(device)
@@ -37,7 +39,9 @@ class Torch:
     def step(self, number: int) -> None:
         dense, ids, labels = self.batches[number % len(self.batches)]
         bags = [table(column, self.offsets) for table, column in zip(self.tables, ids, strict=True)]
-        loss = self.criterion(self.dense(dense, bags), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            logits = self.dense(dense, bags)
+        loss = self.criterion(logits.float(), labels)
         loss.backward()
         self.loss = loss.detach()
         for optimizer in self.optimizers:
@@ -46,6 +50,12 @@ class Torch:
 
     def about(self) -> dict[str, Any]:
         return about_torch()
+
+
+class TorchHalf(Torch):
+    """The same under autocast to bfloat16; parameters and their gradients stay float32."""
+
+    autocast = True
 
 
 def about_torch(**versions: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initial weights: the same numbers for every library, so that their losses can be compared.
 
-Tables are filled in place, block by block: a table of ten million rows is not held twice.
+Tables are filled block by block: a table of ten million rows is not held twice.
 """
 
 from itertools import pairwise
@@ -13,14 +13,14 @@ BLOCK_ROWS = 1 << 16
 
 
 def fill_table_(table: np.ndarray, number: int) -> None:
-    """Fill table `number`, (V, D) float32, uniformly within ``sqrt(1 / V)``."""
+    """Fill table `number`, (V, D) float32 or float16, uniformly within ``sqrt(1 / V)``."""
     rng = np.random.default_rng([SEED, number])
     bound = np.float32(np.sqrt(1 / len(table)))
     for start in range(0, len(table), BLOCK_ROWS):
-        block = table[start : start + BLOCK_ROWS]
-        rng.random(dtype=np.float32, out=block)
+        place = table[start : start + BLOCK_ROWS]
+        block = rng.random(place.shape, dtype=np.float32)
         block -= np.float32(0.5)
-        block *= 2 * bound
+        np.multiply(block, 2 * bound, out=place, casting="same_kind")
 
 
 def linear_layers(widths: tuple[int, ...], name: str) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -17,7 +17,9 @@ from typing import Any
 ARMS = {
     "ours": ("ours", "Ours"),
     "torch": ("torch_arm", "Torch"),
+    "torch_bf16": ("torch_arm", "TorchHalf"),
     "fbgemm": ("fbgemm_arm", "Fbgemm"),
+    "fbgemm_half": ("fbgemm_arm", "FbgemmHalf"),
     "jax": ("jax_arm", "Jax"),
     "roofs": ("roofs", "OurRoofs"),
     "numpy": ("numpy_roof", "NumpyRoof"),
