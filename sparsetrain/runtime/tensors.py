@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
@@ -23,6 +24,7 @@ from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import host_target
 
 NDArray: TypeAlias = tvm.runtime.Tensor
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # NumPy's protocols do not know it: it travels as uint16
 
 
 def on_gpu(tensor: NDArray) -> bool:
@@ -58,7 +60,7 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
         array = as_numpy(array)
     source = np.asarray(array)
     wanted = np.dtype(dtype) if dtype else source.dtype.newbyteorder("=")
-    if source.dtype.kind not in "biuf":
+    if source.dtype.kind not in "biuf" and source.dtype != BFLOAT16:
         raise DataError(f"an array of dtype {source.dtype} is no array of numbers")
     if wanted.kind in "iu" and not _fits(source, wanted):
         raise DataError(f"values of dtype {source.dtype} do not fit {wanted} without loss")
@@ -85,7 +87,12 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
     if on_gpu(tensor):
         assert not writable, "a tensor on a device has no writable view"
         return tensor.numpy()
-    view = np.from_dlpack(tensor)
+    try:
+        view = np.from_dlpack(tensor)
+    except (BufferError, RuntimeError):  # not asked first: a step calls this many times
+        if tensor.dtype != "bfloat16":
+            raise
+        view = np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
     if not writable:
         view.flags.writeable = False
     return view
@@ -103,13 +110,21 @@ def empty(
         if device is not None:
             return tvm.runtime.empty(shape, dtype, device)
         if size >= LARGE:
-            return tvm.runtime.from_dlpack(aligned(size).view(dtype).reshape(shape))
+            return _from_bytes(aligned(size), dtype)._create_view(extents(shape))
         return tvm.runtime.empty(extents(shape), dtype)
     except Exception as error:  # TVM reports std::bad_alloc, or CUDA's word, as an InternalError
         where = "" if device is None else f" on {device}"
         raise ResourceError(
             f"no memory{where} for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
         ) from error
+
+
+def _from_bytes(memory: np.ndarray, dtype: str) -> NDArray:
+    """Aligned bytes as a vector of some dtype."""
+    if dtype == "bfloat16":
+        numbers = tvm.runtime.from_dlpack(memory.view(np.uint16))
+        return numbers._create_view(numbers.shape, dtype)
+    return tvm.runtime.from_dlpack(memory.view(dtype))
 
 
 # Few are kept: what outlives the large blocks around it keeps the heap from joining them.

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number formats of tables: half precision, rounded by chance, and rows of int8."""
+
+from sparsetrain.formats.names import TABLE_DTYPES as TABLE_DTYPES
+from sparsetrain.formats.names import TableDtype as TableDtype
+from sparsetrain.formats.names import check_table_dtype as check_table_dtype
+from sparsetrain.formats.names import computed_in as computed_in
+from sparsetrain.formats.names import is_half as is_half
+from sparsetrain.formats.names import numpy_dtype as numpy_dtype
+from sparsetrain.formats.names import seen_as as seen_as
+from sparsetrain.formats.noise import keys_of as keys_of
+from sparsetrain.formats.stored import read_element as read_element
+from sparsetrain.formats.stored import stored_width as stored_width
+from sparsetrain.formats.stored import width_of as width_of

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dtypes that tables may be stored in, and what is computed in while they are.
+
+A half-precision table is read into float32 and rounded when a row is written; gradients, slots and
+activations are float32. Kernels see its numbers as 16-bit integers and convert them by integer
+arithmetic: the same bits on every target, with or without instructions for them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from sparsetrain.errors import ConfigError
+
+TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+BITS = "uint16"  # how kernels see a half
+INT8_ROWS = "uint8"  # dtype of a table of quantised rows, see `int8_rows`
+
+
+class Half(NamedTuple):
+    """A 16-bit floating-point format, and how float32 is narrowed to it.
+
+    Parameters
+    ----------
+    dtype : np.dtype
+    mantissa : int
+        Bits of its mantissa.
+    largest : float
+        Its largest finite number.
+    """
+
+    dtype: np.dtype
+    mantissa: int
+    largest: float
+
+
+HALVES = {
+    "bfloat16": Half(np.dtype(ml_dtypes.bfloat16), 7, 3.3895313892515355e38),
+    "float16": Half(np.dtype(np.float16), 10, 65504.0),
+}
+TABLE_DTYPES = ("float32", *HALVES)
+
+
+def is_half(dtype: str) -> bool:
+    """Whether a dtype is one of the 16-bit formats."""
+    return dtype in HALVES
+
+
+def computed_in(dtype: str) -> str:
+    """The dtype that a table's numbers are computed in: float32, or its own if that is wider."""
+    return "float32" if dtype in (*HALVES, INT8_ROWS) else dtype
+
+
+def seen_as(dtype: str) -> str:
+    """The dtype that kernels declare for an array of some dtype."""
+    return BITS if dtype in HALVES else dtype
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    """NumPy's dtype of a name, bfloat16 included."""
+    return HALVES[dtype].dtype if dtype in HALVES else np.dtype(dtype)
+
+
+def check_table_dtype(dtype: object, place: str) -> None:
+    """Refuse what no table is trained in.
+
+    Raises
+    ------
+    ConfigError
+        Names the place, the value and the dtypes that there are.
+    """
+    if dtype not in TABLE_DTYPES:
+        known = ", ".join(repr(name) for name in TABLE_DTYPES)
+        raise ConfigError(f"{place}: table_dtype is one of {known}, not {dtype!r}")

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random bits by counter: a pure function of (seed, parameter, step, row, column).
+
+No state is kept and no order assumed, so the bits of an element are the same on every thread, on
+every path of an update, and after a resume. The host hashes what a step shares into two keys; a
+kernel mixes them with the row once and with the column for each element, two multiplications each.
+
+The mixer is the two-round 32-bit one that Chris Wellons found by search (bias 0.17 of 1000),
+https://github.com/skeeto/hash-prospector.
+
+TVM 0.27 promises LLVM that unsigned products do not wrap, so products are taken in 64 bits, where
+they do not; LLVM finds back to one multiplication of 32 bits.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+Keys = tuple[int, int]
+
+FIRST, SECOND = 0x7FEB352D, 0x846CA68B
+GOLDEN = 0x9E3779B9  # 2**32 over the golden ratio: neighbouring columns start far apart
+
+
+def keys_of(seed: int, parameter: str, step: int) -> Keys:
+    """Two numbers below 2**32 for one step of one parameter."""
+    digest = blake2b(f"{seed}/{step}/{parameter}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def row_bits(keys: tuple[Any, Any], row: Any) -> Any:
+    """Inside a kernel: what the elements of a row (int64) share, uint32."""
+    low = _word(row & tirx.const(0xFFFFFFFF, "int64"))
+    high = _word(row >> tirx.const(32, "int64"))
+    inner = T.Bind(_mixed(T.Bind(low ^ _word(keys[0]))))
+    return T.Bind(_mixed(T.Bind(inner ^ high ^ _word(keys[1]))))
+
+
+def element_bits(shared: Any, column: Any) -> Any:
+    """Inside a kernel: the 32 random bits of an element, from `row_bits` and its column."""
+    wide = tirx.Cast("uint64", shared) + _product(tirx.Cast("uint64", column), GOLDEN)
+    return T.Bind(_mixed(T.Bind(_word(wide))))
+
+
+def _mixed(bits: Any) -> Any:
+    once = T.Bind(_times(T.Bind(bits ^ (bits >> 16)), FIRST))
+    twice = T.Bind(_times(T.Bind(once ^ (once >> 15)), SECOND))
+    return twice ^ (twice >> 16)
+
+
+def _times(bits: Any, factor: int) -> Any:
+    return _word(_product(tirx.Cast("uint64", bits), factor))
+
+
+def _product(wide: Any, factor: int) -> Any:
+    return wide * tirx.const(factor, "uint64")
+
+
+def _word(value: Any) -> Any:
+    return tirx.Cast("uint32", value)
