@@ -6,6 +6,9 @@ model computes cannot be checked there: one outside the table reads as NaN, neve
 and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
 multiplied by a width: V * D may pass 2**31.
 
+A table may be stored in half precision or in rows of int8: an element is widened when it is read,
+in registers, and all else is float32.
+
 The rows of a large table are in no cache: `lookup` asks for them some ids ahead.
 
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
@@ -24,6 +27,7 @@ from tvm.tirx import Cast, PrimFunc, const
 from tvm.tirx import max as tvm_max
 from tvm.tirx import min as tvm_min
 
+from sparsetrain.formats import computed_in, read_element, stored_width
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
@@ -50,24 +54,25 @@ def _ask_for(table: Any, row: Any) -> None:
 
 
 def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """``out[n] = table[ids[n]]``."""
+    """``out[n] = table[ids[n]]``; `dtype` is the table's, as in all kernels here."""
     tiles, lanes = column_tiles(width)
-    nan = const(float("nan"), dtype)
+    columns, out_dtype = stored_width(width, dtype), computed_in(dtype)
+    nan = const(float("nan"), out_dtype)
 
     @T.prim_func(s_tir=True, private=True)
     def lookup(table: T.handle, ids: T.handle, out: T.handle):
         T.func_attr(SCHEDULED)
         V, N = T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, width), dtype)
+        Table = T.match_buffer(table, (V, columns), dtype)
         Ids = T.match_buffer(ids, (N,), id_dtype)
-        Out = T.match_buffer(out, (N, width), dtype)
+        Out = T.match_buffer(out, (N, width), out_dtype)
         for n in T.parallel(N):
             later: T.let = _inside(Ids[T.min(n + AHEAD, N - 1)], V)
             _ask_for(Table, later)
             row: T.let = _inside(Ids[n], V)
             for t in T.serial(tiles):
                 for d in T.vectorized(lanes):
-                    value: T.let = Table[row, t * lanes + d]
+                    value: T.let = read_element(Table, row, t * lanes + d)
                     Out[n, t * lanes + d] = T.Select(T.int64(Ids[n]) == row, value, nan)
 
     return lookup
@@ -78,7 +83,8 @@ def bag_kernel(
 ) -> PrimFunc:
     """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0."""
     tiles, lanes = column_tiles(width)
-    nan = const(float("nan"), dtype)
+    columns, out_dtype = stored_width(width, dtype), computed_in(dtype)
+    nan = const(float("nan"), out_dtype)
 
     @T.prim_func(s_tir=True, private=True)
     def embedding_bag(
@@ -86,18 +92,18 @@ def bag_kernel(
     ):
         T.func_attr(SCHEDULED)
         V, N, W, B = T.int64(), T.int64(), T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, width), dtype)
+        Table = T.match_buffer(table, (V, columns), dtype)
         Ids = T.match_buffer(ids, (N,), id_dtype)
         Offsets = T.match_buffer(offsets, (B * features + 1,), "int64")
-        Weights = T.match_buffer(weights, (W,), dtype if weighted else "int64")
-        Out = T.match_buffer(out, (B, features, width), dtype)
+        Weights = T.match_buffer(weights, (W,), out_dtype if weighted else "int64")
+        Out = T.match_buffer(out, (B, features, width), out_dtype)
         for k in T.parallel(B * features):
             first = Offsets[k]
             count = Offsets[k + 1] - first
             for t in T.serial(tiles):
-                total = T.alloc_buffer((lanes,), dtype, scope="local")
+                total = T.alloc_buffer((lanes,), out_dtype, scope="local")
                 for d in T.vectorized(lanes):
-                    total[d] = T.cast(0, dtype)
+                    total[d] = T.cast(0, out_dtype)
                 for n in T.serial(count):
                     row = T.int64(Ids[first + n])
                     if row < T.int64(0) or row >= V:
@@ -105,11 +111,12 @@ def bag_kernel(
                             total[d] = nan
                     else:
                         for d in T.vectorized(lanes):
+                            value: T.let = read_element(Table, row, t * lanes + d)
                             if weighted:
-                                total[d] = total[d] + Table[row, t * lanes + d] * Weights[first + n]
+                                total[d] = total[d] + value * Weights[first + n]
                             else:
-                                total[d] = total[d] + Table[row, t * lanes + d]
-                divisor = T.cast(T.max(count, T.int64(1)), dtype) if mean else T.cast(1, dtype)
+                                total[d] = total[d] + value
+                divisor = T.cast(T.max(count, T.int64(1)) if mean else 1, out_dtype)
                 for d in T.vectorized(lanes):
                     Out[k % B, k // B, t * lanes + d] = total[d] / divisor
 
@@ -180,6 +187,7 @@ def weighted_values_kernel(width: int, dtype: str) -> PrimFunc:
 
 def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
+    out_dtype = computed_in(dtype)
 
     @T.prim_func(s_tir=True, private=True)
     def weight_cotangent(
@@ -189,13 +197,14 @@ def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         V, N, M = T.int64(), T.int64(), T.int64()
         Table = T.match_buffer(table, (V, width), dtype)
         Ids = T.match_buffer(ids, (N,), id_dtype)
-        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
+        Cotangent = T.match_buffer(cotangent, (M, width), out_dtype)
         Source = T.match_buffer(source, (N,), "int32")
-        Out = T.match_buffer(out, (N,), dtype)
+        Out = T.match_buffer(out, (N,), out_dtype)
         for n in T.parallel(N):
             row = T.max(T.min(T.int64(Ids[n]), V - 1), T.int64(0))
-            Out[n] = T.cast(0, dtype)
+            Out[n] = T.cast(0, out_dtype)
             for d in T.serial(width):
-                Out[n] = Out[n] + Table[row, d] * Cotangent[T.int64(Source[n]), d]
+                value: T.let = read_element(Table, row, d)
+                Out[n] = Out[n] + value * Cotangent[T.int64(Source[n]), d]
 
     return weight_cotangent

@@ -4,6 +4,7 @@
 ``lookup`` reads one row per id; ``embedding_bag`` sums or averages a bag of rows, as
 `torch.nn.EmbeddingBag` does. The cotangent of the table is a `RowSparse`; a bag's is not expanded:
 every id of a bag points at the bag's one value row. Per-sample weights receive a dense cotangent.
+Of a table stored in less than float32, results and cotangents are float32 all the same.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from sparsetrain.ad import defvjp, row_sparse_cotangent
 from sparsetrain.embedding import cuda_kernels
 from sparsetrain.embedding import kernels as cpu_kernels
 from sparsetrain.errors import ConfigError
+from sparsetrain.formats import computed_in, width_of
 from sparsetrain.relax_op import call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor import RowSparse
 
+PLAIN = ("float32", "float64")
 
-def _kernels() -> Any:
-    return for_target(llvm=cpu_kernels, cuda=cuda_kernels)
+
+def _kernels(table: relax.Expr | None = None) -> Any:
+    kernels = for_target(llvm=cpu_kernels, cuda=cuda_kernels)
+    if table is not None and kernels is cuda_kernels and _dtype(table) not in PLAIN:
+        raise ConfigError(f"a table of {_dtype(table)} has kernels for the CPU alone: use float32")
+    return kernels
 
 
 def _dtype(expr: relax.Expr) -> str:
@@ -33,21 +40,28 @@ def _width(expr: relax.Expr) -> int:
     return int(expr.ty.shape[-1])
 
 
+def _row(table: relax.Expr) -> tuple[int, str]:
+    """D, and the dtype in which numbers of the table are computed."""
+    return width_of(_width(table), _dtype(table)), computed_in(_dtype(table))
+
+
 # --- One id per row of the result ---------------------------------------------------------------
 
 
 def _lookup_type(call: Any) -> relax.Type:
     table, ids = call.args
-    return relax.TensorType((*ids.ty.shape, table.ty.shape[1]), table.ty.dtype)
+    width, dtype = _row(table)
+    return relax.TensorType((*ids.ty.shape, width), dtype)
 
 
 def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids = call.args
-    kernel = _kernels().lookup_kernel(_width(table), _dtype(table), _dtype(ids))
+    width, dtype = _row(table)
+    kernel = _kernels(table).lookup_kernel(width, _dtype(table), _dtype(ids))
     if len(ids.ty.shape) == 1:
         return call_kernel(builder, kernel, "lookup", [table, ids], call.ty)
     flat = builder.emit(op.reshape(ids, [-1]))
-    out = relax.TensorType((flat.ty.shape[0], table.ty.shape[1]), table.ty.dtype)
+    out = relax.TensorType((flat.ty.shape[0], width), dtype)
     rows = builder.emit(call_kernel(builder, kernel, "lookup", [table, flat], out))
     return op.reshape(rows, call.ty.shape)
 
@@ -70,13 +84,14 @@ def _bag_type(call: Any) -> relax.Type:
         raise ConfigError(f"embedding_bag: offsets must be int64, not {offsets.ty.dtype}")
     features = int(call.attrs["features"])
     batch = (offsets.ty.shape[0] - 1) // features
-    return relax.TensorType((batch, features, table.ty.shape[1]), table.ty.dtype)
+    width, dtype = _row(table)
+    return relax.TensorType((batch, features, width), dtype)
 
 
 def _bag_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids, *_ = call.args
-    kernel = _kernels().bag_kernel(
-        _width(table),
+    kernel = _kernels(table).bag_kernel(
+        _row(table)[0],
         _dtype(table),
         _dtype(ids),
         int(call.attrs["features"]),
@@ -174,8 +189,8 @@ _weighted_values = _call_op(
 _weight_cotangent = _call_op(
     "weight_cotangent",
     ("table", "ids", "cotangent", "source"),
-    _vector(1, 0),
-    lambda call: _kernels().weight_cotangent_kernel(
+    _vector(1, 2),
+    lambda call: _kernels(call.args[0]).weight_cotangent_kernel(
         _width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1])
     ),
 )

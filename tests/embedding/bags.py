@@ -28,6 +28,7 @@ class Kind:
     width: int = 5
     dtype: str = "float32"
     id_dtype: str = "int32"
+    table_dtype: str | None = None  # if it is stored in less than `dtype`
 
     @cache  # noqa: B019  (kinds live as long as the tests)
     def program(self) -> st.Program:
@@ -63,7 +64,7 @@ class Kind:
         ends = batch * self.features + 1 if bags_are_known else tvm.tirx.Var("K", "int64")
         types = {
             "cotangent": ((batch, self.features, self.width), self.dtype),
-            "table": ((ROWS, self.width), self.dtype),
+            "table": ((ROWS, self.width), self.table_dtype or self.dtype),
             "ids": ((count,), self.id_dtype),
             "offsets": ((ends,), "int64"),
             "weights": ((count,), self.dtype),

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups in tables that are stored in less than float32."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import sparsetrain as st
+from sparsetrain.embedding import lookup
+from sparsetrain.formats.names import HALVES, numpy_dtype
+from sparsetrain.runtime import as_numpy, as_tensor
+from tests.embedding.bags import Kind
+from tests.helpers import assert_same_bits
+
+KINDS = {
+    "sum": Kind(features=3),
+    "mean, odd width": Kind("mean", width=17, id_dtype="int64"),
+    "weighted": Kind(weighted=True, width=16),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_bag_of_half_rows_is_that_of_the_rows_in_float32(kind, dtype):
+    arguments = kind.draw([3, 0, 1, 5, 2, 4], np.random.default_rng(0))
+    half = np.asarray(arguments["table"]).astype(numpy_dtype(dtype))
+    wide = {**arguments, "table": half.astype(np.float32)}
+    stored = {**arguments, "table": half}
+    kept = replace(kind, table_dtype=dtype)
+    params = ("table", "weights") if kind.weighted else ("table",)
+
+    def results(program, given):
+        return program({name: given[name] for name in params}, given)
+
+    found, expected = results(kept.forward(), stored), results(kind.forward(), wide)
+    assert_same_bits(found, as_numpy(expected))
+    _, found = results(kept.program(), stored)
+    _, expected = results(kind.program(), wide)
+    assert_same_bits(found["table"].values, as_numpy(expected["table"].values))
+    assert found["table"].dtype == "float32"
+    if kind.weighted:
+        assert_same_bits(found["weights"], as_numpy(expected["weights"]))
+
+
+@pytest.mark.parametrize("width", [1, 16, 131])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_lookup_widens_every_number_exactly(dtype, width):
+    bits = np.arange(65_536, dtype=np.uint16)
+    table = np.resize(bits, (65_536 // width + 1, width)).view(numpy_dtype(dtype))
+    ids = np.arange(len(table), dtype=np.int32)
+    found = as_numpy(_lookup(len(table), width, dtype)({"table": as_tensor(table)}, {"ids": ids}))
+    assert_same_bits(np.nan_to_num(found), np.nan_to_num(table.astype(np.float32)))
+    assert (np.isnan(found) == np.isnan(table.astype(np.float32))).all()
+
+
+def _lookup(rows, width, dtype):
+    table = relax.Var("table", relax.TensorType((rows, width), dtype))
+    ids = relax.Var("ids", relax.TensorType((tvm.tirx.Var("N", "int64"),), "int32"))
+    builder = relax.BlockBuilder()
+    with builder.function("rows", [ids, table], attrs={"num_input": 1}):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(lookup(table, ids)))
+        builder.emit_func_output(result)
+    return st.Program(builder.get(), "rows")
