@@ -42,12 +42,22 @@ class TrainedModel:
                 f"not a {type(optimizer).__name__}"
             )
         self.model, self.optimizer, self.encoder = model, optimizer, encoder
-        self.target, self.seed, self.precision = target, seed, precision
+        self.target, self.precision = target, precision
         self.steps = 0
         self._policy = policy_for(precision, target)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
-        self.state = optimizer.init(self.params, named_tables(model.tables()), fill=initialize)
+        tables = named_tables(model.tables())
+        self.state = optimizer.init(self.params, tables, fill=initialize, seed=seed)
         self._module = model.export()
+
+    @property
+    def seed(self) -> int:
+        """Decides initial weights, the order of the data and the rounding of half tables."""
+        return self.state.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self.state.seed = seed
 
     def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
         """Parameters where the target wants them; empties `params`, so that no two copies stay."""

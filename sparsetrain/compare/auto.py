@@ -30,7 +30,13 @@ def auto_paths(cases: Sequence[Case]) -> list[str]:
     names = [str(number) for number in range(len(cases))]
     ranges = part._replace(names=tuple(names), first=0, end=spans[-1][1])
     tables = {name: slice(*span) for name, span in zip(names, spans, strict=True)}
-    state = State({_STORAGE: {}}, small.optimizer, {_STORAGE: (ranges,)}, {_STORAGE: tables})
+    state = State(
+        {_STORAGE: {}},
+        small.optimizer,
+        {_STORAGE: (ranges,)},
+        {_STORAGE: tables},
+        {_STORAGE: "float32"},
+    )
     lookups = sum(case.lookups for case in cases)
     dense = {part.first for part in choose(state, _STORAGE, lookups, first.width, "float32").dense}
     return ["dense" if begin in dense else "sparse" for begin, _ in spans]

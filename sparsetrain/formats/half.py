@@ -20,22 +20,23 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.formats.names import BITS
+from sparsetrain.formats.words import uint, word
 
 MAGNITUDE, INFINITE = 0x7FFF_FFFF, 0x7F80_0000  # of a float32
 
 
 def widened(bits: Any, dtype: str) -> Any:
     """The float32 that 16 bits of `dtype` stand for."""
-    return _WIDENED[dtype](tirx.Cast("uint32", bits))
+    return _WIDENED[dtype](word(bits))
 
 
 def narrowed(value: Any, random: Any, dtype: str) -> Any:
     """The 16 bits of `dtype` that a float32 is rounded to, by 32 random bits."""
-    bits = T.Bind(T.reinterpret("uint32", value))
-    size = T.Bind(bits & MAGNITUDE)
+    bits = T.reinterpret("uint32", T.Bind(value))
+    size = bits & MAGNITUDE
     rounded, largest, infinite, nan = _NARROWED[dtype](size, random)
-    special = tirx.Select(size > _uint(INFINITE), _uint(nan), _uint(infinite))
-    kept = tirx.Select(size > _uint(largest), special, rounded)
+    special = tirx.Select(size > uint(INFINITE), uint(nan), uint(infinite))
+    kept = tirx.Select(size > uint(largest), special, rounded)
     return tirx.Cast(BITS, ((bits >> 16) & 0x8000) | kept)
 
 
@@ -47,11 +48,11 @@ def _widened_float16(bits: Any) -> Any:
     """Its exponent is biased by 15, float32's by 127."""
     size = T.Bind((bits & 0x7FFF) << 13)
     # A denormal, given the exponent of the smallest normal number, is 2**-14 too large.
-    tiny = T.reinterpret("float32", size + _uint(0x3880_0000)) - tirx.const(2.0**-14, "float32")
-    normal = T.reinterpret("float32", size + _uint(112 << 23))
-    finite = tirx.Select(size < _uint(1 << 23), tiny, normal)
+    tiny = T.reinterpret("float32", size + uint(0x3880_0000)) - tirx.const(2.0**-14, "float32")
+    normal = T.reinterpret("float32", size + uint(112 << 23))
+    finite = tirx.Select(size < uint(1 << 23), tiny, normal)
     special = T.reinterpret("float32", size | INFINITE)
-    wide = T.Bind(T.reinterpret("uint32", tirx.Select(size < _uint(0x1F << 23), finite, special)))
+    wide = T.reinterpret("uint32", tirx.Select(size < uint(0x1F << 23), finite, special))
     return T.reinterpret("float32", wide | ((bits & 0x8000) << 16))
 
 
@@ -60,12 +61,12 @@ def _narrowed_bfloat16(size: Any, random: Any) -> tuple[Any, int, int, int]:
 
 
 def _narrowed_float16(size: Any, random: Any) -> tuple[Any, int, int, int]:
-    smallest = _uint(0x3880_0000)  # 2**-14, the smallest normal number
-    rebiased = T.Bind(tirx.max(size, smallest) - _uint(112 << 23))
+    smallest = uint(0x3880_0000)  # 2**-14, the smallest normal number
+    rebiased = tirx.max(size, smallest) - uint(112 << 23)
     normal = (rebiased + (random >> 19)) >> 13
     # 2**-24 is the step of denormals: 20 bits more are kept for the random ones.
     near = T.reinterpret("float32", tirx.min(size, smallest)) * tirx.const(2.0**44, "float32")
-    fixed = tirx.Cast("uint32", tirx.Cast("int32", near))
+    fixed = word(tirx.Cast("int32", near))
     tiny = (fixed + (random >> 12)) >> 20
     return tirx.Select(size < smallest, tiny, normal), 0x477F_E000, 0x7C00, 0x7E00
 
@@ -79,7 +80,3 @@ _NARROWED: dict[str, Callable[[Any, Any], tuple[Any, int, int, int]]] = {
     "bfloat16": _narrowed_bfloat16,
     "float16": _narrowed_float16,
 }
-
-
-def _uint(number: int) -> Any:
-    return tirx.const(number, "uint32")

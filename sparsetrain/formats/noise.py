@@ -14,11 +14,13 @@ they do not; LLVM finds back to one multiplication of 32 bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.formats.words import Hold, word
 
 Keys = tuple[int, int]
 
@@ -32,33 +34,32 @@ def keys_of(seed: int, parameter: str, step: int) -> Keys:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
-def row_bits(keys: tuple[Any, Any], row: Any) -> Any:
-    """Inside a kernel: what the elements of a row (int64) share, uint32."""
-    low = _word(row & tirx.const(0xFFFFFFFF, "int64"))
-    high = _word(row >> tirx.const(32, "int64"))
-    inner = T.Bind(_mixed(T.Bind(low ^ _word(keys[0]))))
-    return T.Bind(_mixed(T.Bind(inner ^ high ^ _word(keys[1]))))
+def row_bits(keys: Sequence[Any], row: Any, hold: Hold) -> Any:
+    """Inside a kernel: what the elements of a row (int64) share, uint32, in the word of `hold`."""
+    low, high = word(row & tirx.const(0xFFFFFFFF, "int64")), word(row >> tirx.const(32, "int64"))
+    inner = _mixed(low ^ word(keys[0]), hold)
+    return hold(_mixed(inner ^ high ^ word(keys[1]), hold))
 
 
-def element_bits(shared: Any, column: Any) -> Any:
-    """Inside a kernel: the 32 random bits of an element, from `row_bits` and its column."""
+def element_bits(shared: Any, column: Any, hold: Hold) -> Any:
+    """Inside a kernel: the 32 random bits of an element, from `row_bits` and its column.
+
+    They are good until `hold`, whose word is another than that of the row, is given the next.
+    """
     wide = tirx.Cast("uint64", shared) + _product(tirx.Cast("uint64", column), GOLDEN)
-    return T.Bind(_mixed(T.Bind(_word(wide))))
+    return _mixed(word(wide), hold)
 
 
-def _mixed(bits: Any) -> Any:
-    once = T.Bind(_times(T.Bind(bits ^ (bits >> 16)), FIRST))
-    twice = T.Bind(_times(T.Bind(once ^ (once >> 15)), SECOND))
-    return twice ^ (twice >> 16)
+def _mixed(bits: Any, hold: Hold) -> Any:
+    bits = hold(bits)
+    bits = hold(_times(bits ^ (bits >> 16), FIRST))
+    bits = hold(_times(bits ^ (bits >> 15), SECOND))
+    return bits ^ (bits >> 16)
 
 
 def _times(bits: Any, factor: int) -> Any:
-    return _word(_product(tirx.Cast("uint64", bits), factor))
+    return word(_product(tirx.Cast("uint64", bits), factor))
 
 
 def _product(wide: Any, factor: int) -> Any:
     return wide * tirx.const(factor, "uint64")
-
-
-def _word(value: Any) -> Any:
-    return tirx.Cast("uint32", value)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.formats import seen_as
 from sparsetrain.optim import catch_up, cuda_kernels
 from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range
@@ -40,7 +41,7 @@ class Target(NamedTuple):
         """Weight and slots as the kernels see them."""
         shapes = {"element": (rows, columns), "row": (rows,)}
         slots = recipe.formula.slots
-        weight = self.param._create_view((rows, columns))
+        weight = self.param._create_view((rows, columns), seen_as(self.param.dtype))
         return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
 
 
@@ -62,7 +63,7 @@ def update_rows_(
         runtime.target_of(target.param),
         recipe,
         gradient.width,
-        gradient.dtype,
+        str(target.param.dtype),
         str(plan.rows.dtype),
         pooled,
         now is not None,

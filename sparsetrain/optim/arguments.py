@@ -9,6 +9,7 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.formats import computed_in, is_half
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.state import Checked, slot_shape
@@ -45,7 +46,7 @@ def check_arguments(
         fits = isinstance(gradient, (runtime.NDArray, RowSparse)) and gradient.shape == shape
         if not (same and fits and gradient.dtype == dtype):
             _check(formula, name, param, gradient, slots)
-            checked[name] = tensors, param.shape, param.dtype
+            checked[name] = tensors, param.shape, computed_in(param.dtype)
 
 
 def _check(
@@ -61,11 +62,17 @@ def _check(
                 f"optimizer: {name!r} is a {type(array).__name__}; parameters and gradients are "
                 "tensors of sparsetrain.runtime.as_tensor"
             )
-    wanted, found = _kind(param), _kind(gradient)
+    (shape, dtype), found = _kind(param), _kind(gradient)
+    wanted = shape, computed_in(dtype)
     if found != wanted:
         raise ConfigError(f"optimizer: gradient of {name!r} is {found}, parameter is {wanted}")
     if wanted[1] not in DTYPES:
         raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
+    if is_half(dtype) and not isinstance(gradient, RowSparse):
+        raise ConfigError(
+            f"optimizer: {name!r} is stored in {dtype} and its gradient is dense; only tables with "
+            "row-sparse gradients may be: store it in float32, or leave out what makes it dense"
+        )
     for slot in formula.slots:
         shape = slot_shape(slot, wanted[0])
         if slot.name not in slots or _kind(slots[slot.name]) != (shape, wanted[1]):

@@ -4,7 +4,8 @@
 A row that no batch names has gradient 0, but momentum, a second moment or decay would move it in a
 dense optimizer. ``last[row]`` is the step up to which a row is current. The kernel applies the same
 recipe with gradient 0 for each step since, with the numbers that step had. The zero arrives as an
-argument: as a constant the compiler would simplify the arithmetic, and with it the bits.
+argument: as a constant the compiler would simplify the arithmetic, and with it the bits. A table in
+half precision is rounded in every replayed step, by the random bits of that step.
 
 Cost: D elements times the skipped steps of each row; all rows together at most what dense training
 costs, without its traffic. With a cap, at most `cap` replayed steps a row, then one multiplication
@@ -25,6 +26,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from sparsetrain.formats import computed_in, is_half
 from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar
 from sparsetrain.optim.recipe import Recipe
 
@@ -48,9 +50,10 @@ def catch_up_kernel(
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
         parameter = Parameter(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32")
-        history = History(buffer("history", (steps, columns(recipe)), "float64"), recipe, dtype)
+        numbers = buffer("history", (steps, columns(recipe, dtype)), "float64")
+        history = History(numbers, recipe, dtype)
         replayed = buffer("replayed", (STRIPS,), "int64")
-        zero = scalar("zero", dtype)
+        zero = scalar("zero", computed_in(dtype))
         first, end = scalar("first", "int64"), scalar("end", "int64")
         history.base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
         block = LISTED_BLOCK if listed else TABLE_BLOCK
@@ -88,9 +91,12 @@ def replay_row(
         yield tirx.Cast("int64", count)
 
 
-def columns(recipe: Recipe) -> int:
-    """K, the columns of a history: the numbers of a step, then running logarithms for `fades`."""
-    return len(recipe.numbers) + len(fades(recipe))
+def columns(recipe: Recipe, dtype: str) -> int:
+    """K, the columns of a history: the numbers of a step, then running logarithms for `fades`.
+
+    Of a parameter whose `dtype` is a half, the two keys of the step's random bits come last.
+    """
+    return len(recipe.numbers) + len(fades(recipe)) + 2 * is_half(dtype)
 
 
 def fades(recipe: Recipe) -> tuple[str, ...]:
@@ -111,17 +117,24 @@ class History:
         """What the recipe got in a step, rounded as the host rounds scalar arguments."""
         row = T.Bind(tirx.Cast("int64", step - self.base))
         values = {
-            name: T.Bind(tirx.Cast(self.dtype, self.array[row, column]))
+            name: T.Bind(tirx.Cast(computed_in(self.dtype), self.array[row, column]))
             for column, name in enumerate(self.recipe.numbers)
         }
-        return SimpleNamespace(**values)
+        return SimpleNamespace(**values, **self._keys(row))
+
+    def _keys(self, row: Any) -> dict[str, Any]:
+        if not is_half(self.dtype):
+            return {}
+        end = columns(self.recipe, self.dtype)
+        places = (end - 2, end - 1)
+        return {"keys": [T.Bind(tirx.Cast("int64", self.array[row, at])) for at in places]}
 
     def product(self, column: int, since: Any, until: Any) -> Any:
         """Product of a fading number over the steps (since, until]."""
         place = len(self.recipe.numbers) + column
         begin, end = (tirx.Cast("int64", step - self.base) for step in (since, until))
         logarithm = self.array[end, place] - self.array[begin, place]
-        return T.Bind(tirx.Cast(self.dtype, tirx.exp(logarithm)))
+        return T.Bind(tirx.Cast(computed_in(self.dtype), tirx.exp(logarithm)))
 
 
 def _behind(recipe: Recipe, since: Any, now: Any) -> Any:
@@ -145,15 +158,20 @@ def _replay(
 
 def _fade(parameter: Parameter, row: Any, history: History, since: Any, until: Any) -> None:
     recipe = parameter.recipe
-    targets = [parameter.weight] if recipe.decay == "decoupled" else []
     slots = zip(recipe.formula.fade, parameter.slots, strict=True)
+    targets = [parameter.weight] if recipe.decay == "decoupled" else []
     targets += [array for name, array in slots if name is not None]
     for column, array in enumerate(targets):
         factor = history.product(column, since, until)
         if len(array.shape) == 1:
             T.buffer_store(array, array[row] * factor, [row])
             continue
+        weight = array is parameter.weight
+        noise = parameter.noise(row, history.numbers(until)) if weight else None
         tiles, lanes = parameter.tiles()
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             d = tile * lanes + lane
-            T.buffer_store(array, array[row, d] * factor, [row, d])
+            if weight:
+                parameter.write(row, d, parameter.read(row, d) * factor, noise)
+            else:
+                T.buffer_store(array, array[row, d] * factor, [row, d])

@@ -47,7 +47,7 @@ def dense_parts(state: State, name: str, gradient: RowSparse, *, chosen: bool) -
             state.chosen.clear()
         found = [part for part in state.ranges[name] if part.rule.dense]
         if chosen:
-            found += choose(state, name, gradient.nse, gradient.width, gradient.dtype).dense
+            found += choose(state, name, gradient.nse, gradient.width, state.dtypes[name]).dense
         state.chosen[key] = merge(sorted(found, key=lambda part: part.first))
     return state.chosen[key]
 

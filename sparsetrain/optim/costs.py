@@ -31,6 +31,7 @@ import numpy as np
 
 from sparsetrain import cache as programs
 from sparsetrain import runtime
+from sparsetrain.formats import computed_in, is_half, keys_of
 from sparsetrain.optim.apply import Target, update_rows_
 from sparsetrain.optim.dense_path import DensePath
 from sparsetrain.optim.group import Range
@@ -192,12 +193,13 @@ class _Trial:
         weight = runtime.zeros((rows, width), dtype)
         self.target = Target(weight, new_slots("a table to measure", rule.formula, weight))
         indices = rng.integers(0, distinct, (BATCHES, ids), dtype=np.int32) * (rows // distinct)
-        values = np.zeros((ids, width), dtype)
+        values = np.zeros((ids, width), computed_in(dtype))
         self.gradients = cycle([RowSparse.from_numpy(batch, values, rows) for batch in indices])
         self.rule = rule
         self.path = DensePath([Range(("a table to measure",), 0, rows, rule)], width, dtype)
         clip = () if rule.clip_value is None else (rule.clip_value,)
-        self.scalars = (*rule.numbers(1), *(1.0,) * rule.scaled, *clip)
+        keys = keys_of(0, "a table to measure", 1) if is_half(dtype) else ()
+        self.scalars = (*rule.numbers(1), *(1.0,) * rule.scaled, *clip, *keys)
 
     def sparse_(self) -> None:
         gradient = next(self.gradients)

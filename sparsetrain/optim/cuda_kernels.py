@@ -282,7 +282,7 @@ def catch_up_kernel(
         parameter = Parameter(recipe, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32")
-        past = buffer("history", (steps, catch_up.columns(recipe)), "float64")
+        past = buffer("history", (steps, catch_up.columns(recipe, dtype)), "float64")
         replayed = buffer("replayed", (strips,), "int64")
         history = catch_up.History(past, recipe, dtype)
         nothing = scalar("zero", dtype)

@@ -18,7 +18,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar, scalars, zero
+from sparsetrain.formats import computed_in
+from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar, step_numbers, zero
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
@@ -121,17 +122,17 @@ def block_update_kernel(recipe: Recipe, width: int, dtype: str) -> PrimFunc:
     """In-place update of every row of blocks [begin, stop).
 
     Arguments: gradient (H, D), weight (V, D), one array per slot, first (K,) int64 and count (K,)
-    int32 of each block's rows in the table, then the scalars of the recipe, begin, stop. The
-    gradient of block k starts at row ``k * BLOCK``.
+    int32 of each block's rows in the table, then the numbers of the step, begin, stop. The
+    gradient of block k starts at row ``k * BLOCK``. `dtype` is the weight's.
     """
-    tiles, lanes = column_tiles(width)
     with kernel() as built:
         height, table, blocks = (T.int64() for _ in range(3))
-        gradient = buffer("gradient", (height, width), dtype)
+        gradient = buffer("gradient", (height, width), computed_in(dtype))
         parameter = Parameter(recipe, table, width, dtype)
         first = buffer("first", (blocks,), "int64")
         count = buffer("count", (blocks,), "int32")
-        h = scalars(recipe.scalars, dtype)
+        tiles, lanes = parameter.tiles()
+        h = step_numbers(recipe, dtype)
         begin, stop = scalar("begin", "int64"), scalar("stop", "int64")
         with T.parallel(0, stop - begin) as task:
             block = T.Bind(begin + task)

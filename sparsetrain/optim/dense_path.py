@@ -21,6 +21,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
+from sparsetrain.formats import computed_in
 from sparsetrain.optim import dense_kernels as kernels
 from sparsetrain.optim.apply import Target, matrix_shape
 from sparsetrain.optim.dense_kernels import BLOCK
@@ -65,7 +66,7 @@ class DensePath:
     width : int
         D.
     dtype : str
-        Of table and gradient.
+        Of the table; the gradient has the one that it is computed in.
 
     Raises
     ------
@@ -74,13 +75,14 @@ class DensePath:
     """
 
     def __init__(self, parts: Sequence[Range], width: int, dtype: str) -> None:
-        self.parts, self.width, self.dtype = tuple(parts), width, dtype
+        self.parts, self.width = tuple(parts), width
+        self.stored, self.dtype = dtype, computed_in(dtype)
         heights = [part.end - part.first for part in parts]
         blocks = [-(-height // BLOCK) for height in heights]
         starts = np.cumsum([0, *blocks])
         label = parts[0].label if len(parts) == 1 else f"{parts[0].label} and others"
         shape = (int(starts[-1]) * BLOCK, width)
-        self.gradient = runtime.zeros(shape, dtype, f"the dense gradient of {label}")
+        self.gradient = runtime.zeros(shape, self.dtype, f"the dense gradient of {label}")
         edges = zip(starts.tolist(), starts.tolist()[1:], strict=False)
         self._blocks = dict(zip(self.parts, edges, strict=True))
         self._work: _Workspace | None = None
@@ -146,7 +148,7 @@ class DensePath:
         self, target: Target, rule: Rule, scalars: Sequence[float], blocks: tuple[int, int]
     ) -> None:
         rows = matrix_shape(target.param)[0]
-        _update_rows_kernel(rule.recipe, self.width, self.dtype)(
+        _update_rows_kernel(rule.recipe, self.width, self.stored)(
             self.gradient,
             *target.views(rule.recipe, rows, self.width),
             self._first,

@@ -2,7 +2,8 @@
 """What past steps did, for rows that have not taken them yet: ``mode="exact"`` of one parameter.
 
 Row t of the array holds the numbers of step ``base + t``; row 0 is where all rows were current.
-Cost: K float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam.
+Cost: K float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam. Of a table in
+half precision, a step's numbers include the keys of its random bits.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ class History:
         Decides what a step records.
     now : int
         Steps before the first that is recorded.
+    dtype : str
+        Of the parameter.
     """
 
-    def __init__(self, recipe: Recipe, now: int = 0) -> None:
+    def __init__(self, recipe: Recipe, now: int = 0, dtype: str = "float32") -> None:
         self.recipe = recipe
         self.base = self.now = now
-        self.tensor = runtime.zeros((64, max(1, columns(recipe))), "float64", "a history of steps")
+        shape = (64, max(1, columns(recipe, dtype)))
+        self.tensor = runtime.zeros(shape, "float64", "a history of steps")
 
-    def append(self, numbers: tuple[float, ...]) -> None:
-        """Record one more step."""
+    def append(self, numbers: tuple[float, ...], keys: tuple[int, ...] = ()) -> None:
+        """Record one more step; `keys` are those of its random bits, if the table is half."""
         self.now += 1
         view = self._view()
         if self.now - self.base == len(view):
@@ -44,8 +48,9 @@ class History:
         row, count = self.now - self.base, len(numbers)
         view[row, :count] = numbers
         logs = [log(max(known[name], SMALLEST)) for name in fades(self.recipe)]
-        if logs:
-            view[row, count:] = view[row - 1, count:] + logs
+        fading = slice(count, count + len(logs))
+        view[row, fading] = view[row - 1, fading] + logs
+        view[row, fading.stop : fading.stop + len(keys)] = keys
 
     def restart(self, now: int | None = None) -> None:
         """Forget the steps: every row has taken them."""

@@ -3,6 +3,9 @@
 
 All kernels apply a recipe through `update`, so they perform the same arithmetic. That is why a
 row updated alone, updated densely, or caught up later has the same bits.
+
+A half-precision table is read into float32 and rounded as it is written, by random bits that belong
+to the step, the row and the column (`sparsetrain.formats`), whichever kernel does it.
 """
 
 from __future__ import annotations
@@ -19,11 +22,17 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from sparsetrain.formats import computed_in, is_half, seen_as
+from sparsetrain.formats.half import narrowed, widened
+from sparsetrain.formats.noise import element_bits, row_bits
+from sparsetrain.formats.words import holding
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import SCHEDULED
-from sparsetrain.sparse_tensor.kernels import column_tiles
+from sparsetrain.sparse_tensor.kernels import MAX_LANES, column_tiles
 
 Index = list[Any]
+
+HALF_LANES = 32  # columns of a vector, of a table in half precision
 
 
 class Built:
@@ -77,32 +86,71 @@ def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
     return SimpleNamespace(**{name: scalar(name, dtype) for name in names})
 
 
+def step_numbers(recipe: Recipe, dtype: str) -> SimpleNamespace:
+    """What a step gives a kernel: the scalars of the recipe, then of a half-precision table `keys`.
+
+    `dtype` is the parameter's; the scalars are of the dtype that it is computed in.
+    """
+    h = scalars(recipe.scalars, computed_in(dtype))
+    if is_half(dtype):
+        h.keys = scalar("key0", "int64"), scalar("key1", "int64")
+    return h
+
+
 class Parameter:
-    """Weight and slots of one parameter, seen as (rows, columns)."""
+    """Weight and slots of one parameter, seen as (rows, columns).
+
+    Attributes
+    ----------
+    stored : str
+        Dtype of the weights in memory.
+    dtype : str
+        What the weights are computed in, and what the slots are stored in.
+    """
 
     def __init__(self, recipe: Recipe, rows: Any, width: Any, dtype: str) -> None:
         shapes = {"element": (rows, width), "row": (rows,)}
-        weight = buffer("weight", (rows, width), dtype)
-        slots = [buffer(slot.name, shapes[slot.per], dtype) for slot in recipe.formula.slots]
-        self._keep(recipe, weight, slots, width)
+        weight = buffer("weight", (rows, width), seen_as(dtype))
+        computed = computed_in(dtype)
+        slots = [buffer(slot.name, shapes[slot.per], computed) for slot in recipe.formula.slots]
+        self._keep(recipe, weight, slots, (width, dtype))
 
     @classmethod
     def of(cls, recipe: Recipe, weight: Any, slots: Sequence[Any]) -> Parameter:
         """A parameter whose arguments are declared; weight (rows, columns), slots to match."""
         made = cls.__new__(cls)
-        made._keep(recipe, weight, slots, weight.shape[1])
+        made._keep(recipe, weight, slots, (weight.shape[1], str(weight.dtype)))
         return made
 
-    def _keep(self, recipe: Recipe, weight: Any, slots: Sequence[Any], width: Any) -> None:
+    def _keep(
+        self, recipe: Recipe, weight: Any, slots: Sequence[Any], row: tuple[Any, str]
+    ) -> None:
         self.recipe, self.weight, self.slots = recipe, weight, list(slots)
-        self.width, self.dtype = width, str(weight.dtype)
+        self.width, self.stored = row
+        self.dtype = computed_in(self.stored)
         self.lanes: int | None = None  # columns of a vector, if not as many as divide the width
 
     def tiles(self) -> tuple[int, int]:
         """Vectors of a row, and the columns of each."""
-        if self.lanes is None:
-            return column_tiles(self.width)
-        return self.width // self.lanes, self.lanes
+        if self.lanes is not None:
+            return self.width // self.lanes, self.lanes
+        # Rounding takes a dozen steps for each vector: longer ones would leave the registers.
+        return column_tiles(self.width, HALF_LANES if is_half(self.stored) else MAX_LANES)
+
+    def read(self, row: Any, column: Any) -> Any:
+        """One weight."""
+        value = self.weight[row, column]
+        return T.Bind(widened(value, self.stored)) if is_half(self.stored) else value
+
+    def write(self, row: Any, column: Any, value: Any, noise: Noise | None) -> None:
+        """Store one weight; `noise` is that of the row."""
+        if noise is not None:
+            value = narrowed(value, noise.at(column), self.stored)
+        T.buffer_store(self.weight, value, [row, column])
+
+    def noise(self, row: Any, h: SimpleNamespace) -> Noise | None:
+        """What `write` wants for a row in the step that `h` belongs to."""
+        return Noise(h.keys, row, self.tiles()[1]) if is_half(self.stored) else None
 
     def begin_row(self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace) -> Row:
         """Read what belongs to a whole row; ``gradient(column)`` is the raw gradient."""
@@ -112,7 +160,7 @@ class Parameter:
             total = T.alloc_local((1,), self.dtype)
             T.buffer_store(total, zero(self.dtype), [0])
             with T.serial(0, self.width) as d:
-                _, g = self.recipe.prepare(self.weight[row, d], gradient(d), h)
+                _, g = self.recipe.prepare(self.read(row, d), gradient(d), h)
                 T.buffer_store(total, total[0] + formula.row_mean(g), [0])
             shared = T.Bind(total[0] / tirx.Cast(self.dtype, self.width))
         old = tuple(
@@ -120,6 +168,20 @@ class Parameter:
             for slot, array in zip(formula.slots, self.slots, strict=True)
         )
         return Row(self, row, h, shared, old)
+
+
+class Noise:
+    """The random bits of a row of a half-precision table in one step, for vectors of `lanes`."""
+
+    def __init__(self, keys: Sequence[Any], row: Any, lanes: int) -> None:
+        self._lanes = lanes
+        self._words = T.alloc_local((lanes,), "uint32")
+        self._row = row_bits(keys, row, holding(T.alloc_local((1,), "uint32"), 0))
+
+    def at(self, column: Any) -> Any:
+        """Those of an element; good until the next."""
+        lane = tirx.floormod(column, self._lanes)
+        return element_bits(self._row, column, holding(self._words, lane))
 
 
 class Row:
@@ -130,6 +192,7 @@ class Row:
     ) -> None:
         self.parameter, self.row, self.old = parameter, row, old
         self.h = h if shared is None else SimpleNamespace(**vars(h), row_mean=shared)
+        self._noise = parameter.noise(row, h)
 
     def update(self, column: Any, gradient: Any) -> None:
         """Apply the recipe to one element; all results are bound before the first is stored."""
@@ -139,10 +202,10 @@ class Row:
             T.Bind(array[place]) if kept is None else kept
             for array, kept in zip(p.slots, self.old, strict=True)
         )
-        weight, gradient = p.recipe.prepare(p.weight[place], gradient, self.h)
+        weight, gradient = p.recipe.prepare(p.read(*place), gradient, self.h)
         new_weight, new_slots = formula.step(weight, gradient, old, self.h)
         results = [T.Bind(new_weight), *(T.Bind(value) for value in new_slots)]
-        T.buffer_store(p.weight, results[0], list(place))
+        p.write(*place, results[0], self._noise)
         for slot, array, value in zip(formula.slots, p.slots, results[1:], strict=True):
             if slot.per == "element":
                 T.buffer_store(array, value, list(place))

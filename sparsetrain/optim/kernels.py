@@ -19,10 +19,18 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, prefetch, scalar, scalars
+from sparsetrain.formats import computed_in
+from sparsetrain.optim.kernel_parts import (
+    Parameter,
+    buffer,
+    kernel,
+    prefetch,
+    scalar,
+    scalars,
+    step_numbers,
+)
 from sparsetrain.optim.kernel_parts import zero as constant_zero
 from sparsetrain.optim.recipe import Recipe
-from sparsetrain.sparse_tensor.kernels import column_tiles
 
 BLOCK = 1024  # elements of a dense parameter that one task updates
 AHEAD = 16  # segments between asking for a row and using it: about one memory latency
@@ -35,8 +43,8 @@ def row_update_kernel(
     """In-place update of the rows of a plan, of segments [first, end).
 
     Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), weight (V, D),
-    one array per slot, (V, D) or (V,), if `stamped` last (V,), then the scalars of the recipe,
-    first, end, and if `stamped` now, which is written to ``last[row]``.
+    one array per slot, (V, D) or (V,), if `stamped` last (V,), then the numbers of the step,
+    first, end, and if `stamped` now, which is written to ``last[row]``. `dtype` is the weight's.
     """
     with kernel() as built:
         entries, segments, sources, stored, table = (T.int64() for _ in range(5))
@@ -44,10 +52,10 @@ def row_update_kernel(
         order = buffer("order", (entries,), "int32")
         offsets = buffer("offsets", (segments + 1,), "int32")
         source = buffer("source", (sources,), "int32")
-        values = buffer("values", (stored, width), dtype)
+        values = buffer("values", (stored, width), computed_in(dtype))
         parameter = Parameter(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
-        h = scalars(recipe.scalars, dtype)
+        h = step_numbers(recipe, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         now = scalar("now", "int32") if stamped else None
 
@@ -72,7 +80,7 @@ def _update_row(
     parameter: Parameter, row: Any, span: tuple[Any, Any], value_row: Any, values: Any, h: Any
 ) -> None:
     """Sum the entries of a segment and apply the recipe, tile by tile where a row allows it."""
-    tiles, lanes = column_tiles(parameter.width)
+    tiles, lanes = parameter.tiles()
     whole = parameter.recipe.formula.by_row
     gradient = T.alloc_local((parameter.width if whole else lanes,), parameter.dtype)
 
@@ -102,12 +110,11 @@ def _update_row(
 
 def _ask_for(parameter: Parameter, row: Any, last: Any) -> None:
     """Prefetch the weights and slots of a row, at most four lines of each."""
-    step = LINE // (4 if parameter.dtype == "float32" else 8)
-    columns = range(0, min(parameter.width, 4 * step), step)
     slots = zip(parameter.recipe.formula.slots, parameter.slots, strict=True)
     arrays = [parameter.weight, *(array for slot, array in slots if slot.per == "element")]
     for array in arrays:
-        for column in columns:
+        step = LINE * 8 // array.dtype.bits
+        for column in range(0, min(parameter.width, 4 * step), step):
             prefetch(array, [row, column])
     for slot, array in zip(parameter.recipe.formula.slots, parameter.slots, strict=True):
         if slot.per == "row":

@@ -124,7 +124,12 @@ class Optimizer:
         return self.formula.per_step is not None or any(map(callable, [*self.hyper.values(), *lrs]))
 
     def init(
-        self, params: Mapping[str, NDArray], tables: Tables | None = None, *, fill: bool = True
+        self,
+        params: Mapping[str, NDArray],
+        tables: Tables | None = None,
+        *,
+        fill: bool = True,
+        seed: int = 0,
     ) -> State:
         """Allocate the slots of each parameter and resolve the groups.
 
@@ -137,6 +142,8 @@ class Optimizer:
             gradients. By default any matrix may get them.
         fill : bool
             Without, slots hold what the memory held; for those that are about to be read.
+        seed : int
+            Of the random bits by which tables in half precision are rounded.
 
         Raises
         ------
@@ -150,7 +157,8 @@ class Optimizer:
         slots = {name: new_slots(name, self.formula, param, fill) for name, param in params.items()}
         for name in exact.tracked_names(params, ranges, tables):
             slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
-        return State(slots, self, ranges, tables)
+        dtypes = {name: str(param.dtype) for name, param in params.items()}
+        return State(slots, self, ranges, tables, dtypes, seed)
 
     def _resolve(
         self, params: Mapping[str, NDArray], tables: Tables

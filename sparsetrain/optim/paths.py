@@ -84,7 +84,7 @@ def _dense_path(
     if path is None or path.parts != parts:
         state.paths.pop(name, None)  # the old buffer goes before the new one comes
         try:
-            path = DensePath(parts, gradient.width, gradient.dtype)
+            path = DensePath(parts, gradient.width, state.dtypes[name])
         except ResourceError:
             if any(part.rule.dense for part in parts):
                 raise

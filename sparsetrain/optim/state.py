@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.formats import computed_in, is_half, keys_of
 from sparsetrain.optim.check import LAST
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.group import Range, Tables
@@ -42,6 +43,10 @@ class State(dict[str, dict[str, NDArray]]):
         Whose rules `ranges` holds.
     ranges : dict of str to tuple of Range
         The rules of each parameter.
+    dtypes : mapping of str to str
+        What each parameter is stored in.
+    seed : int
+        Of the random bits by which half-precision tables are rounded.
     histories : dict
         Parameter and range number -> `History`, where rows are caught up.
     caught : dict
@@ -62,9 +67,12 @@ class State(dict[str, dict[str, NDArray]]):
         owner: Any,
         ranges: dict[str, tuple[Range, ...]],
         tables: Tables,
+        dtypes: Mapping[str, str],
+        seed: int = 0,
     ) -> None:
         super().__init__(slots)
         self.owner, self.ranges, self.tables = owner, ranges, tables
+        self.dtypes, self.seed = dtypes, seed
         self.count = runtime.zeros((1,), "int64")
         self.skipped = 0
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
@@ -72,7 +80,10 @@ class State(dict[str, dict[str, NDArray]]):
         self.chosen: dict[Any, tuple[Range, ...]] = {}
         self.checked: dict[str, Checked] = {}
         self.alike: dict[Any, list[tuple[Any, list[str]]]] = {}
-        self.histories = {key: History(recipe) for key, recipe in tracked(slots, ranges).items()}
+        self.histories = {
+            (name, number): History(recipe, dtype=dtypes[name])
+            for (name, number), recipe in tracked(slots, ranges).items()
+        }
 
     @property
     def step(self) -> int:
@@ -82,6 +93,10 @@ class State(dict[str, dict[str, NDArray]]):
     @step.setter
     def step(self, number: int) -> None:
         runtime.as_numpy(self.count, writable=True)[0] = number
+
+    def noise_keys(self, name: str, step: int) -> tuple[int, ...]:
+        """What a kernel needs for the random bits of a step; nothing, but for a half table."""
+        return keys_of(self.seed, name, step) if is_half(self.dtypes[name]) else ()
 
 
 def tracked(
@@ -135,7 +150,7 @@ def set_last_(slots: Any, part: Range, step: int) -> None:
 def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
     shape = slot_shape(slot, tuple(map(int, param.shape)))
     what = f"slot {slot.name!r} of parameter {name!r}"
-    tensor = runtime.empty(shape, str(param.dtype), what)
+    tensor = runtime.empty(shape, computed_in(str(param.dtype)), what)
     if fill:
         runtime.as_numpy(tensor, writable=True)[...] = slot.initial
     return runtime.moved(tensor, param.device, what)

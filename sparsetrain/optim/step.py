@@ -122,10 +122,11 @@ class Step:
     def _row_sparse_(self, name: str) -> None:
         """Update one table, the dense rows first, then range by range those of the plan."""
         target = Target(self.params[name], self.state[name])
+        keys = self.state.noise_keys(name, self.number)
         dense, sparse = self._paths[name]
         if dense is not None:
             path, near = dense
-            path.update_(target, near, self.scalars)
+            path.update_(target, near, lambda rule: (*self.scalars(rule), *keys))
         parts = self.state.ranges[name]
         gradient, plan = sparse or (None, None)
         spans = [(0, 0)] * len(parts) if plan is None else segment_spans(plan, parts)
@@ -133,12 +134,12 @@ class Step:
             history = self.state.histories.get((name, number))
             if gradient is not None and plan is not None and not part.rule.dense:
                 now = None if history is None else history.now + 1
-                scalars = self.scalars(part.rule)
+                scalars = (*self.scalars(part.rule), *keys)
                 update_rows_(target, gradient, plan, part.rule, scalars, span, now)
             elif gradient is not None and plan is not None and runtime.on_gpu(target.param):
                 self._range_(name, densified(gradient, plan, part, span), part)
             if history is not None:
-                history.append(self._numbers_of(part.rule))
+                history.append(self._numbers_of(part.rule), keys)
 
     def _whole_(self, name: str, gradient: NDArray) -> None:
         """Update one parameter by a dense gradient, range by range."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.formats import computed_in
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.rule import Mode, Update
 from sparsetrain.optim.step import Step
@@ -57,7 +58,7 @@ class TableUpdate:
         self._params = {"table": self.weight}
         rows = {"table": slice(0, int(self.weight.shape[0]))}
         self.state = self.optimizer.init(self._params, {"table": rows})
-        self._kind = (*map(int, self.weight.shape), str(self.weight.dtype))
+        self._kind = (*map(int, self.weight.shape), computed_in(str(self.weight.dtype)))
 
     def __call__(self, gradient: RowSparse) -> None:
         """Take one step."""

@@ -9,6 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.formats.noise import element_bits, keys_of, row_bits
+from sparsetrain.formats.words import holding
 from sparsetrain.optim.kernel_parts import buffer, kernel, scalar
 from tests.formats.in_numpy import random_bits
 
@@ -23,9 +24,11 @@ def _kernel():
         keys = scalar("key0", "int64"), scalar("key1", "int64")
         first = scalar("first", "int64")
         with T.parallel(0, rows) as row:
-            shared = row_bits(keys, first + row)
+            words = T.alloc_local((WIDTH,), "uint32")
+            shared = row_bits(keys, first + row, holding(T.alloc_local((1,), "uint32"), 0))
             with T.vectorized(0, WIDTH) as column:
-                T.buffer_store(out, element_bits(shared, column), [row, column])
+                bits = element_bits(shared, column, holding(words, column))
+                T.buffer_store(out, bits, [row, column])
     return runtime.compile_kernel(built.get(), runtime.host_target())
 
 

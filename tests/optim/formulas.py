@@ -65,10 +65,10 @@ def in_numpy(optimizer: Optimizer, w: np.ndarray, g: np.ndarray, slots: dict[str
 class Run:
     """One parameter ``w`` and its state under an optimizer."""
 
-    def __init__(self, optimizer: Optimizer, weight: np.ndarray) -> None:
+    def __init__(self, optimizer: Optimizer, weight: np.ndarray, seed: int = 0) -> None:
         self.optimizer = optimizer
         self.params = {"w": as_tensor(weight)}
-        self.state = optimizer.init(self.params)
+        self.state = optimizer.init(self.params, seed=seed)
 
     def apply(self, gradient: RowSparse | np.ndarray) -> Run:
         tensor = gradient if isinstance(gradient, RowSparse) else as_tensor(gradient)

@@ -44,10 +44,10 @@ MAKERS = {
 class Table:
     """A table (V, D) and its optimizer."""
 
-    def __init__(self, optimizer: Optimizer, rows: int, width: int) -> None:
+    def __init__(self, optimizer: Optimizer, rows: int, width: int, dtype: str = "float32") -> None:
         self.optimizer, self.rows, self.width = optimizer, rows, width
         weight = np.random.default_rng(1).standard_normal((rows, width)).astype("f4")
-        self.params = {"t": as_tensor(weight)}
+        self.params = {"t": as_tensor(weight, dtype)}
         self.state = optimizer.init(self.params, {"t": {"t": slice(0, rows)}})
 
     def train(self, steps: int, ids_per_step: int = 256, seed: int = 0) -> Table:
@@ -60,7 +60,7 @@ class Table:
     def step(self, ids: np.ndarray, noise: np.ndarray) -> None:
         """Pull the rows towards 0, as they are when they are read."""
         self.optimizer.catch_up_(self.params, {"t": ids}, self.state)
-        read = as_numpy(self.params["t"])[ids]
+        read = as_numpy(self.params["t"])[ids].astype("f4")
         values = (0.1 * read + 0.01 * noise).astype("f4")
         gradient = RowSparse.from_numpy(ids, values, self.rows)
         self.optimizer.apply_(self.params, {"t": gradient}, self.state)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables stored in half precision: float32 arithmetic, rounded by chance, alike on every path."""
+
+import numpy as np
+import pytest
+
+from sparsetrain import optim
+from sparsetrain.errors import ConfigError
+from sparsetrain.formats.names import HALVES, numpy_dtype
+from sparsetrain.formats.noise import keys_of
+from sparsetrain.runtime import as_numpy, as_tensor
+from sparsetrain.sparse_tensor import RowSparse
+from tests.formats.in_numpy import random_bits, rounded
+from tests.helpers import assert_same_bits
+from tests.optim.formulas import OPTIMIZERS, Run
+from tests.optim.oracle import MAKERS, Table, lr
+
+ROWS = 9
+EACH = pytest.mark.parametrize("dtype", HALVES)
+# Formulas whose kernels differ from those of another one by numbers alone, or by little.
+ALIKE = ("adamw without decay", "momentum", "momentum, coupled decay", "rmsprop", "sgd", "adagrad")
+NO_OP = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
+
+
+def halves(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    drawn = np.random.default_rng(seed).standard_normal(shape)
+    return drawn.astype("f4").astype(numpy_dtype(dtype))
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint16) if array.dtype.itemsize == 2 else array
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    for name, array in expected.items():
+        assert_same_bits(bits(found[name]), bits(array))
+
+
+# One width that all share, then others for one formula: kernels take time to build.
+CASES = [(name, 17, dtype) for name in OPTIMIZERS for dtype in HALVES] + [
+    ("mixed", width, "float16") for width in (1, 64, 131)
+]
+
+
+@pytest.mark.parametrize(("name", "width", "dtype"), CASES)
+def test_a_step_is_that_of_float32_rounded_by_the_bits_of_its_step_row_and_column(
+    name, width, dtype
+):
+    half = Run(OPTIMIZERS[name], halves(dtype, (ROWS, width)), seed=5)
+    rng = np.random.default_rng(1)
+    for step in range(1, 4):
+        before = half.arrays()
+        wide = Run(OPTIMIZERS[name], before["w"].astype("f4"))
+        for slot, tensor in wide.state["w"].items():
+            tensor.copyfrom(half.state["w"][slot])
+        values = rng.standard_normal((30, width)).astype("f4")
+        gradient = RowSparse.from_numpy(rng.integers(0, ROWS, 30), values, ROWS)
+        expected = wide.apply(gradient).arrays()
+        random = random_bits(keys_of(5, "w", step), np.arange(ROWS), width)
+        expected["w"] = rounded(expected["w"], random, dtype).astype(numpy_dtype(dtype))
+        assert_same(half.apply(gradient).arrays(), expected)
+
+
+@EACH
+def test_untouched_rows_keep_their_bits_even_those_of_nan(dtype):
+    table = np.arange(65_536, dtype=np.uint16).reshape(-1, 16).view(numpy_dtype(dtype))
+    run = Run(optim.sgd(0.1), table)
+    for step in range(3):
+        indices = np.array([7, 4000, 7 + step])
+        run.apply(RowSparse.from_numpy(indices, np.ones((3, 16), "f4"), len(table)))
+    others = np.setdiff1d(np.arange(len(table)), [7, 8, 9, 4000])
+    np.testing.assert_array_equal(bits(run.arrays()["w"])[others], bits(table)[others])
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name not in ALIKE])
+def test_exact_mode_gives_the_bits_of_the_dense_optimizer(name):
+    exact, dense = (
+        Table(MAKERS[name](lr(40), mode=mode), 300, 3, "bfloat16").train(20, 20).arrays()
+        for mode in ("exact", "dense")
+    )
+    assert_same(exact, dense)
+
+
+def test_exact_mode_is_exact_in_float16_and_after_a_flush():
+    exact = Table(MAKERS["adamw"](lr(60), mode="exact"), 300, 16, "float16")
+    dense = Table(MAKERS["adamw"](lr(60), mode="dense"), 300, 16, "float16")
+    for part in range(3):
+        assert_same(
+            exact.train(20, 20, seed=part).arrays(), dense.train(20, 20, seed=part).arrays()
+        )
+
+
+def test_a_cap_errs_by_no_more_than_steps_of_the_format():
+    capped, dense = (
+        Table(MAKERS["adamw"](lr(200), **options), 100, 8, "bfloat16").train(200, 20).arrays()
+        for options in ({"mode": "exact", "cap": 20}, {"mode": "dense"})
+    )
+    assert np.abs(capped["w"].astype("f4") - dense["w"].astype("f4")).max() < 0.05
+
+
+@EACH
+@pytest.mark.parametrize("name", NO_OP)
+def test_the_paths_of_an_update_give_the_same_bits(name, dtype):
+    sparse, dense, auto = (
+        Table(NO_OP[name](0.1, update=update), 300, 5, dtype).train(10, 40).arrays()
+        for update in ("sparse", "dense", "auto")
+    )
+    assert_same(dense, sparse)
+    assert_same(auto, sparse)
+
+
+@EACH
+def test_updates_too_small_for_the_format_add_up_on_average(dtype):
+    """To nearest, none of these steps would move a weight."""
+    steps, rows, width, change = 64, 256, 16, 2.0**-13
+    run = Run(optim.sgd(1.0), np.ones((rows, width), numpy_dtype(dtype)))
+    gradient = RowSparse.from_numpy(np.arange(rows), np.full((rows, width), change, "f4"), rows)
+    for _ in range(steps):
+        run.apply(gradient)
+    found = run.arrays()["w"].astype("f8")
+    spacing = 2.0**-8 if dtype == "bfloat16" else 2.0**-11  # below 1
+    variance = steps * (change / spacing) * spacing**2 / (rows * width)  # of the mean, at most
+    assert abs(found.mean() - (1 - steps * change)) < 5 * np.sqrt(variance)
+    assert len(np.unique(found)) > 1
+
+
+def test_another_seed_rounds_in_another_way_and_the_same_seed_in_the_same():
+    gradient = RowSparse.from_numpy([0, 3], np.full((2, 16), 1e-3, "f4"), ROWS)
+    first, second, other = (
+        Run(optim.sgd(1.0), halves("bfloat16", (ROWS, 16)), seed).apply(gradient).arrays()
+        for seed in (0, 0, 1)
+    )
+    assert_same(first, second)
+    assert (first["w"] != other["w"]).any()
+
+
+def test_slots_of_a_half_table_are_float32():
+    run = Run(optim.adam(0.1), halves("float16", (ROWS, 4)))
+    assert {slot.dtype.name for name, slot in run.arrays().items() if name != "w"} == {"float32"}
+
+
+def test_a_dense_gradient_of_a_half_table_is_refused_by_name():
+    run = Run(optim.sgd(0.1), halves("bfloat16", (ROWS, 4)))
+    with pytest.raises(ConfigError, match="'w' is stored in bfloat16 and its gradient is dense"):
+        run.apply(np.ones((ROWS, 4), "f4"))
+    half = RowSparse.from_numpy([1], np.ones((1, 4), np.float16), ROWS)
+    with pytest.raises(ConfigError, match="gradient of 'w' is .*float16.*parameter is .*float32"):
+        run.apply(half)
+    assert_same(run.arrays(), {"w": halves("bfloat16", (ROWS, 4))})
+
+
+def test_a_table_update_takes_half_tables():
+    step = optim.TableUpdate(optim.sgd(0.1), as_tensor(halves("bfloat16", (ROWS, 4))), "sparse")
+    step(RowSparse.from_numpy([1], np.ones((1, 4), "f4"), ROWS))
+    assert (as_numpy(step.weight) != halves("bfloat16", (ROWS, 4)))[1].all()
