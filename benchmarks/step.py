@@ -69,9 +69,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_task_options(parser)
     parser.add_argument("--precision", choices=AGAINST, default="float32", help="of our arm")
-    parser.add_argument(
-        "--against", type=_peers, help=f"{', '.join(PEERS)}, by commas; or none"
-    )
+    parser.add_argument("--against", type=_peers, help=f"{', '.join(PEERS)}, by commas; or none")
     parser.add_argument("--batches", type=_batches, default=64, help="different ones, by turns")
     parser.add_argument("--steps", type=_steps, default=60, help="least measured steps of each")
     parser.add_argument(

@@ -2,8 +2,8 @@
 """What this machine can do at best, measured between the turns of the arms.
 
 GEMM: a product of 2048 x 1024 by 1024 x 1024 by the kernel that our schedule makes, on warm
-operands, in the precision of our arm; `numpy_roof` has NumPy's in float32. Gather: rows at random places of a table as large as the run's,
-copied by a kernel that does nothing else.
+operands, in the precision of our arm; `numpy_roof` has NumPy's in float32. Gather: rows at random
+places of a table as large as the run's, copied by a kernel that does nothing else.
 """
 
 from collections.abc import Callable
