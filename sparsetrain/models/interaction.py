@@ -24,10 +24,11 @@ from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.script import tirx as T
 from tvm.script.ir_builder import tirx as build
+from tvm.target import Target
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.ad import defvjp
-from sparsetrain.models import cuda_interaction
+from sparsetrain.models import bf16_interaction, cuda_interaction
 from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
 from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
@@ -237,6 +238,12 @@ def _sizes(call: Any) -> tuple[int, int, str]:
     return int(embeddings.shape[1]), int(embeddings.shape[2]), str(embeddings.dtype)
 
 
+def _rounds(call: Any) -> bool:
+    """Whether operands may be rounded, and the target has the instructions that gain by it."""
+    target = Target.current(allow_none=True)
+    return call.attrs is not None and "rounds" in call.attrs and bf16_interaction.runs_on(target)
+
+
 def _forward_type(call: Any) -> relax.Type:
     features, width, dtype = _sizes(call)
     return relax.TensorType((call.args[0].ty.shape[0], output_width(features, width)), dtype)
@@ -244,6 +251,8 @@ def _forward_type(call: Any) -> relax.Type:
 
 def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     make = for_target(llvm=forward_kernel, cuda=cuda_interaction.forward_kernel)
+    if _rounds(call):
+        make = bf16_interaction.forward_kernel
     kernel = make(*_sizes(call))
     return call_kernel(builder, kernel, "interaction", list(call.args), call.ty)
 
@@ -251,6 +260,8 @@ def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 def _backward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     sizes = _sizes(call)
     make = for_target(llvm=backward_kernel, cuda=cuda_interaction.backward_kernel)
+    if _rounds(call):
+        make = bf16_interaction.backward_kernel
     outputs = [call.args[0].ty, call.args[1].ty]
     return call_kernel(builder, make(*sizes), "interaction_backward", list(call.args), outputs)
 

@@ -3,7 +3,8 @@
 
 The pass reads a `Policy` and runs after the gradient is taken, so forward and backward are treated
 alike. Parameters stay float32 (the master weights), and so do their gradients: a product rounds
-what it reads, sums in float32 and returns float32.
+what it reads, sums in float32 and returns float32. Operators with kernels of their own round
+inside them, so that nothing is stored for their sake: those get the attribute `rounds`.
 
 Invariant: types of arguments and results do not change. Which device runs the program does not
 matter here; how casts and products become one kernel is for the schedule.
@@ -17,7 +18,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from sparsetrain.precision.policy import Policy
+from sparsetrain.errors import ConfigError
+from sparsetrain.precision.policy import ROUND_INSIDE, Policy
+
+_PRODUCTS = frozenset({"relax.matmul"})
 
 
 def to_half(module: tvm.IRModule, function: str, policy: Policy) -> tvm.IRModule:
@@ -31,7 +35,13 @@ def to_half(module: tvm.IRModule, function: str, policy: Policy) -> tvm.IRModule
         One dataflow block, float32.
     policy : Policy
         What is rounded.
+
+    Raises
+    ------
+    ConfigError
+        If the policy would round what no kernel rounds.
     """
+    _require_kernels(policy)
     rewriter = _Rewriter(module, policy)
     rewritten = rewriter.rewrite(module[function])
     rewriter.builder_.update_func(module.get_global_var(function), rewritten)
@@ -53,11 +63,14 @@ class _Rewriter(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not _calls(call):
             return super().visit_call_(call)
-        if self._policy.rounds(call):
+        rounds = self._policy.rounds(call)
+        if rounds and _calls(call, _PRODUCTS):
             operands = [self._half(operand) for operand in call.args]
             return self.builder_.normalize(relax.op.matmul(*operands, out_dtype="float32"))
+        rounding = tvm.ir.make_node("ir.DictAttrs", rounds=self._policy.dtype)
+        attrs = rounding if rounds else call.attrs
         operands = [self._as_stored(operand) for operand in call.args]
-        return self.builder_.normalize(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        return self.builder_.normalize(relax.Call(call.op, operands, attrs, call.ty_args))
 
     def _half(self, operand: relax.Expr) -> relax.Expr:
         """The rounded operand, rounded before it is transposed; one cast serves all readers."""
@@ -99,7 +112,7 @@ class _Readers:
         return bool(rounding) and all(_calls(o, self._policy.neighbours) for o in others)
 
     def _rounds(self, reader: relax.Expr) -> bool:
-        return _calls(reader) and self._policy.rounds(reader)
+        return _calls(reader, _PRODUCTS) and self._policy.rounds(reader)
 
     def _readers(self, var: relax.Var) -> list[relax.Expr]:
         """What reads `var`; instead of a transpose of it, the readers of that."""
@@ -108,6 +121,16 @@ class _Readers:
             moves = self.moved(user) is not None
             found += self._readers(user) if moves else [self._values[user]]
         return found
+
+
+def _require_kernels(policy: Policy) -> None:
+    known = _PRODUCTS | ROUND_INSIDE
+    unknown = sorted(policy.always.keys() - known)
+    if unknown:
+        raise ConfigError(
+            f"precision: no kernel of {unknown[0]!r} rounds its operands; a policy's `always` may "
+            f"name {', '.join(sorted(known))}; what may read rounded values is among its neighbours"
+        )
 
 
 def _calls(value: relax.Expr | None, names: Container[str] | None = None) -> bool:

@@ -24,6 +24,7 @@ declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, i32, <16 x i1>, <16 x floa
 declare <16 x i16> @llvm.masked.load.v16i16.p0(ptr, i32, <16 x i1>, <16 x i16>)
 declare void @llvm.masked.store.v16i16.p0(<16 x i16>, ptr, i32, <16 x i1>)
 declare void @llvm.masked.store.v16i32.p0(<16 x i32>, ptr, i32, <16 x i1>)
+declare void @llvm.masked.store.v16f32.p0(<16 x float>, ptr, i32, <16 x i1>)
 """
 
 _DOT = """
@@ -38,6 +39,32 @@ define linkonce_odr <16 x float> @sparsetrain_dot(
       <16 x float> %sum, <32 x bfloat> %a, <32 x bfloat> %b)
   ret <16 x float> %more
 }
+"""
+
+# The first `count` numbers of a sum.
+_STORE = f"""
+define linkonce_odr i32 @sparsetrain_store(ptr %to, <16 x float> %sum, i32 %count)
+    alwaysinline nounwind {{
+  %one = insertelement <16 x i32> poison, i32 %count, i32 0
+  %limit = shufflevector <16 x i32> %one, <16 x i32> poison, <16 x i32> zeroinitializer
+  %inside = icmp sgt <16 x i32> %limit, <{", ".join(f"i32 {n}" for n in range(16))}>
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %sum, ptr %to, i32 4, <16 x i1> %inside)
+  ret i32 0
+}}
+"""
+
+# Two rows of 16 numbers as 16 pairs, by "or" into 16 others.
+_MERGE = f"""
+define linkonce_odr i32 @sparsetrain_merge(ptr %to, ptr %even, ptr %odd) alwaysinline nounwind {{
+  %a = load <16 x i16>, ptr %even, align 2
+  %b = load <16 x i16>, ptr %odd, align 2
+  %pairs = shufflevector <16 x i16> %a, <16 x i16> %b,
+      <32 x i32> <{", ".join(f"i32 {n // 2 + 16 * (n % 2)}" for n in range(32))}>
+  %old = load <32 x i16>, ptr %to, align 2
+  %new = or <32 x i16> %old, %pairs
+  store <32 x i16> %new, ptr %to, align 2
+  ret i32 0
+}}
 """
 
 
@@ -150,6 +177,8 @@ HELPERS = "".join(
     [
         _DECLARATIONS,
         _DOT,
+        _STORE,
+        _MERGE,
         *(
             write(element)
             for write, element in product((_lanes, _round, _pairs, _transposed), SOURCES.values())

@@ -15,11 +15,12 @@ from sparsetrain.models.interaction import interaction, output_width
 @cache
 def program(features: int, width: int, dtype: str = "float32"):
     """The forward program, and the one whose gradients are the cotangents of ``x`` and ``e``."""
-    module = _module(features, width, dtype)
-    return st.Program(module, "forward"), st.value_and_grad(module, "probe", ["x", "e"])
+    both = module(features, width, dtype)
+    return st.Program(both, "forward"), st.value_and_grad(both, "probe", ["x", "e"])
 
 
-def _module(features: int, width: int, dtype: str) -> tvm.IRModule:
+def module(features: int, width: int, dtype: str) -> tvm.IRModule:
+    """``forward`` is the operator alone, ``probe`` the sum of its result times a cotangent."""
     builder = relax.BlockBuilder()
     for name in ("forward", "probe"):
         batch = tvm.tirx.Var("B", "int64")

@@ -6,6 +6,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from sparsetrain.errors import ConfigError
 from sparsetrain.precision import BFLOAT16, FLOAT16, to_half
 
 op = relax.op
@@ -102,6 +103,29 @@ def test_a_policy_can_be_extended():
     policy = BFLOAT16._replace(neighbours=BFLOAT16.neighbours | {"relax.exp"})
     half = to_half(module(LINEAR, body), "main", policy)
     assert any(str(c.ty.dtype) == "float32" for c in calls(half, "relax.astype"))
+
+
+@pytest.mark.parametrize(
+    ("width", "rounded"), [(16, ["interaction"]), (32, ["interaction", "interaction_backward"])]
+)
+def test_the_interaction_rounds_inside_its_kernels_where_that_is_faster(width, rounded):
+    import sparsetrain as st
+
+    module = st.models.DLRM(rows=[9, 9], dim=width).export()
+    half = st.value_and_grad(module, "loss", precision=BFLOAT16).module["loss_adjoint"]
+    found = [name for name in ("interaction", "interaction_backward") if f".{name}(" in str(half)]
+    assert found == ["interaction", "interaction_backward"]
+    lines = [line for line in str(half).splitlines() if 'rounds="bfloat16"' in line]
+    assert [name for name in found if any(f".{name}(" in line for line in lines)] == rounded
+
+
+def test_an_operator_without_a_kernel_that_rounds_is_refused():
+    def body(builder, x, w):
+        return builder.emit(op.exp(x))
+
+    policy = BFLOAT16._replace(always={"relax.exp": lambda call: True})
+    with pytest.raises(ConfigError, match=r"no kernel of 'relax.exp' rounds its operands.*matmul"):
+        to_half(module(LINEAR, body), "main", policy)
 
 
 def test_the_gradient_of_a_model_is_near_the_float32_one():
