@@ -28,6 +28,7 @@ from .bf16_pack import (
     pack_right,
     packing_block,
     rewrite,
+    round_left,
     to_pairs,
 )
 from .matmul import _inline_all_but_last, _single_consumer
@@ -39,8 +40,12 @@ FEATURE = "avx512bf16"
 _TILE_ROWS = 8
 # Rows are padded to this many tiles where few are known beforehand, so more would be waste.
 _TILES_PER_ROW_BLOCK = 4
-# Blocks of rows to aim for, so that every thread gets some.
+# Blocks of rows, or tasks, to aim for, so that every thread gets some.
 _FEWEST_ROW_BLOCKS = 16
+_FEWEST_TASKS = 16
+# Of a task: at a batch of 2048, half a megabyte of the left operand and one of the right.
+_MOST_TILES = 16
+_MOST_PANELS = 8
 
 
 class HalfMatmul(CpuRule):
@@ -83,10 +88,11 @@ def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> 
 
 
 class _Shape(NamedTuple):
-    """Rows of a register tile, tiles of a row block, vectors of 16 columns in a panel."""
+    """Rows of a register tile, tiles and panels of a task, vectors of 16 columns in a panel."""
 
     rows: int
     tiles: int
+    panels: int | None
     vectors: int
 
 
@@ -95,7 +101,10 @@ def _schedule(
 ) -> None:
     block = product.info.block_rv
     narrow = isinstance(product.columns, int) and product.columns <= LANES
-    shape = _Shape(_TILE_ROWS, _tiles_per_row_block(product.rows), 1 if narrow else 2)
+    vectors = 1 if narrow else 2
+    by_task = not product.left.contracted_is_contiguous
+    tiles, panels = _task(product, vectors) if by_task else (_tiles(product.rows), None)
+    shape = _Shape(_TILE_ROWS, tiles, panels, vectors)
     final = _inline_all_but_last(sch, others)
     in_place = is_stored_in_pairs(sch, product.left, stages[0])
     if in_place:
@@ -106,28 +115,54 @@ def _schedule(
     left = None if in_place else packing_block(sch, block, product.left, stages[0])
     if in_place:
         read_in_place(sch, block, product.left)
-    loops = _tile_loops(sch, block, shape, left)
+    loops = _tile_loops(sch, block, shape, None if by_task else left)
     to_pairs(sch, right, product.right, shape.vectors * LANES)
-    if left is not None and not product.left.contracted_is_contiguous:
+    if left is not None and by_task:
         to_pairs(sch, left, product.left, shape.rows)
     sch.reverse_compute_at(epilogue, loops.tile)
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], LANES)
-    if left is not None:
-        pack_left(sch, left, product.left, shape.rows)
+    if left is not None and by_task:
+        pack_left(sch, left, shape.rows)
+    elif left is not None:
+        round_left(sch, left)
     pack_right(sch, right, product.right)
-    sch.parallel(loops.row_block)
-    sch.annotate(loops.row_block, "pragma_import_llvm", HELPERS)
+    sch.parallel(loops.task)
+    sch.annotate(loops.task, "pragma_import_llvm", HELPERS)
     _accumulate_in_registers(sch, block, loops)
 
 
-def _tiles_per_row_block(rows: Extent) -> int:
+def _tiles(rows: Extent) -> int:
+    """Tiles of a task that goes over all panels."""
     if not isinstance(rows, int):
         return _TILES_PER_ROW_BLOCK
     return max(1, min(_TILES_PER_ROW_BLOCK, rows // (_TILE_ROWS * _FEWEST_ROW_BLOCKS)))
 
 
+def _task(product: Product, vectors: int) -> tuple[int, int]:
+    """Tiles and panels of a task where `k` is long, as a batch is.
+
+    A task reads its share of both operands from a far cache, so the more rows and columns it has,
+    the less it reads for what it computes: as many of both as leave tasks enough and fit a near
+    cache.
+    """
+    rows = -(-_known(product.rows) // _TILE_ROWS)
+    columns = -(-_known(product.columns) // (vectors * LANES))
+    choices = [
+        (tiles, panels)
+        for tiles in range(1, min(rows, _MOST_TILES) + 1)
+        for panels in range(1, min(columns, _MOST_PANELS) + 1)
+        if rows % tiles == columns % panels == 0
+        and (rows // tiles) * (columns // panels) >= min(_FEWEST_TASKS, rows * columns)
+    ]
+    return min(choices, key=lambda c: (1 / (_TILE_ROWS * c[0]) + 1 / (vectors * LANES * c[1]), c))
+
+
+def _known(extent: Extent) -> int:
+    return extent if isinstance(extent, int) else 1
+
+
 class _TileLoops(NamedTuple):
-    row_block: LoopRV
+    task: LoopRV
     tile: LoopRV
     contracted: LoopRV
     row: LoopRV
@@ -138,20 +173,24 @@ class _TileLoops(NamedTuple):
 def _tile_loops(
     sch: s_tir.Schedule, block: SBlockRV, shape: _Shape, left: SBlockRV | None
 ) -> _TileLoops:
-    """Nest: row block, column panel, tile of the block, pair of k, row, vector; lane, k in pair.
+    """Nest: task, column panel, tile of the task, pair of k, row, vector; lane, k in pair.
 
-    What packs the left operand moves into the row block's loop.
+    What packs the left operand, if it is given, moves into the task's loop.
     """
     i, j, k = sch.get_loops(block)
-    row_block, tile, row = sch.split(i, [None, shape.tiles, shape.rows])
+    task, tile, row = sch.split(i, [None, shape.tiles, shape.rows])
     panel, vector, lane = sch.split(j, [None, shape.vectors, LANES])
-    sch.reorder(row_block, panel, tile, k, row, vector, lane)
+    if shape.panels is not None:
+        more, panel = sch.split(panel, [None, shape.panels])
+        sch.reorder(task, more, panel, tile, k, row, vector, lane)
+        task = sch.fuse(task, more)
+    sch.reorder(task, panel, tile, k, row, vector, lane)
     if left is not None:
         # While `k` is whole: `compute_at` of TVM 0.27 finds no simple bounds of pairs.
-        sch.compute_at(left, row_block)
+        sch.compute_at(left, task)
     pair, within = sch.split(k, [None, 2])
     sch.reorder(pair, row, vector, lane, within)
-    return _TileLoops(row_block, tile, pair, row, vector, lane)
+    return _TileLoops(task, tile, pair, row, vector, lane)
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:

@@ -5,17 +5,17 @@
   once by all threads.
 - The left one, if `k` is contiguous in it: rows of pairs, as they lie in memory. Where memory holds
   bfloat16 already it is read in place; otherwise a thread rounds the row block it is about to use.
-- The left one of TN: blocks of 8 rows, `(block, pair, row, k in pair)`, packed by the thread that
-  uses them.
+- The left one of TN: blocks of 8 rows, `(block, pair, row, k in pair)`, packed once by all threads.
 
 Each packing block is one call of a helper for 16 numbers (or 16 x 32), which handles both edges
 without a branch. Cost: one pass over the operand.
 """
 
 from collections.abc import Callable
+from math import gcd
 
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from .bf16_helpers import SOURCES
 from .operands import padding_block
@@ -23,8 +23,9 @@ from .product import Operand
 from .rule import parallel_over, static_extent
 
 LANES = 16
-# Pairs of `k` in a task that packs rows of memory, and in one that transposes.
+# Pairs of `k` in a task that packs rows of memory, and the vectors of each that it copies together.
 _STRETCH = 64
+_TOGETHER = 8
 
 
 def is_stored_in_pairs(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
@@ -68,20 +69,37 @@ def pack_right(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand) -> None
     pair, k = sch.split(loops[operand.contracted], [None, 2])
     sch.reorder(pair, vector, k, lane)
     rewrite(sch, sch.blockize(k), _interleave(LANES))
-    parallel_over(sch, [sch.split(pair, [None, _STRETCH])[0]])
+    _copy_few_vectors_together(sch, pair, vector)
 
 
-def pack_left(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand, rows: int) -> None:
-    """Pack one row block, inside the task that uses it."""
-    *_, first, second = sch.get_loops(packing)
-    if operand.contracted_is_contiguous:
-        rewrite(sch, sch.blockize(second), _round_row)
-        return
+def _copy_few_vectors_together(sch: s_tir.Schedule, pair: LoopRV, vector: LoopRV) -> None:
+    """A task copies a stretch of pairs, some vectors at a time, so that it writes few streams.
+
+    Panels are often a power of two apart: all of them at once would evict each other.
+    """
+    extent = static_extent(sch, vector)
+    together = 1 if extent is None else gcd(extent, _TOGETHER)
+    stretch, pair = sch.split(pair, [None, _STRETCH])
+    group, vector = sch.split(vector, [None, together])
+    sch.reorder(stretch, group, pair, vector)
+    sch.parallel(stretch)
+
+
+def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
+    """Round one row block, inside the task that uses it."""
+    rewrite(sch, sch.blockize(sch.get_loops(packing)[-1]), _round_row)
+
+
+def pack_left(sch: s_tir.Schedule, packing: SBlockRV, rows: int) -> None:
+    """Pack blocks of `rows` columns of memory in parallel, as `pack_right` does panels."""
+    first, second = sch.get_loops(packing)
     pair, k = sch.split(first, [None, 2])
-    width = min(LANES, static_extent(sch, second) or LANES)
+    # Whole vectors, of one or two blocks: an uneven split would put its guard into the block.
+    width = gcd(LANES, static_extent(sch, second) or rows)
     vector, lane = sch.split(second, [None, width])
     sch.reorder(pair, vector, k, lane)
     rewrite(sch, sch.blockize(k), _interleave(rows if width == LANES else 0))
+    _copy_few_vectors_together(sch, pair, vector)
 
 
 def rewrite(
