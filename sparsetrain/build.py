@@ -16,7 +16,7 @@ import tvm
 from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import DataError
 from sparsetrain.precision import Policy, to_half
 
 
@@ -32,8 +32,7 @@ class Program:
     target : str or tvm.target.Target
         See `sparsetrain.runtime.resolve_target`.
     precision : Policy, optional
-        What is computed in half precision, see `sparsetrain.precision`; by default nothing. On a
-        CPU only.
+        What is computed in half precision, see `sparsetrain.precision`; by default nothing.
     """
 
     def __init__(
@@ -44,8 +43,6 @@ class Program:
         precision: Policy | None = None,
     ) -> None:
         self.target = runtime.resolve_target(target)
-        if precision is not None and runtime.gpu.is_cuda(self.target):
-            raise ConfigError("half precision has kernels for the CPU alone: on CUDA leave it out")
         self.module = extract(module, function)
         if precision is not None:
             self.module = to_half(self.module, function, precision)

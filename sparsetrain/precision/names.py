@@ -16,6 +16,8 @@ Precision: TypeAlias = Literal["float32", "bf16"]
 _POLICIES: dict[str, Policy | None] = {"float32": None, "bf16": BFLOAT16}
 # Dtype of a policy -> the feature a CPU needs, as LLVM and as its maker call it.
 _NEEDS = {"bfloat16": ("avx512bf16", "AVX512_BF16")}
+# Dtype of a policy -> the first compute capability whose tensor cores multiply it.
+_CAPABILITIES = {"bfloat16": 80, "float16": 80}
 
 
 def policy_for(precision: str | Policy, target: Target) -> Policy | None:
@@ -41,6 +43,11 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
 
 def lacks(dtype: str, target: Target) -> str | None:
     """Why `target` cannot compute products of `dtype` at speed, or None if it can."""
+    if target.kind.name == "cuda" and dtype in _CAPABILITIES:
+        arch = str(target.attrs["arch"])
+        capability = int("".join(c for c in arch if c.isdigit()))
+        enough = capability >= _CAPABILITIES[dtype]
+        return None if enough else f"a device of {arch} has no tensor cores for {dtype}"
     if dtype not in _NEEDS:
         return f"no {target.kind.name} target computes products of {dtype}"
     feature, name = _NEEDS[dtype]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of bfloat16 matrices: casts and transposes of the operands become part of the kernel.
+"""Products of half-precision matrices: casts and transposes become part of the kernel.
 
 `matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` reads x and w
 where they lie. An operand that is rounded here is never stored as bfloat16: the kernel rounds it
@@ -13,15 +13,16 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .cuda.half_gradient import half_gradient
 from .fold_transpose import is_call, transposed_source
 
-HALF = "bfloat16"
+HALVES = ("bfloat16", "float16")
 _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldIntoHalfMatmul")
 class FoldIntoHalfMatmul:
-    """Replace 2-D products of bfloat16 with float32 results by kernels that round and transpose."""
+    """Replace 2-D products of halves with float32 results by kernels that round and transpose."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
@@ -45,12 +46,18 @@ class _Folder(PyExprMutator):
         if not is_half_matmul(call):
             return super().visit_call_(call)
         (left, flip_left), (right, flip_right) = map(self._source, call.args)
+        a, b, half = self.visit_expr(left), self.visit_expr(right), str(call.args[0].ty.dtype)
+        if flip_left and not flip_right:
+            in_pieces = half_gradient(self.builder_, a, b, half)
+            if in_pieces is not None:
+                return in_pieces
         return self.builder_.call_te(
             half_product,
-            self.visit_expr(left),
-            self.visit_expr(right),
+            a,
+            b,
             flip_left,
             flip_right,
+            half,
             primfunc_name_hint=f"half_matmul_{'nt'[flip_left]}{'nt'[flip_right]}",
             primfunc_attrs={"op_pattern": _FUSES_WHAT_FOLLOWS},
         )
@@ -83,47 +90,57 @@ class _Folder(PyExprMutator):
 
 
 def is_rounding(value: relax.Expr | None) -> bool:
-    """Whether `value` is a cast of float32 numbers to bfloat16."""
+    """Whether `value` is a cast of float32 numbers to halves."""
     return (
         value is not None
         and is_call(value, "relax.astype")
-        and str(value.ty.dtype) == HALF
+        and str(value.ty.dtype) in HALVES
         and str(value.args[0].ty.dtype) == "float32"
     )
 
 
 def is_half_matmul(call: relax.Call) -> bool:
-    """A product of two bfloat16 matrices that is accumulated in float32."""
+    """A product of two matrices of halves that is accumulated in float32."""
     if not is_call(call, "relax.matmul") or str(call.ty.dtype) != "float32":
         return False
     operands = [operand.ty for operand in call.args]
-    return all(t.ndim == 2 and t.shape is not None and str(t.dtype) == HALF for t in operands)
+    halves = {str(t.dtype) for t in operands}
+    return (
+        all(t.ndim == 2 and t.shape is not None for t in operands)
+        and len(halves) == 1
+        and halves <= set(HALVES)
+    )
 
 
-def half_product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -> te.Tensor:
-    """``a b`` with both rounded to bfloat16, either transposed first; accumulated in float32.
+def half_product(
+    a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool, half: str = "bfloat16"
+) -> te.Tensor:
+    """``a b`` with both rounded to `half`, either transposed first; accumulated in float32.
 
     Parameters
     ----------
     a, b : te.Tensor
-        Matrices, float32 or bfloat16.
+        Matrices, float32 or `half`.
     transpose_a, transpose_b : bool
         Whether the factor is the transpose.
+    half : {"bfloat16", "float16"}
+        What is multiplied.
     """
-    left, right = _bits(a, "half_left"), _bits(b, "half_right")
+    left, right = _bits(a, "half_left", half), _bits(b, "half_right", half)
+    widened = _WIDEN[half]
     k = te.reduce_axis((0, a.shape[0] if transpose_a else a.shape[1]), name="k")
     shape = (a.shape[1] if transpose_a else a.shape[0], b.shape[0] if transpose_b else b.shape[1])
 
     def term(i: tirx.Var, j: tirx.Var) -> tvm.ir.Expr:
         x = left[k, i] if transpose_a else left[i, k]
         y = right[j, k] if transpose_b else right[k, j]
-        return te.sum(widen(x) * widen(y), axis=k)
+        return te.sum(widened(x) * widened(y), axis=k)
 
     return te.compute(shape, term, name="half_matmul")
 
 
-def _bits(x: te.Tensor, name: str) -> te.Tensor:
-    bits = round_to_half if str(x.dtype) == "float32" else _bits_of_half
+def _bits(x: te.Tensor, name: str, half: str) -> te.Tensor:
+    bits = _ROUND[half] if str(x.dtype) == "float32" else _bits_of_half
     return te.compute(x.shape, lambda *index: bits(x(*index)), name=name)
 
 
@@ -148,3 +165,14 @@ def widen(bits: tvm.ir.Expr) -> tvm.ir.Expr:
 
 def _u32(value: int) -> tirx.IntImm:
     return tirx.const(value, "uint32")
+
+
+# Dtype of a half -> its bits from a float32 number, and back.
+_ROUND = {
+    "bfloat16": round_to_half,
+    "float16": lambda x: tirx.reinterpret("uint16", x.astype("float16")),
+}
+_WIDEN = {
+    "bfloat16": widen,
+    "float16": lambda bits: tirx.reinterpret("float16", bits).astype("float32"),
+}

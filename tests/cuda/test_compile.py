@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 
 import pytest
 import tvm
 from tvm.support.nvcc import compile_cuda
 
+import sparsetrain as st
 from sparsetrain import ad, runtime, schedule
 from sparsetrain.embedding.take import take_as_lookup
+from sparsetrain.precision import BFLOAT16, to_half
 from sparsetrain.runtime import gpu
 from tests import small_dlrm
 from tests.cuda import device, emulator
@@ -27,6 +30,18 @@ pytestmark = pytest.mark.skipif(
 # Sums of squares for the global norm are taken in float64 on purpose, as on the CPU; the history
 # of exact mode keeps its numbers in float64 and rounds them once.
 MAY_USE_DOUBLE = re.compile(r"squares|replay")
+WHICH = ("kernels", "full", "weighted", "half")
+# Device code is not optimised here: what is looked for does not depend on it.
+QUICKLY = ["--Ofast-compile=max"]
+
+
+def programs() -> Iterator[tvm.IRModule]:
+    """Gradient programs: of all kinds of layers, of weighted bags, of products of halves."""
+    for model in (small_dlrm.full_model(), small_dlrm.model("weighted")):
+        yield ad.gradient(model.export(), "loss").module
+    layers = st.models.DLRM(rows=[50], dim=8, bottom=(72,), top=(136, 10))
+    gradient = ad.gradient(layers.export(), "loss")
+    yield to_half(gradient.module, gradient.function, BFLOAT16)
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +51,10 @@ def sources() -> dict[str, str]:
     functions = {n: k.with_attr("global_symbol", n) for n, k in all_kernels().items()}
     with device.reading_sources() as found:
         gpu.compile_kernels(tvm.IRModule(functions), target)
-        for model in (small_dlrm.full_model(), small_dlrm.model("weighted")):
-            gradient = ad.gradient(model.export(), "loss").module
+        for program in programs():
             pipeline = schedule.pipeline(target)
-            runtime.compile_relax(take_as_lookup(gradient), target, pipeline)
-    return dict(zip(("kernels", "full", "weighted"), found, strict=True))
+            runtime.compile_relax(take_as_lookup(program), target, pipeline)
+    return dict(zip(WHICH, found, strict=True))
 
 
 def kernels_of(source: str) -> dict[str, str]:
@@ -49,7 +63,7 @@ def kernels_of(source: str) -> dict[str, str]:
     return bodies
 
 
-@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+@pytest.mark.parametrize("which", WHICH)
 def test_every_kernel_is_spread_over_threads(sources, which):
     for name, body in kernels_of(sources[which]).items():
         assert "threadIdx" in body or _is_one_number(body), name
@@ -61,13 +75,13 @@ def _is_one_number(body: str) -> bool:
     return "for (" not in body and "int64_t ax" not in arguments and "blockIdx" not in body
 
 
-@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+@pytest.mark.parametrize("which", WHICH)
 def test_no_kernel_computes_in_float64_by_accident(sources, which):
     for name, body in kernels_of(sources[which]).items():
         assert "double" not in body or MAY_USE_DOUBLE.search(name), name
 
 
-@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+@pytest.mark.parametrize("which", WHICH)
 def test_there_are_no_atomics_and_no_approximate_functions(sources, which):
     assert not re.search(r"atomic\w+\(", sources[which])
     assert not re.search(r"__(expf|logf|sinf|cosf|fdividef|powf|tanf)\(", sources[which])
@@ -82,16 +96,25 @@ def test_rows_are_read_and_written_sixteen_bytes_at_a_time(sources, width):
         assert all(re.search(r"\*\(float4\*\)\(\w+ \+", body) for body in bodies), kernel
 
 
+def test_every_wide_product_of_halves_runs_on_tensor_cores(sources):
+    kernels = kernels_of(sources["half"])
+    products = {name: body for name, body in kernels.items() if "half_matmul" in name}
+    assert len(products) == 4 + 4 + 3  # forward, weights, and back: the first layer has no back
+    assert all("sparsetrain_multiply_bf16(" in body for body in products.values())
+
+
 @needs_nvcc
-@pytest.mark.parametrize("which", ["kernels", "full", "weighted"])
+@pytest.mark.parametrize("which", WHICH)
 def test_nvcc_compiles_them_for_hopper_and_rounds_as_ieee_does(sources, which):
     with device.hopper():
         assembly = bytes(
-            compile_cuda(sources[which], target_format="ptx", compiler="nvcc")
+            compile_cuda(sources[which], target_format="ptx", compiler="nvcc", options=QUICKLY)
         ).decode()
     assert ".target sm_90" in assembly
     # The exact `expf` ends in an approximate power of two; nothing else may be approximate.
     approximate = set(re.findall(r"\w+\.(?:approx|full)[.\w]*|\w+\.rn\.ftz[.\w]*", assembly))
     assert approximate <= {"ex2.approx.ftz.f32"}
+    multiplies = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in assembly
+    assert multiplies == (which == "half")
     entries = re.findall(r"\.entry (\w+)\(", assembly)
     assert set(entries) == set(kernels_of(sources[which]))

@@ -15,8 +15,9 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
-from tvm.script import tirx as T
 from tvm.target import Target
+
+from .sum_of_pieces import sum_kernel
 
 _TILE = (32, 64)  # what TVM's rule gives to one block
 # At most so many tiles -> terms in a piece. More tiles than the last fill a large device by
@@ -45,7 +46,7 @@ def long_product(
     )
     _, rows, columns = parts.ty.shape
     dtype = str(parts.ty.dtype)
-    kernel = builder.add_func(_sum_kernel(int(rows), int(columns), dtype), "sum_of_pieces")
+    kernel = builder.add_func(sum_kernel(int(rows), int(columns), dtype), "sum_of_pieces")
     return relax.call_tir(kernel, [parts], relax.TensorType((rows, columns), dtype))
 
 
@@ -67,25 +68,3 @@ def _pieces(a: te.Tensor, b: te.Tensor, terms: int) -> te.Tensor:
         lambda piece, i, j: te.sum(left[piece, k, i] * right[piece, k, j], axis=k),
         name="matmul",
     )
-
-
-def _sum_kernel(rows: int, columns: int, dtype: str) -> tirx.PrimFunc:
-    """Add the pieces of each element first to last; a thread for each element."""
-
-    @T.prim_func(s_tir=True, private=True)
-    def sum_of_pieces(parts: T.handle, out: T.handle):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})
-        P = T.int64()
-        Parts = T.match_buffer(parts, (P, rows, columns), dtype)
-        Out = T.match_buffer(out, (rows, columns), dtype)
-        for block in T.thread_binding(-(-rows * columns // 256), thread="blockIdx.x"):
-            for thread in T.thread_binding(256, thread="threadIdx.x"):
-                e: T.let = block * 256 + thread
-                if e < rows * columns:
-                    total = T.alloc_buffer((1,), dtype, scope="local")
-                    total[0] = T.cast(0, dtype)
-                    for piece in T.serial(P):
-                        total[0] = total[0] + Parts[piece, e // columns, e % columns]
-                    Out[e // columns, e % columns] = total[0]
-
-    return sum_of_pieces

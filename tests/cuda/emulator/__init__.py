@@ -34,7 +34,7 @@ _loaded: list[Any] = []
 _order = 0
 _sources: list[str] | None = None
 
-_SIGNATURE = r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\('
+_SIGNATURE = r'extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\('
 
 
 def missing() -> str | None:
@@ -77,10 +77,22 @@ def _create(code: Any, _kind: str, functions: Mapping[str, Any], *_rest: Any) ->
     if _sources is not None:
         _sources.append(text)
         text, functions = '#include "cuda.h"\n', {}
-    module = tvm_ffi.load_module(str(_compile(text + _entries(text, functions))))
+    text = emulated_assembly(text) + _entries(text, functions)
+    module = tvm_ffi.load_module(str(_compile(text)))
     module["emulated_order"](_order)
     _loaded.append(module)
     return module
+
+
+def emulated_assembly(text: str) -> str:
+    """The text with calls of C++ functions in place of instructions, named after them."""
+
+    def call(found: re.Match[str]) -> str:
+        name = found[1].replace(".", "_")
+        operands = re.findall(r'"[=+]?\w"\(([^()]*)\)', found[2])
+        return f"emulated_{name}({', '.join(operands)});"
+
+    return re.sub(r'\basm(?:\s+volatile)?\s*\(\s*"([a-z][\w.]*) ([^;]*?;"[^;]*)\);', call, text)
 
 
 def _entries(text: str, functions: Mapping[str, Any]) -> str:
@@ -90,7 +102,7 @@ def _entries(text: str, functions: Mapping[str, Any]) -> str:
     ]  # the linker knows no empty section
     for name, body in bodies(text).items():
         tags = ", ".join(f'"{tag}"' for tag in functions[name].launch_param_tags)
-        barriers = "true" if re.search(r"__sync|__shfl", body) else "false"
+        barriers = "true" if re.search(r"__sync|__shfl|sparsetrain_multiply", body) else "false"
         lines.append(
             f"ENTRY int __tvm_ffi_{name}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {{"
             f" return emulated::launch({name}, args, {{{tags}}}, {barriers}); }}\n"
@@ -112,12 +124,30 @@ def _compile(text: str) -> Path:
         return library
     source = library.with_suffix(".cc")
     source.write_text(text)
-    include = tvm_ffi.libinfo.find_include_path()
-    command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC", "-shared"]
-    command += ["-fvisibility=hidden", "-ffp-contract=off"]  # a library's memory is its own
-    command += [f"-I{HERE}", f"-I{include}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
-    command += [str(source), "-o", str(library)]
+    _run([*_flags(_headers()), "-include", "cuda.h", str(source), "-o", str(library)])
+    return library
+
+
+@functools.cache
+def _headers() -> Path:
+    """A folder with the stand-ins for CUDA's headers, `cuda.h` compiled: it is most of a build."""
+    folder = Path(_folder.name) / "include"
+    folder.mkdir()
+    for header in HERE.glob("*.h"):
+        shutil.copy(header, folder)
+    _run([*_flags(folder), "-x", "c++-header", str(folder / "cuda.h")])
+    return folder
+
+
+def _flags(folder: Path) -> list[str]:
+    flags = [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC", "-shared"]
+    flags += ["-fvisibility=hidden", "-ffp-contract=off"]  # a library's memory is its own
+    find = tvm_ffi.libinfo
+    folders = [folder, find.find_include_path(), find.find_dlpack_include_path()]
+    return [*flags, *(f"-I{each}" for each in folders)]
+
+
+def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:4000]}")
-    return library

@@ -26,6 +26,8 @@
 #define ENTRY extern "C" __attribute__((visibility("default")))
 #define __global__
 #define __device__
+#define __host__
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("emulated_shared")))
@@ -75,6 +77,7 @@ struct Fiber {
   ucontext_t start;
   std::vector<char> stack;
   uint64_t exchanged;
+  uint32_t words[6];
 };
 
 constexpr size_t kStack = 128 * 1024;
