@@ -40,15 +40,18 @@ MAY_IMPORT = {
     "schedule": {"transpose"},
     "sparse_tensor": {"runtime", "relax_op"},
     "ad": {"sparse_tensor", "relax_op"},
-<<<<<<< HEAD
     "optim": {"cache", "sparse_tensor", "runtime", "relax_op", "formats"},
     "embedding": {"ad", "sparse_tensor", "relax_op", "formats"},
-    "models": {"ad", "embedding", "sparse_tensor", "runtime", "relax_op", "transpose", "formats"},
-=======
-    "optim": {"cache", "sparse_tensor", "runtime", "relax_op"},
-    "embedding": {"ad", "sparse_tensor", "relax_op"},
-    "models": {"ad", "embedding", "schedule", "sparse_tensor", "runtime", "relax_op"},
->>>>>>> c1ea363 (Round the interaction's operands inside its kernels, where a policy says so)
+    "models": {
+        "ad",
+        "embedding",
+        "sparse_tensor",
+        "runtime",
+        "relax_op",
+        "transpose",
+        "formats",
+        "schedule",
+    },
     "build": {"ad", "arguments", "cache", "embedding", "precision", "runtime", "schedule"},
     "inlined": {"ad", "arguments", "build", "optim", "precision", "runtime"},
     "scoring": {"data", "metrics"},
