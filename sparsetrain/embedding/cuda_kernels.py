@@ -9,201 +9,143 @@ fills it with one. Loads and stores are 16 bytes where the width allows it, side
 
 from __future__ import annotations
 
-from tvm.script import tirx as T
-from tvm.tirx import PrimFunc, const
+from collections.abc import Callable
+from typing import Any
 
-from sparsetrain.relax_op import SCHEDULED, THREADS, vector_lanes
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.sparse_tensor.cuda_parts import Number, each_of, each_vector, store_vector
 
 
 def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """``out[n] = table[ids[n]]``; an id outside the table reads as NaN."""
-    lanes = vector_lanes(width, dtype)
-    vectors = width // lanes
-    nan = const(float("nan"), dtype)
-
-    @T.prim_func(s_tir=True, private=True)
-    def lookup(table: T.handle, ids: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        V, N = T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, width), dtype)
-        Ids = T.match_buffer(ids, (N,), id_dtype)
-        Out = T.match_buffer(out, (N, width), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(N * vectors, T.int64(THREADS)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                if block * THREADS + thread < N * vectors:
-                    n: T.let = (block * THREADS + thread) // vectors
-                    d: T.let = (block * THREADS + thread) % vectors * lanes
-                    row: T.let = T.int64(Ids[n])
-                    if row >= T.int64(0) and row < V:
-                        for lane in T.vectorized(lanes):
-                            Out[n, d + lane] = Table[row, d + lane]
-                    else:
-                        for lane in T.vectorized(lanes):
-                            Out[n, d + lane] = nan
-
-    return lookup
+    with kernel("lookup") as built:
+        height, count = extents(2)
+        table = buffer("table", (height, width), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        out = buffer("out", (count, width), dtype)
+        with each_vector(count, width, dtype) as (n, column, lanes):
+            _read(table, ids[n], column, lambda row: store_vector(out, [n, column], lanes, row))
+    return built.get()
 
 
 def bag_kernel(
     width: int, dtype: str, id_dtype: str, features: int, mean: bool, weighted: bool
 ) -> PrimFunc:
     """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0."""
-    lanes = vector_lanes(width, dtype)
-    vectors = width // lanes
-    nan = const(float("nan"), dtype)
+    with kernel("embedding_bag") as built:
+        height, count, given, batch = extents(4)
+        table = buffer("table", (height, width), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        offsets = buffer("offsets", (batch * features + 1,), "int64")
+        weights = buffer("weights", (given,), dtype if weighted else "int64")
+        out = buffer("out", (batch, features, width), dtype)
+        with each_vector(batch * features, width, dtype) as (bag, column, lanes):
+            first = T.Bind(offsets[bag])
+            length = T.Bind(offsets[bag + 1] - first)
+            total = T.alloc_local((lanes,), dtype)
+            store_vector(total, [0], lanes, lambda lane: tirx.const(0, dtype))
+            with T.serial(0, length) as n:
+                weight = weights[first + n] if weighted else None
+                _read(table, ids[first + n], column, _adding_to(total, weight))
+            share = tirx.Cast(dtype, tirx.max(length, tirx.const(1, "int64")))
+            divisor = T.Bind(share if mean else tirx.const(1, dtype))
+            place = [tirx.floormod(bag, batch), tirx.floordiv(bag, batch), column]
+            store_vector(out, place, lanes, lambda lane: total[lane] / divisor)
+    return built.get()
 
-    @T.prim_func(s_tir=True, private=True)
-    def embedding_bag(
-        table: T.handle, ids: T.handle, offsets: T.handle, weights: T.handle, out: T.handle
-    ):
-        T.func_attr(SCHEDULED)
-        V, N, W, B = T.int64(), T.int64(), T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, width), dtype)
-        Ids = T.match_buffer(ids, (N,), id_dtype)
-        Offsets = T.match_buffer(offsets, (B * features + 1,), "int64")
-        Weights = T.match_buffer(weights, (W,), dtype if weighted else "int64")
-        Out = T.match_buffer(out, (B, features, width), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(B * features * vectors, T.int64(THREADS)), T.int64(1)),
-            thread="blockIdx.x",
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                if block * THREADS + thread < B * features * vectors:
-                    k: T.let = (block * THREADS + thread) // vectors
-                    d: T.let = (block * THREADS + thread) % vectors * lanes
-                    first: T.let = Offsets[k]
-                    count: T.let = Offsets[k + 1] - first
-                    total = T.alloc_buffer((lanes,), dtype, scope="local")
-                    for lane in T.vectorized(lanes):
-                        total[lane] = T.cast(0, dtype)
-                    for n in T.serial(count):
-                        row: T.let = T.int64(Ids[first + n])
-                        if row < T.int64(0) or row >= V:
-                            for lane in T.vectorized(lanes):
-                                total[lane] = nan
-                        else:
-                            for lane in T.vectorized(lanes):
-                                if weighted:
-                                    total[lane] = (
-                                        total[lane] + Table[row, d + lane] * Weights[first + n]
-                                    )
-                                else:
-                                    total[lane] = total[lane] + Table[row, d + lane]
-                    divisor: T.let = (
-                        T.cast(T.max(count, T.int64(1)), dtype) if mean else T.cast(1, dtype)
-                    )
-                    for lane in T.vectorized(lanes):
-                        Out[k % B, k // B, d + lane] = total[lane] / divisor
 
-    return embedding_bag
+# From a lane to a number.
+Vector = Callable[[Any], Any]
+
+
+def _read(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
+    """Let `use` have a vector of a table's row, NaN if there is no such row."""
+    row = T.Bind(tirx.Cast("int64", index))
+    with T.If(tirx.And(row >= 0, row < table.shape[0])):
+        with T.Then():
+            use(lambda lane: table[row, column + lane])
+        with T.Else():
+            use(lambda lane: tirx.const(float("nan"), table.dtype))
+
+
+def _adding_to(total: Any, weight: Any) -> Callable[[Vector], None]:
+    """Adds a vector, times its weight if there is one."""
+
+    def add(row: Vector) -> None:
+        def sum_of(lane: Any) -> Any:
+            return total[lane] + (row(lane) if weight is None else row(lane) * weight)
+
+        store_vector(total, [0], int(total.shape[0]), sum_of)
+
+    return add
 
 
 def bag_source_kernel(features: int, id_dtype: str) -> PrimFunc:
     """For each id, the row of the (B * F, D) cotangent that its bag's result has."""
-
-    @T.prim_func(s_tir=True, private=True)
-    def bag_source(offsets: T.handle, ids: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, K = T.int64(), T.int64()
-        Offsets = T.match_buffer(offsets, (K,), "int64")
-        T.match_buffer(ids, (N,), id_dtype)  # only its length is read
-        Out = T.match_buffer(out, (N,), "int32")
-        for block in T.thread_binding(
-            T.max(T.ceildiv(K - 1, T.int64(THREADS)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                k: T.let = block * THREADS + thread
-                batch: T.let = (K - 1) // features
-                if k < K - 1:
-                    for n in T.serial(Offsets[k + 1] - Offsets[k]):
-                        Out[Offsets[k] + n] = T.int32(k % batch * features + k // batch)
-
-    return bag_source
+    with kernel("bag_source") as built:
+        count, edges = extents(2)
+        offsets = buffer("offsets", (edges,), "int64")
+        buffer("ids", (count,), id_dtype)  # only its length is read
+        out = buffer("out", (count,), "int32")
+        with each_of(edges - 1) as bag:
+            batch = T.Bind(tirx.floordiv(edges - 1, features))
+            row = tirx.floormod(bag, batch) * features + tirx.floordiv(bag, batch)
+            with T.serial(0, offsets[bag + 1] - offsets[bag]) as n:
+                T.buffer_store(out, tirx.Cast("int32", row), [offsets[bag] + n])
+    return built.get()
 
 
 def bag_mean_cotangent_kernel(width: int, dtype: str, features: int) -> PrimFunc:
     """The cotangent (B, F, D) of a mean, divided by the length of each bag."""
-    lanes = vector_lanes(width, dtype)
-    vectors = width // lanes
-
-    @T.prim_func(s_tir=True, private=True)
-    def bag_mean_cotangent(cotangent: T.handle, offsets: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        B = T.int64()
-        Cotangent = T.match_buffer(cotangent, (B, features, width), dtype)
-        Offsets = T.match_buffer(offsets, (B * features + 1,), "int64")
-        Out = T.match_buffer(out, (B, features, width), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(B * features * vectors, T.int64(THREADS)), T.int64(1)),
-            thread="blockIdx.x",
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                if block * THREADS + thread < B * features * vectors:
-                    row: T.let = (block * THREADS + thread) // vectors
-                    d: T.let = (block * THREADS + thread) % vectors * lanes
-                    k: T.let = row % features * B + row // features
-                    count: T.let = T.max(Offsets[k + 1] - Offsets[k], T.int64(1))
-                    for lane in T.vectorized(lanes):
-                        Out[row // features, row % features, d + lane] = Cotangent[
-                            row // features, row % features, d + lane
-                        ] / T.cast(count, dtype)
-
-    return bag_mean_cotangent
+    with kernel("bag_mean_cotangent") as built:
+        (batch,) = extents(1)
+        cotangent = buffer("cotangent", (batch, features, width), dtype)
+        offsets = buffer("offsets", (batch * features + 1,), "int64")
+        out = buffer("out", (batch, features, width), dtype)
+        with each_vector(batch * features, width, dtype) as (row, column, lanes):
+            b, f = tirx.floordiv(row, features), tirx.floormod(row, features)
+            bag = T.Bind(f * batch + b)
+            length = T.Bind(tirx.max(offsets[bag + 1] - offsets[bag], tirx.const(1, "int64")))
+            divisor = tirx.Cast(dtype, length)
+            place = [b, f, column]
+            store_vector(out, place, lanes, lambda lane: cotangent[b, f, column + lane] / divisor)
+    return built.get()
 
 
 def weighted_values_kernel(width: int, dtype: str) -> PrimFunc:
     """For each id, its weight times the cotangent of its bag: (N, D)."""
-    lanes = vector_lanes(width, dtype)
-    vectors = width // lanes
-
-    @T.prim_func(s_tir=True, private=True)
-    def weighted_values(cotangent: T.handle, source: T.handle, weights: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, M = T.int64(), T.int64()
-        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
-        Source = T.match_buffer(source, (N,), "int32")
-        Weights = T.match_buffer(weights, (N,), dtype)
-        Out = T.match_buffer(out, (N, width), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(N * vectors, T.int64(THREADS)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                if block * THREADS + thread < N * vectors:
-                    n: T.let = (block * THREADS + thread) // vectors
-                    d: T.let = (block * THREADS + thread) % vectors * lanes
-                    for lane in T.vectorized(lanes):
-                        Out[n, d + lane] = Weights[n] * Cotangent[T.int64(Source[n]), d + lane]
-
-    return weighted_values
+    with kernel("weighted_values") as built:
+        count, bags = extents(2)
+        cotangent = buffer("cotangent", (bags, width), dtype)
+        source = buffer("source", (count,), "int32")
+        weights = buffer("weights", (count,), dtype)
+        out = buffer("out", (count, width), dtype)
+        with each_vector(count, width, dtype) as (n, column, lanes):
+            bag = tirx.Cast("int64", source[n])
+            store_vector(
+                out, [n, column], lanes, lambda lane: weights[n] * cotangent[bag, column + lane]
+            )
+    return built.get()
 
 
 def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
-
-    @T.prim_func(s_tir=True, private=True)
-    def weight_cotangent(
-        table: T.handle, ids: T.handle, cotangent: T.handle, source: T.handle, out: T.handle
-    ):
-        T.func_attr(SCHEDULED)
-        V, N, M = T.int64(), T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, width), dtype)
-        Ids = T.match_buffer(ids, (N,), id_dtype)
-        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
-        Source = T.match_buffer(source, (N,), "int32")
-        Out = T.match_buffer(out, (N,), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(N, T.int64(THREADS)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                n: T.let = block * THREADS + thread
-                if n < N:
-                    row: T.let = T.max(T.min(T.int64(Ids[n]), V - 1), T.int64(0))
-                    total = T.alloc_buffer((1,), dtype, scope="local")
-                    total[0] = T.cast(0, dtype)
-                    for d in T.serial(width):
-                        total[0] = total[0] + Table[row, d] * Cotangent[T.int64(Source[n]), d]
-                    Out[n] = total[0]
-
-    return weight_cotangent
+    with kernel("weight_cotangent") as built:
+        height, count, bags = extents(3)
+        table = buffer("table", (height, width), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        cotangent = buffer("cotangent", (bags, width), dtype)
+        source = buffer("source", (count,), "int32")
+        out = buffer("out", (count,), dtype)
+        with each_of(count) as n:
+            inside = tirx.min(tirx.Cast("int64", ids[n]), height - 1)
+            row = T.Bind(tirx.max(inside, tirx.const(0, "int64")))
+            total = Number(dtype)
+            with T.serial(0, width) as d:
+                total.add(table[row, d] * cotangent[tirx.Cast("int64", source[n]), d])
+            T.buffer_store(out, total.now, [n])
+    return built.get()

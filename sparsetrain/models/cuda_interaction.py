@@ -1,300 +1,289 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA kernels of the dot interaction; `interaction` says what they compute.
 
-A block takes a few samples. Their vectors come through shared memory, a stretch of columns at a
-time. Forward, a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one value read
-serves `SIDE` products; the pairs leave through shared memory, because a sample's results lie side
-by side. Backward, a thread owns `SIDE` rows and one vector of columns. Sums run first to last.
+Forward, a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one value read serves
+`SIDE` products; the pairs leave through shared memory, because a sample's results lie side by side.
+Backward, a thread owns `SIDE` rows and one vector of columns. Sums run first to last.
 
 Cost: what is read and written once, 1 GB for a batch of 65,536 at F = 26 and D = 128.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from tvm.script import tirx as T
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.relax_op import SCHEDULED, THREADS, vector_lanes
+from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.models.cuda_blocking import (
+    SIDE,
+    Block,
+    Inputs,
+    Keep,
+    backward_blocking,
+    below_diagonal,
+    blocks_of_samples,
+    forward_blocking,
+)
+from sparsetrain.relax_op import THREADS
+from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared, store_vector
 
-SIDE = 4
-SHARED = 46 * 1024  # bytes; a block may have 48 KiB without asking
-MOST_SAMPLES = 32
-
-
-class Blocking(NamedTuple):
-    """How a block is cut: its samples, and the columns it holds at a time."""
-
-    samples: int
-    columns: int
-    staged: bool  # whether the (F + 1)^2 matrix, or its triangle, fits into shared memory too
-
-
-def _divisors(width: int) -> list[int]:
-    return [d for d in range(width, 0, -1) if width % d == 0]
-
-
-def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
-    """As many samples as there are threads for, as many columns as fit."""
-    tiles = -(-vectors // SIDE)
-    pairs = vectors * (vectors - 1) // 2
-    staged = pairs * itemsize <= SHARED // 2
-    samples = max(1, min(MOST_SAMPLES, THREADS // (tiles * (tiles + 1) // 2)))
-    while samples > 1 and samples * (pairs + vectors * 17) * itemsize > SHARED:
-        samples -= 1
-    left = SHARED - samples * pairs * itemsize * staged
-    columns = next(c for c in _divisors(width) if samples * vectors * (c | 1) * itemsize <= left)
-    return Blocking(samples, columns, staged)
-
-
-def backward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
-    """Likewise; columns are whole vectors."""
-    lanes = vector_lanes(width, {4: "float32", 8: "float64"}[itemsize])
-    staged = vectors * vectors * itemsize <= SHARED * 3 // 4
-    matrix = vectors * vectors * staged
-    columns = next(c for c in _divisors(width) if c <= 32 and c % lanes == 0)
-    samples = max(1, min(MOST_SAMPLES, THREADS // (-(-vectors // SIDE) * columns // lanes)))
-    while samples > 1 and samples * (matrix + vectors * columns) * itemsize > SHARED:
-        samples -= 1
-    return Blocking(samples, columns, staged)
+_ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
-    vectors = features + 1
-    tiles = -(-vectors // SIDE)
+    cut = forward_blocking(features + 1, width, _ITEMSIZE[dtype])
+    tiles = -(-(features + 1) // SIDE)
     squares = tiles * (tiles + 1) // 2
-    pairs = features * vectors // 2
-    samples, columns, staged = forward_blocking(vectors, width, _itemsize(dtype))
-    lanes = vector_lanes(columns, dtype)
-    pitch = columns | 1
-    loads = samples * vectors * columns // lanes
-    rounds = -(-samples * squares // THREADS)
-    out_width = width + pairs
+    pairs = features * (features + 1) // 2
+    with kernel("interaction") as built:
+        inputs = Inputs(features, width, dtype)
+        out = buffer("out", (inputs.batch, width + pairs), dtype)
+        with blocks_of_samples(inputs, cut) as block:
+            rows = _PitchedRows(block)
+            stage = _touched((cut.samples, pairs if cut.staged else 1), dtype)
+            with T.serial(0, -(-cut.samples * squares // THREADS)) as turn:
+                item = T.Bind(turn * THREADS + block.thread)
+                member = T.Bind(tirx.floordiv(item, squares))
+                square = _Square(T.Bind(tirx.floormod(item, squares)), tiles, dtype)
+                square.multiply(rows, member, item < cut.samples * squares)
+                barrier()
+                inside = block.sample(member) < inputs.batch
+                with T.If(tirx.And(item < cut.samples * squares, inside)), T.Then():
+                    square.put_away(block, member, stage if cut.staged else None, out)
+            barrier()
+            _write_results(block, stage if cut.staged else None, out)
+    return built.get()
 
-    @T.prim_func(s_tir=True, private=True)
-    def interaction(dense: T.handle, embeddings: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        B = T.int64()
-        Dense = T.match_buffer(dense, (B, width), dtype)
-        Embeddings = T.match_buffer(embeddings, (B, features, width), dtype)
-        Out = T.match_buffer(out, (B, out_width), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(B, T.int64(samples)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                # An odd pitch spreads rows over the banks. One axis: TVM would close a gap it sees.
-                rows = T.alloc_buffer((samples * vectors * pitch,), dtype, scope="shared")
-                stage = T.alloc_buffer((samples, pairs if staged else 1), dtype, scope="shared")
-                stage[0, 0] = T.cast(0, dtype)  # TVM refuses an array that nobody touches
-                loaded = T.alloc_buffer((lanes,), dtype, scope="local")
-                for turn in T.serial(rounds):
-                    item: T.let = turn * THREADS + thread
-                    sample: T.let = item // squares
-                    square: T.let = item % squares
-                    gram = T.alloc_buffer((SIDE, SIDE), dtype, scope="local")
-                    left = T.alloc_buffer((SIDE,), dtype, scope="local")
-                    right = T.alloc_buffer((SIDE,), dtype, scope="local")
-                    upper = T.alloc_buffer((1,), "int32", scope="local")
-                    upper[0] = 0
-                    for t in T.unroll(tiles - 1):
-                        if square >= (t + 1) * (t + 2) // 2:
-                            upper[0] = t + 1
-                    lower: T.let = square - upper[0] * (upper[0] + 1) // 2
-                    for r in T.unroll(SIDE):
-                        for c in T.unroll(SIDE):
-                            gram[r, c] = T.cast(0, dtype)
-                    for stretch in T.serial(width // columns):
-                        T.tvm_storage_sync("shared")
-                        for step in T.serial(T.ceildiv(loads, THREADS)):
-                            load: T.let = step * THREADS + thread
-                            if load < loads:
-                                s: T.let = load // (vectors * columns // lanes)
-                                v: T.let = load // (columns // lanes) % vectors
-                                d: T.let = load % (columns // lanes) * lanes
-                                if block * samples + s < B:
-                                    for lane in T.vectorized(lanes):
-                                        if v == 0:
-                                            loaded[lane] = Dense[
-                                                block * samples + s, stretch * columns + d + lane
-                                            ]
-                                        else:
-                                            loaded[lane] = Embeddings[
-                                                block * samples + s,
-                                                T.max(v - 1, 0),
-                                                stretch * columns + d + lane,
-                                            ]
-                                    for lane in T.unroll(lanes):
-                                        rows[(s * vectors + v) * pitch + d + lane] = loaded[lane]
-                        T.tvm_storage_sync("shared")
-                        if item < samples * squares:
-                            for d in T.serial(columns):
-                                for r in T.unroll(SIDE):
-                                    left[r] = rows[
-                                        (sample * vectors + T.min(upper[0] * SIDE + r, features))
-                                        * pitch
-                                        + d
-                                    ]
-                                    right[r] = rows[
-                                        (sample * vectors + T.min(lower * SIDE + r, features))
-                                        * pitch
-                                        + d
-                                    ]
-                                for r in T.unroll(SIDE):
-                                    for c in T.unroll(SIDE):
-                                        gram[r, c] = gram[r, c] + left[r] * right[c]
-                    T.tvm_storage_sync("shared")
-                    if item < samples * squares and block * samples + sample < B:
-                        for r in T.unroll(SIDE):
-                            for c in T.unroll(SIDE):
-                                i: T.let = upper[0] * SIDE + r
-                                j: T.let = lower * SIDE + c
-                                if i < vectors and j < i:
-                                    if staged:
-                                        stage[sample, i * (i - 1) // 2 + j] = gram[r, c]
-                                    else:
-                                        Out[
-                                            block * samples + sample,
-                                            width + i * (i - 1) // 2 + j,
-                                        ] = gram[r, c]
-                T.tvm_storage_sync("shared")
-                for step in T.serial(T.ceildiv(samples * out_width, THREADS)):
-                    place: T.let = step * THREADS + thread
-                    b: T.let = block * samples + place // out_width
-                    column: T.let = place % out_width
-                    if place < samples * out_width and b < B:
-                        if column < width:
-                            Out[b, column] = Dense[b, column]
-                        else:
-                            if staged:
-                                Out[b, column] = stage[place // out_width, column - width]
 
-    return interaction
+def _touched(shape: tuple[int, ...], dtype: str) -> Any:
+    """An array of the block; TVM refuses one that nobody touches."""
+    array = T.alloc_buffer(shape, dtype, scope="shared")
+    T.buffer_store(array, tirx.const(0, dtype), [0] * len(shape))
+    return array
+
+
+class _PitchedRows:
+    """A stretch of the block's vectors in shared memory, read one number at a time.
+
+    An odd pitch spreads rows over the banks. One axis: TVM would close a gap that it sees.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self._pitch = block.cut.columns | 1
+        count = block.cut.samples * block.inputs.vectors * self._pitch
+        self._array = shared(count, block.inputs.dtype)
+
+    def at(self, member: Any, vector: Any, column: Any) -> Any:
+        """One number."""
+        return self._array[self._place(member, vector, column)]
+
+    def load(self, stretch: Any) -> None:
+        """Replace what is there."""
+
+        def keep(member: Any, vector: Any, column: Any, loaded: Any) -> None:
+            with T.unroll(0, self.block.lanes) as lane:
+                place = self._place(member, vector, column + lane)
+                T.buffer_store(self._array, loaded[lane], [place])
+
+        barrier()
+        self.block.load(stretch, keep)
+        barrier()
+
+    def _place(self, member: Any, vector: Any, column: Any) -> Any:
+        return (member * self.block.inputs.vectors + vector) * self._pitch + column
+
+
+class _Square:
+    """The pairs of `SIDE` vectors with `SIDE` others, whose products a thread sums."""
+
+    def __init__(self, number: Any, tiles: int, dtype: str) -> None:
+        """Square `number`, row by row of a triangle of squares."""
+        self.gram, self.dtype = T.alloc_local((SIDE, SIDE), dtype), dtype
+        row = Number()
+        for below in range(1, tiles):
+            with T.If(number >= below * (below + 1) // 2), T.Then():
+                row.set(tirx.const(below, "int32"))
+        self.upper = row.now * SIDE
+        self.lower = T.Bind(number - tirx.floordiv(row.now * (row.now + 1), 2)) * SIDE
+        with self._each_pair() as (r, c):
+            T.buffer_store(self.gram, tirx.const(0, dtype), [r, c])
+
+    def multiply(self, rows: _PitchedRows, member: Any, works: Any) -> None:
+        """Sum the products, stretch by stretch of the columns; all threads must come here."""
+        x, columns = rows.block.inputs, rows.block.cut.columns
+        left, right = (T.alloc_local((SIDE,), self.dtype) for _ in range(2))
+        with T.serial(0, x.width // columns) as stretch:
+            rows.load(stretch)
+            with T.If(works), T.Then(), T.serial(0, columns) as d:
+                with T.unroll(0, SIDE) as r:
+                    for side, first in ((left, self.upper), (right, self.lower)):
+                        vector = tirx.min(first + r, x.features)
+                        T.buffer_store(side, rows.at(member, vector, d), [r])
+                with self._each_pair() as (r, c):
+                    total = self.gram[r, c] + left[r] * right[c]
+                    T.buffer_store(self.gram, total, [r, c])
+
+    def put_away(self, block: Block, member: Any, stage: Any, out: Any) -> None:
+        """Store the pairs below the diagonal: into `stage`, if there is one."""
+        x = block.inputs
+        with self._each_pair() as (r, c):
+            i, j = self.upper + r, self.lower + c
+            with T.If(tirx.And(i < x.vectors, j < i)), T.Then():
+                if stage is None:
+                    place = [block.sample(member), x.width + below_diagonal(i, j)]
+                    T.buffer_store(out, self.gram[r, c], place)
+                else:
+                    T.buffer_store(stage, self.gram[r, c], [member, below_diagonal(i, j)])
+
+    @contextmanager
+    def _each_pair(self) -> Iterator[tuple[Any, Any]]:
+        with T.unroll(0, SIDE) as r, T.unroll(0, SIDE) as c:
+            yield r, c
+
+
+def _write_results(block: Block, stage: Any, out: Any) -> None:
+    """Write the dense vectors, and the pairs that were put away, side by side."""
+    x, across = block.inputs, int(out.shape[1])
+    with block.each(block.cut.samples * across) as place:
+        member = tirx.floordiv(place, across)
+        column = T.Bind(tirx.floormod(place, across))
+        sample = block.sample(member)
+        with T.If(sample < x.batch), T.Then(), T.If(column < x.width):
+            with T.Then():
+                T.buffer_store(out, x.dense[sample, column], [sample, column])
+            if stage is not None:
+                with T.Else():
+                    T.buffer_store(out, stage[member, column - x.width], [sample, column])
 
 
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
     vectors = features + 1
-    tiles = -(-vectors // SIDE)
-    samples, columns, staged = backward_blocking(vectors, width, _itemsize(dtype))
-    lanes = vector_lanes(columns, dtype)
-    loads = samples * vectors * columns // lanes
-    items = samples * tiles * columns // lanes
-    entries = samples * vectors * vectors if staged else 0
-    out_width = width + features * vectors // 2
+    cut = backward_blocking(vectors, width, _ITEMSIZE[dtype])
+    with kernel("interaction_backward") as built:
+        inputs = Inputs(features, width, dtype)
+        pairs = features * vectors // 2
+        cotangent = buffer("cotangent", (inputs.batch, width + pairs), dtype)
+        outs = (
+            buffer("dense_cotangent", (inputs.batch, width), dtype),
+            buffer("embeddings_cotangent", (inputs.batch, features, width), dtype),
+        )
+        with blocks_of_samples(inputs, cut) as block:
+            rows = T.alloc_buffer((cut.samples, vectors, cut.columns), dtype, scope="shared")
+            factors = _Factors(block, cotangent)
+            total = T.alloc_local((SIDE, block.lanes), dtype)
+            with T.serial(0, width // cut.columns) as stretch:
+                barrier()
+                block.load(stretch, _keep_in(rows, block.lanes))
+                barrier()
+                with _each_tile(block) as tile:
+                    _sum_rows(block, tile, factors, rows, total)
+                    _write_rows(block, tile, stretch, total, (cotangent, *outs))
+    return built.get()
 
-    @T.prim_func(s_tir=True, private=True)
-    def interaction_backward(
-        dense: T.handle,
-        embeddings: T.handle,
-        cotangent: T.handle,
-        dense_cotangent: T.handle,
-        embeddings_cotangent: T.handle,
-    ):
-        T.func_attr(SCHEDULED)
-        B = T.int64()
-        Dense = T.match_buffer(dense, (B, width), dtype)
-        Embeddings = T.match_buffer(embeddings, (B, features, width), dtype)
-        Cotangent = T.match_buffer(cotangent, (B, out_width), dtype)
-        DenseCotangent = T.match_buffer(dense_cotangent, (B, width), dtype)
-        EmbeddingsCotangent = T.match_buffer(embeddings_cotangent, (B, features, width), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(B, T.int64(samples)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                rows = T.alloc_buffer((samples, vectors, columns), dtype, scope="shared")
-                pair = T.alloc_buffer(
-                    (samples, vectors if staged else 1, vectors if staged else 1),
-                    dtype,
-                    scope="shared",
+
+def _keep_in(rows: Any, lanes: int) -> Keep:
+    def keep(member: Any, vector: Any, column: Any, loaded: Any) -> None:
+        store_vector(rows, [member, vector, column], lanes, lambda lane: loaded[lane])
+
+    return keep
+
+
+class _Factors:
+    """The symmetric matrix of the pairs' cotangents, zeros on its diagonal; staged if it fits."""
+
+    def __init__(self, block: Block, cotangent: Any) -> None:
+        self.block, self.cotangent = block, cotangent
+        self.vectors, self.staged = block.inputs.vectors, block.cut.staged
+        side = self.vectors if self.staged else 1
+        self._matrix = _touched((block.cut.samples, side, side), block.inputs.dtype)
+        self._one = Number(block.inputs.dtype)
+        if self.staged:
+            self._stage()
+
+    def at(self, member: Any, row: Any, column: Any) -> Any:
+        """One number; it holds until the next is asked for."""
+        if self.staged:
+            self._one.set(self._matrix[member, row, column])
+        else:
+            read = self._read(self.block.sample(member), row, column)
+            self._one.set(tirx.if_then_else(row == column, tirx.const(0, self._one.dtype), read))
+        return self._one.now
+
+    def _read(self, sample: Any, row: Any, column: Any) -> Any:
+        larger = tirx.max(tirx.max(row, column), 1)
+        place = below_diagonal(larger, tirx.min(row, column))
+        return self.cotangent[sample, self.block.inputs.width + place]
+
+    def _stage(self) -> None:
+        block, square = self.block, self.vectors * self.vectors
+        with block.each(block.cut.samples * square) as number:
+            member = T.Bind(tirx.floordiv(number, square))
+            row = T.Bind(tirx.floormod(tirx.floordiv(number, self.vectors), self.vectors))
+            column = T.Bind(tirx.floormod(number, self.vectors))
+            place, sample = [member, row, column], block.sample(member)
+            with T.If(sample < block.inputs.batch), T.Then(), T.If(row == column):
+                with T.Then():
+                    T.buffer_store(self._matrix, tirx.const(0, self._one.dtype), place)
+                with T.Else():
+                    T.buffer_store(self._matrix, self._read(sample, row, column), place)
+
+
+class _Tile(NamedTuple):
+    """`SIDE` rows and a vector of columns of one sample's cotangents."""
+
+    member: Any
+    first: Any
+    column: Any
+
+
+@contextmanager
+def _each_tile(block: Block) -> Iterator[_Tile]:
+    """Share the tiles of a stretch among the threads."""
+    across, tiles = block.across, -(-block.inputs.vectors // SIDE)
+    with block.each(block.cut.samples * tiles * across) as item:
+        member = T.Bind(tirx.floordiv(item, tiles * across))
+        first = T.Bind(tirx.floormod(tirx.floordiv(item, across), tiles) * SIDE)
+        column = T.Bind(tirx.floormod(item, across) * block.lanes)
+        with T.If(block.sample(member) < block.inputs.batch), T.Then():
+            yield _Tile(member, first, column)
+
+
+def _sum_rows(block: Block, tile: _Tile, factors: _Factors, rows: Any, total: Any) -> None:
+    """``total[r] = sum over j of factors[first + r, j] rows[j]``."""
+    lanes, last = block.lanes, block.inputs.features
+    with T.unroll(0, SIDE) as r:
+        store_vector(total, [r, 0], lanes, lambda lane: tirx.const(0, block.inputs.dtype))
+    with T.serial(0, block.inputs.vectors) as j, T.unroll(0, SIDE) as r:
+        factor = factors.at(tile.member, T.Bind(tirx.min(tile.first + r, last)), j)
+
+        def added(lane: Any) -> Any:
+            return total[r, lane] + factor * rows[tile.member, j, tile.column + lane]
+
+        store_vector(total, [r, 0], lanes, added)
+
+
+def _write_rows(block: Block, tile: _Tile, stretch: Any, total: Any, arrays: Any) -> None:
+    """Write the sums; the dense vector has its own columns of the cotangent on top."""
+    cotangent, dense, embeddings = arrays
+    sample, column = block.sample(tile.member), stretch * block.cut.columns + tile.column
+    with T.unroll(0, SIDE) as r:
+        vector = T.Bind(tile.first + r)
+        with T.If(vector == 0):
+            with T.Then():
+                store_vector(
+                    dense,
+                    [sample, column],
+                    block.lanes,
+                    lambda lane: total[r, lane] + cotangent[sample, column + lane],
                 )
-                pair[0, 0, 0] = T.cast(0, dtype)  # TVM refuses an array that nobody touches
-                total = T.alloc_buffer((SIDE, lanes), dtype, scope="local")
-                factor = T.alloc_buffer((1,), dtype, scope="local")
-                for step in T.serial(T.ceildiv(entries, THREADS)):
-                    entry: T.let = step * THREADS + thread
-                    owner: T.let = entry // (vectors * vectors)
-                    i: T.let = entry // vectors % vectors
-                    j: T.let = entry % vectors
-                    if entry < entries and block * samples + owner < B:
-                        if i == j:
-                            pair[owner, i, j] = T.cast(0, dtype)
-                        else:
-                            high: T.let = T.max(i, j)
-                            pair[owner, i, j] = Cotangent[
-                                block * samples + owner,
-                                width + high * (high - 1) // 2 + T.min(i, j),
-                            ]
-                for stretch in T.serial(width // columns):
-                    T.tvm_storage_sync("shared")
-                    for step in T.serial(T.ceildiv(loads, THREADS)):
-                        load: T.let = step * THREADS + thread
-                        if load < loads:
-                            s: T.let = load // (vectors * columns // lanes)
-                            v: T.let = load // (columns // lanes) % vectors
-                            d: T.let = load % (columns // lanes) * lanes
-                            if block * samples + s < B:
-                                if v == 0:
-                                    for lane in T.vectorized(lanes):
-                                        rows[s, v, d + lane] = Dense[
-                                            block * samples + s, stretch * columns + d + lane
-                                        ]
-                                else:
-                                    for lane in T.vectorized(lanes):
-                                        rows[s, v, d + lane] = Embeddings[
-                                            block * samples + s,
-                                            T.max(v - 1, 0),
-                                            stretch * columns + d + lane,
-                                        ]
-                    T.tvm_storage_sync("shared")
-                    for turn in T.serial(T.ceildiv(items, THREADS)):
-                        item: T.let = turn * THREADS + thread
-                        sample: T.let = item // (tiles * columns // lanes)
-                        tile: T.let = item // (columns // lanes) % tiles
-                        column: T.let = item % (columns // lanes) * lanes
-                        b: T.let = block * samples + sample
-                        if item < items and b < B:
-                            for r in T.unroll(SIDE):
-                                for lane in T.vectorized(lanes):
-                                    total[r, lane] = T.cast(0, dtype)
-                            for j in T.serial(vectors):
-                                for r in T.unroll(SIDE):
-                                    row: T.let = T.min(tile * SIDE + r, vectors - 1)
-                                    if staged:
-                                        factor[0] = pair[sample, row, j]
-                                    else:
-                                        larger: T.let = T.max(T.max(row, j), 1)
-                                        factor[0] = T.if_then_else(
-                                            row == j,
-                                            T.cast(0, dtype),
-                                            Cotangent[
-                                                b,
-                                                width + larger * (larger - 1) // 2 + T.min(row, j),
-                                            ],
-                                        )
-                                    for lane in T.vectorized(lanes):
-                                        total[r, lane] = (
-                                            total[r, lane]
-                                            + factor[0] * rows[sample, j, column + lane]
-                                        )
-                            for r in T.unroll(SIDE):
-                                vector: T.let = tile * SIDE + r
-                                c: T.let = stretch * columns + column
-                                if vector == 0:
-                                    for lane in T.vectorized(lanes):
-                                        DenseCotangent[b, c + lane] = (
-                                            total[r, lane] + Cotangent[b, c + lane]
-                                        )
-                                else:
-                                    if vector < vectors:
-                                        for lane in T.vectorized(lanes):
-                                            EmbeddingsCotangent[
-                                                b, T.max(vector - 1, 0), c + lane
-                                            ] = total[r, lane]
-
-    return interaction_backward
-
-
-def _itemsize(dtype: str) -> int:
-    return {"float16": 2, "float32": 4, "float64": 8}[dtype]
+            with T.Else(), T.If(vector < block.inputs.vectors), T.Then():
+                place = [sample, tirx.max(vector - 1, 0), column]
+                store_vector(embeddings, place, block.lanes, lambda lane: total[r, lane])

@@ -27,7 +27,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in, is_half
-from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar
+from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.optim.recipe import Recipe
 
 STRIPS = 64

@@ -20,8 +20,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from sparsetrain.kernel_builder import buffer, kernel, scalar
 from sparsetrain.optim import catch_up
-from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar, scalars
+from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import THREADS, vector_lanes
 from sparsetrain.sparse_tensor.cuda_parts import barrier, blocks_of_threads, each_of

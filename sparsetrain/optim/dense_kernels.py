@@ -19,7 +19,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in
-from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar, step_numbers, zero
+from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.optim.kernel_parts import Parameter, step_numbers, zero
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles
 

@@ -20,8 +20,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
+from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.optim import cuda_kernels
-from sparsetrain.optim.kernel_parts import buffer, flat, kernel
+from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
 
 STRIPS = 16

@@ -19,9 +19,9 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.optim import cuda_kernels
 from sparsetrain.optim.finite import which_nonfinite
-from sparsetrain.optim.kernel_parts import buffer, kernel
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 

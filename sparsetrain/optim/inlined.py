@@ -23,7 +23,8 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.optim.kernel_parts import Parameter, buffer, kernel, scalar
+from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.optim.kernels import dense_body
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.state import rows_of, slot_shape

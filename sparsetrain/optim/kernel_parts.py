@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of an optimizer share: arguments, and a formula applied to one element.
+"""What the kernels of an optimizer share: a parameter's arguments, the formula on an element.
 
 All kernels apply a recipe through `update`, so they perform the same arithmetic. That is why a
 row updated alone, updated densely, or caught up later has the same bits.
@@ -11,53 +11,25 @@ to the step, the row and the column (`sparsetrain.formats`), whichever kernel do
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
-from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in, is_half, seen_as
 from sparsetrain.formats.half import narrowed, widened
 from sparsetrain.formats.noise import element_bits, row_bits
 from sparsetrain.formats.words import holding
+from sparsetrain.kernel_builder import buffer, scalar
 from sparsetrain.optim.recipe import Recipe
-from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import MAX_LANES, column_tiles
 
 Index = list[Any]
 
 HALF_LANES = 32  # columns of a vector, of a table in half precision
-
-
-class Built:
-    """The function under construction; `get` when its `with` block is over."""
-
-    def __init__(self, builder: IRBuilder) -> None:
-        self._builder = builder
-
-    def get(self) -> PrimFunc:
-        """The finished function."""
-        return self._builder.get()
-
-
-@contextmanager
-def kernel() -> Iterator[Built]:
-    """Begin a kernel that no pass rewrites."""
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("update")
-        T.func_attr(SCHEDULED)
-        yield Built(builder)
-
-
-def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
-    """An array argument."""
-    return T.match_buffer(T.arg(name, T.handle()), shape, dtype)
 
 
 def flat(array: Any) -> Any:
@@ -73,12 +45,6 @@ def matrix(array: Any) -> Any:
 
 def _size(extents: Sequence[Any]) -> Any:
     return reduce(operator.mul, extents) if extents else 1
-
-
-def scalar(name: str, dtype: str) -> Any:
-    """A number as an argument."""
-    kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}
-    return T.arg(name, kinds[dtype]())
 
 
 def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:

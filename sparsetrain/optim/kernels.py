@@ -20,15 +20,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in
-from sparsetrain.optim.kernel_parts import (
-    Parameter,
-    buffer,
-    kernel,
-    prefetch,
-    scalar,
-    scalars,
-    step_numbers,
-)
+from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.optim.kernel_parts import Parameter, prefetch, scalars, step_numbers
 from sparsetrain.optim.kernel_parts import zero as constant_zero
 from sparsetrain.optim.recipe import Recipe
 

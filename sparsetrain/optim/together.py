@@ -17,8 +17,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
+from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.optim import cuda_kernels
-from sparsetrain.optim.kernel_parts import Parameter, buffer, flat, kernel, matrix, scalars
+from sparsetrain.optim.kernel_parts import Parameter, flat, matrix, scalars
 from sparsetrain.optim.kernels import dense_body
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.runtime import NDArray

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels of row-sparse tensors: scatter, squares of rows.
+"""The CUDA kernels of row-sparse tensors: scatter, squares of rows.
 
 Same preconditions and meanings as `kernels`. Every result has one writer and every sum a fixed
 order, without atomic operations, so the bits are the same in every run. `cuda_sort` puts ids in
@@ -8,10 +8,23 @@ order, `cuda_runs` sums runs.
 
 from __future__ import annotations
 
-from tvm.script import tirx as T
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.relax_op import SCHEDULED, THREADS
+from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.relax_op import THREADS
+from sparsetrain.sparse_tensor.cuda_parts import (
+    Number,
+    barrier,
+    blocks_of_threads,
+    each_of,
+    shared,
+)
 
 SCATTERERS = 256  # blocks that share the rows of a dense gradient
 
@@ -22,63 +35,53 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
     Block k of `SCATTERERS` owns the rows v with ``v % SCATTERERS == k``: it reads all ids, and adds
     those of its rows one after another, all columns at once.
     """
+    with kernel("scatter_add") as built:
+        count, stored, sources, height = extents(4)
+        ids = buffer("ids", (count,), index_dtype)
+        values = buffer("values", (stored, width), dtype)
+        source = buffer("source", (sources,), "int32" if pooled else index_dtype)
+        out = buffer("out", (height, width), dtype)
+        with each_of(height * width) as number:
+            place = [tirx.floordiv(number, width), tirx.floormod(number, width)]
+            T.buffer_store(out, tirx.const(0, dtype), place)
+        with _entries_by_owner(ids, height) as (thread, entry, row):
+            drawn = T.Bind(tirx.Cast("int64", source[entry]) if pooled else entry)
+            with T.serial(0, -(-width // THREADS)) as turn:
+                column = T.Bind(turn * THREADS + thread)
+                with T.If(column < width), T.Then():
+                    T.buffer_store(out, out[row, column] + values[drawn, column], [row, column])
+    return built.get()
 
-    @T.prim_func(s_tir=True, private=True)
-    def scatter_add(ids: T.handle, values: T.handle, source: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, M, S, V = T.int64(), T.int64(), T.int64(), T.int64()
-        Ids = T.match_buffer(ids, (N,), index_dtype)
-        Values = T.match_buffer(values, (M, width), dtype)
-        Source = T.match_buffer(source, (S,), "int32" if pooled else index_dtype)
-        Out = T.match_buffer(out, (V, width), dtype)
-        for block in T.thread_binding(
-            T.max(T.ceildiv(V * width, T.int64(THREADS)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                e: T.let = block * THREADS + thread
-                if e < V * width:
-                    Out[e // width, e % width] = T.cast(0, dtype)
-        for block in T.thread_binding(SCATTERERS, thread="blockIdx.x"):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                tile = T.alloc_buffer((THREADS,), "int64", scope="shared")
-                for turn in T.serial(T.ceildiv(N, T.int64(THREADS))):
-                    tile[thread] = V
-                    if turn * THREADS + thread < N:
-                        tile[thread] = T.int64(Ids[turn * THREADS + thread])
-                    T.tvm_storage_sync("shared")
-                    for k in T.serial(THREADS):
-                        id: T.let = tile[k]
-                        if id >= T.int64(0) and id < V and id % SCATTERERS == T.int64(block):
-                            n: T.let = turn * THREADS + k
-                            row: T.let = T.int64(Source[n]) if pooled else n
-                            for c in T.serial((width + THREADS - 1) // THREADS):
-                                d: T.let = c * THREADS + thread
-                                if d < width:
-                                    Out[id, d] = Out[id, d] + Values[row, d]
-                    T.tvm_storage_sync("shared")
 
-    return scatter_add
+@contextmanager
+def _entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Let each block see the entries of its rows, in order; yields thread, entry and row."""
+    count = ids.shape[0]
+    with blocks_of_threads(SCATTERERS) as (block, thread):
+        tile = shared(THREADS, "int64")
+        with T.serial(0, tirx.ceildiv(count, THREADS)) as turn:
+            T.buffer_store(tile, height, [thread])
+            with T.If(turn * THREADS + thread < count), T.Then():
+                T.buffer_store(tile, tirx.Cast("int64", ids[turn * THREADS + thread]), [thread])
+            barrier()
+            with T.serial(0, THREADS) as k:
+                row = T.Bind(tile[k])
+                mine = tirx.floormod(row, SCATTERERS) == block
+                with T.If(tirx.And(tirx.And(row >= 0, row < height), mine)), T.Then():
+                    yield thread, T.Bind(turn * THREADS + k), row
+            barrier()
 
 
 def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
     """Sum of squares of each row, in float64."""
-
-    @T.prim_func(s_tir=True)
-    def row_squares(values: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        U = T.int64()
-        Values = T.match_buffer(values, (U, width), dtype)
-        Out = T.match_buffer(out, (U,), "float64")
-        for block in T.thread_binding(
-            T.max(T.ceildiv(U, T.int64(THREADS)), T.int64(1)), thread="blockIdx.x"
-        ):
-            for thread in T.thread_binding(THREADS, thread="threadIdx.x"):
-                total = T.alloc_buffer((1,), "float64", scope="local")
-                u: T.let = block * THREADS + thread
-                if u < U:
-                    total[0] = T.float64(0)
-                    for d in T.serial(width):
-                        total[0] = total[0] + T.float64(Values[u, d]) * T.float64(Values[u, d])
-                    Out[u] = total[0]
-
-    return row_squares
+    with kernel("row_squares") as built:
+        (height,) = extents(1)
+        values = buffer("values", (height, width), dtype)
+        out = buffer("out", (height,), "float64")
+        with each_of(height) as row:
+            total = Number("float64")
+            with T.serial(0, width) as column:
+                value = tirx.Cast("float64", values[row, column])
+                total.add(value * value)
+            T.buffer_store(out, total.now, [row])
+    return built.get()

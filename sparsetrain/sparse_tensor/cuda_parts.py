@@ -1,58 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that CUDA kernels share: arguments, launches, barriers, sums over a block's threads."""
+"""Parts that CUDA kernels share: launches, vectors, barriers, sums over a block's threads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
-from tvm.tirx import PrimFunc
 
-from sparsetrain.relax_op import SCHEDULED, THREADS
-
-
-class Built:
-    """The function under construction; `get` when its `with` block is over."""
-
-    def __init__(self, builder: IRBuilder) -> None:
-        self._builder = builder
-
-    def get(self) -> PrimFunc:
-        """The finished function."""
-        return self._builder.get()
+from sparsetrain.relax_op import THREADS, vector_lanes
 
 
 @contextmanager
-def kernels(name: str) -> Iterator[Built]:
-    """Begin a function of one launch or several, one after another, that no pass rewrites."""
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name(name)
-        T.func_attr(SCHEDULED)
-        yield Built(builder)
-
-
-def extents(count: int) -> tuple[Any, ...]:
-    """Symbols for lengths."""
-    return tuple(T.int64() for _ in range(count))
-
-
-def argument(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
-    """An array argument."""
-    return T.match_buffer(T.arg(name, T.handle()), shape, dtype)
-
-
-@contextmanager
-def blocks_of_threads(blocks: Any, threads: int = THREADS) -> Iterator[tuple[Any, Any]]:
-    """Launch at least one block; yields the block's and the thread's number, both int64."""
+def blocks_of_threads(
+    blocks: Any, threads: int = THREADS, dtype: str = "int64"
+) -> Iterator[tuple[Any, Any]]:
+    """Launch at least one block; yields the block's number, int64, and the thread's, of `dtype`."""
     count = tirx.max(tirx.Cast("int64", blocks), tirx.const(1, "int64"))
-    zero = tirx.const(0, "int64")
+    span = tirx.const(0, dtype), tirx.const(threads, dtype)
     with (
-        T.thread_binding(zero, count, thread="blockIdx.x") as block,
-        T.thread_binding(zero, tirx.const(threads, "int64"), thread="threadIdx.x") as thread,
+        T.thread_binding(tirx.const(0, "int64"), count, thread="blockIdx.x") as block,
+        T.thread_binding(*span, thread="threadIdx.x") as thread,
     ):
         yield block, thread
 
@@ -64,6 +34,23 @@ def each_of(total: Any) -> Iterator[Any]:
         number = T.Bind(block * THREADS + thread)
         with T.If(number < total), T.Then():
             yield number
+
+
+@contextmanager
+def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, int]]:
+    """A thread for each vector of each row: yields the row, the first column, the columns."""
+    lanes = vector_lanes(width, dtype)
+    vectors = width // lanes
+    with each_of(rows * vectors) as number:
+        row = T.Bind(tirx.floordiv(number, vectors))
+        yield row, T.Bind(tirx.floormod(number, vectors) * lanes), lanes
+
+
+def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[Any], Any]) -> None:
+    """``array[place + lane] = value(lane)`` for all lanes of the last axis, at once."""
+    *before, column = place
+    with T.vectorized(0, lanes) as lane:
+        T.buffer_store(array, value(lane), [*before, column + lane])
 
 
 def barrier() -> None:

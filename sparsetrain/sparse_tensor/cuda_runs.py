@@ -16,8 +16,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.relax_op import vector_lanes
-from sparsetrain.sparse_tensor.cuda_parts import Number, argument, each_of, extents, kernels
+from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.sparse_tensor.cuda_parts import Number, each_vector, store_vector
 
 CHUNK = 32
 
@@ -74,14 +74,12 @@ def _down(number: Any, step: int) -> Any:
 
 
 def _accumulate(total: Any, lanes: int, term: Callable[[Any], Any]) -> None:
-    with T.vectorized(0, lanes) as lane:
-        T.buffer_store(total, total[lane] + term(lane), [lane])
+    store_vector(total, [0], lanes, lambda lane: total[lane] + term(lane))
 
 
 def clear(total: Any, lanes: int, dtype: str) -> None:
     """Begin a sum."""
-    with T.vectorized(0, lanes) as lane:
-        T.buffer_store(total, tirx.const(0, dtype), [lane])
+    store_vector(total, [0], lanes, lambda lane: tirx.const(0, dtype))
 
 
 def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
@@ -89,23 +87,18 @@ def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
 
     Arguments as of the CPU's kernel, with `chunks` and `blocks` before `out`.
     """
-    lanes = vector_lanes(width, dtype)
-    vectors = width // lanes
-    with kernels("segment_sum") as built:
+    with kernel("segment_sum") as built:
         plan = _Entries(width, dtype, pooled)
         chunk_rows, block_rows, runs = extents(3)
-        chunks = argument("chunks", (chunk_rows, width), dtype)
-        blocks = argument("blocks", (block_rows, width), dtype)
-        out = argument("out", (runs, width), dtype)
-        with each_of(runs * vectors) as number:
-            run = T.Bind(tirx.floordiv(number, vectors))
-            column = T.Bind(tirx.floormod(number, vectors) * lanes)
+        chunks = buffer("chunks", (chunk_rows, width), dtype)
+        blocks = buffer("blocks", (block_rows, width), dtype)
+        out = buffer("out", (runs, width), dtype)
+        with each_vector(runs, width, dtype) as (run, column, lanes):
             total = T.alloc_local((lanes,), dtype)
             clear(total, lanes, dtype)
             sums = Sums(plan.values, chunks, blocks, plan.value_row)
             sums.add(total, lanes, (plan.offsets[run], plan.offsets[run + 1]), column)
-            with T.vectorized(0, lanes) as lane:
-                T.buffer_store(out, total[lane], [run, column + lane])
+            store_vector(out, [run, column], lanes, lambda lane: total[lane])
     return built.get()
 
 
@@ -115,10 +108,10 @@ class _Entries:
     def __init__(self, width: int, dtype: str, pooled: bool) -> None:
         entries, edges, sources, stored = extents(4)
         self.edges, self.pooled = edges, pooled  # one edge more than there are runs
-        self.order = argument("order", (entries,), "int32")
-        self.offsets = argument("offsets", (edges,), "int32")
-        self.source = argument("source", (sources,), "int32")
-        self.values = argument("values", (stored, width), dtype)
+        self.order = buffer("order", (entries,), "int32")
+        self.offsets = buffer("offsets", (edges,), "int32")
+        self.source = buffer("source", (sources,), "int32")
+        self.values = buffer("values", (stored, width), dtype)
 
     def value_row(self, place: Any) -> Any:
         entry = self.order[place]
@@ -145,11 +138,11 @@ def chunk_sums_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
     Arguments as of `segment_sum_kernel` without the last; `chunks` (ceil(N / 32), D) and `blocks`
     (ceil(N / 1024), D) receive them.
     """
-    with kernels("chunk_sums") as built:
+    with kernel("chunk_sums") as built:
         plan = _Entries(width, dtype, pooled)
         chunk_rows, block_rows = extents(2)
-        chunks = argument("chunks", (chunk_rows, width), dtype)
-        blocks = argument("blocks", (block_rows, width), dtype)
+        chunks = buffer("chunks", (chunk_rows, width), dtype)
+        blocks = buffer("blocks", (block_rows, width), dtype)
         _sum_chunks(plan, CHUNK, chunks, lambda place: (plan.values, plan.value_row(place)))
         _sum_chunks(plan, CHUNK * CHUNK, blocks, lambda chunk: (chunks, chunk))
     return built.get()
@@ -160,17 +153,15 @@ def _sum_chunks(
 ) -> None:
     """For each chunk of `size` entries in one run, add `CHUNK` terms."""
     dtype, (rows, width) = str(out.dtype), out.shape
-    lanes = vector_lanes(int(width), dtype)
-    vectors = int(width) // lanes
-    with each_of(rows * vectors) as number:
-        chunk = T.Bind(tirx.floordiv(number, vectors))
-        column = T.Bind(tirx.floormod(number, vectors) * lanes)
-        with T.If(plan.one_run_holds(chunk * size, (chunk + 1) * size)), T.Then():
-            total = T.alloc_local((lanes,), dtype)
-            clear(total, lanes, dtype)
-            with T.serial(0, CHUNK) as k:
-                array, place = term(chunk * CHUNK + k)
-                row = T.Bind(place)
-                _accumulate(total, lanes, lambda lane: array[row, column + lane])
-            with T.vectorized(0, lanes) as lane:
-                T.buffer_store(out, total[lane], [chunk, column + lane])
+    with (
+        each_vector(rows, int(width), dtype) as (chunk, column, lanes),
+        T.If(plan.one_run_holds(chunk * size, (chunk + 1) * size)),
+        T.Then(),
+    ):
+        total = T.alloc_local((lanes,), dtype)
+        clear(total, lanes, dtype)
+        with T.serial(0, CHUNK) as k:
+            array, place = term(chunk * CHUNK + k)
+            row = T.Bind(place)
+            _accumulate(total, lanes, lambda lane: array[row, column + lane])
+        store_vector(out, [chunk, column], lanes, lambda lane: total[lane])

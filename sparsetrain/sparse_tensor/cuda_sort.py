@@ -22,15 +22,13 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.relax_op import THREADS
 from sparsetrain.sparse_tensor.cuda_parts import (
     Number,
-    argument,
     barrier,
     blocks_of_threads,
     each_of,
-    extents,
-    kernels,
     shared,
     sum_before,
 )
@@ -84,12 +82,12 @@ def radix_sort_kernel(index_dtype: str) -> PrimFunc:
     Arguments: ids (N,), keys (2, N), order (2, N) int32, counts (32 * tiles,) int32, which is
     scratch, and passes.
     """
-    with kernels("radix_sort") as built:
+    with kernel("radix_sort") as built:
         count, entries = extents(2)
-        ids = argument("ids", (count,), index_dtype)
-        keys = argument("keys", (2, count), index_dtype)
-        order = argument("order", (2, count), "int32")
-        counts = argument("counts", (entries,), "int32")
+        ids = buffer("ids", (count,), index_dtype)
+        keys = buffer("keys", (2, count), index_dtype)
+        order = buffer("order", (2, count), "int32")
+        counts = buffer("counts", (entries,), "int32")
         passes = T.arg("passes", T.int32())
         tiles = tirx.floordiv(entries, DIGITS)
         with each_of(count) as n:
@@ -184,15 +182,15 @@ def find_segments_kernel(index_dtype: str) -> PrimFunc:
     Arguments as of the CPU's kernel, with `found` (2 * tiles,) int32 before the last two, which is
     scratch: for each tile the runs that begin in it, then the ids outside the table.
     """
-    with kernels("find_segments") as built:
+    with kernel("find_segments") as built:
         count, entries = extents(2)
-        keys = argument("keys", (2, count), index_dtype)
-        positions = argument("positions", (2, count), "int32")
-        order = argument("order", (count,), "int32")
-        rows = argument("rows", (count,), index_dtype)
-        offsets = argument("offsets", (count + 1,), "int32")
-        counts = argument("counts", (2,), "int32")
-        found = argument("found", (entries,), "int32")
+        keys = buffer("keys", (2, count), index_dtype)
+        positions = buffer("positions", (2, count), "int32")
+        order = buffer("order", (count,), "int32")
+        rows = buffer("rows", (count,), index_dtype)
+        offsets = buffer("offsets", (count + 1,), "int32")
+        counts = buffer("counts", (2,), "int32")
+        found = buffer("found", (entries,), "int32")
         half = tirx.Cast("int64", T.arg("half", T.int32()))
         num_rows = T.arg("num_rows", T.int64())
         tiles = tirx.floordiv(entries, 2)

@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain import runtime
 from sparsetrain.formats.half import narrowed, widened
 from sparsetrain.formats.names import HALVES
-from sparsetrain.optim.kernel_parts import buffer, kernel
+from sparsetrain.kernel_builder import buffer, kernel
 from tests.formats.in_numpy import neighbours, rounded
 
 LANES = 16

@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain import runtime
 from sparsetrain.formats.noise import element_bits, keys_of, row_bits
 from sparsetrain.formats.words import holding
-from sparsetrain.optim.kernel_parts import buffer, kernel, scalar
+from sparsetrain.kernel_builder import buffer, kernel, scalar
 from tests.formats.in_numpy import random_bits
 
 WIDTH = 16

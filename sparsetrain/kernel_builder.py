@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How kernels are written that are put together from Python functions: head and arguments.
+
+Between `kernel()` and the end of its block, what is emitted by TVM's builder belongs to the kernel,
+whichever function emits it. So parts of kernels are functions, and loops over Python values leave
+no trace in the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.relax_op import SCHEDULED
+
+
+class Built:
+    """The function under construction; `get` when its `with` block is over."""
+
+    def __init__(self, builder: IRBuilder) -> None:
+        self._builder = builder
+
+    def get(self) -> PrimFunc:
+        """The finished function."""
+        return self._builder.get()
+
+
+@contextmanager
+def kernel(name: str = "kernel") -> Iterator[Built]:
+    """Begin a kernel that no pass rewrites; on a device, of one launch or several."""
+    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name(name)
+        T.func_attr(SCHEDULED)
+        yield Built(builder)
+
+
+def extents(count: int) -> tuple[Any, ...]:
+    """Symbols for lengths."""
+    return tuple(T.int64() for _ in range(count))
+
+
+def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
+    """An array argument."""
+    return IRBuilder.name(name, T.match_buffer(T.arg(name, T.handle()), shape, dtype))
+
+
+def scalar(name: str, dtype: str) -> Any:
+    """A number as an argument."""
+    kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}
+    return T.arg(name, kinds[dtype]())

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a block of a CUDA interaction kernel is cut, and how the vectors of its samples come to it.
+
+A block takes a few samples. Their vectors come through shared memory, a stretch of columns at a
+time, loaded by all its threads, 16 bytes each where the width allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.kernel_builder import buffer
+from sparsetrain.relax_op import THREADS, vector_lanes
+from sparsetrain.sparse_tensor.cuda_parts import blocks_of_threads, store_vector
+
+SIDE = 4  # of the tile of results that a thread owns
+SHARED = 46 * 1024  # bytes; a block may have 48 KiB without asking
+MOST_SAMPLES = 32
+
+
+# Puts away what was loaded: (sample within the block, vector, first column, columns).
+Keep = Callable[[Any, Any, Any, Any], None]
+
+
+class Blocking(NamedTuple):
+    """How a block is cut: its samples, and the columns it holds at a time."""
+
+    samples: int
+    columns: int
+    staged: bool  # whether the (F + 1)^2 matrix, or its triangle, fits into shared memory too
+
+
+def _divisors(width: int) -> list[int]:
+    return [d for d in range(width, 0, -1) if width % d == 0]
+
+
+def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
+    """As many samples as there are threads for, as many columns as fit."""
+    tiles = -(-vectors // SIDE)
+    pairs = vectors * (vectors - 1) // 2
+    staged = pairs * itemsize <= SHARED // 2
+    samples = max(1, min(MOST_SAMPLES, THREADS // (tiles * (tiles + 1) // 2)))
+    while samples > 1 and samples * (pairs + vectors * 17) * itemsize > SHARED:
+        samples -= 1
+    left = SHARED - samples * pairs * itemsize * staged
+    columns = next(c for c in _divisors(width) if samples * vectors * (c | 1) * itemsize <= left)
+    return Blocking(samples, columns, staged)
+
+
+def backward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
+    """Likewise; columns are whole vectors."""
+    lanes = vector_lanes(width, {4: "float32", 8: "float64"}[itemsize])
+    staged = vectors * vectors * itemsize <= SHARED * 3 // 4
+    matrix = vectors * vectors * staged
+    columns = next(c for c in _divisors(width) if c <= 32 and c % lanes == 0)
+    samples = max(1, min(MOST_SAMPLES, THREADS // (-(-vectors // SIDE) * columns // lanes)))
+    while samples > 1 and samples * (matrix + vectors * columns) * itemsize > SHARED:
+        samples -= 1
+    return Blocking(samples, columns, staged)
+
+
+class Inputs:
+    """The arguments that both kernels begin with: dense (B, D) and embeddings (B, F, D)."""
+
+    def __init__(self, features: int, width: int, dtype: str) -> None:
+        self.batch = T.int64()
+        self.dense = buffer("dense", (self.batch, width), dtype)
+        self.embeddings = buffer("embeddings", (self.batch, features, width), dtype)
+        self.features, self.vectors, self.width = features, features + 1, width
+        self.dtype = dtype
+
+
+class Block:
+    """A block at work: its number, the thread's, and what they are to do."""
+
+    def __init__(self, inputs: Inputs, cut: Blocking, number: Any, thread: Any) -> None:
+        self.inputs, self.cut, self.number, self.thread = inputs, cut, number, thread
+        self.lanes = vector_lanes(cut.columns, inputs.dtype)
+        self.across = cut.columns // self.lanes  # vectors of lanes in a stretch
+
+    def sample(self, member: Any) -> Any:
+        """Its number in the batch."""
+        return self.number * self.cut.samples + member
+
+    @contextmanager
+    def each(self, count: int) -> Iterator[Any]:
+        """Share numbers below `count` among the threads; yields those of one."""
+        with T.serial(0, -(-count // THREADS)) as turn:
+            number = T.Bind(turn * THREADS + self.thread)
+            with T.If(number < count), T.Then():
+                yield number
+
+    def load(self, stretch: Any, keep: Keep) -> None:
+        """Read a stretch of columns of all vectors of the block's samples.
+
+        ``keep(member, vector, column, loaded)`` puts away `lanes` columns: `member` is the sample
+        within the block, `column` the first within the stretch. None are behind the batch.
+        """
+        x = self.inputs
+        loaded = T.alloc_local((self.lanes,), x.dtype)
+        fetch = partial(store_vector, loaded, [0], self.lanes)
+        with self.each(self.cut.samples * x.vectors * self.across) as number:
+            member = T.Bind(tirx.floordiv(number, x.vectors * self.across))
+            vector = T.Bind(tirx.floormod(tirx.floordiv(number, self.across), x.vectors))
+            column = T.Bind(tirx.floormod(number, self.across) * self.lanes)
+            sample = self.sample(member)
+            start = stretch * self.cut.columns + column
+            with T.If(sample < x.batch), T.Then():
+                with T.If(vector == 0):
+                    with T.Then():
+                        fetch(lambda lane: x.dense[sample, start + lane])
+                    with T.Else():
+                        other = tirx.max(vector - 1, 0)
+                        fetch(lambda lane: x.embeddings[sample, other, start + lane])
+                keep(member, vector, column, loaded)
+
+
+@contextmanager
+def blocks_of_samples(inputs: Inputs, cut: Blocking) -> Iterator[Block]:
+    """Launch a block for every few samples."""
+    count = tirx.ceildiv(inputs.batch, cut.samples)
+    # Within a block 32 bits are enough, and quicker to divide.
+    with blocks_of_threads(count, dtype="int32") as (block, thread):
+        yield Block(inputs, cut, block, thread)
+
+
+def below_diagonal(row: Any, column: Any) -> Any:
+    """Place of a pair among the results of a sample, row by row; `column` is the smaller."""
+    return tirx.floordiv(row * (row - 1), 2) + column
