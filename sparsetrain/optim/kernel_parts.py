@@ -25,11 +25,9 @@ from sparsetrain.formats.noise import element_bits, row_bits
 from sparsetrain.formats.words import holding
 from sparsetrain.kernel_builder import buffer, scalar
 from sparsetrain.optim.recipe import Recipe
-from sparsetrain.sparse_tensor.kernels import MAX_LANES, column_tiles
+from sparsetrain.sparse_tensor.kernels import column_tiles
 
 Index = list[Any]
-
-HALF_LANES = 32  # columns of a vector, of a table in half precision
 
 
 def flat(array: Any) -> Any:
@@ -98,10 +96,9 @@ class Parameter:
 
     def tiles(self) -> tuple[int, int]:
         """Vectors of a row, and the columns of each."""
-        if self.lanes is not None:
-            return self.width // self.lanes, self.lanes
-        # Rounding takes a dozen steps for each vector: longer ones would leave the registers.
-        return column_tiles(self.width, HALF_LANES if is_half(self.stored) else MAX_LANES)
+        if self.lanes is None:
+            return column_tiles(self.width)
+        return self.width // self.lanes, self.lanes
 
     def read(self, row: Any, column: Any) -> Any:
         """One weight."""

@@ -60,7 +60,8 @@ def row_update_kernel(
             segment = T.Bind(first + task)
             later = T.Bind(tirx.min(segment + AHEAD, end - 1))
             _ask_for(parameter, tirx.Cast("int64", rows[later]), last)
-            _ask_for_values(values, value_row(offsets[later]))
+            # Of values more lines: whatever work a row takes, as many are on their way.
+            _ask_for_row(values, value_row(offsets[later]), width, 8)
             row = T.Bind(tirx.Cast("int64", rows[segment]))
             span = offsets[segment], offsets[segment + 1]
             _update_row(parameter, row, span, value_row, values, h)
@@ -106,9 +107,7 @@ def _ask_for(parameter: Parameter, row: Any, last: Any) -> None:
     slots = zip(parameter.recipe.formula.slots, parameter.slots, strict=True)
     arrays = [parameter.weight, *(array for slot, array in slots if slot.per == "element")]
     for array in arrays:
-        step = LINE * 8 // array.dtype.bits
-        for column in range(0, min(parameter.width, 4 * step), step):
-            prefetch(array, [row, column])
+        _ask_for_row(array, row, parameter.width, 4)
     for slot, array in zip(parameter.recipe.formula.slots, parameter.slots, strict=True):
         if slot.per == "row":
             prefetch(array, [row])
@@ -116,8 +115,11 @@ def _ask_for(parameter: Parameter, row: Any, last: Any) -> None:
         prefetch(last, [row])
 
 
-def _ask_for_values(values: Any, row: Any) -> None:
-    prefetch(values, [row, 0])
+def _ask_for_row(array: Any, row: Any, width: int, most: int) -> None:
+    """Prefetch a row, at most so many lines of it."""
+    step = LINE * 8 // array.dtype.bits
+    for column in range(0, min(width, most * step), step):
+        prefetch(array, [row, column])
 
 
 def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:

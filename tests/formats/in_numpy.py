@@ -15,9 +15,9 @@ def random_bits(keys: Keys, rows: np.ndarray, width: int) -> np.ndarray:
     """The 32 random bits (N, width) uint32 of the elements of some rows."""
     rows = rows.astype(np.uint64)
     low, high = rows & WORD, rows >> np.uint64(32)
-    shared = _mixed(_mixed(low ^ np.uint64(keys[0])) ^ high ^ np.uint64(keys[1]))
-    columns = np.arange(width, dtype=np.uint64) * np.uint64(GOLDEN)
-    return _mixed((shared[:, None] + columns) & WORD).astype(np.uint32)
+    shared = _mixed(low ^ np.uint64(keys[0])) ^ high ^ np.uint64(keys[1])
+    columns = np.arange(width, dtype=np.uint64) * np.uint64(GOLDEN) & WORD
+    return _mixed(shared[:, None] ^ columns).astype(np.uint32)
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
