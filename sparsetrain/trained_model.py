@@ -18,6 +18,7 @@ from sparsetrain.build import Program
 from sparsetrain.checkpoint import Saved
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
+from sparsetrain.formats import check_target
 from sparsetrain.optim import Optimizer
 from sparsetrain.precision import Precision, policy_for
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
@@ -45,6 +46,7 @@ class TrainedModel:
         self.target, self.precision = target, precision
         self.steps = 0
         self._policy = policy_for(precision, target)
+        check_target(model.config().get("table_dtype", "float32"), target.kind.name)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
         tables = named_tables(model.tables())
         self.state = optimizer.init(self.params, tables, fill=initialize, seed=seed)

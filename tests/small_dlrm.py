@@ -23,6 +23,7 @@ KINDS = {
     "sum": {"pooling": "sum"},
     "mean": {"pooling": "mean"},
     "weighted": {"pooling": "sum", "weighted": True},
+    "bfloat16": {"table_dtype": "bfloat16"},
 }
 
 
@@ -59,7 +60,7 @@ def batch(
     dense = rng.normal(size=(size, NUM_DENSE)).astype(np.float32)
     ids = np.stack([rng.zipf(1.4, size) % count for count in rows], axis=1)
     clicks = dense[:, 0] + (ids[:, 0] == 1) > rng.normal(scale=0.5, size=size)
-    if kind != "single":
+    if "pooling" in KINDS[kind]:
         ids = [bags(column, n, rng, kind) for column, n in zip(ids.T, rows, strict=True)]
     return Batch(dense, ids, clicks if labels else None)
 

@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "inlined": {"ad", "arguments", "build", "optim", "precision", "runtime"},
     "scoring": {"data", "metrics"},
     "step": {"build", "data", "inlined", "optim", "precision", "runtime"},
-    "trained_model": {"build", "checkpoint", "data", "optim", "precision"}
+    "trained_model": {"build", "checkpoint", "data", "formats", "optim", "precision"}
     | {"runtime", "scoring", "state"},
     "trainer": {"build", "data", "fit", "numerics", "optim", "pools", "precision", "profile"}
     | {"run", "runtime", "saved", "step", "trained_model"},

@@ -142,35 +142,45 @@ def test_every_optimizer_is_resumed_amid_an_epoch(files, tmp_path, name):
     assert_same_state(second.state_dict(), whole.state_dict())
 
 
+# Name -> kind of model, options of the trainer, optimizer.
 MODES = {
-    "accumulated": ({"accumulate": 3}, lambda: st.optim.adagrad(0.05)),
+    "accumulated": ("single", {"accumulate": 3}, lambda: st.optim.adagrad(0.05)),
+    "half tables": ("bfloat16", {}, lambda: st.optim.adagrad(0.05)),
+    "exact Adam on half tables": (
+        "bfloat16",
+        {},
+        lambda: st.optim.adamw(0.05, mode="exact", weight_decay=0.01),
+    ),
     "exact Adam, decay and clipping": (
+        "single",
         {},
         lambda: st.optim.adam(0.05, mode="exact", weight_decay=0.01, clip_norm=0.1),
     ),
     "exact momentum, warm-up": (
+        "single",
         {"accumulate": 2},
         lambda: st.optim.momentum(0.05 * st.optim.warmup(6), mode="exact"),
     ),
-    "dense RMSProp": ({}, lambda: st.optim.rmsprop(0.01, mode="dense")),
+    "dense RMSProp": ("single", {}, lambda: st.optim.rmsprop(0.01, mode="dense")),
 }
 
 
 @pytest.mark.parametrize("name", MODES)
 def test_every_way_of_updating_is_resumed_amid_an_epoch(files, tmp_path, name):
-    options, optimizer = MODES[name]
+    kind, options, optimizer = MODES[name]
 
     def fresh() -> st.Trainer:
         made = st.Trainer(
-            small_dlrm.model(), optimizer(), seed=3, encoder=small_dlrm.encoder(), **options
+            small_dlrm.model(kind), optimizer(), seed=3, encoder=small_dlrm.encoder(), **options
         )
-        return small_dlrm.share_programs(made)
+        return small_dlrm.share_programs(made, kind)
 
     whole, cut = fresh(), fresh()
     fit(whole, files, tmp_path / "whole", epochs=2)
     fit(cut, files, tmp_path / "run", epochs=2, stop=stop_at(cut, 4))
     # A schedule is a function, so a folder may not hold it: it is given again.
-    second = loaded(tmp_path / "run", optimizer=optimizer())
+    second = st.load(tmp_path / "run", optimizer=optimizer())
+    small_dlrm.share_programs(second, kind)
     fit(second, files, tmp_path / "run", epochs=2, resume=True)
     assert second.accumulate == whole.accumulate
     assert_same_state(second.state_dict(), whole.state_dict())

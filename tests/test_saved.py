@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["single", "weighted"])
+@pytest.mark.parametrize("kind", ["single", "weighted", "bfloat16"])
 def test_it_predicts_and_trains_on_as_if_never_saved(tmp_path, kind, name):
     first = small_dlrm.trainer(kind, OPTIMIZERS[name], seed=3)
     first.step(small_dlrm.batch(37, kind=kind))
@@ -166,6 +166,14 @@ CHANGES = {
     "other rows": (
         _with([50, 21, 7], "model", "config", "rows"),
         r"'embeddings.C2.weight' is \(20, 8\) float32, the model's is \(21, 8\) float32",
+    ),
+    "tables of another dtype": (
+        _with("bfloat16", "model", "config", "table_dtype"),
+        r"'embeddings.C1.weight' is \(50, 8\) float32, the model's is \(50, 8\) bfloat16",
+    ),
+    "tables of an unknown dtype": (
+        _with("int4", "model", "config", "table_dtype"),
+        "table_dtype is one of .*, not 'int4'",
     ),
     "other tables": (
         _with(["C1", "C2", "D"], "model", "config", "names"),

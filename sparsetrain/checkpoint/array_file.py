@@ -4,6 +4,7 @@
 Any NumPy reads these files. We read them without interpreting their header: the manifest says what
 dtype and shape it must state, and it must state them byte for byte as we write them. The data
 starts on a multiple of 64 bytes, so a mapped file has the alignment that compiled kernels need.
+NumPy has no name for bfloat16: a file of it states, and holds, the bits as uint16.
 Memory is a few blocks of 4 MiB, for writing as for checking.
 """
 
@@ -11,6 +12,7 @@ import zlib
 from math import prod
 from typing import IO
 
+import ml_dtypes
 import numpy as np
 
 from sparsetrain.checkpoint.crc import joined
@@ -22,11 +24,14 @@ DTYPES = {
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
     + ("float16", "float32", "float64")
 }
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES[BFLOAT16.name] = BFLOAT16
+_BITS = DTYPES["uint16"]
 
 
 def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Return the header of format 1.0 for an array of `dtype`, a key of `DTYPES`."""
-    stated = {"descr": DTYPES[dtype].str, "fortran_order": False, "shape": shape}
+    stated = {"descr": _in_file(DTYPES[dtype]).str, "fortran_order": False, "shape": shape}
     text = repr(stated).encode("latin1")
     padding = -(len(text) + 11) % 64
     length = (len(text) + padding + 1).to_bytes(2, "little")
@@ -45,6 +50,7 @@ def write_array(file: IO[bytes], array: np.ndarray, each: Map = map) -> int:
     """
     name = array.dtype.name
     header = np.frombuffer(header_of(name, array.shape), np.uint8)
+    array = array.view(_BITS) if array.dtype == BFLOAT16 else array
     # In one run, a slice is a view; else it is copied, and threads need an iterator each.
     run = array.reshape(-1) if array.flags.c_contiguous else None
 
@@ -52,7 +58,7 @@ def write_array(file: IO[bytes], array: np.ndarray, each: Map = map) -> int:
         head = header[start : start + out.size]
         out[: head.size] = head
         first = (start + head.size - header.size) // array.itemsize
-        body = out[head.size :].view(DTYPES[name])
+        body = out[head.size :].view(_in_file(DTYPES[name]))
         body[...] = (array.flat if run is None else run)[first : first + body.size]
 
     return write_ranges(file, header.size + array.nbytes, fill, each)
@@ -95,6 +101,11 @@ def map_array(
         return np.empty(shape, DTYPES[dtype]), crc  # nothing cannot be mapped
     offset = len(header_of(dtype, shape))
     return np.memmap(file, DTYPES[dtype], "r", offset, shape), crc
+
+
+def _in_file(dtype: np.dtype) -> np.dtype:
+    """What a file of some dtype says that it holds."""
+    return _BITS if dtype == BFLOAT16 else dtype
 
 
 def _read(

@@ -39,6 +39,7 @@ _SETTINGS = {
     "--seed": "train.seed",
     "--target": "train.target",
     "--precision": "train.precision",
+    "--table-dtype": "model.table_dtype",
     "--min-count": "data.min_count",
     "--checkpoint-every": "train.checkpoint_every",
     "--validate-every": "train.validate_every",

@@ -34,6 +34,10 @@ Target = Annotated[str | None, typer.Option("--target", help="auto, cpu, cuda or
 Precision = Annotated[
     str | None, typer.Option("--precision", help="Of matrix products: float32 or bf16.")
 ]
+TableDtype = Annotated[
+    str | None,
+    typer.Option("--table-dtype", help="Of stored embeddings: float32, bfloat16 or float16."),
+]
 MinCount = Annotated[
     int | None, typer.Option("--min-count", help="Rarer categories share one row.")
 ]

@@ -55,7 +55,7 @@ class EmbeddingBag(nn.Module):
     features : int
         Features whose bags follow one another in `ids`; see `embedding_bag`.
     dtype : str
-        Dtype of the table.
+        What the table is stored in; of a half, the result is float32.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class EmbeddingBagCollection(nn.Module):
     pooling : {None, "sum", "mean"}
         None: one id per example and feature.
     dtype : str
-        Dtype of the tables.
+        What the tables are stored in.
     """
 
     def __init__(

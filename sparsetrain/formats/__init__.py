@@ -4,6 +4,7 @@
 from sparsetrain.formats.names import TABLE_DTYPES as TABLE_DTYPES
 from sparsetrain.formats.names import TableDtype as TableDtype
 from sparsetrain.formats.names import check_table_dtype as check_table_dtype
+from sparsetrain.formats.names import check_target as check_target
 from sparsetrain.formats.names import computed_in as computed_in
 from sparsetrain.formats.names import is_half as is_half
 from sparsetrain.formats.names import numpy_dtype as numpy_dtype

@@ -65,6 +65,20 @@ def numpy_dtype(dtype: str) -> np.dtype:
     return HALVES[dtype].dtype if dtype in HALVES else np.dtype(dtype)
 
 
+def check_target(dtype: str, target: str) -> None:
+    """Refuse a dtype of tables that a kind of target has no kernels for.
+
+    Raises
+    ------
+    ConfigError
+        Names both and the way out.
+    """
+    if target == "cuda" and dtype != "float32":
+        raise ConfigError(
+            f"tables in {dtype} have kernels for the CPU alone: with target 'cuda' take float32"
+        )
+
+
 def check_table_dtype(dtype: object, place: str) -> None:
     """Refuse what no table is trained in.
 

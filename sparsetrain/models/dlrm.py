@@ -20,6 +20,7 @@ from sparsetrain.ad import bce_with_logits
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.formats import TableDtype, check_table_dtype
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.models.interaction import dot_interaction, output_width
 from sparsetrain.models.mlp import MLP
@@ -47,6 +48,9 @@ class DLRM(nn.Module):
         Bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
         Names of the features and their tables; ``C1``, ``C2``, ... by default.
+    table_dtype : {"float32", "bfloat16", "float16"}
+        What the tables are stored in. Of a half, rows are read into float32 and rounded as they are
+        written, stochastically; everything else is float32.
     """
 
     kind = "dlrm"
@@ -61,6 +65,7 @@ class DLRM(nn.Module):
         pooling: Pooling = None,
         weighted: bool = False,
         names: Sequence[str] | None = None,
+        table_dtype: TableDtype = "float32",
     ) -> None:
         rows = _whole("rows", rows)
         names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
@@ -73,13 +78,14 @@ class DLRM(nn.Module):
             "pooling": pooling,
             "weighted": bool(weighted),
             "names": [str(name) for name in names],
+            "table_dtype": table_dtype,
         }
         _check_config(self._config)
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
         dim, num_dense = self._config["dim"], self._config["num_dense"]
         tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
         self.bottom = MLP([max(num_dense, 1), *self._config["bottom"], dim], last_relu=True)
-        self.embeddings = EmbeddingBagCollection(tables, pooling=pooling)
+        self.embeddings = EmbeddingBagCollection(tables, pooling=pooling, dtype=table_dtype)
         self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
 
     def config(self) -> dict[str, Any]:
@@ -155,7 +161,8 @@ class DLRM(nn.Module):
         """Fresh parameters by name.
 
         Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
-        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code.
+        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code. A
+        table in half precision gets the numbers nearest to those of one in float32.
         Without `fill` the memory is left as it is, for weights that are about to be read.
 
         Raises
@@ -219,6 +226,7 @@ def _check_config(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"DLRM: pooling is None, 'sum' or 'mean', not {config['pooling']!r}")
     if config["weighted"] and config["pooling"] != "sum":
         raise ConfigError("DLRM: weighted bags need pooling='sum'")
+    check_table_dtype(config["table_dtype"], "DLRM")
     if len(config["names"]) != len(config["rows"]):
         raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
 

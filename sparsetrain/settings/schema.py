@@ -93,11 +93,15 @@ class ModelSettings(Section):
         Width of every embedding.
     bottom, top : tuple of int
         Hidden widths; input, `dim` and the last 1 are added.
+    table_dtype : {"float32", "bfloat16", "float16"}
+        What embedding tables are stored in. A half takes half the memory; updates are computed in
+        float32 and rounded stochastically.
     """
 
     dim: Annotated[int, Field(ge=1, le=4096)] = 16
     bottom: Widths = (64,)
     top: Widths = (64,)
+    table_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 class TrainSettings(Section):

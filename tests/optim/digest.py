@@ -13,6 +13,7 @@ import numpy as np
 import tvm
 
 from sparsetrain import runtime
+from sparsetrain.formats import numpy_dtype
 from sparsetrain.sparse_tensor import RowSparse
 from tests.embedding.bags import Kind
 from tests.models.interactions import program
@@ -30,6 +31,9 @@ def results(rng: np.random.Generator):
             yield from Run(OPTIMIZERS[name], weight).apply(weight[::-1]).arrays().values()
             every_row = replace(OPTIMIZERS[name], update="dense")
             yield from Run(every_row, weight).apply(gradient).arrays().values()
+            half = weight.astype(numpy_dtype("bfloat16"))
+            yield from Run(OPTIMIZERS[name], half).apply(gradient).arrays().values()
+            yield from Run(every_row, half).apply(gradient).arrays().values()
     for kind in (Kind("mean", features=3, width=17), Kind(weighted=True, width=16)):
         arguments = kind.draw(list(rng.integers(0, 40, 300)), rng)
         params = {name: arguments[name] for name in ("table", "weights") if name in arguments}
