@@ -63,16 +63,19 @@ def _check(
                 "tensors of sparsetrain.runtime.as_tensor"
             )
     (shape, dtype), found = _kind(param), _kind(gradient)
-    wanted = shape, computed_in(dtype)
-    if found != wanted:
-        raise ConfigError(f"optimizer: gradient of {name!r} is {found}, parameter is {wanted}")
-    if wanted[1] not in DTYPES:
-        raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
     if is_half(dtype) and not isinstance(gradient, RowSparse):
         raise ConfigError(
-            f"optimizer: {name!r} is stored in {dtype} and its gradient is dense; only tables with "
-            "row-sparse gradients may be: store it in float32, or leave out what makes it dense"
+            f"optimizer: {name!r} is {dtype} and its gradient is dense; only tables with row-sparse "
+            "gradients may be: store it in float32, or leave out what makes the gradient dense"
         )
+    wanted = shape, computed_in(dtype)
+    if found != wanted:
+        takes = f", which takes {wanted[1]}" if is_half(dtype) else ""
+        raise ConfigError(
+            f"optimizer: gradient of {name!r} is {found}, parameter is {(shape, dtype)}{takes}"
+        )
+    if wanted[1] not in DTYPES:
+        raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
     for slot in formula.slots:
         shape = slot_shape(slot, wanted[0])
         if slot.name not in slots or _kind(slots[slot.name]) != (shape, wanted[1]):

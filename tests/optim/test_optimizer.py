@@ -104,7 +104,11 @@ ROWS = RowSparse.from_numpy([1], np.ones((1, 3), "f4"), 4)
         (_tensors(w=W), as_tensor(W.astype("f8")), "is .*float64.*parameter is .*float32"),
         (_tensors(w=W[:2]), ROWS, r"gradient of 'w' is .*4, 3.*parameter is .*2, 3"),
         (_tensors(w=W.astype("f8")), ROWS, "is .*float32.*parameter is .*float64"),
-        (_tensors(w=W.astype("f2")), as_tensor(W.astype("f2")), "'w' is float16, not float32 or"),
+        (
+            _tensors(w=W.astype("f2")),
+            as_tensor(W.astype("f2")),
+            "'w' is float16 and its gradient is",
+        ),
         ({"w": W}, ROWS, "'w' is a ndarray; parameters and gradients are tensors of"),
         (_tensors(w=W), W, "'w' is a ndarray; parameters and gradients are tensors of"),
     ],
