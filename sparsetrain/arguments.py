@@ -10,6 +10,7 @@ argument is looked up in is read off the function once. Cost: one pass over ids 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ class Argument:
         self.shape = None if shape is None else tuple(_extent(n) for n in shape)
         self.rows: int | None = None  # what its ids must lie below, if it is looked up with
         self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a tensor is taken for it as it is."""
+        return self.rows is None
 
     def tensor(self, value: Any) -> runtime.NDArray:
         """The value in aligned memory, with ids that lie in their table."""
@@ -90,6 +96,10 @@ class Arguments:
             for position, argument in enumerate(self.by_name.values())
             for axis, symbol in argument.symbols
         ]
+        self._names: list[str] | None = None
+        self._values: list[Any] = []
+        self._template: list[Any] = []
+        self._open: list[tuple[int, Argument]] = []
         self._bags: dict[str, tuple[str, int]] = {}
         self._read_lookups(function)
 
@@ -103,20 +113,39 @@ class Arguments:
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
-        bound = []
-        for name, argument in self.by_name.items():
-            value = params.get(name)
+        bound = self._known(params).copy()
+        for place, argument in self._open:
+            value = params.get(argument.name)
             if value is None:
-                value = inputs.get(name)
+                value = inputs.get(argument.name)
             if value is None:
                 given = sorted({*params, *inputs})
                 raise ConfigError(
-                    f"argument {name!r} of {self.function!r} is missing; given: {given}"
+                    f"argument {argument.name!r} of {self.function!r} is missing; given: {given}"
                 )
-            bound.append(argument.tensor(value))
+            bound[place] = argument.tensor(value)
         self._check_symbols(bound)
         self._check_bags(params, inputs, bound)
         return bound
+
+    def _known(self, params: Mapping[str, Any]) -> list[Any]:
+        """The arguments that are tensors of `params` and need no check, None for all `_open` ones.
+
+        Found again only if a parameter is another tensor than in the call before.
+        """
+        names, values = [*params], [*params.values()]
+        if names != self._names or not all(map(is_, values, self._values)):
+            self._names, self._values = names, values
+            self._template = [
+                params[name] if argument.is_free and _is_tensor(params.get(name)) else None
+                for name, argument in self.by_name.items()
+            ]
+            self._open = [
+                (place, argument)
+                for place, argument in enumerate(self.by_name.values())
+                if self._template[place] is None
+            ]
+        return self._template
 
     def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> None:
         """Extents that the function calls by one letter must be equal."""
@@ -162,6 +191,10 @@ class Arguments:
                 argument.rows = rows if argument.rows is None else min(rows, argument.rows)
             if operator == _BAG and call.args[2] in names:
                 self._bags[names[call.args[2]]] = ids, int(call.attrs["features"])
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, runtime.NDArray)
 
 
 def _table_rows(call: Any, axis: int = 0) -> int | None:

@@ -45,42 +45,55 @@ class Target(NamedTuple):
         return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
 
 
-def update_rows_(
-    target: Target,
-    gradient: RowSparse,
-    plan: CoalescePlan,
-    rule: Rule,
-    scalars: Sequence[float],
-    span: tuple[int, int],
-    now: int | None,
-) -> None:
-    """Update the rows of segments `span`; with `now`, note that they are current."""
-    if span[0] == span[1]:
-        return
-    recipe, pooled = rule.recipe, gradient.source is not None
-    stamped = () if now is None else (now,)
-    kernel = _row_kernel(
-        runtime.target_of(target.param),
-        recipe,
-        gradient.width,
-        str(target.param.dtype),
-        str(plan.rows.dtype),
-        pooled,
-        now is not None,
-    )
-    kernel(
-        plan.rows,
-        plan.order,
-        plan.offsets,
-        gradient.source if pooled else plan.order,
-        gradient.values,
-        *_sums_of_long_runs(plan, gradient),
-        *target.views(recipe, gradient.num_rows, gradient.width),
-        *([target.slots[LAST]] if stamped else []),
-        *scalars,
-        *span,
-        *stamped,
-    )
+class RowUpdate:
+    """The update of touched rows of one parameter by one rule.
+
+    Parameters
+    ----------
+    target : Target
+        The parameter (V, D) and its slots; written.
+    rule : Rule
+        Its recipe is what the kernels compute.
+    """
+
+    def __init__(self, target: Target, rule: Rule) -> None:
+        self._recipe, self._target = rule.recipe, target
+        self._views = target.views(rule.recipe, *matrix_shape(target.param))
+        self._kernels: dict[Any, Any] = {}
+
+    def __call__(
+        self,
+        gradient: RowSparse,
+        plan: CoalescePlan,
+        scalars: Sequence[float],
+        span: tuple[int, int],
+        now: int | None = None,
+    ) -> None:
+        """Update the rows of segments `span`; with `now`, note that they are current."""
+        if span[0] == span[1]:
+            return
+        source, values = gradient.source, gradient.values
+        variant = plan.rows.dtype, source is not None, now is not None
+        if variant not in self._kernels:
+            self._kernels[variant] = self._kernel(*variant)
+        self._kernels[variant](
+            plan.rows,
+            plan.order,
+            plan.offsets,
+            plan.order if source is None else source,
+            values,
+            *_sums_of_long_runs(plan, gradient),
+            *self._views,
+            *(() if now is None else (self._target.slots[LAST],)),
+            *scalars,
+            *span,
+            *(() if now is None else (now,)),
+        )
+
+    def _kernel(self, index_dtype: Any, pooled: bool, stamped: bool) -> Any:
+        param = self._target.param
+        kind = matrix_shape(param)[1], str(param.dtype), str(index_dtype)
+        return _row_kernel(runtime.target_of(param), self._recipe, *kind, pooled, stamped)
 
 
 def _sums_of_long_runs(plan: CoalescePlan, gradient: RowSparse) -> tuple[NDArray, ...]:

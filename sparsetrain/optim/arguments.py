@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import is_
 from typing import Any
 
 from sparsetrain import runtime
@@ -12,7 +11,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.formats import computed_in, is_half
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
-from sparsetrain.optim.state import Checked, slot_shape
+from sparsetrain.optim.state import slot_shape
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -24,12 +23,8 @@ def check_arguments(
     params: Mapping[str, NDArray],
     gradients: Mapping[str, Gradient],
     state: Mapping[str, Mapping[str, NDArray]],
-    checked: dict[str, Checked],
 ) -> None:
     """Check everything that a step is given.
-
-    Tensors keep their shapes: those of a parameter and its slots are read once, and noted in
-    `checked`.
 
     Raises
     ------
@@ -39,14 +34,7 @@ def check_arguments(
     for name, gradient in gradients.items():
         if name not in params or name not in state:
             raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
-        param, slots = params[name], state[name]
-        tensors = [param, *slots.values()]
-        known, shape, dtype = checked.get(name, ([], None, None))
-        same = len(known) == len(tensors) and all(map(is_, known, tensors))
-        fits = isinstance(gradient, (runtime.NDArray, RowSparse)) and gradient.shape == shape
-        if not (same and fits and gradient.dtype == dtype):
-            _check(formula, name, param, gradient, slots)
-            checked[name] = tensors, param.shape, computed_in(param.dtype)
+        _check(formula, name, params[name], gradient, state[name])
 
 
 def _check(

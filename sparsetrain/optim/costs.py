@@ -32,7 +32,7 @@ import numpy as np
 from sparsetrain import cache as programs
 from sparsetrain import runtime
 from sparsetrain.formats import computed_in, is_half, keys_of
-from sparsetrain.optim.apply import Target, update_rows_
+from sparsetrain.optim.apply import RowUpdate, Target
 from sparsetrain.optim.dense_path import DensePath
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.recipe import Recipe
@@ -192,10 +192,10 @@ class _Trial:
         rng = np.random.default_rng(0)
         weight = runtime.zeros((rows, width), dtype)
         self.target = Target(weight, new_slots("a table to measure", rule.formula, weight))
+        self.update_rows_ = RowUpdate(self.target, rule)
         indices = rng.integers(0, distinct, (BATCHES, ids), dtype=np.int32) * (rows // distinct)
         values = np.zeros((ids, width), computed_in(dtype))
         self.gradients = cycle([RowSparse.from_numpy(batch, values, rows) for batch in indices])
-        self.rule = rule
         self.path = DensePath([Range(("a table to measure",), 0, rows, rule)], width, dtype)
         clip = () if rule.clip_value is None else (rule.clip_value,)
         keys = keys_of(0, "a table to measure", 1) if is_half(dtype) else ()
@@ -205,7 +205,7 @@ class _Trial:
         gradient = next(self.gradients)
         plan = make_plan(gradient.indices, self.storage)
         span = (0, plan.num_unique)
-        update_rows_(self.target, gradient, plan, self.rule, self.scalars, span, None)
+        self.update_rows_(gradient, plan, self.scalars, span)
 
     def dense_(self) -> None:
         near, _ = self.path.split(next(self.gradients))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,30 +33,55 @@ LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another
 _EXPONENTS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}
 
 Kind = tuple[str, int]  # dtype and number of axes
-Search = Callable[[Sequence[Any], Any], None]
+Body = Callable[[Sequence[Any], Any], None]
+
+
+class Search:
+    """A search in arrays of the same kinds, again and again.
+
+    Parameters
+    ----------
+    like : sequence of Tensor or None
+        For each array, what it must have the shape and dtype of; the kernel compares them.
+    """
+
+    def __init__(self, like: Sequence[NDArray | None]) -> None:
+        self._like = [array for array in like if array is not None]
+        self._has_like = tuple(array is not None for array in like)
+        self._found: NDArray | None = None
+
+    def __call__(self, arrays: Sequence[NDArray]) -> list[int]:
+        """Places of the arrays that hold NaN or infinity; float32 and float64."""
+        if self._found is None:
+            self._found = runtime.temporary((len(arrays), STRIPS), "int32", arrays[0])
+            kinds = tuple((array.dtype, len(array.shape)) for array in arrays)
+            self._run = _kernel(runtime.target_of(arrays[0]), kinds, self._has_like)
+        self._run(*arrays, *self._like, self._found)
+        strips = runtime.as_numpy(self._found)
+        return np.flatnonzero(strips.any(axis=1)).tolist() if strips.any() else []
 
 
 def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
     """Places of the arrays that hold NaN or infinity; float32 and float64, any shapes."""
-    if not arrays:
-        return []
-    found = runtime.temporary((len(arrays), STRIPS), "int32", arrays[0])
-    kinds = tuple((array.dtype, len(array.shape)) for array in arrays)
-    _kernel(runtime.target_of(arrays[0]), kinds)(*arrays, found)
-    strips = runtime.as_numpy(found)
-    return np.flatnonzero(strips.any(axis=1)).tolist() if strips.any() else []
+    return Search([None] * len(arrays))(arrays) if arrays else []
 
 
-def nonfinite_kernel(kinds: Sequence[Kind], search: Search | None = None) -> PrimFunc:
+def nonfinite_kernel(
+    kinds: Sequence[Kind], like: Sequence[bool] = (), search: Body | None = None
+) -> PrimFunc:
     """Arguments: the arrays, then found (K, STRIPS) int32, not 0 where a strip is not finite.
 
-    `search` writes what looks at all arrays, each seen as (1, n); the CPU's by default.
+    Between them, for each array that has one in `like`, another that must have its shape. `search`
+    writes what looks at all arrays, each seen as (1, n); the CPU's by default.
     """
     with kernel() as built:
+        shapes = [tuple(T.int64() for _ in range(rank)) for _, rank in kinds]
         arrays = [
-            buffer(f"values{n}", tuple(T.int64() for _ in range(rank)), dtype)
-            for n, (dtype, rank) in enumerate(kinds)
+            buffer(f"values{n}", shape, dtype)
+            for n, (shape, (dtype, _)) in enumerate(zip(shapes, kinds, strict=True))
         ]
+        for n, _ in filter(itemgetter(1), enumerate(like)):
+            buffer(f"like{n}", shapes[n], kinds[n][0])
         found = buffer("found", (len(kinds), STRIPS), "int32")
         (search or _one_by_one)([flat(array) for array in arrays], found)
     return built.get()
@@ -92,10 +118,10 @@ def _search(values: Any, report: Any) -> None:
         report(strip, tirx.Cast("int32", largest[0] == whole))
 
 
-_SEARCHES: dict[str, Search] = {"llvm": _one_by_one, "cuda": cuda_kernels.search_all}
+_SEARCHES: dict[str, Body] = {"llvm": _one_by_one, "cuda": cuda_kernels.search_all}
 
 
 @cache
-def _kernel(target: Any, kinds: tuple[Kind, ...]) -> Any:
-    kernel = nonfinite_kernel(kinds, _SEARCHES[target.kind.name])
+def _kernel(target: Any, kinds: tuple[Kind, ...], like: tuple[bool, ...]) -> Any:
+    kernel = nonfinite_kernel(kinds, like, _SEARCHES[target.kind.name])
     return runtime.compile_kernel(kernel, target, "check for NaN and infinity")

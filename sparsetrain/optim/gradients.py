@@ -7,7 +7,7 @@ uncoalesced duplicates is wrong, and an accumulator of them would grow without b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
 from math import prod
 from typing import Any
@@ -73,17 +73,25 @@ def accumulate_(
             acc[name] = runtime.moved(scaled_view, gradient.device)
 
 
-def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | None:
+def nonfinite(
+    loss: NDArray | None,
+    gradients: Mapping[str, Gradient],
+    search: Callable[[list[NDArray]], list[int]] = which_nonfinite,
+) -> str | None:
     """Say what is NaN or infinite, if something is.
 
     The loss alone does not tell: ReLU turns a NaN into 0, so a ruined model keeps a finite one.
-    Cost: one pass, one launch.
+    Cost: one pass, one launch. `search` gives the places of arrays that are not finite.
     """
-    value = 0.0 if loss is None else float(runtime.as_numpy(loss))
-    if not np.isfinite(value):
-        return f"the loss is {value}"
-    places = which_nonfinite([_values(gradient) for gradient in gradients.values()])
-    return f"the gradient of {list(gradients)[places[0]]!r} is not finite" if places else None
+    arrays = [] if loss is None else [loss]
+    places = search([*arrays, *map(_values, gradients.values())])
+    if not places:
+        return None
+    names = [*([] if loss is None else [None]), *gradients]
+    first = names[places[0]]
+    if first is None:
+        return f"the loss is {float(runtime.as_numpy(loss))}"
+    return f"the gradient of {first!r} is not finite"
 
 
 def _flat(tensor: NDArray) -> NDArray:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.optim import exact
 from sparsetrain.optim.arguments import check_arguments
+from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.check import LAST, check_formula
 from sparsetrain.optim.choice import reasons
 from sparsetrain.optim.formula import Formula
@@ -216,10 +217,12 @@ class Optimizer:
         Step or Applied
             The step, ready to `finish_`; or what became of it, if it is skipped.
         """
-        checked = state.checked if isinstance(state, State) and state.owner is self else {}
-        check_arguments(self.formula, params, gradients, state, checked)
-        self._own(params, state)
-        problem = nonfinite(loss, gradients)
+        bound = self._bound(params, gradients, state)
+        try:
+            problem = nonfinite(loss, gradients, bound.search(loss))
+        except (RuntimeError, TypeError, ValueError):
+            check_arguments(self.formula, params, gradients, state)  # in words that name it
+            raise
         if problem is not None and self.on_nonfinite == "stop":
             raise NumericalError(
                 f"{problem} in step {state.step + 1}: nothing was updated; lower the learning rate "
@@ -233,7 +236,22 @@ class Optimizer:
             gradients = coalesced(gradients)
             norm = global_norm(gradients)
             scale = min(1.0, self.clip_norm / (norm + 1e-6))
-        return Step(params, gradients, state, scale, norm)
+        return Step(params, gradients, state, scale, norm, bound)
+
+    def _bound(
+        self,
+        params: Mapping[str, NDArray],
+        gradients: Mapping[str, Gradient],
+        state: State,
+    ) -> Bound:
+        """What the last step found out, if this one is given the same; else all is checked."""
+        if isinstance(state, State) and state.owner is self:
+            known: Bound | None = state.bound
+            if known is not None and known.holds(params, gradients, state):
+                return known
+        check_arguments(self.formula, params, gradients, state)
+        self._own(params, state)
+        return bound_to(params, gradients, state)
 
     def catch_up_(
         self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State
@@ -315,5 +333,5 @@ class Optimizer:
                 "optimizer's init"
             )
         state.owner, state.ranges = self, ranges
-        for remembered in (state.chosen, state.checked, state.alike):
-            remembered.clear()
+        state.chosen.clear()
+        state.bound = None

@@ -117,6 +117,18 @@ class Rule:
         ConfigError
             If a function of the step gives no finite number of 0 or more.
         """
+        return self._numbers(step) if self._changes else self._always
+
+    @cached_property
+    def _changes(self) -> bool:
+        return self.formula.per_step is not None or any(callable(v) for _, v in self.hyper)
+
+    @cached_property
+    def _always(self) -> tuple[float, ...]:
+        """The numbers of every step, where they are those of the first."""
+        return self._numbers(1)
+
+    def _numbers(self, step: int) -> tuple[float, ...]:
         hyper = {name: at(value, step) for name, value in self.hyper}
         for name, value in hyper.items():
             if not (isfinite(value) and value >= 0):

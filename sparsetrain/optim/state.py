@@ -26,9 +26,6 @@ from sparsetrain.sparse_tensor import CoalescePlan
 
 UNTOUCHED = -1  # of `last`: no step has named this row
 
-# A parameter and its slots, its shape, its dtype.
-Checked = tuple[list[NDArray], Any, Any]
-
 
 class State(dict[str, dict[str, NDArray]]):
     """Slots by parameter and slot name.
@@ -55,10 +52,8 @@ class State(dict[str, dict[str, NDArray]]):
         Parameter -> the dense path of its last step, with the buffer.
     chosen : dict
         Parameter, its rules and looked-up ids of a step -> the ranges that are updated densely.
-    checked : dict
-        Parameter -> the tensor and its slots, known to fit, and its shape and dtype.
-    alike : dict
-        Names of a step's gradients -> the dense parameters of each rule.
+    bound : Bound or None
+        What the last step found out about parameters and slots, see `optim.bound`.
     """
 
     def __init__(
@@ -74,12 +69,12 @@ class State(dict[str, dict[str, NDArray]]):
         self.owner, self.ranges, self.tables = owner, ranges, tables
         self.dtypes, self.seed = dtypes, seed
         self.count = runtime.zeros((1,), "int64")
+        self._counted = runtime.as_numpy(self.count, writable=True)
         self.skipped = 0
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
         self.paths: dict[str, Any] = {}
         self.chosen: dict[Any, tuple[Range, ...]] = {}
-        self.checked: dict[str, Checked] = {}
-        self.alike: dict[Any, list[tuple[Any, list[str]]]] = {}
+        self.bound: Any = None
         self.histories = {
             (name, number): History(recipe, dtype=dtypes[name])
             for (name, number), recipe in tracked(slots, ranges).items()
@@ -88,11 +83,11 @@ class State(dict[str, dict[str, NDArray]]):
     @property
     def step(self) -> int:
         """Number of steps taken."""
-        return int(runtime.as_numpy(self.count)[0])
+        return int(self._counted[0])
 
     @step.setter
     def step(self, number: int) -> None:
-        runtime.as_numpy(self.count, writable=True)[0] = number
+        self._counted[0] = number
 
     def noise_keys(self, name: str, step: int) -> tuple[int, ...]:
         """What a kernel needs for the random bits of a step; nothing, but for a half table."""

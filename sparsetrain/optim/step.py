@@ -6,7 +6,6 @@ Nothing is written before all plans are made and found current.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -17,17 +16,15 @@ from sparsetrain.optim.apply import (
     matrix_shape,
     segment_spans,
     update_dense_,
-    update_rows_,
 )
+from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.exact import replay_range_
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.paths import paths_of
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
-from sparsetrain.optim.together import Whole, update_together_
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor import RowSparse
 
 
 class Applied(NamedTuple):
@@ -52,7 +49,8 @@ class Step:
     """The step after `state.step`, in two halves: everything that may fail, then the writes.
 
     Making one asks every schedule and parts every row-sparse gradient (`paths`). Gradients are
-    multiplied by `scale` where a rule wants it; `norm` is what they had before.
+    multiplied by `scale` where a rule wants it; `norm` is what they had before. `bound` is what is
+    known of these arguments, if it is.
     """
 
     def __init__(
@@ -62,29 +60,27 @@ class Step:
         state: State,
         scale: float,
         norm: float | None,
+        bound: Bound | None = None,
     ) -> None:
         self.params, self.gradients, self.state = params, gradients, state
         self.scale, self.norm = scale, norm
         self.number = state.step + 1
-        self._numbers: dict[Rule, tuple[float, ...]] = {}
-        for part in (part for name in gradients for part in state.ranges[name]):
-            self._numbers_of(part.rule)
+        self._bound = bound or bound_to(params, gradients, state)
+        self._numbers = {rule: rule.numbers(self.number) for rule in self._bound.rules}
         self._paths = {
-            name: paths_of(params, state, name, gradient)
-            for name, gradient in gradients.items()
-            if isinstance(gradient, RowSparse)
+            name: paths_of(params, state, name, gradients[name]) for name in self._bound.tables
         }
 
     def finish_(self, without: Collection[str] = ()) -> Applied:
         """Write: update every parameter but those that somebody else has updated."""
-        done = {*without, *self._together_(without)}
-        for name, gradient in self.gradients.items():
-            if name in done:
-                continue
-            if isinstance(gradient, RowSparse):
+        together, others = self._bound.parted(without)
+        for group in together:
+            group.update_(self.gradients, self.scalars(group.rule))
+        for name in others:
+            if name in self._paths:
                 self._row_sparse_(name)
             else:
-                self._whole_(name, gradient)
+                self._whole_(name, self.gradients[name])
         self.state.caught.clear()
         self.state.step += 1
         return Applied(self.number, self.norm)
@@ -93,31 +89,7 @@ class Step:
         """What kernels get: the rule's numbers, the factor and the limit of the gradient."""
         scale = (self.scale,) if rule.scaled else ()
         clip = () if rule.clip_value is None else (rule.clip_value,)
-        return (*self._numbers_of(rule), *scale, *clip)
-
-    def _together_(self, without: Collection[str]) -> list[str]:
-        """Update the dense parameters that are no scalars and have one rule; return their names."""
-        key = tuple(self.gradients), frozenset(self._paths), frozenset(without)
-        if key not in self.state.alike:
-            self.state.alike[key] = self._alike(without)
-        for rule, names in self.state.alike[key]:
-            wholes = [self._arrays(name, rule) for name in names]
-            update_together_(wholes, rule.recipe, self.scalars(rule))
-        return [name for _, names in self.state.alike[key] for name in names]
-
-    def _alike(self, without: Collection[str]) -> list[tuple[Rule, list[str]]]:
-        alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
-        for name, gradient in self.gradients.items():
-            parts = self.state.ranges[name]
-            if name in without or name in self._paths or not gradient.shape:
-                continue
-            if len(parts) == 1 and (name, 0) not in self.state.histories:
-                alike[parts[0].rule, str(gradient.dtype)].append(name)
-        return [(rule, names) for (rule, _), names in alike.items()]
-
-    def _arrays(self, name: str, rule: Rule) -> Whole:
-        slots = tuple(self.state[name][slot.name] for slot in rule.formula.slots)
-        return Whole(self.gradients[name], self.params[name], slots)
+        return (*self._numbers[rule], *scale, *clip)
 
     def _row_sparse_(self, name: str) -> None:
         """Update one table, the dense rows first, then range by range those of the plan."""
@@ -134,12 +106,12 @@ class Step:
             history = self.state.histories.get((name, number))
             if gradient is not None and plan is not None and not part.rule.dense:
                 now = None if history is None else history.now + 1
-                scalars = (*self.scalars(part.rule), *keys)
-                update_rows_(target, gradient, plan, part.rule, scalars, span, now)
+                update_ = self._bound.row_update(name, number)
+                update_(gradient, plan, (*self.scalars(part.rule), *keys), span, now)
             elif gradient is not None and plan is not None and runtime.on_gpu(target.param):
                 self._range_(name, densified(gradient, plan, part, span), part)
             if history is not None:
-                history.append(self._numbers_of(part.rule), keys)
+                history.append(self._numbers[part.rule], keys)
 
     def _whole_(self, name: str, gradient: NDArray) -> None:
         """Update one parameter by a dense gradient, range by range."""
@@ -147,7 +119,7 @@ class Step:
             self._dense_(name, gradient, number)
             history = self.state.histories.get((name, number))
             if history is not None:
-                history.append(self._numbers_of(part.rule))
+                history.append(self._numbers[part.rule])
 
     def _dense_(self, name: str, gradient: Any, number: int) -> None:
         """A dense gradient: all rows must be current before, and are after."""
@@ -168,8 +140,3 @@ class Step:
     def _range_(self, name: str, gradient: NDArray, part: Range) -> None:
         target, scalars = Target(self.params[name], self.state[name]), self.scalars(part.rule)
         update_dense_(target, gradient, part.rule, scalars, (part.first, part.end))
-
-    def _numbers_of(self, rule: Rule) -> tuple[float, ...]:
-        if rule not in self._numbers:
-            self._numbers[rule] = rule.numbers(self.number)
-        return self._numbers[rule]

@@ -8,10 +8,10 @@ arithmetic in the same order, by the same body as the kernel for a single one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
@@ -19,9 +19,11 @@ from tvm.tirx import PrimFunc, const
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.optim import cuda_kernels
+from sparsetrain.optim.apply import Target
 from sparsetrain.optim.kernel_parts import Parameter, flat, matrix, scalars
 from sparsetrain.optim.kernels import dense_body
 from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 
 Bodies = Callable[[Sequence[tuple[Parameter, Any]], SimpleNamespace], None]
@@ -29,22 +31,41 @@ Bodies = Callable[[Sequence[tuple[Parameter, Any]], SimpleNamespace], None]
 MOST = 32  # parameters of one kernel: it has a loop for each, which are compiled in milliseconds
 
 
-class Whole(NamedTuple):
-    """One parameter of at least one axis, all of it, and its gradient."""
+class Together:
+    """Dense parameters of one dtype and at least one axis that follow one rule.
 
-    gradient: NDArray
-    param: NDArray
-    slots: tuple[NDArray, ...]
+    Parameters
+    ----------
+    rule : Rule
+        Its recipe is what is computed.
+    targets : mapping of str to Target
+        The parameters and their slots, by name.
+    """
+
+    def __init__(self, rule: Rule, targets: Mapping[str, Target]) -> None:
+        self.rule, self.names = rule, [*targets]
+        recipe = rule.recipe
+        arrays = {
+            name: (target.param, *(target.slots[slot.name] for slot in recipe.formula.slots))
+            for name, target in targets.items()
+        }
+        items = [*arrays.items()]
+        self._launches = [
+            (_kernel_for(recipe, part), part)
+            for part in (items[start : start + MOST] for start in range(0, len(items), MOST))
+        ]
+
+    def update_(self, gradients: Mapping[str, Any], numbers: Sequence[float]) -> None:
+        """Write all parameters and slots."""
+        for run, part in self._launches:
+            arrays = [array for name, own in part for array in (gradients[name], *own)]
+            run(*arrays, *numbers)
 
 
-def update_together_(wholes: Sequence[Whole], recipe: Recipe, numbers: Sequence[float]) -> None:
-    """Update parameters of one dtype by one recipe; writes `param` and `slots` of each."""
-    for start in range(0, len(wholes), MOST):
-        part = wholes[start : start + MOST]
-        ranks = tuple(len(whole.param.shape) for whole in part)
-        arrays = [a for whole in part for a in (whole.gradient, whole.param, *whole.slots)]
-        target = runtime.target_of(part[0].param)
-        _kernel(target, recipe, str(part[0].param.dtype), ranks)(*arrays, *numbers)
+def _kernel_for(recipe: Recipe, part: Sequence[tuple[str, tuple[NDArray, ...]]]) -> Any:
+    params = [own[0] for _, own in part]
+    ranks = tuple(len(param.shape) for param in params)
+    return _kernel(runtime.target_of(params[0]), recipe, str(params[0].dtype), ranks)
 
 
 def together_kernel(

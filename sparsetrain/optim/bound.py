@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What steps have in common, found once: tensors known to fit, kernels, arguments in their order.
+
+Between two kernels Python runs on cold caches, several times slower than by itself. So a step asks
+as little as it can: whether it is given the same tensors as the last one, by identity. The shapes
+of gradients, which are new in every step, are compared by the kernel that reads them first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from itertools import chain
+from operator import is_
+
+from sparsetrain.optim.apply import RowUpdate, Target
+from sparsetrain.optim.finite import Search
+from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.rule import Rule
+from sparsetrain.optim.state import State
+from sparsetrain.optim.together import Together
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import RowSparse
+
+Parted = tuple[list[Together], list[str]]
+
+
+class Bound:
+    """Parameters and slots, as steps with gradients of these names and kinds use them.
+
+    Attributes
+    ----------
+    tables : list of str
+        Parameters whose gradients are row-sparse.
+    rules : tuple of Rule
+        All that a step asks for numbers.
+    """
+
+    def __init__(
+        self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+    ) -> None:
+        # Not the state itself, which holds this: a ring would keep the tables until it is found.
+        self._ranges, self._tracked = state.ranges, frozenset(state.histories)
+        self._targets = {name: Target(params[name], state[name]) for name in gradients}
+        self._names, self._kinds = [*gradients], [*map(type, gradients.values())]
+        self._tensors = _tensors(params, state)
+        sparse = {n: g for n, g in gradients.items() if isinstance(g, RowSparse)}
+        self.tables = [*sparse]
+        self._shapes = [(gradient.shape, gradient.dtype) for gradient in sparse.values()]
+        ranges = [part for name in gradients for part in state.ranges[name]]
+        self.rules = tuple(dict.fromkeys(part.rule for part in ranges))
+        self._searches: dict[bool, Search] = {}
+        self._parted: dict[frozenset[str], Parted] = {}
+        self._updates: dict[tuple[str, int], RowUpdate] = {}
+
+    def holds(
+        self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+    ) -> bool:
+        """Whether these are the same tensors, and gradients of the same kinds.
+
+        Shapes of dense gradients are left to `nonfinite`.
+        """
+        return (
+            [*gradients] == self._names
+            and [*map(type, gradients.values())] == self._kinds
+            and [(gradients[n].shape, gradients[n].dtype) for n in self.tables] == self._shapes
+            and all(map(is_, _tensors(params, state), self._tensors))
+        )
+
+    def search(self, loss: NDArray | None) -> Callable[[list[NDArray]], list[int]]:
+        """What finds NaN and infinity in the loss, if there is one, and the gradients' values.
+
+        It raises an error of TVM's if a dense gradient has another shape or dtype than its
+        parameter.
+        """
+        if (loss is None) not in self._searches:
+            like = [
+                None if name in self.tables else target.param
+                for name, target in self._targets.items()
+            ]
+            self._searches[loss is None] = Search(like if loss is None else [None, *like])
+        return self._searches[loss is None]
+
+    def parted(self, without: Collection[str] = ()) -> Parted:
+        """Groups of dense parameters that are updated together, and the names of all others."""
+        key = frozenset(without)
+        if key not in self._parted:
+            together = self._together(key)
+            done = {*without, *chain.from_iterable(group.names for group in together)}
+            self._parted[key] = together, [name for name in self._names if name not in done]
+        return self._parted[key]
+
+    def _together(self, without: Collection[str]) -> list[Together]:
+        """Of dense parameters that are no scalars, those of one rule and dtype."""
+        alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
+        for name in self._names:
+            parts, param = self._ranges[name], self._targets[name].param
+            if name in without or name in self.tables or not param.shape:
+                continue
+            if len(parts) == 1 and (name, 0) not in self._tracked:
+                alike[parts[0].rule, str(param.dtype)].append(name)
+        return [
+            Together(rule, {name: self._targets[name] for name in names})
+            for (rule, _), names in alike.items()
+        ]
+
+    def row_update(self, name: str, number: int) -> RowUpdate:
+        """The update of the touched rows of one range of a parameter."""
+        key = name, number
+        if key not in self._updates:
+            rule = self._ranges[name][number].rule
+            self._updates[key] = RowUpdate(self._targets[name], rule)
+        return self._updates[key]
+
+
+def bound_to(
+    params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+) -> Bound:
+    """What the state keeps for such steps, made anew if they are others than the last ones."""
+    if state.bound is None or not state.bound.holds(params, gradients, state):
+        state.bound = Bound(params, gradients, state)
+    bound: Bound = state.bound
+    return bound
+
+
+def _tensors(params: Mapping[str, NDArray], state: State) -> list[NDArray]:
+    return [*params.values(), *chain.from_iterable(map(dict.values, state.values()))]
