@@ -54,7 +54,8 @@ def _check(
     if is_half(dtype) and not isinstance(gradient, RowSparse):
         raise ConfigError(
             f"optimizer: {name!r} is {dtype} and its gradient is dense; only tables with "
-            "row-sparse gradients may be: store it in float32, or leave out what makes the gradient dense"
+            "row-sparse gradients may be: store it in float32, or leave out what makes the "
+            "gradient dense"
         )
     wanted = shape, computed_in(dtype)
     if found != wanted:
