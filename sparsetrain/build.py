@@ -117,6 +117,7 @@ def value_and_grad(
     densify: Sequence[str] = (),
     target: Any = "auto",
     precision: Policy | None = None,
+    scaled: bool = False,
 ) -> GradientProgram:
     """Compile a Relax function of one dataflow block together with its gradient.
 
@@ -135,6 +136,9 @@ def value_and_grad(
     precision : Policy, optional
         What is computed in half precision, as `sparsetrain.precision.BFLOAT16`. Parameters and
         gradients are float32 all the same.
+    scaled : bool
+        Whether the program has one more input, the number ``loss_scale``: its gradients are those
+        of the loss times that, the loss itself is not. Another number compiles nothing.
 
     Returns
     -------
@@ -147,7 +151,8 @@ def value_and_grad(
     ConfigError
         See `sparsetrain.ad.gradient`.
     """
-    return GradientProgram(ad.gradient(module, function, wrt, densify), target, precision)
+    gradient = ad.gradient(module, function, wrt, densify, scaled)
+    return GradientProgram(gradient, target, precision)
 
 
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:

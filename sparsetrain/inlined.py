@@ -128,6 +128,8 @@ class InlinedStep:
         Written.
     parts : int
         How often `run_` will be called.
+    scale : dict, optional
+        Of the gradients: `scale` and `may_overflow` as of `Optimizer.prepare`.
 
     Attributes
     ----------
@@ -147,10 +149,12 @@ class InlinedStep:
         optimizer: Optimizer,
         state: State,
         parts: int = 1,
+        scale: Mapping[str, Any] | None = None,
     ) -> None:
         self.program, self.params = program, params
         self.optimizer, self.state = optimizer, state
         self.parts = self.left = parts
+        self._scale = scale or {}
         self._total, self._acc = np.float64(0), dict[str, Any]()
         self._step: Step | None = None
 
@@ -178,7 +182,9 @@ class InlinedStep:
                 return None
             loss, gradients = runtime.as_tensor(np.float32(self._total)), self._sums_(gradients)
         self.loss = loss
-        prepared = self.optimizer.prepare(self.params, gradients, self.state, loss=loss)
+        prepared = self.optimizer.prepare(
+            self.params, gradients, self.state, loss=loss, **self._scale
+        )
         if isinstance(prepared, Applied):
             self.applied = prepared
             return None

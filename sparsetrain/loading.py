@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from sparsetrain.fit import State
 from sparsetrain.models import MODELS
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
-from sparsetrain.precision import Precision
+from sparsetrain.precision import LossScale, Precision, Scaling
+from sparsetrain.precision.loss_scale import Given
 from sparsetrain.run import checkpoint_in
 from sparsetrain.saved import ENCODER, KIND, encoder_hash
 from sparsetrain.trainer import Trainer
@@ -31,6 +32,7 @@ def load(
     target: Any = "auto",
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
+    loss_scale: LossScale | float | Literal["dynamic"] | None = None,
 ) -> Trainer:
     """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
 
@@ -46,18 +48,20 @@ def load(
         Needed only if the run was trained by a formula that is not part of this package.
     precision : {"float32", "bf16"}, optional
         By default the one that it was saved with.
+    loss_scale : float, "dynamic" or LossScale, optional
+        By default that of the precision: in the one that it was saved with, its scale goes on.
 
     Raises
     ------
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    target = runtime.resolve_target(target)
+    chosen = _Chosen(runtime.resolve_target(target), optimizer, precision, loss_scale)
     for attempt in range(_ATTEMPTS):
         path = checkpoint_in(folder, which)
         try:
             with checkpoint.opened(path) as saved:
-                return _load(saved, path, target, optimizer, precision)
+                return _load(saved, path, chosen)
         except CheckpointError:
             # A run that goes on prunes old checkpoints; then its pointer has moved on.
             if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
@@ -65,18 +69,21 @@ def load(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _load(
-    saved: checkpoint.Saved,
-    path: Path,
-    target: Any,
-    optimizer: Optimizer | None,
-    precision: Precision | None,
-) -> Trainer:
+class _Chosen(NamedTuple):
+    """What the caller of `load` wants otherwise than it was saved; None for as it was."""
+
+    target: Any
+    optimizer: Optimizer | None
+    precision: Precision | None
+    loss_scale: Given
+
+
+def _load(saved: checkpoint.Saved, path: Path, chosen: _Chosen) -> Trainer:
     manifest = saved.manifest
     if manifest.get("kind") != KIND:
         raise CheckpointError(f"{path}: holds {manifest.get('kind')!r:.60}, not a saved trainer")
     try:
-        return _trainer(saved, target, optimizer, precision)
+        return _trainer(saved, chosen)
     except CheckpointError as error:
         # Of an array it names the file already.
         raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from None
@@ -86,30 +93,35 @@ def _load(
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _trainer(
-    saved: checkpoint.Saved,
-    target: Any,
-    optimizer: Optimizer | None,
-    precision: Precision | None,
-) -> Trainer:
+def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
     manifest = saved.manifest
+    before = manifest.get("precision", "float32")
+    precision = chosen.precision or before
+    scaling = _scaling(manifest.get("loss_scale")) if precision == before else None
     trainer = Trainer(
         _model(manifest["model"]),
-        optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
-        target=target,
+        chosen.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
+        target=chosen.target,
         seed=int(manifest["seed"]),
         encoder=_encoder(saved),
         initialize=False,
         accumulate=manifest.get("accumulate", 1),
         dense_update=manifest.get("dense_update", "apart"),
-        precision=precision or manifest.get("precision", "float32"),
+        precision=precision,
+        loss_scale=chosen.loss_scale or (None if scaling is None else scaling.rule),
     )
+    if scaling is not None and trainer.scaling is not None and trainer.scaling.rule == scaling.rule:
+        trainer.scaling = scaling
     trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
     trainer.state.skipped = int(manifest.get("skipped", 0))
     if manifest.get("run") is not None:
         trainer._state = State.from_dict(manifest["run"])
     trainer._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
     return trainer
+
+
+def _scaling(saved: Mapping[str, Any] | None) -> Scaling | None:
+    return None if saved is None else Scaling.from_dict(saved)
 
 
 def _model(saved: Mapping[str, Any]) -> Any:

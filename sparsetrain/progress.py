@@ -23,6 +23,9 @@ class Progress(Protocol):
     def advance(self, rows: int, loss: float) -> None:
         """Count `rows` more rows, whose mean loss was `loss`."""
 
+    def note(self, text: str) -> None:
+        """Tell of something that happened, in a line of its own."""
+
     def finish(self) -> None:
         """End, after the last batch or after an error."""
 
@@ -111,6 +114,10 @@ class Lines:
             self._due = self._clock() + self._interval
             self._print(self._meter.snapshot().describe())
 
+    def note(self, text: str) -> None:
+        """Print it."""
+        self._print(text)
+
     def finish(self) -> None:
         """Print what the whole run came to."""
         end = self._meter.snapshot()
@@ -162,6 +169,10 @@ class Bar:
             self._due = self._clock() + 0.1
             self._draw()
 
+    def note(self, text: str) -> None:
+        """Print it above the bar."""
+        self._bar.console.print(text, highlight=False)
+
     def finish(self) -> None:
         """Draw the last state and give the cursor back; safe to call twice."""
         if self._bar is not None:
@@ -182,6 +193,9 @@ class Silent:
         """Do nothing."""
 
     def advance(self, rows: int, loss: float) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
         """Do nothing."""
 
     def finish(self) -> None:

@@ -39,6 +39,7 @@ class Trained(Protocol):
     accumulate: int
     dense_update: Any
     precision: Any
+    scaling: Any
     state: Any
     target: Any
 
@@ -71,6 +72,7 @@ def snapshot(
         "accumulate": trainer.accumulate,
         "dense_update": trainer.dense_update,
         "precision": trainer.precision,
+        "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),
         "skipped": trainer.state.skipped,
         "target": str(trainer.target),
         "versions": _versions(),

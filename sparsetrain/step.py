@@ -13,13 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.ad.gradient import LOSS_SCALE
 from sparsetrain.build import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.split import split
 from sparsetrain.errors import ConfigError
 from sparsetrain.inlined import InlinedProgram, InlinedStep
 from sparsetrain.optim import Applied, Optimizer, State, accumulate_
-from sparsetrain.precision import Policy
+from sparsetrain.precision import Policy, Scaling
 
 Taken = tuple[runtime.NDArray, Applied]  # the loss of the whole batch, and what became of the step
 
@@ -46,6 +47,7 @@ class Stepping(Protocol):
     state: State
     accumulate: int
     target: Any
+    scaling: Scaling | None
     _policy: Policy | None
 
     @property
@@ -73,7 +75,9 @@ class Apart:
         """See `Way`."""
         gradients_of = _summed_gradients if trainer.accumulate > 1 else _gradients
         loss, gradients = gradients_of(trainer, batch)
-        applied = trainer.optimizer.apply_(trainer.params, gradients, trainer.state, loss=loss)
+        applied = trainer.optimizer.apply_(
+            trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
+        )
         return loss, applied
 
     def machine(self, trainer: Stepping) -> Any:
@@ -92,7 +96,9 @@ class Inlined:
         parts = list(split(batch, trainer.accumulate))
         inputs = _inputs(trainer, parts[0])
         program = self._program_of(trainer)
-        step = InlinedStep(program, trainer.params, trainer.optimizer, trainer.state, len(parts))
+        step = InlinedStep(
+            program, trainer.params, trainer.optimizer, trainer.state, len(parts), _scale(trainer)
+        )
         step.run_(inputs, len(parts[0]) / len(batch))
         for part in parts[1:]:
             step.run_(_inputs(trainer, part), len(part) / len(batch))
@@ -134,7 +140,20 @@ def _inputs(trainer: Stepping, batch: Batch) -> dict[str, Any]:
     inputs: dict[str, Any] = trainer.model.inputs(batch)
     rows = trainer.model.rows_read(inputs)
     trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-    return inputs
+    return inputs | scale_input(trainer.scaling)
+
+
+def scale_input(scaling: Scaling | None) -> dict[str, Any]:
+    """What a program of a scaled loss takes beside the model's inputs."""
+    return {} if scaling is None else {LOSS_SCALE: np.float32(scaling.value)}
+
+
+def _scale(trainer: Stepping) -> dict[str, Any]:
+    """What the optimizer is told about the gradients."""
+    scaling = trainer.scaling
+    if scaling is None:
+        return {}
+    return {"scale": float(np.float32(scaling.value)), "may_overflow": scaling.can_fall}
 
 
 def _gradients(trainer: Stepping, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
 from sparsetrain.optim import Optimizer
-from sparsetrain.precision import Precision, policy_for
+from sparsetrain.precision import LossScale, Precision, policy_for, scaling_for
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
 
 
@@ -36,6 +36,7 @@ class TrainedModel:
         encoder: Encoder | None,
         initialize: bool,
         precision: Precision,
+        loss_scale: LossScale | float | Literal["dynamic"] | None,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise ConfigError(
@@ -47,9 +48,11 @@ class TrainedModel:
         self.steps = 0
         self._policy = policy_for(precision, target)
         check_target(model.config().get("table_dtype", "float32"), target.kind.name)
+        self.scaling = scaling_for(loss_scale, self._policy)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
         tables = named_tables(model.tables())
-        self.state = optimizer.init(self.params, tables, fill=initialize, seed=seed)
+        scaled = self.scaling is not None
+        self.state = optimizer.init(self.params, tables, fill=initialize, seed=seed, scaled=scaled)
         self._module = model.export()
 
     @property
@@ -155,5 +158,5 @@ class TrainedModel:
     def _restored(self) -> None:
         """Let the optimizer go on from arrays that were just loaded."""
         if not self.optimizer.counts_steps:
-            self.state.step = self.steps
+            self.state.step = self.steps - self.state.skipped
         self.optimizer.restored_(self.state)

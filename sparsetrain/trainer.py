@@ -24,10 +24,10 @@ from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fing
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.pools import single_blas
-from sparsetrain.precision import Precision
+from sparsetrain.precision import LossScale, Precision
 from sparsetrain.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.run import Run
-from sparsetrain.step import Loss, way
+from sparsetrain.step import Loss, scale_input, way
 from sparsetrain.trained_model import TrainedModel
 
 
@@ -56,6 +56,16 @@ class Trainer(TrainedModel):
     precision : {"float32", "bf16"}
         What products of matrices read: "bf16" rounds their operands to bfloat16 and sums in
         float32. Parameters, gradients and updates are float32 all the same.
+    loss_scale : float, "dynamic" or LossScale, optional
+        What the loss is multiplied by in the reverse pass, so that half precision does not round
+        small gradients to zero; updates do not see it. A dynamic one falls when a gradient
+        overflows, which leaves the step out, and rises again. None is what `precision` needs:
+        dynamic for float16, none for the others.
+
+    Attributes
+    ----------
+    scaling : Scaling or None
+        The loss's scale and its counts.
 
     Examples
     --------
@@ -77,6 +87,7 @@ class Trainer(TrainedModel):
         accumulate: int = 1,
         dense_update: Literal["apart", "inlined"] = "apart",
         precision: Precision = "float32",
+        loss_scale: LossScale | float | Literal["dynamic"] | None = None,
     ) -> None:
         if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
             raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
@@ -84,7 +95,9 @@ class Trainer(TrainedModel):
         self.epochs = 0
         self.target = runtime.resolve_target(target)
         self.dense_update = dense_update  # before memory is taken: it may be refused
-        super().__init__(model, optimizer, self.target, seed, encoder, initialize, precision)
+        super().__init__(
+            model, optimizer, self.target, seed, encoder, initialize, precision, loss_scale
+        )
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._watch: Watch | None = None  # records steps, while they are profiled
         self._state: State | None = None  # where the run stood that this trainer was loaded from
@@ -101,7 +114,13 @@ class Trainer(TrainedModel):
     @cached_property
     def program(self) -> GradientProgram:
         """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
-        return value_and_grad(self._module, "loss", target=self.target, precision=self._policy)
+        return value_and_grad(
+            self._module,
+            "loss",
+            target=self.target,
+            precision=self._policy,
+            scaled=self.scaling is not None,
+        )
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.
@@ -112,7 +131,8 @@ class Trainer(TrainedModel):
             If the batch has no labels or does not fit the model.
         NumericalError
             If the loss or a gradient is not finite; nothing is updated then. With
-            ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``.
+            ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``; so
+            is one in which a gradient overflows while the loss's scale can fall.
         """
         take = partial(self._step, batch)
         if self._watch is None:
@@ -125,6 +145,8 @@ class Trainer(TrainedModel):
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
         loss, self.applied = self._way.take_(self, batch)
         self.steps += 1
+        if self.scaling is not None:
+            self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
         return Loss(loss)
 
     def fit(
@@ -207,6 +229,7 @@ class Trainer(TrainedModel):
             check_numerics=check_numerics,
             accumulate=self.accumulate,
             precision=str(self.precision),
+            loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
         )
         dataset = self._dataset(train)
         data = fingerprint_of(train) if run is not None or resume else None
@@ -300,6 +323,7 @@ class Trainer(TrainedModel):
 
         Runs the program on `batch` once more, compiled so that every value shows.
         """
-        arguments = self.program.arguments.bind(self.params, self.model.inputs(batch))
+        inputs = self.model.inputs(batch) | scale_input(self.scaling)
+        arguments = self.program.arguments.bind(self.params, inputs)
         program = self.program
         return first_nonfinite(program.module, program.function, arguments)

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "build": {"ad", "arguments", "cache", "embedding", "precision", "runtime", "schedule"},
     "inlined": {"ad", "arguments", "build", "optim", "precision", "runtime"},
     "scoring": {"data", "metrics"},
-    "step": {"build", "data", "inlined", "optim", "precision", "runtime"},
+    "step": {"ad", "build", "data", "inlined", "optim", "precision", "runtime"},
     "trained_model": {"build", "checkpoint", "data", "formats", "optim", "precision"}
     | {"runtime", "scoring", "state"},
     "trainer": {"build", "data", "fit", "numerics", "optim", "pools", "precision", "profile"}

@@ -35,7 +35,9 @@ PUBLIC = {
         "adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum minimum "
         "momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),
-    "precision": "BFLOAT16 FLOAT16 Policy Precision lacks policy_for to_half",
+    "precision": (
+        "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"
+    ),
     "runtime": (
         "Kernel NDArray as_numpy as_tensor available_cores bound_pool build_relax "
         "compile_kernel compile_relax copy_ device_of empty host_target leading_rows moved "

@@ -22,6 +22,8 @@ from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
 
+LOSS_SCALE = "loss_scale"
+
 
 @dataclass(frozen=True)
 class GradientModule:
@@ -60,6 +62,7 @@ def gradient(
     function: str,
     wrt: Sequence[str] | None = None,
     densify: Sequence[str] = (),
+    scaled: bool = False,
 ) -> GradientModule:
     """Differentiate a function of one dataflow block and a scalar floating-point result.
 
@@ -74,6 +77,9 @@ def gradient(
         ``num_input`` (the function attribute that ``export_tvm`` sets; 0 without it).
     densify : sequence of str
         Parameters whose row-sparse gradient may become dense. Nothing else ever does.
+    scaled : bool
+        Whether the new function has one more argument, its first: the number `LOSS_SCALE`, with
+        which the reverse pass begins in place of 1. The loss that is returned is not scaled.
 
     Raises
     ------
@@ -87,12 +93,13 @@ def gradient(
     wanted = _wanted(primal, names, wrt, densify)
     builder = relax.BlockBuilder()
     name = f"{function}_adjoint"
-    with builder.function(name, list(primal.params), attrs=_attrs(primal)):
+    scale = [_scale(primal, names)] if scaled else []
+    with builder.function(name, [*scale, *primal.params], attrs=_attrs(primal, len(scale))):
         with builder.dataflow():
             loss, bindings = _replay(primal, builder)
             reverse = ReversePass(activity(bindings, wanted), frozenset(densify))
             _check_reached(loss, reverse, wanted)
-            reverse.run(bindings, loss)
+            reverse.run(bindings, loss, *scale)
             gradients = {n: _finish(reverse, v, n in densify) for v, n in wanted.items()}
             leaves = [leaf for g in gradients.values() for leaf in _leaves(g)]
             output = builder.emit_output(relax.Tuple([loss, *leaves]))
@@ -100,7 +107,7 @@ def gradient(
     adjoint = _with_callees(builder.get(), module)
     adjoint = relax.transform.DeadCodeElimination([name])(adjoint)
     structure = {n: g if isinstance(g, RowSparse) else None for n, g in gradients.items()}
-    return GradientModule(adjoint, name, names, structure)
+    return GradientModule(adjoint, name, (LOSS_SCALE,) * scaled + names, structure)
 
 
 def _find(module: tvm.IRModule, function: str) -> relax.Function:
@@ -211,8 +218,16 @@ def _leaves(gradient: Any) -> tuple[Any, ...]:
     return gradient.leaves if isinstance(gradient, RowSparse) else (gradient,)
 
 
-def _attrs(primal: relax.Function) -> dict[str, Any]:
-    return {"num_input": int(primal.attrs["num_input"])} if "num_input" in primal.attrs else {}
+def _attrs(primal: relax.Function, more: int) -> dict[str, Any]:
+    if "num_input" not in primal.attrs:
+        return {}
+    return {"num_input": int(primal.attrs["num_input"]) + more}
+
+
+def _scale(primal: relax.Function, names: Sequence[str]) -> relax.Var:
+    if LOSS_SCALE in names:
+        raise ConfigError(f"scaled: the function has an argument {LOSS_SCALE!r} of its own")
+    return relax.Var(LOSS_SCALE, relax.TensorType((), primal.ret_ty.dtype))
 
 
 def _with_callees(adjoint: tvm.IRModule, module: tvm.IRModule) -> tvm.IRModule:

@@ -72,9 +72,14 @@ class ReversePass:
     densify: frozenset[str] = frozenset()
     cotangents: dict[relax.Var, Cotangent] = field(default_factory=dict)
 
-    def run(self, bindings: Sequence[relax.VarBinding], loss: relax.Var) -> None:
-        """Fill `cotangents` of the parameters from ``d loss / d loss = 1``."""
-        ones = emit(relax.op.ones(loss.ty.shape, str(loss.ty.dtype)))
+    def run(
+        self,
+        bindings: Sequence[relax.VarBinding],
+        loss: relax.Var,
+        start: relax.Var | None = None,
+    ) -> None:
+        """Fill `cotangents` of the parameters from ``d loss / d loss = 1``, or from `start`."""
+        ones = emit(relax.op.ones(loss.ty.shape, str(loss.ty.dtype))) if start is None else start
         self.add(loss, ones)
         for binding in reversed(bindings):
             cotangent = self.cotangents.pop(binding.var, None)

@@ -40,6 +40,7 @@ _SETTINGS = {
     "--target": "train.target",
     "--precision": "train.precision",
     "--table-dtype": "model.table_dtype",
+    "--loss-scale": "train.loss_scale",
     "--min-count": "data.min_count",
     "--checkpoint-every": "train.checkpoint_every",
     "--validate-every": "train.validate_every",

@@ -27,6 +27,7 @@ _OF_FIT = {
     "train.batch_size": "batch_size",
     "train.shuffle": "shuffle",
     "train.precision": "precision",
+    "train.loss_scale": "loss_scale",
     "optimizer.accumulate": "accumulate",
     "train.validate_every": "validate_every",
     "train.monitor": "early_stopping",

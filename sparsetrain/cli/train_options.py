@@ -38,6 +38,10 @@ TableDtype = Annotated[
     str | None,
     typer.Option("--table-dtype", help="Of stored embeddings: float32, bfloat16 or float16."),
 ]
+LossScale = Annotated[
+    str | None,
+    typer.Option("--loss-scale", metavar="NUMBER|dynamic", help="Of the reverse pass."),
+]
 MinCount = Annotated[
     int | None, typer.Option("--min-count", help="Rarer categories share one row.")
 ]

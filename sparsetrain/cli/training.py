@@ -95,6 +95,8 @@ def run_training(
         history = _fit(trainer, settings, files, data, stop, begun, profile)
     if trainer.state.skipped:
         note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
+    if trainer.scaling is not None:
+        note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
     out = _saved(trainer, files)
     early = history["stopped_early"] and history["best"] is not None and out is not None
     scored = "best" if early else "latest"
@@ -130,6 +132,7 @@ def _load(begun: Resumed, data: Rows) -> "st.Trainer":
         target=settings.train.target,
         optimizer=optimizer,
         precision=settings.train.precision,
+        loss_scale=settings.train.loss_scale,
     )
     trainer.seed = settings.train.seed
     trainer.accumulate = settings.optimizer.accumulate
@@ -237,6 +240,7 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         accumulate=settings.optimizer.accumulate,
         dense_update=settings.optimizer.dense_update,
         precision=settings.train.precision,
+        loss_scale=settings.train.loss_scale,
     )
 
 

@@ -93,8 +93,11 @@ class Fit:
     def _train(self, batches: Iterator[Any], progress: Any, epoch: int) -> None:
         began = time.perf_counter()
         for batch in batches:
+            scale = _scale_of(self._trainer)
             loss = self._step(batch, began)
             progress.advance(len(batch), loss)
+            if _scale_of(self._trainer) != scale:
+                progress.note(self._changed_scale(scale))
             self._stopped = self._stop()
             if not self._goes_on():
                 return
@@ -114,6 +117,14 @@ class Fit:
         self.state.add(rows, loss, seconds, after)
         self._rows, self._seconds = self._rows + rows, self._seconds + seconds
         return loss
+
+    def _changed_scale(self, before: float | None) -> str:
+        overflowed = self._trainer.applied.overflowed
+        why = "a gradient overflowed, nothing was updated" if overflowed else "no overflow for long"
+        scale = _scale_of(self._trainer)
+        return (
+            f"step {self._trainer.steps:,}: {why}: loss scale {before:,.10g} becomes {scale:,.10g}"
+        )
 
     def _settle(self) -> None:
         """Do what is due at this step and was not done yet."""
@@ -168,6 +179,10 @@ class Fit:
             "stopped_early": state.ended,
             "best": state.best,
         }
+
+
+def _scale_of(trainer: Any) -> float | None:
+    return None if trainer.scaling is None else trainer.scaling.value
 
 
 def _close(iterator: Any) -> None:

@@ -65,6 +65,8 @@ class Plan:
         Parts in which a batch is computed.
     precision : str
         What matrix products read.
+    loss_scale : dict or None
+        The rule of the loss's scale, in plain values.
     """
 
     until: int
@@ -75,6 +77,7 @@ class Plan:
     check_numerics: bool = False
     accumulate: int = 1
     precision: str = "float32"
+    loss_scale: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.validate_every is not None and self.validate_every < 1:
@@ -89,4 +92,5 @@ class Plan:
             "early_stopping": asdict(self.early_stopping),
             "accumulate": self.accumulate,
             "precision": self.precision,
+            "loss_scale": self.loss_scale,
         }

@@ -68,6 +68,8 @@ class Record:
         rows, seconds = state.log_rows, state.log_seconds
         speed = {"rows_per_s": rows / max(seconds, 1e-9), "seconds": seconds}
         values = {"rows": rows, **speed, "loss": state.log_loss_sum / rows}
+        if trainer.scaling is not None:
+            values["loss_scale"] = trainer.scaling.value
         self._add({"split": "train", **self._where(trainer, state), **values}, state)
         state.log_step = step
         state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0

@@ -94,6 +94,11 @@ def nonfinite(
     return f"the gradient of {first!r} is not finite"
 
 
+def is_finite(loss: NDArray | None) -> bool:
+    """Whether a loss is a number; one that was not given is."""
+    return loss is None or bool(np.isfinite(runtime.as_numpy(loss)))
+
+
 def _flat(tensor: NDArray) -> NDArray:
     return tensor._create_view((prod(map(int, tensor.shape)),))
 

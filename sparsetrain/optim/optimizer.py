@@ -20,7 +20,13 @@ from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.check import LAST, check_formula
 from sparsetrain.optim.choice import reasons
 from sparsetrain.optim.formula import Formula
-from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
+from sparsetrain.optim.gradients import (
+    Gradient,
+    coalesced,
+    global_norm,
+    is_finite,
+    nonfinite,
+)
 from sparsetrain.optim.group import Group, Range, Tables, resolve
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
 from sparsetrain.optim.state import State, new_last, new_slots, rows_of, tracked
@@ -102,10 +108,9 @@ class Optimizer:
         if self.on_nonfinite not in ON_NONFINITE:
             raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
         check_limit(name, "clip_norm", self.clip_norm)
-        self._rule.numbers(1)  # a schedule that fails, fails now
+        self._rule().numbers(1)  # a schedule that fails, fails now
 
-    @property
-    def _rule(self) -> Rule:
+    def _rule(self, scaled: bool = False) -> Rule:
         return Rule(
             self.formula,
             tuple(self.hyper.items()),
@@ -114,7 +119,7 @@ class Optimizer:
             weight_decay=self.weight_decay,
             decoupled=self.decoupled,
             clip_value=self.clip_value,
-            scaled=self.clip_norm is not None,
+            scaled=scaled or self.clip_norm is not None,
             update=self.update,
         )
 
@@ -131,6 +136,7 @@ class Optimizer:
         *,
         fill: bool = True,
         seed: int = 0,
+        scaled: bool = False,
     ) -> State:
         """Allocate the slots of each parameter and resolve the groups.
 
@@ -145,6 +151,8 @@ class Optimizer:
             Without, slots hold what the memory held; for those that are about to be read.
         seed : int
             Of the random bits by which tables in half precision are rounded.
+        scaled : bool
+            Whether gradients will come with a `scale`, see `apply_`.
 
         Raises
         ------
@@ -154,18 +162,18 @@ class Optimizer:
             If there is no memory for a slot; names the parameter and the bytes.
         """
         tables = tables or {}
-        ranges = self._resolve(params, tables)
+        ranges = self._resolve(params, tables, scaled)
         slots = {name: new_slots(name, self.formula, param, fill) for name, param in params.items()}
         for name in exact.tracked_names(params, ranges, tables):
             slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
         dtypes = {name: str(param.dtype) for name, param in params.items()}
-        return State(slots, self, ranges, tables, dtypes, seed)
+        return State(slots, self, ranges, tables, dtypes, seed, scaled)
 
     def _resolve(
-        self, params: Mapping[str, NDArray], tables: Tables
+        self, params: Mapping[str, NDArray], tables: Tables, scaled: bool
     ) -> dict[str, tuple[Range, ...]]:
         heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
-        return resolve(self._rule, self.groups, heights, tables)
+        return resolve(self._rule(scaled), self.groups, heights, tables)
 
     def apply_(
         self,
@@ -174,6 +182,8 @@ class Optimizer:
         state: State,
         *,
         loss: NDArray | None = None,
+        scale: float = 1.0,
+        may_overflow: bool = False,
     ) -> Applied:
         """Take one step: writes into the tensors of `params` and `state`.
 
@@ -190,16 +200,23 @@ class Optimizer:
             From `init`.
         loss : Tensor, optional
             Checked to be finite with the gradients.
+        scale : float
+            What the gradients are too large by; needs a state from ``init(..., scaled=True)``.
+        may_overflow : bool
+            Whether the scale may be why a gradient is not finite: the step is left out then.
 
         Raises
         ------
         ConfigError
-            If a gradient has no parameter or state, or another shape or dtype, or if rows of a
-            parameter in exact mode were not caught up; nothing is written then.
+            If a gradient has no parameter or state, or another shape or dtype, if rows of a
+            parameter in exact mode were not caught up, or if the state takes no scale; nothing is
+            written then.
         NumericalError
             If a gradient or the loss is not finite; nothing is written then.
         """
-        step = self.prepare(params, gradients, state, loss=loss)
+        step = self.prepare(
+            params, gradients, state, loss=loss, scale=scale, may_overflow=may_overflow
+        )
         return step.finish_() if isinstance(step, Step) else step
 
     def prepare(
@@ -209,6 +226,8 @@ class Optimizer:
         state: State,
         *,
         loss: NDArray | None = None,
+        scale: float = 1.0,
+        may_overflow: bool = False,
     ) -> Step | Applied:
         """Do all of `apply_` that comes before the first write.
 
@@ -218,25 +237,31 @@ class Optimizer:
             The step, ready to `finish_`; or what became of it, if it is skipped.
         """
         bound = self._bound(params, gradients, state)
+        _require_scaled(state, scale, self.clip_norm)
         try:
             problem = nonfinite(loss, gradients, bound.search(loss))
         except (RuntimeError, TypeError, ValueError):
             check_arguments(self.formula, params, gradients, state)  # in words that name it
             raise
-        if problem is not None and self.on_nonfinite == "stop":
-            raise NumericalError(
-                f"{problem} in step {state.step + 1}: nothing was updated; lower the learning rate "
-                "or look at this batch's dense features"
-            )
         if problem is not None:
-            state.skipped += 1
-            return Applied(state.step, skipped=problem)
-        norm, scale = None, 1.0
+            return self._left_out(problem, state, scale, may_overflow and is_finite(loss))
+        norm, factor = None, 1 / scale
         if self.clip_norm is not None:
             gradients = coalesced(gradients)
-            norm = global_norm(gradients)
-            scale = min(1.0, self.clip_norm / (norm + 1e-6))
-        return Step(params, gradients, state, scale, norm, bound)
+            norm = global_norm(gradients) / scale
+            factor *= min(1.0, self.clip_norm / (norm + 1e-6))
+        return Step(params, gradients, state, factor, norm, bound)
+
+    def _left_out(self, problem: str, state: State, scale: float, overflowed: bool) -> Applied:
+        """Count a step that is not taken, or raise."""
+        if self.on_nonfinite == "stop" and not overflowed:
+            scaled = f", with the loss scaled by {scale:,.10g}" if scale != 1 else ""
+            raise NumericalError(
+                f"{problem} in step {state.step + 1}{scaled}: nothing was updated; lower the "
+                "learning rate or look at this batch's dense features"
+            )
+        state.skipped += 1
+        return Applied(state.step, skipped=problem, overflowed=overflowed)
 
     def _bound(
         self,
@@ -321,7 +346,8 @@ class Optimizer:
             raise ConfigError("optimizer: use the state from this optimizer's init")
         if state.owner is self:
             return
-        ranges = self._resolve({name: params[name] for name in state}, state.tables)
+        owned = {name: params[name] for name in state}
+        ranges = self._resolve(owned, state.tables, state.scaled)
         known = {key: history.recipe for key, history in state.histories.items()}
         books = {name for name, slots in state.items() if LAST in slots}
         if (
@@ -335,3 +361,10 @@ class Optimizer:
         state.owner, state.ranges = self, ranges
         state.chosen.clear()
         state.bound = None
+
+
+def _require_scaled(state: State, scale: float, clip_norm: float | None) -> None:
+    if scale != 1 and not state.scaled and clip_norm is None:
+        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
+    if not 0 < scale < float("inf"):
+        raise ConfigError(f"optimizer: scale is finite and above 0, not {scale!r}")

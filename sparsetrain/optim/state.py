@@ -44,6 +44,8 @@ class State(dict[str, dict[str, NDArray]]):
         What each parameter is stored in.
     seed : int
         Of the random bits by which half-precision tables are rounded.
+    scaled : bool
+        Whether kernels multiply gradients by a factor.
     histories : dict
         Parameter and range number -> `History`, where rows are caught up.
     caught : dict
@@ -64,10 +66,11 @@ class State(dict[str, dict[str, NDArray]]):
         tables: Tables,
         dtypes: Mapping[str, str],
         seed: int = 0,
+        scaled: bool = False,
     ) -> None:
         super().__init__(slots)
         self.owner, self.ranges, self.tables = owner, ranges, tables
-        self.dtypes, self.seed = dtypes, seed
+        self.dtypes, self.seed, self.scaled = dtypes, seed, scaled
         self.count = runtime.zeros((1,), "int64")
         self._counted = runtime.as_numpy(self.count, writable=True)
         self.skipped = 0

@@ -38,11 +38,14 @@ class Applied(NamedTuple):
         Global norm of the gradients before clipping, if `clip_norm` is set.
     skipped : str or None
         What was not finite, so that nothing was updated.
+    overflowed : bool
+        Whether a scale may have made it so.
     """
 
     step: int
     norm: float | None = None
     skipped: str | None = None
+    overflowed: bool = False
 
 
 class Step:

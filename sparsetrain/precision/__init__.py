@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision: which operators round, the pass that lets them, and what a CPU needs for it."""
+"""Mixed precision: what is rounded and the pass that does it, scaled losses, what CPUs need."""
 
 from .half import to_half as to_half
+from .loss_scale import LossScale as LossScale
+from .loss_scale import Scaling as Scaling
+from .loss_scale import scaling_for as scaling_for
 from .names import Precision as Precision
 from .names import lacks as lacks
 from .names import policy_for as policy_for

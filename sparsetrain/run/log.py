@@ -30,6 +30,7 @@ FIELDS = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss
     "calibration",
     "constant_logloss",
     "positive_rate",
+    "loss_scale",
 )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from sparsetrain.settings.optimizer import OptimizerSettings as OptimizerSettings
-from sparsetrain.settings.section import Finite, Section
+from sparsetrain.settings.section import Finite, Scale, Section
 
 
 def _as_tuple(value: Any) -> Any:
@@ -122,6 +122,8 @@ class TrainSettings(Section):
         "auto" the GPU if one can be used, else the CPU.
     precision : {"float32", "bf16"}
         What matrix products read: "bf16" rounds their operands, sums and parameters stay float32.
+    loss_scale : float, "dynamic" or None
+        What the loss is multiplied by in the reverse pass; None for what the precision needs.
     checkpoint_every : int or None
         Steps between checkpoints; None for the end of each epoch alone.
     keep : int
@@ -146,6 +148,7 @@ class TrainSettings(Section):
     shuffle: bool = True
     target: Literal["auto", "cpu", "cuda", "llvm"] = "auto"
     precision: Literal["float32", "bf16"] = "float32"
+    loss_scale: Literal["dynamic"] | Scale | None = None
     checkpoint_every: Steps | None = None
     keep: Annotated[int, Field(ge=1, le=10_000)] = 2
     validate_every: Steps | None = None

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Scale = Annotated[float, Field(ge=1e-37, le=1e37)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
