@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
+from math import gcd
 from typing import Any
 
 from tvm import tirx
@@ -32,7 +34,8 @@ from sparsetrain.schedule.bf16_helpers import HELPERS
 NEEDS = "avx512bf16"
 LANES = 16
 PAIRS = 2 * LANES  # numbers of a vector of pairs
-MOST_SUMS = 28  # vectors of LANES in registers, beside an operand and what the compiler needs
+MOST_SUMS = 28  # vectors of LANES in registers, beside what is multiplied
+BESIDE = 4  # vectors of a row in a register tile: their stores fill neighbouring lines
 SAMPLES = 16  # of a task: their arrays are allocated once
 
 
@@ -71,7 +74,8 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
     del dtype  # float32: others are not rounded
     vectors = features + 1
-    lanes, pairs = _up(vectors, LANES), -(-vectors // 2)
+    across, pairs = _up(vectors, LANES), -(-vectors // 2)
+    beside = gcd(width // LANES, BESIDE)
     with _kernel("interaction_backward") as built:
         batch = T.int64()
         dense = _argument("dense", (batch, width))
@@ -80,23 +84,23 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
         to_dense = _argument("dense_cotangent", (batch, width))
         to_embeddings = _argument("embeddings_cotangent", (batch, features, width))
         with _samples(batch) as samples:
-            lower = _cleared((lanes, lanes), "uint16")
-            matrix = _cleared((_up(lanes // 2, LANES), 2 * lanes), "uint16")
+            lower = _cleared((across, across), "uint16")
+            matrix = _cleared((_up(across // 2, LANES), 2 * across), "uint16")
             two = _cleared((2, width), "float32")
             right = _cleared((pairs, 2 * width), "uint16")
             with samples() as b:
                 _symmetric_(matrix, lower, cotangent, b, (vectors, width))
                 _pair_vectors_(right, two, dense, embeddings, b)
-                with T.serial(0, width // LANES) as v:
-                    for rows in _parts(range(vectors)):
-                        sums = _products_(matrix, right, v, rows)
-                        for place, i in enumerate(rows):
+                with T.serial(0, width // LANES // beside) as v:
+                    for rows in _parts(range(vectors), beside):
+                        sums = _products_(matrix, right, v, rows, beside)
+                        for place, (i, n) in enumerate(product(rows, range(beside))):
                             total = sums[place, tirx.Ramp(0, 1, LANES)]
+                            lanes = _lanes(v * beside + n)
                             if i:
-                                T.buffer_store(to_embeddings, total, [b, i - 1, _lanes(v)])
+                                T.buffer_store(to_embeddings, total, [b, i - 1, lanes])
                             else:
-                                more = cotangent[b, _lanes(v)]
-                                T.buffer_store(to_dense, total + more, [b, _lanes(v)])
+                                T.buffer_store(to_dense, total + cotangent[b, lanes], [b, lanes])
     return built.get()
 
 
@@ -192,11 +196,12 @@ def _interleave_(right: Any, pair: Any, v: Any, source: Any, rows: int) -> None:
     _call_("pairs_float", *places, source, stride, LANES, rows)
 
 
-def _products_(matrix: Any, right: Any, v: Any, rows: range) -> Any:
-    sums = _zeros(len(rows))
+def _products_(matrix: Any, right: Any, v: Any, rows: range, beside: int) -> Any:
+    """Some rows of ``G`` times some vectors beside one another, row by row."""
+    sums = _zeros(len(rows) * beside)
     with T.serial(0, int(right.shape[0])) as pair:
-        vectors = right[pair, _run(v * PAIRS, PAIRS)]
-        for place, row in enumerate(rows):
+        for place, (row, n) in enumerate(product(rows, range(beside))):
+            vectors = right[pair, _run((v * beside + n) * PAIRS, PAIRS)]
             _add_dot_(sums, place, matrix[pair, _two(row)], vectors)
     return sums
 
@@ -233,9 +238,9 @@ def _zeros(rows: int) -> Any:
     return sums
 
 
-def _parts(rows: range) -> Iterator[range]:
-    """As few parts as registers allow, all about as long."""
-    count = -(-len(rows) // MOST_SUMS)
+def _parts(rows: range, vectors: int = 1) -> Iterator[range]:
+    """As few parts as registers allow, all about as long; a row has so many vectors of sums."""
+    count = -(-len(rows) // ((MOST_SUMS + 1 - vectors) // vectors))
     size = -(-len(rows) // max(count, 1))
     return (rows[at : at + size] for at in range(0, len(rows), max(size, 1)))
 
