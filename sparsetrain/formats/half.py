@@ -6,9 +6,9 @@ its two neighbours, the nearer one more often, so that the mean is the number. A
 format holds stays as it is whatever the random bits are. Of the 32 bits that come the upper ones
 count; with the constant ``2**31`` the rounding is to nearest.
 
-Beyond the largest finite number is infinity, never by chance; NaN stays NaN. Below its smallest
-normal number float16 is stepped evenly, and 20 random bits decide there. All of it is integer
-arithmetic but for two multiplications by a power of two.
+Beyond the largest finite number is infinity, never by chance; NaN stays NaN, made quiet. Below
+its smallest normal number float16 is stepped evenly, and 20 random bits decide there. All of it is
+integer arithmetic but for two multiplications by a power of two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def narrowed(value: Any, random: Any, dtype: str) -> Any:
     bits = T.reinterpret("uint32", T.Bind(value))
     size = bits & MAGNITUDE
     rounded, largest, infinite, nan = _NARROWED[dtype](size, random)
-    special = tirx.Select(size > uint(INFINITE), uint(nan), uint(infinite))
+    special = tirx.Select(size > uint(INFINITE), nan, uint(infinite))
     kept = tirx.Select(size > uint(largest), special, rounded)
     return tirx.Cast(BITS, ((bits >> 16) & 0x8000) | kept)
 
@@ -56,11 +56,11 @@ def _widened_float16(bits: Any) -> Any:
     return T.reinterpret("float32", wide | ((bits & 0x8000) << 16))
 
 
-def _narrowed_bfloat16(size: Any, random: Any) -> tuple[Any, int, int, int]:
-    return (size + (random >> 16)) >> 16, 0x7F7F_0000, 0x7F80, 0x7FC0
+def _narrowed_bfloat16(size: Any, random: Any) -> tuple[Any, int, int, Any]:
+    return (size + (random >> 16)) >> 16, 0x7F7F_0000, 0x7F80, (size >> 16) | 0x7FC0
 
 
-def _narrowed_float16(size: Any, random: Any) -> tuple[Any, int, int, int]:
+def _narrowed_float16(size: Any, random: Any) -> tuple[Any, int, int, Any]:
     smallest = uint(0x3880_0000)  # 2**-14, the smallest normal number
     rebiased = tirx.max(size, smallest) - uint(112 << 23)
     normal = (rebiased + (random >> 19)) >> 13
@@ -68,15 +68,16 @@ def _narrowed_float16(size: Any, random: Any) -> tuple[Any, int, int, int]:
     near = T.reinterpret("float32", tirx.min(size, smallest)) * tirx.const(2.0**44, "float32")
     fixed = word(tirx.Cast("int32", near))
     tiny = (fixed + (random >> 12)) >> 20
-    return tirx.Select(size < smallest, tiny, normal), 0x477F_E000, 0x7C00, 0x7E00
+    nan = ((size >> 13) & 0x3FF) | 0x7E00
+    return tirx.Select(size < smallest, tiny, normal), 0x477F_E000, 0x7C00, nan
 
 
 _WIDENED: dict[str, Callable[[Any], Any]] = {
     "bfloat16": _widened_bfloat16,
     "float16": _widened_float16,
 }
-# (size, random) -> rounded size; the largest finite one as a float32; infinity and NaN.
-_NARROWED: dict[str, Callable[[Any, Any], tuple[Any, int, int, int]]] = {
+# (size, random) -> rounded size; the largest finite one as a float32; infinity; the NaN of a NaN.
+_NARROWED: dict[str, Callable[[Any, Any], tuple[Any, int, int, Any]]] = {
     "bfloat16": _narrowed_bfloat16,
     "float16": _narrowed_float16,
 }

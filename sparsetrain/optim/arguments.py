@@ -53,9 +53,8 @@ def _check(
     (shape, dtype), found = _kind(param), _kind(gradient)
     if is_half(dtype) and not isinstance(gradient, RowSparse):
         raise ConfigError(
-            f"optimizer: {name!r} is {dtype} and its gradient is dense; only tables with "
-            "row-sparse gradients may be: store it in float32, or leave out what makes the "
-            "gradient dense"
+            f"optimizer: {name!r} is {dtype} and its gradient is dense; a half takes row-sparse "
+            "ones alone: store it in float32, or leave out what makes the gradient dense"
         )
     wanted = shape, computed_in(dtype)
     if found != wanted:
