@@ -50,6 +50,7 @@ class FakeTrainer:
     steps, encoder, target = 1, FakeEncoder(), "llvm"
     optimizer = SimpleNamespace(describe=lambda *_: ["embeddings.C1.weight: touched rows"])
     state, params, accumulate = SimpleNamespace(skipped=2), {}, 1
+    scaling = None
 
     def fit(self, train, *, validation, epochs, stop, run, **options):
         self.library.calls.append("fit")
