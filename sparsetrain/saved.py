@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -75,7 +76,7 @@ def snapshot(
         "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),
         "skipped": trainer.state.skipped,
         "target": str(trainer.target),
-        "versions": _versions(),
+        "versions": dict(_versions()),
         "run": state,
         "extra": dict(extra),
     }
@@ -109,5 +110,7 @@ def encoder_hash(encoder: Any, arrays: Mapping[str, np.ndarray]) -> str | None:
     return whole.hexdigest()
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
+    """Read once: each lies in a file of its package, and a run is saved many times."""
     return {name: metadata.version(name) for name in _PACKAGES}

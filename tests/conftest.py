@@ -1,28 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One private cache of compiled programs for a test session and the processes that it starts."""
+"""One private cache of compiled programs for a test session and the processes that it starts.
+
+`make test` lets several workers share the files of tests. What one has compiled the others load.
+"""
 
 import os
 import tempfile
 
-import pytest
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if IS_WORKER:
+    # There are as many workers as cores: a thread that spins would take another worker's.
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+_before = os.environ.get("SPARSETRAIN_CACHE")
+_folder = None if IS_WORKER else tempfile.TemporaryDirectory(prefix="sparsetrain-tests-")
 
 
 def pytest_configure():
-    """With SPARSETRAIN_TEST_CUDA=emulated, "auto" is an emulated GPU in all tests."""
+    """Neither read nor fill the cache of whoever runs the tests.
+
+    With SPARSETRAIN_TEST_CUDA=emulated, "auto" is an emulated GPU in all tests.
+    """
+    if _folder is not None:
+        os.environ["SPARSETRAIN_CACHE"] = _folder.name
     if os.environ.get("SPARSETRAIN_TEST_CUDA") == "emulated":
         from tests.cuda.device import pretend_there_is_one
 
         pretend_there_is_one()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def private_cache():
-    """Neither read nor fill the cache of whoever runs the tests."""
-    with tempfile.TemporaryDirectory() as folder:
-        before = os.environ.get("SPARSETRAIN_CACHE")
-        os.environ["SPARSETRAIN_CACHE"] = folder
-        yield
-        if before is None:
-            del os.environ["SPARSETRAIN_CACHE"]
-        else:
-            os.environ["SPARSETRAIN_CACHE"] = before
+def pytest_unconfigure():
+    """Remove the cache; the workers have ended."""
+    if _folder is None:
+        return
+    _folder.cleanup()
+    if _before is None:
+        os.environ.pop("SPARSETRAIN_CACHE", None)
+    else:
+        os.environ["SPARSETRAIN_CACHE"] = _before
