@@ -20,10 +20,9 @@ import hashlib
 import os
 import platform
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ import tvm_ffi
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.quiet import without_lines
 
 KEEP_FILES = 200  # programs; a few hundred kilobytes each, the least recently used go first
 
@@ -120,7 +120,7 @@ def _load(place: Path, key: str) -> Any:
             if file.stem != f"{key}-{_digest_files([file])[:16]}":
                 file.unlink()
                 continue
-            with _quiet_scopes():
+            with without_lines(_is_scope_warning):
                 library = tvm.runtime.load_module(str(file))
             os.utime(file)
             return library
@@ -131,7 +131,7 @@ def _store(place: Path, key: str, executable: relax.VMExecutable) -> Any:
     """Write the library and load it back: that links it, and spares compiling it twice."""
     with suppress(OSError, RuntimeError), tempfile.TemporaryDirectory(dir=place) as draft:
         drafted = Path(draft) / "program.so"
-        with _quiet_scopes():
+        with without_lines(_is_scope_warning):
             executable.export_library(str(drafted))
         drafted.chmod(0o600)
         drafted.replace(place / f"{key}-{_digest_files([drafted])[:16]}.so")
@@ -152,22 +152,6 @@ def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
     return kind(status.st_mode) and owned and not status.st_mode & 0o022
 
 
-@contextmanager
-def _quiet_scopes() -> Iterator[None]:
-    """Drop the empty "Scope" warnings that TVM writes to stderr whenever it saves or loads."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as caught:
-        kept = os.dup(2)
-        os.dup2(caught.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            caught.seek(0)
-            lines = caught.read().splitlines(keepends=True)
-            os.write(2, b"".join(line for line in lines if not _is_scope_warning(line)))
-
-
 def _is_scope_warning(line: bytes) -> bool:
+    """TVM writes empty "Scope" warnings whenever it saves or loads."""
     return b"executable.cc" in line and b": Warning: Scope " in line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define a Relax operator from Python: a name, its type rule and its kernel.
+"""Define a Relax operator from Python: a name, its type rule and its kernel; rewrite functions.
 
 The operator prints as ``R.sparsetrain.<name>`` and legalises like a built-in one. Registering is
 process-wide and happens once, when the module that defines the operator is imported.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.ir import Op, make_node
@@ -62,6 +63,18 @@ def define_op(
 
     call.__name__ = name
     return call
+
+
+def rewrite_functions(
+    module: tvm.IRModule,
+    mutator: relax.expr_functor.PyExprMutator,
+    rewrite: Callable[[relax.Function], relax.Expr],
+) -> tvm.IRModule:
+    """Rewrite every Relax function of a module by a mutator that was made for the module."""
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            mutator.builder_.update_func(name, rewrite(function))
+    return mutator.builder_.get()
 
 
 def call_kernel(

@@ -32,13 +32,14 @@ MAY_IMPORT = {
     "state": {"runtime"},
     "arguments": {"runtime"},
     "numerics": {"runtime"},
-    "cache": {"runtime"},
+    "quiet": set(),
+    "cache": {"quiet", "runtime"},
     "pools": set(),
     "profile": {"runtime"},
     "run": {"checkpoint"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "precision": set(),
-    "schedule": {"transpose"},
+    "schedule": {"relax_op", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op"},
     "ad": {"sparse_tensor", "relax_op"},
     "optim": {"cache", "kernel_builder", "sparse_tensor", "runtime", "relax_op", "formats"},
@@ -56,7 +57,7 @@ MAY_IMPORT = {
     "saved": {"checkpoint", "data", "optim"},
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
     | {"run", "runtime", "saved", "trainer"},
-    "compare": {"data", "loading", "optim", "run", "runtime", "sparse_tensor"},
+    "compare": {"data", "loading", "optim", "quiet", "run", "runtime", "sparse_tensor"},
     "cli": {"__init__", "progress", "settings"},
 }
 # Outside the kernels and the graph, nothing depends on TVM.
@@ -65,6 +66,7 @@ WITHOUT_TVM = {
     "progress",
     "memory",
     "pools",
+    "quiet",
     "metrics",
     "checkpoint",
     "settings",

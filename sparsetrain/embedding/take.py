@@ -12,15 +12,13 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.embedding.operators import lookup
+from sparsetrain.relax_op import rewrite_functions
 
 
 def take_as_lookup(module: tvm.IRModule) -> tvm.IRModule:
     """Replace ``take(table, ids, axis=0, mode="fast")`` of a floating-point matrix."""
     rewriter = _Rewriter(module)
-    for name, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            rewriter.builder_.update_func(name, rewriter.visit_expr(function))
-    return rewriter.builder_.get()
+    return rewrite_functions(module, rewriter, rewriter.visit_expr)
 
 
 @mutator

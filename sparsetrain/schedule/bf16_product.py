@@ -13,6 +13,8 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from sparsetrain.relax_op import rewrite_functions
+
 from .cuda.half_gradient import half_gradient
 from .fold_transpose import is_call, transposed_source
 
@@ -29,10 +31,7 @@ class FoldIntoHalfMatmul:
     ) -> tvm.IRModule:
         """Rewrite every Relax function of `mod`."""
         folder = _Folder(mod)
-        for name, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                folder.builder_.update_func(name, folder.fold(function))
-        return folder.builder_.get()
+        return rewrite_functions(mod, folder, folder.fold)
 
 
 @mutator

@@ -13,6 +13,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from sparsetrain.relax_op import rewrite_functions
+
 from .bf16_product import is_half_matmul
 from .fold_transpose import is_plain_matmul, transposed_source
 
@@ -26,10 +28,7 @@ class CancelTranspose:
     ) -> tvm.IRModule:
         """Rewrite every Relax function of `mod`."""
         canceller = _Canceller(mod)
-        for name, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                canceller.builder_.update_func(name, canceller.cancel(function))
-        return canceller.builder_.get()
+        return rewrite_functions(mod, canceller, canceller.cancel)
 
 
 @mutator

@@ -14,6 +14,8 @@ import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from sparsetrain.relax_op import rewrite_functions
+
 from .cuda.long_product import long_product, terms_of_piece
 
 
@@ -26,10 +28,7 @@ class FoldTransposeIntoMatmul:
     ) -> tvm.IRModule:
         """Rewrite every Relax function of `mod`."""
         folder = _Folder(mod)
-        for name, function in mod.functions_items():
-            if isinstance(function, relax.Function):
-                folder.builder_.update_func(name, folder.fold(function))
-        return folder.builder_.get()
+        return rewrite_functions(mod, folder, folder.fold)
 
 
 @mutator

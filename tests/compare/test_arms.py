@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every arm does the same work: the weights that come out are those of NumPy's formula."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from sparsetrain import runtime
 from sparsetrain.compare import ARMS, FORMULAS, Case, arms
 from sparsetrain.compare.batch import make_batches
 from sparsetrain.compare.ids import draw_ids
-from sparsetrain.compare.quiet import without_known_warnings
 from sparsetrain.compare.stock import StockUpdate
 
 ROWS, STEPS = 40, 3
@@ -98,9 +95,3 @@ def test_row_sparse_is_dense_where_a_gradient_of_0_changes_nothing(case, monkeyp
 def test_an_arm_says_why_it_has_nothing_to_measure():
     assert "no adagrad" in ARMS["stock"].why_not(Case(10, formula="adagrad"))
     assert "lazy is exact" in ARMS["exact"].why_not(Case(10))
-
-
-def test_what_is_not_a_known_warning_reaches_standard_error(capfd):
-    with without_known_warnings():
-        os.write(2, b"one\n[1] x.cc:7: Warning: Unknown pragma pragma_scope\ntwo\n")
-    assert capfd.readouterr().err == "one\ntwo\n"

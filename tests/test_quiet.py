@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is dropped from standard error, and that all else reaches it."""
+
+import os
+
+import pytest
+
+from sparsetrain.quiet import without_lines
+
+
+def is_known(line: bytes) -> bool:
+    return b"Warning: known" in line
+
+
+def test_what_is_not_a_known_line_reaches_standard_error(capfd):
+    with without_lines(is_known):
+        os.write(2, b"one\n[1] x.cc:7: Warning: known\ntwo\n")
+    assert capfd.readouterr().err == "one\ntwo\n"
+
+
+def test_an_error_leaves_standard_error_as_it_was(capfd):
+    with pytest.raises(ZeroDivisionError), without_lines(is_known):
+        os.write(2, b"before\n")
+        raise ZeroDivisionError
+    os.write(2, b"Warning: known\n")
+    assert capfd.readouterr().err == "before\nWarning: known\n"
