@@ -16,13 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from sparsetrain.errors import DataError
 
 from ..values.place import Place
 from .files import check_familiar
 from .footers import check_footer
-from .source import PIECE_ROWS, Part
+from .source import CODED_ROWS, PIECE_ROWS, Part
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is read by buffers
@@ -51,7 +52,7 @@ def parquet_parts(file: str) -> Iterator[Part]:
         rows = metadata.row_group(group).num_rows
         place = Place(file, group, first_row)
         ranges = partial(_range, metadata, group, leaves)
-        yield Part(place, schema, rows, _Reader(file, metadata, group, place), ranges)
+        yield Part(place, schema, rows, _Reader(file, metadata, schema, group, place), ranges)
         first_row += rows
 
 
@@ -106,10 +107,27 @@ def _check_frame(file: str) -> None:
 class _Reader:
     """Reads one row group; opens its file anew, since a shuffle asks for groups in any order."""
 
-    def __init__(self, file: str, metadata: Any, group: int, place: Place) -> None:
-        self._file, self._metadata, self._group, self._place = file, metadata, group, place
+    def __init__(
+        self, file: str, metadata: Any, schema: pa.Schema, group: int, place: Place
+    ) -> None:
+        self._file, self._metadata, self._schema = file, metadata, schema
+        self._group, self._place = group, place
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return self._read(names, PIECE_ROWS, ())
+
+    def coded(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """As `__call__`, with the text columns among `coded` as dictionaries.
+
+        Parquet stores most text as codes into a dictionary. To spell every row out, only to look
+        the words up again, took half of the time of reading.
+        """
+        text = [name for name in coded if pt.is_string(self._schema.field(name).type)]
+        return self._read(names, CODED_ROWS if text else PIECE_ROWS, text)
+
+    def _read(
+        self, names: Sequence[str], piece_rows: int, coded: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         rows = 0
         group = self._metadata.row_group(self._group)
         is_large = group.total_byte_size > _LARGE
@@ -120,9 +138,10 @@ class _Reader:
                 page_checksum_verification=True,
                 buffer_size=_BUFFER if is_large else 0,
                 pre_buffer=not is_large,
+                read_dictionary=list(coded),
             ) as reader:
                 for piece in reader.iter_batches(
-                    PIECE_ROWS, row_groups=[self._group], columns=list(names)
+                    piece_rows, row_groups=[self._group], columns=list(names)
                 ):
                     rows += piece.num_rows
                     yield piece

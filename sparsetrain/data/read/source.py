@@ -21,6 +21,7 @@ from ..batch import Batch
 from ..values.place import Place
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
+CODED_ROWS = 4 * PIECE_ROWS  # each piece comes with a dictionary, which is encoded anew
 HELD_ROWS = 1 << 20  # a part of more rows is never in memory as a whole
 # A last column of this name holds the number of each row in its file: for rows that do not follow
 # one another, as after a filter or a bad line. No user's column can be called so.
@@ -41,7 +42,8 @@ class Part:
     num_rows : int or None
         None for a stream, whose length shows only at its end.
     read : callable
-        Given column names, yields `pyarrow.RecordBatch`es of at most `PIECE_ROWS` rows.
+        Given column names, yields `pyarrow.RecordBatch`es of at most `PIECE_ROWS` rows. If it has
+        a method `coded`, see `pieces`, that one's are of at most `CODED_ROWS`.
     ranges : callable, optional
         Given a column name, returns its least and greatest value where they are known without
         reading, else None.
@@ -53,10 +55,16 @@ class Part:
     read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
     ranges: Callable[[str], Range | None] | None = None
 
-    def pieces(self, names: Sequence[str]) -> Iterator[tuple[Place, pa.RecordBatch]]:
-        """Yield the record batches and where each begins."""
+    def pieces(
+        self, names: Sequence[str], coded: Sequence[str] = ()
+    ) -> Iterator[tuple[Place, pa.RecordBatch]]:
+        """Yield the record batches and where each begins.
+
+        Text columns named in `coded` may come as dictionaries, if that is how they are stored.
+        """
         place = self.place
-        for piece in self.read(names):
+        read_coded = getattr(self.read, "coded", None)
+        for piece in read_coded(names, coded) if coded and read_coded else self.read(names):
             here = place
             if piece.schema.names[-1:] == [ROW_NUMBERS]:
                 here = place.numbered(piece.column(piece.num_columns - 1).to_numpy())

@@ -201,7 +201,7 @@ class Dataset:
         encoder = self._encoder
         assert encoder is not None
         part, columns = self._parts[index]
-        for place, piece in part.pieces(columns.names):
+        for place, piece in part.pieces(columns.names, columns.categories):
             rows = encoder.encode_piece(piece, columns, place)
             self._meter.add(rows)
             yield rows
