@@ -32,7 +32,7 @@ def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     yield from _by_width()
     for name, make in OPTIMIZERS.items():
         yield from _of_optimizer(name, make(0.1)._rule.recipe)
-    yield "nonfinite", nonfinite_kernel((("float32", 2),) * 16, optim.search_all)
+    yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=optim.search_all)
     yield "squares", optim.squares_kernel("float32")
 
 
@@ -61,10 +61,10 @@ def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
 
 def _of_optimizer(name: str, recipe) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     """The path that every formula has; widths, stamps and replays for one of each kind."""
-    for width in WIDTHS if name in ("adagrad", "rowwise_adagrad") else WIDTHS[:1]:
+    for width in WIDTHS if name == "adagrad" else WIDTHS[:1]:
         kernel = optim.row_update_kernel(recipe, width, "float32", "int32", False, False)
         yield f"rows{width}_{name}", kernel
-    yield f"all_{name}", together_kernel(recipe, "float32", (2, 1) * 4, optim.update_all)
+    yield f"all_{name}", together_kernel(recipe, "float32", (2, 1), optim.update_all)
     if name in ("adam", "rowwise_adagrad"):
         stamped = optim.row_update_kernel(recipe, 16, "float32", "int64", True, True)
         yield f"rows_stamped_{name}", stamped

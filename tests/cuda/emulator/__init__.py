@@ -27,6 +27,9 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from tests.cuda.emulator.streams import LateCopies as LateCopies
+from tests.cuda.emulator.streams import Refusing as Refusing
+
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
 _folder = tempfile.TemporaryDirectory(prefix="emulated-cuda-")
@@ -45,7 +48,8 @@ def missing() -> str | None:
 @functools.cache
 def install() -> None:
     """Make ``tvm.cuda(0)`` an emulated device, for the rest of this process."""
-    tvm_ffi.register_global_func("device_api.cuda", tvm.get_global_func("device_api.cpu"))
+    for name in ("cuda", "cuda_host"):  # the device's memory, and what it may read of the host's
+        tvm_ffi.register_global_func(f"device_api.{name}", tvm.get_global_func("device_api.cpu"))
     tvm_ffi.register_global_func("ffi.Module.create.cuda", _create)
 
 
@@ -124,18 +128,18 @@ def _compile(text: str) -> Path:
         return library
     source = library.with_suffix(".cc")
     source.write_text(text)
-    _run([*_flags(_headers()), "-include", "cuda.h", str(source), "-o", str(library)])
+    _run([*_flags(_headers()), "-include", "halves.h", str(source), "-o", str(library)])
     return library
 
 
 @functools.cache
 def _headers() -> Path:
-    """A folder with the stand-ins for CUDA's headers, `cuda.h` compiled: it is most of a build."""
+    """A folder with the stand-ins for CUDA's headers, compiled: they are most of a build."""
     folder = Path(_folder.name) / "include"
     folder.mkdir()
     for header in HERE.glob("*.h"):
         shutil.copy(header, folder)
-    _run([*_flags(folder), "-x", "c++-header", str(folder / "cuda.h")])
+    _run([*_flags(folder), "-x", "c++-header", str(folder / "halves.h")])
     return folder
 
 
