@@ -49,6 +49,7 @@ class Stepping(Protocol):
     target: Any
     scaling: Scaling | None
     _policy: Policy | None
+    _ahead: Any
 
     @property
     def program(self) -> GradientProgram:
@@ -75,14 +76,42 @@ class Apart:
         """See `Way`."""
         gradients_of = _summed_gradients if trainer.accumulate > 1 else _gradients
         loss, gradients = gradients_of(trainer, batch)
+        seen = _seen(loss)
         applied = trainer.optimizer.apply_(
             trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
         )
-        return loss, applied
+        return seen, applied
 
     def machine(self, trainer: Stepping) -> Any:
         """See `Way`."""
         return trainer.program.machine
+
+
+class OnDevice(Apart):
+    """The same, on a GPU, where inputs and plan may have been sent ahead."""
+
+    def take_(self, trainer: Stepping, batch: Batch) -> Taken:
+        """See `Way`."""
+        ready = trainer._ahead.ready(batch)
+        if ready is None:
+            return super().take_(trainer, batch)
+        rows = trainer.model.rows_read(ready.inputs)
+        trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
+        tensors = trainer._ahead.tensors(ready)
+        inputs = tensors | scale_input(trainer.scaling)
+        loss, gradients = trainer.program(trainer.params, inputs)
+        seen = _seen(loss)
+        for name in ready.planned:
+            plan = ready.plan(name, gradients[name].indices)
+            if plan is not None:
+                trainer.state.plans[name] = gradients[name], plan
+        try:
+            applied = trainer.optimizer.apply_(
+                trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
+            )
+        finally:
+            trainer.state.plans.clear()
+        return seen, applied
 
 
 class Inlined:
@@ -132,7 +161,7 @@ def way(dense_update: str, target: Any) -> Way:
         raise ConfigError(f"dense_update is 'apart' or 'inlined', not {dense_update!r}")
     if dense_update == "inlined" and runtime.gpu.is_cuda(target):
         raise ConfigError("dense_update='inlined' is for the CPU; on CUDA use 'apart'")
-    return _WAYS[dense_update]()
+    return OnDevice() if runtime.gpu.is_cuda(target) else _WAYS[dense_update]()
 
 
 def _inputs(trainer: Stepping, batch: Batch) -> dict[str, Any]:
@@ -160,6 +189,11 @@ def _gradients(trainer: Stepping, batch: Batch) -> tuple[runtime.NDArray, Mappin
     return trainer.program(trainer.params, _inputs(trainer, batch))
 
 
+def _seen(loss: runtime.NDArray) -> runtime.NDArray:
+    """A loss on the host: read before the updates are launched, it need not wait for them."""
+    return runtime.as_tensor(runtime.as_numpy(loss)) if runtime.on_gpu(loss) else loss
+
+
 def _summed_gradients(trainer: Stepping, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
     """Loss and gradients of a batch that is computed in parts."""
     total, acc = np.float64(0), dict[str, Any]()
@@ -168,4 +202,5 @@ def _summed_gradients(trainer: Stepping, batch: Batch) -> tuple[runtime.NDArray,
         share = len(part) / len(batch)
         total += share * float(Loss(loss))
         accumulate_(gradients, acc, share)
-    return runtime.as_tensor(np.float32(total)), acc
+    loss = runtime.as_tensor(np.float32(total))
+    return runtime.moved(loss, runtime.device_of(trainer.target)), acc

@@ -8,7 +8,7 @@ memory depend on the ids of the batch, not on the rows of the tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sparsetrain import runtime, saved
+from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
@@ -61,6 +62,9 @@ class Trainer(TrainedModel):
         small gradients to zero; updates do not see it. A dynamic one falls when a gradient
         overflows, which leaves the step out, and rises again. None is what `precision` needs:
         dynamic for float16, none for the others.
+    plan : {"auto", "host", "device"}
+        Who sorts the rows of a batch on CUDA; the bits are the same. "host" is for batches that
+        `ahead` prepares, as `fit` does; "auto" sorts few there, and many on the device.
 
     Attributes
     ----------
@@ -88,6 +92,7 @@ class Trainer(TrainedModel):
         dense_update: Literal["apart", "inlined"] = "apart",
         precision: Precision = "float32",
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
+        plan: Literal["auto", "host", "device"] = "auto",
     ) -> None:
         if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
             raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
@@ -98,6 +103,7 @@ class Trainer(TrainedModel):
         super().__init__(
             model, optimizer, self.target, seed, encoder, initialize, precision, loss_scale
         )
+        self._ahead = Ahead(self, plan)
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._watch: Watch | None = None  # records steps, while they are profiled
         self._state: State | None = None  # where the run stood that this trainer was loaded from
@@ -148,6 +154,21 @@ class Trainer(TrainedModel):
         if self.scaling is not None:
             self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
         return Loss(loss)
+
+    def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches, to be trained on one after another.
+
+        On a GPU a thread checks those that follow, copies them to the device and may sort their
+        rows meanwhile; on a CPU they come as they are. `fit` does this by itself.
+
+        Examples
+        --------
+        >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
+        ...     trainer.step(batch)
+        """
+        if not runtime.gpu.is_cuda(self.target):
+            return iter(batches)
+        return self._ahead.batches(iter(batches))
 
     def fit(
         self,

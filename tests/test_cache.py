@@ -13,7 +13,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import sparsetrain as st
-from sparsetrain import cache, runtime
+from sparsetrain import cache, libraries, runtime
 from sparsetrain.relax_op import define_op
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
@@ -116,7 +116,7 @@ def test_target_and_module_decide_the_key():
 
 
 def test_the_least_recently_used_files_go_first(place, monkeypatch):
-    monkeypatch.setattr(cache, "KEEP_FILES", 2)
+    monkeypatch.setattr(libraries, "KEEP_FILES", 2)
     for age in range(4):
         file = place / f"{age:032d}-{'0' * 16}.so"
         file.write_bytes(b"")

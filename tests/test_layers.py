@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "formats": set(),
     "kernel_builder": {"relax_op"},
     "progress": set(),
-    "runtime": {"memory"},
+    "libraries": {"quiet"},
+    "runtime": {"libraries", "memory"},
     "metrics": set(),
     "memory": set(),
     "checkpoint": {"memory"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "arguments": {"runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
-    "cache": {"quiet", "runtime"},
+    "cache": {"libraries", "runtime"},
     "pools": set(),
     "profile": {"runtime"},
     "run": {"checkpoint"},
@@ -49,10 +50,21 @@ MAY_IMPORT = {
     "build": {"ad", "arguments", "cache", "embedding", "precision", "runtime", "schedule"},
     "inlined": {"ad", "arguments", "build", "optim", "precision", "runtime"},
     "scoring": {"data", "metrics"},
+    "ahead": {"data", "runtime", "sparse_tensor", "step"},
     "step": {"ad", "build", "data", "inlined", "optim", "precision", "runtime"},
     "trained_model": {"build", "checkpoint", "data", "formats", "optim", "precision"}
     | {"runtime", "scoring", "state"},
-    "trainer": {"build", "data", "fit", "numerics", "optim", "pools", "precision", "profile"}
+    "trainer": {
+        "ahead",
+        "build",
+        "data",
+        "fit",
+        "numerics",
+        "optim",
+        "pools",
+        "precision",
+        "profile",
+    }
     | {"run", "runtime", "saved", "step", "trained_model"},
     "saved": {"checkpoint", "data", "optim"},
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
@@ -81,6 +93,7 @@ WITHOUT_TVM = {
     "step",
     "trained_model",
     "trainer",
+    "ahead",
 }
 ONLY_FROM_AD = {
     "embedding": {"defvjp", "row_sparse_cotangent"},

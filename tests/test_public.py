@@ -39,14 +39,14 @@ PUBLIC = {
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"
     ),
     "runtime": (
-        "Kernel NDArray as_numpy as_tensor available_cores bound_pool build_relax "
+        "Kernel NDArray Stage Staged as_numpy as_tensor available_cores bound_pool build_relax "
         "compile_kernel compile_relax copy_ device_of empty host_target leading_rows moved "
         "num_threads on_gpu reshaped resolve_target sent set_num_threads target_of temporary "
         "virtual_machine vm_pipeline watching writing zeros"
     ),
     "Trainer": (
-        "dense_update evaluate first_nonfinite fit load_state_dict predict profile program save "
-        "state_dict step"
+        "ahead dense_update evaluate first_nonfinite fit load_state_dict predict profile program "
+        "save seed state_dict step"
     ),
     "Program": "compile machine",
     "RowSparse": (

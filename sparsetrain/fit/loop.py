@@ -73,8 +73,10 @@ class Fit:
     def _epoch(self) -> None:
         """Train on the rest of the epoch."""
         start = self.state.position
-        batches = self._dataset.batches(
-            self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
+        batches = self._trainer.ahead(
+            self._dataset.batches(
+                self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
+            )
         )
         total = self._dataset.num_rows
         progress = make_progress(self._progress)

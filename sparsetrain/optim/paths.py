@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which entries of a row-sparse gradient go which way: to dense rows, or by a plan.
 
-Decided before anything is written. A plan that is known already, from the catch-up or because the
-gradient is coalesced, makes the sparse path the cheaper one: it has the sort behind it.
+Decided before anything is written. A plan that is known already, from the catch-up, from whoever
+sent the batch ahead, or because the gradient is coalesced, makes the sparse path the cheaper one:
+it has the sort behind it.
 """
 
 from __future__ import annotations
@@ -95,6 +96,9 @@ def _dense_path(
 
 def _known_plan(state: State, name: str, gradient: RowSparse) -> CoalescePlan | None:
     """A plan that costs nothing: the one of the catch-up if that was for the same rows."""
+    made = state.plans.get(name)
+    if made is not None and made[0] is gradient:
+        return made[1]
     known = state.caught.get(name)
     if known is not None and np.array_equal(known[0], runtime.as_numpy(gradient.indices)):
         return known[1]

@@ -50,6 +50,8 @@ class State(dict[str, dict[str, NDArray]]):
         Parameter and range number -> `History`, where rows are caught up.
     caught : dict
         Parameter -> what the last catch-up was for: its indices and their plan.
+    plans : dict
+        Parameter -> the gradient of the step to come and a plan of its rows, made elsewhere.
     paths : dict
         Parameter -> the dense path of its last step, with the buffer.
     chosen : dict
@@ -75,6 +77,7 @@ class State(dict[str, dict[str, NDArray]]):
         self._counted = runtime.as_numpy(self.count, writable=True)
         self.skipped = 0
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
+        self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
         self.paths: dict[str, Any] = {}
         self.chosen: dict[Any, tuple[Range, ...]] = {}
         self.bound: Any = None

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import dlight
 
+from sparsetrain import libraries
 from sparsetrain.runtime import gpu, on_stack
 from sparsetrain.runtime.targets import device_of
 
@@ -51,12 +52,25 @@ def compile_kernel(
     """Compile one scheduled PrimFunc into a callable; `name` says what it does."""
     module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
     if gpu.is_cuda(target):
-        return Kernel(gpu.compile_kernels(module, target)["kernel"], name)
+        return Kernel(_kept(module, target)["kernel"], name)
     # Shared subexpressions are left to LLVM: TVM binds a float's negation to a name, of which its
     # own analysis then makes an integer, and fails.
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         run = tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
     return Kernel(run, name)
+
+
+def _kept(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Kernels for a device, from disk if they were compiled before: nvcc takes seconds for each."""
+    place = libraries.folder() if gpu.KEEPS_KERNELS else None
+    if place is None:
+        return gpu.compile_kernels(module, target)
+    key = libraries.digest("kernel", module.script(), str(target))
+    found = libraries.load(place, key)
+    if found is not None:
+        return found
+    made = gpu.compile_kernels(module, target)
+    return libraries.store(place, key, made) or made
 
 
 @cache

@@ -25,6 +25,7 @@ import tvm  # noqa: E402  (after the settings, as a habit of this package)
 
 from sparsetrain.errors import ConfigError  # noqa: E402
 
+KEEPS_KERNELS = True  # on disk, between processes
 KIND = "cuda"
 DEVICE_TYPE = 2  # of CUDA, in DLPack
 

@@ -171,3 +171,8 @@ def writing(tensor: NDArray) -> Iterator[np.ndarray]:
 def leading_rows(tensor: NDArray, rows: int) -> NDArray:
     """View the first `rows` rows of a contiguous tensor; the memory is shared."""
     return reshaped(tensor, (rows, *tensor.shape[1:]))
+
+
+def view(block: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
+    """The first bytes of a block as a tensor; the memory is shared."""
+    return block._create_view(extents(shape), dtype)

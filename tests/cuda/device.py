@@ -12,7 +12,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from sparsetrain.runtime import gpu
+from sparsetrain.runtime import gpu, staging
 from tests.cuda import emulator
 
 
@@ -49,6 +49,8 @@ def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> 
     emulator.install()
     replace(gpu, "problem", lambda: None)
     replace(gpu, "target", hopper)
+    replace(gpu, "KEEPS_KERNELS", False)  # here it takes longer to link one than to compile it
+    replace(staging, "CopyStream", emulator.LateCopies)
 
 
 @contextmanager

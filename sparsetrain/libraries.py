@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled libraries, kept on disk between runs, each under a digest of what decides its code.
+
+A file is named by that digest and by its own, so a damaged one is never loaded. A compiled library
+is code. So the folder belongs to the user (mode 0700), files of other owners or writable by others
+are ignored, and nothing is ever loaded from a checkpoint or from data. Writing is a temporary file
+and a rename: of two processes that race, either's file serves both. Whatever goes wrong here, the
+caller compiles instead.
+
+``SPARSETRAIN_CACHE`` names another folder; empty, it turns all of this off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from sparsetrain.quiet import without_lines
+
+KEEP_FILES = 200  # libraries; a few hundred kilobytes each, the least recently used go first
+
+
+def folder() -> Path | None:
+    """Where compiled programs are kept, or None if the cache is off or the place not private."""
+    named = os.environ.get("SPARSETRAIN_CACHE")
+    if named == "":
+        return None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(named) if named else Path(base) / "sparsetrain"
+    with suppress(OSError):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path if _private(path.lstat(), stat.S_ISDIR) else None
+    return None
+
+
+def digest(*parts: str) -> str:
+    """Hexadecimal digest of these texts, of versions, machine and the sources of this package.
+
+    What the user tells TVM about compiling for CUDA counts too.
+    """
+    settings = (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("TVM_CUDA_"))
+    everything = [
+        *parts,
+        *settings,
+        tvm.__version__,
+        tvm_ffi.__version__,
+        platform.python_version(),
+        platform.machine(),
+        package_sources(),
+    ]
+    return hashlib.sha256("\0".join(everything).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def package_sources() -> str:
+    """Digest of every source of this package."""
+    root = Path(__file__).parent
+    return _digest_files(sorted(root.rglob("*.py")))
+
+
+def _digest_files(files: list[Path]) -> str:
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.read_bytes())
+    return total.hexdigest()
+
+
+def load(place: Path, key: str) -> Any:
+    """The library kept under `key`, or None."""
+    for file in place.glob(f"{key}-*.so"):
+        with suppress(OSError, RuntimeError):
+            if not _private(file.lstat(), stat.S_ISREG):
+                continue
+            if file.stem != f"{key}-{_digest_files([file])[:16]}":
+                file.unlink()
+                continue
+            with without_lines(_is_scope_warning):
+                library = tvm.runtime.load_module(str(file))
+            os.utime(file)
+            return library
+    return None
+
+
+def store(place: Path, key: str, executable: Any) -> Any:
+    """Write the library and load it back: that links it, and spares compiling it twice."""
+    with suppress(OSError, RuntimeError), tempfile.TemporaryDirectory(dir=place) as draft:
+        drafted = Path(draft) / "program.so"
+        with without_lines(_is_scope_warning):
+            executable.export_library(str(drafted))
+        drafted.chmod(0o600)
+        drafted.replace(place / f"{key}-{_digest_files([drafted])[:16]}.so")
+        _prune(place)
+        return load(place, key)
+    return None
+
+
+def _prune(place: Path) -> None:
+    files = sorted(place.glob("*-*.so"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[KEEP_FILES:]:
+        file.unlink(missing_ok=True)
+
+
+def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
+    """Of the right kind (so no link), owned by this user, and writable by nobody else."""
+    owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return kind(status.st_mode) and owned and not status.st_mode & 0o022
+
+
+def _is_scope_warning(line: bytes) -> bool:
+    """TVM writes empty "Scope" warnings whenever it saves or loads."""
+    return b"executable.cc" in line and b": Warning: Scope " in line

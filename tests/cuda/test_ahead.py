@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches that are sent ahead: copies as late as they may come, and the bits of those that wait.
+
+The emulated stream copies when the computation waits for it and not before; until then the device
+holds what nobody wrote. It notes what it is told to wait for, so that an overwriting too early
+shows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain import ahead, runtime
+from sparsetrain.data import Batch
+from sparsetrain.errors import ConfigError, DataError, ResourceError
+from sparsetrain.runtime import staging, streams
+from tests import small_dlrm
+from tests.cuda import device, emulator
+from tests.cuda.test_training import programs
+from tests.small_dlrm import assert_same_state
+
+SIZES = (37, 38, 39, 5, 60)
+
+pytestmark = pytest.mark.skipif(device.is_real(), reason="the stream of copies is an emulated one")
+
+
+def batches(kind: str = "single"):
+    return [small_dlrm.batch(size, seed=size, kind=kind) for size in SIZES]
+
+
+def trainer(kind: str = "single", optimizer=None, **options) -> st.Trainer:
+    made = st.Trainer(
+        small_dlrm.model(kind), optimizer or st.optim.adagrad(0.05), target="cuda", **options
+    )
+    made.program, made._logits = programs(kind, "cuda")
+    return made
+
+
+@pytest.mark.parametrize("plan", ["host", "device"])
+@pytest.mark.parametrize("kind", ["single", "weighted"])
+def test_sent_ahead_or_not_the_weights_have_the_same_bits(cuda, kind, plan, monkeypatch):
+    made = []
+    monkeypatch.setattr(ahead, "make_plan", lambda *a, **k: made.append(1) or st_plan(*a, **k))
+    sent, waited = trainer(kind, plan=plan), trainer(kind)
+    losses = [float(sent.step(batch)) for batch in sent.ahead(batches(kind))]
+    assert losses == [float(waited.step(batch)) for batch in batches(kind)]
+    assert_same_state(sent.state_dict(), waited.state_dict())
+    assert len(made) == (len(SIZES) if plan == "host" else 0)
+
+
+st_plan = ahead.make_plan
+
+
+def test_the_plan_of_the_host_is_the_one_that_is_used(cuda, monkeypatch):
+    from sparsetrain.sparse_tensor import coalesce
+
+    def refuse(*_arguments):
+        raise AssertionError("the device sorted")
+
+    made = trainer(plan="host")
+    monkeypatch.setattr(coalesce, "_gpu_plan", refuse)
+    for batch in made.ahead(batches()):
+        made.step(batch)
+    with pytest.raises(AssertionError, match="the device sorted"):
+        made.step(batches()[0])
+
+
+def test_by_itself_the_host_plans_few_lookups_and_the_device_many():
+    planner = ahead.Ahead(trainer_on_cpu(), "auto")
+    assert planner._on_host(ahead.HOST_LOOKUPS)
+    assert not planner._on_host(ahead.HOST_LOOKUPS + 1)
+    assert not planner._on_host(0)
+
+
+def trainer_on_cpu(**options) -> st.Trainer:
+    return st.Trainer(small_dlrm.model(), st.optim.sgd(0.1), target="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [st.optim.adam(0.01, mode="exact"), st.optim.adagrad(0.1, clip_norm=0.1)]
+)
+def test_rows_that_are_caught_up_or_clipped_are_planned_where_they_were(cuda, optimizer):
+    sent, waited = trainer(optimizer=optimizer, plan="host"), trainer(optimizer=optimizer)
+    for batch in sent.ahead(batches()[:3]):
+        sent.step(batch)
+    for batch in batches()[:3]:
+        waited.step(batch)
+    assert_same_state(sent.state_dict(), waited.state_dict())
+
+
+def test_a_bad_batch_stops_training_at_its_place_and_those_before_count(cuda):
+    good, rest = batches()[:2], batches()[2:]
+    ids = good[1].ids.copy()
+    ids[0, 0] = small_dlrm.ROWS[0]
+    bad = Batch(good[1].dense, ids, good[1].labels)
+    made = trainer()
+    with pytest.raises(DataError, match="outside"):
+        for batch in made.ahead([good[0], bad, *rest]):
+            made.step(batch)
+    assert made.steps == 1
+
+
+def test_leaving_early_ends_the_thread_and_closes_the_source(cuda):
+    closed = []
+
+    def source():
+        try:
+            yield from batches()
+        finally:
+            closed.append(True)
+
+    made = trainer()
+    stream = made.ahead(source())
+    made.step(next(stream))
+    stream.close()
+    assert closed == [True]
+    assert made._ahead.ready(batches()[0]) is None
+
+
+def test_a_batch_larger_than_those_before_gets_a_larger_slot(cuda):
+    stage = runtime.Stage(slots=1)
+    for size in (3, 1000, 0):
+        staged = stage.send({"x": np.arange(size, dtype="f4"), "n": np.array([size])})
+        tensors = stage.use(staged)
+        np.testing.assert_array_equal(tensors["x"].numpy(), np.arange(size, dtype="f4"))
+        assert tensors["n"].numpy() == [size]
+        stage.release(staged)
+
+
+def test_a_copy_into_a_slot_waits_for_what_reads_it(cuda):
+    stage = runtime.Stage(slots=1)
+    first = stage.send({"x": np.zeros(3)})
+    stage.use(first)
+    assert stage._stream.ordered_after_compute == 0
+    stage.release(first)
+    stage.send({"x": np.ones(3)})
+    assert stage._stream.ordered_after_compute == 1
+
+
+def test_what_cuda_refuses_is_an_error_in_one_line(cuda, monkeypatch):
+    monkeypatch.setattr(streams, "_library", lambda: emulator.Refusing())
+    tensor = runtime.empty((4,), "uint8")
+    with pytest.raises(ResourceError, match="CUDA refused to copy a batch of 4 bytes: error 700"):
+        streams.CopyStream().copy_(tensor, tensor, 4)
+
+
+def test_fit_sends_ahead(cuda, monkeypatch):
+    sent = []
+    send = staging.Stage.send
+    monkeypatch.setattr(staging.Stage, "send", lambda *a: sent.append(1) or send(*a))
+    made, waited = trainer(), trainer()
+    made.fit(batches(), shuffle=False, progress=None)
+    for batch in batches():
+        waited.step(batch)
+    assert len(sent) == len(SIZES)
+    assert_same_state(made.state_dict(), waited.state_dict())
+
+
+def test_a_planner_is_refused_where_it_means_nothing():
+    with pytest.raises(ConfigError, match="plan is 'auto', 'host' or 'device', not 'gpu'"):
+        trainer_on_cpu(plan="gpu")
+    with pytest.raises(ConfigError, match="plan='host' is for CUDA"):
+        trainer_on_cpu(plan="host")
