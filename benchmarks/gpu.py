@@ -1,187 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step, a lookup and a row update on a CUDA device, beside its copying rate and PyTorch.
+"""What a CUDA device makes of this library: correctness, rows, products, whole steps.
 
-    python benchmarks/gpu.py step --config kaggle --batch 8192
-    python benchmarks/gpu.py rows --width 128 --lookups 1703936
-    python benchmarks/gpu.py flat --width 16
+    python benchmarks/gpu.py all --out gpu.json          # everything below, in less than 10 minutes
+    python benchmarks/gpu.py agree                       # the same bits twice, the CPU's weights
+    python benchmarks/gpu.py rows --width 128            # lookup, update: shares of a copy's rate
+    python benchmarks/gpu.py flat --width 16             # updates against the rows of the table
+    python benchmarks/gpu.py plan                        # sorting on the device and on the host
+    python benchmarks/gpu.py products --precision bf16   # TFLOP/s of layers, beside PyTorch
+    python benchmarks/gpu.py step --config kaggle --batch 8192 --precision bf16
 
-`step`: whole steps of both libraries in one process by turns, with the same weights and batches;
-the ratio of medians. PyTorch's batches lie on the device already, ours are copied in every step.
-`rows`: bytes that must move over the time they take, as a share of what a copy of a gigabyte
-reaches in the same run. `flat`: row updates against the rows of the table.
-Without a device it says why and returns 2.
+`all` writes its file after every measurement: one that fails is noted and the others go on, and
+what does not fit into `--seconds` is left out and noted. PyTorch is measured beside where it is
+installed and sees the device. Without a device it says why and returns 2.
 """
 
 import argparse
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm
+from harness import gpu_agree, gpu_products, gpu_rows, gpu_step
 from harness.configs import CONFIGS, LEARNING_RATES
-from harness.options import positive
+from harness.options import available_threads, positive
 from harness.task import Task
 
-import sparsetrain as st
-from sparsetrain import runtime
-from sparsetrain.embedding.cuda_kernels import lookup_kernel
 from sparsetrain.runtime import gpu
-from sparsetrain.sparse_tensor import RowSparse
 
-TURNS = 7
-COPIED = 2**30  # bytes
-FLAT_ROWS = (10**5, 10**6, 10**7, 10**8)
+BATCHES = 8
+PLAN_ROWS = 33_762_577  # of Criteo Kaggle's tables together
+PLAN_SIZES = (3_328, 13_312, 53_248, 212_992, 1_703_936)
+PRECISIONS = ("float32", "bf16")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measure, print one JSON object, return 0; or say what is missing and return 2."""
-    options = _options()
+    options = _options(arguments)
     why_not = gpu.problem()
     if why_not is not None:
         print(f"gpu.py: {why_not}", file=sys.stderr)
         return 2
-    result = {"device": tvm.cuda().device_name, **MEASURES[options.measure](options)}
+    device = {"device": tvm.cuda().device_name, "tvm": tvm.__version__}
+    if options.measure == "all":
+        result = device | _all(options)
+    else:
+        result = device | MEASURES[options.measure](options)
     print(json.dumps(result, indent=2))
     return 0
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("measure", choices=MEASURES)
+    parser.add_argument("measure", choices=["all", *MEASURES])
     parser.add_argument("--config", choices=CONFIGS, default="kaggle")
     parser.add_argument("--batch", type=positive, default=8192)
     parser.add_argument("--optimizer", choices=LEARNING_RATES, default="adagrad")
-    parser.add_argument("--steps", type=positive, default=100, help="of each turn")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--steps", type=positive, default=30, help="of each of the turns")
     parser.add_argument("--width", type=positive, default=128)
     parser.add_argument("--rows", type=positive, default=10_000_000, help="of the table")
     parser.add_argument("--lookups", type=positive, default=1_703_936, help="65,536 x 26")
-    return parser.parse_args()
+    parser.add_argument("--out", type=Path, help="of all: the file that is written")
+    parser.add_argument("--seconds", type=positive, default=540, help="of all: begin no more then")
+    return parser.parse_args(arguments)
 
 
-# --- Whole steps --------------------------------------------------------------------------------
-
-
-def measure_step(options: argparse.Namespace) -> dict[str, Any]:
-    """Median milliseconds of ours and of PyTorch's, if it is installed and sees the device."""
-    task = Task(options.config, options.batch, options.optimizer, 1, 8)
-    arms = {"ours": _our_step(task), "torch": _torch_step(task)}
-    present = {name: step for name, step in arms.items() if step is not None}
-    turns: dict[str, list[float]] = {name: [] for name in present}
-    for _ in range(TURNS):
-        for name, step in present.items():
-            turns[name].append(_seconds(step, options.steps) * 1e3)
-    medians = {name: statistics.median(values) for name, values in turns.items()}
-    ratio = medians["torch"] / medians["ours"] if "torch" in medians else None
-    return {"task": task.to_dict(), "median_ms": medians, "turns_ms": turns, "torch_over_us": ratio}
-
-
-def _our_step(task: Task) -> Callable[[int], None]:
-    from harness.ours import as_batch, build_trainer
-
-    trainer = build_trainer(task.config, task.optimizer, target="cuda")
-    batches = [as_batch(arrays) for arrays in task.make_batches()]
-
-    def step(number: int) -> None:
-        trainer.step(batches[number % len(batches)])
-
-    return step
-
-
-def _torch_step(task: Task) -> Callable[[int], None] | None:
-    try:
-        import torch
-        from harness.torch_arm import Torch
-    except ModuleNotFoundError:
-        return None
-    if not torch.cuda.is_available():
-        return None
-    arm = Torch(task, "cuda")
-
-    def step(number: int) -> None:
-        arm.step(number)
-        torch.cuda.synchronize()
-
-    return step
-
-
-# --- Rows ---------------------------------------------------------------------------------------
-
-
-def measure_rows(options: argparse.Namespace) -> dict[str, Any]:
-    """Lookup and row update as shares of the copying rate."""
-    copying = _copying_rate()
-    lookup = _lookup_rate(options.rows, options.width, options.lookups)
-    seconds, unique = _update_seconds(options.rows, options.width, options.lookups)
-    # Values in; weight and slot of each touched row in and out.
-    moved = 4 * options.width * (options.lookups + 4 * unique)
-    rates = {"copy": copying, "lookup": lookup, "update": moved / seconds}
-    shares = {name: rate / copying for name, rate in rates.items()}
-    return {"width": options.width, "GB_per_s": _scaled(rates, 1e-9), "share_of_copy": shares}
-
-
-def measure_flat(options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of an update of the same number of rows of ever larger tables."""
-    lookups = min(options.lookups, 53_248)
-    times = {rows: _update_seconds(rows, options.width, lookups)[0] for rows in FLAT_ROWS}
-    spread = max(times.values()) / min(times.values()) - 1
-    return {"width": options.width, "update_ms": _scaled(times, 1e3), "spread": spread}
-
-
-def _copying_rate() -> float:
-    source, target = (_on_device(np.zeros(COPIED // 4, np.float32)) for _ in range(2))
-    return 2 * COPIED / _seconds(lambda _: runtime.copy_(target, source), 20)
-
-
-def _lookup_rate(rows: int, width: int, lookups: int) -> float:
-    kernel = runtime.compile_kernel(lookup_kernel(width, "float32", "int32"), gpu.target())
-    rng = np.random.default_rng(0)
-    table = _on_device(np.zeros((rows, width), np.float32))
-    ids = [_on_device(rng.integers(0, rows, lookups).astype(np.int32)) for _ in range(4)]
-    out = _on_device(np.zeros((lookups, width), np.float32))
-    seconds = _seconds(lambda number: kernel(table, ids[number % 4], out), 20)
-    return lookups * (4 + 2 * 4 * width) / seconds
-
-
-def _update_seconds(rows: int, width: int, lookups: int) -> tuple[float, int]:
-    """Sort, sums and Adagrad's update of random rows; the wait for their number is included."""
-    rng = np.random.default_rng(0)
-    params = {"table": _on_device(np.zeros((rows, width), np.float32))}
-    optimizer = st.optim.adagrad(0.01)
-    state = optimizer.init(params)
-    values = _on_device(rng.standard_normal((lookups, width), dtype=np.float32))
-    indices = [rng.integers(0, rows, lookups).astype(np.int32) for _ in range(4)]
-    gradients = [RowSparse(_on_device(index), values, rows) for index in indices]
-    seconds = _seconds(
-        lambda number: optimizer.apply_(params, {"table": gradients[number % 4]}, state), 20
+def _task(options: argparse.Namespace) -> Task:
+    return Task(
+        options.config,
+        options.batch,
+        options.optimizer,
+        available_threads(),
+        BATCHES,
+        options.precision,
     )
-    return seconds, len(np.unique(indices[0]))
 
 
-def _seconds(run: Callable[[int], Any], count: int) -> float:
-    """Of one call, the mean of `count` after a few to warm up."""
-    for number in range(3):
-        run(number)
-    tvm.cuda().sync()
-    began = time.perf_counter()
-    for number in range(count):
-        run(number)
-    tvm.cuda().sync()
-    return (time.perf_counter() - began) / count
+MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "agree": lambda o: gpu_agree.measure_agreement(_task(o)),
+    "rows": lambda o: gpu_rows.measure_rows(o.rows, o.width, o.lookups),
+    "flat": lambda o: gpu_rows.measure_flat(o.width),
+    "plan": lambda o: gpu_rows.measure_plan(PLAN_ROWS, PLAN_SIZES),
+    "products": lambda o: gpu_products.measure_products(o.precision),
+    "step": lambda o: gpu_step.measure_step(_task(o), o.steps),
+}
 
 
-def _on_device(array: np.ndarray) -> Any:
-    return runtime.moved(runtime.as_tensor(array), tvm.cuda(), "the benchmark's arrays")
+def _everything() -> Iterator[list[str]]:
+    """What `all` measures, the most telling first."""
+    yield ["agree", "--config", "small", "--batch", "512"]
+    yield ["agree", "--config", "small", "--batch", "512", "--precision", "bf16"]
+    for width in ("128", "16"):
+        yield ["rows", "--width", width]
+    yield ["step", "--config", "kaggle", "--batch", "8192", "--precision", "bf16"]
+    yield ["step", "--config", "mlperf", "--batch", "65536", "--precision", "bf16"]
+    yield ["products", "--precision", "bf16"]
+    yield ["flat", "--width", "16"]
+    yield ["plan"]
+    yield ["step", "--config", "kaggle", "--batch", "8192"]
+    yield ["step", "--config", "mlperf", "--batch", "65536", "--steps", "5"]
+    yield ["products"]
 
 
-def _scaled(figures: dict[Any, float], factor: float) -> dict[Any, float]:
-    return {name: value * factor for name, value in figures.items()}
+def _all(options: argparse.Namespace) -> dict[str, Any]:
+    began, found = time.monotonic(), dict[str, Any]()
+    for words in _everything():
+        name = " ".join(words)
+        if time.monotonic() - began > options.seconds:
+            found[name] = {"left_out": f"{options.seconds} s were over"}
+        else:
+            found[name] = _one(_options(words))
+        print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=2) + "\n")
+    return found
 
 
-MEASURES = {"step": measure_step, "rows": measure_rows, "flat": measure_flat}
+def _one(options: argparse.Namespace) -> dict[str, Any]:
+    began = time.monotonic()
+    try:
+        result = MEASURES[options.measure](options)
+    except Exception as error:  # whatever it is: the device is ours for some minutes only
+        result = {"failed": f"{type(error).__name__}: {error}"}
+    return result | {"seconds": time.monotonic() - began}
 
 
 if __name__ == "__main__":

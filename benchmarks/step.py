@@ -9,6 +9,7 @@ they take turns, and only one works at a time.
     python benchmarks/step.py --config mlperf --against torch --peer-python peers/bin/python
     python benchmarks/step.py --precision bf16 --peer-python peers/bin/python
     python benchmarks/step.py --config small --against none --json
+    python benchmarks/step.py --target cuda --batch 8192          # as gpu.py step: see there
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any
 
 from harness.batches import mean_unique
 from harness.memory import available_bytes, needed_bytes
-from harness.options import add_task_options, positive
+from harness.options import add_task_options, available_threads, positive
 from harness.remote import ArmError, Worker
 from harness.report import describe
 from harness.result import summarize
@@ -36,11 +37,21 @@ AGAINST = {"float32": ("torch", "fbgemm", "jax"), "bf16": ("torch", "torch_bf16"
 LEAST_STEPS = 30
 LEAST_BATCHES = 8
 PROFILED_STEPS = 100
+# What is asked of a CPU's arms alone, and the defaults.
+CPU_ONLY = {
+    "against": None,
+    "batches": 64,
+    "patience": 30.0,
+    "peer_python": sys.executable,
+    "threads": available_threads(),
+}
 
 
 def main() -> int:
     """Measure, print, and return 0; or say in one line what is in the way and return 2."""
     options = _options()
+    if options.target == "cuda":
+        return _on_cuda(options)
     task = Task(
         options.config,
         options.batch,
@@ -65,15 +76,32 @@ def main() -> int:
     return 0
 
 
+def _on_cuda(options: argparse.Namespace) -> int:
+    """A device's steps are timed by `gpu.py`, which has one process and one peer."""
+    for name, default in CPU_ONLY.items():
+        if getattr(options, name) != default:
+            return _refuse(f"--{name.replace('_', '-')} is for the CPU: leave it out")
+    import gpu  # it imports TVM, which the arms of a CPU must not meet here
+
+    words = ["config", "batch", "optimizer", "precision", "steps"]
+    return gpu.main(["step", *(f"--{word}={getattr(options, word)}" for word in words)])
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_task_options(parser)
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=AGAINST, default="float32", help="of our arm")
     parser.add_argument("--against", type=_peers, help=f"{', '.join(PEERS)}, by commas; or none")
-    parser.add_argument("--batches", type=_batches, default=64, help="different ones, by turns")
+    parser.add_argument(
+        "--batches", type=_batches, default=CPU_ONLY["batches"], help="different ones, by turns"
+    )
     parser.add_argument("--steps", type=_steps, default=60, help="least measured steps of each")
     parser.add_argument(
-        "--patience", type=float, default=30.0, help="seconds to wait for a quiet machine"
+        "--patience",
+        type=float,
+        default=CPU_ONLY["patience"],
+        help="seconds to wait for a quiet machine",
     )
     parser.add_argument(
         "--peer-python", type=_program, default=sys.executable, help="interpreter of the peers"

@@ -3,6 +3,7 @@
 
     python benchmarks/update.py                      # each table of Criteo Kaggle by itself
     python benchmarks/update.py --whole              # all 26 in one storage, as a DLRM has them
+    python benchmarks/update.py --target cuda        # gpu.py rows and flat at width 16: see there
 
 Tables have the rows of Criteo Kaggle and width 16, ids follow a Zipf law (as in step.py), batches
 rotate. A time is that of one `apply_` without the check for NaN; coalescing is in it. The ways take
@@ -13,12 +14,14 @@ not updated densely: the buffer would take as much memory as the table, and the 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, permutations
 from typing import NamedTuple
 
+import gpu
 import numpy as np
 from harness.batches import make_batches
 from harness.configs import KAGGLE_ROWS, Config
@@ -36,19 +39,31 @@ LIMIT = 1.05  # what auto may take of the better of the others
 MAKERS = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--optimizer", choices=MAKERS, default="sgd")
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 2048, 16_384])
     parser.add_argument("--steps", type=int, default=60, help="measured steps of each way")
     parser.add_argument("--most-rows", type=int, default=300_000)
     parser.add_argument("--whole", action="store_true", help="one storage of all tables")
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     chosen = parser.parse_args()
+    if chosen.target == "cuda":
+        return on_cuda(chosen, parser)
     measure = whole if chosen.whole else apart
     for size in chosen.batch:
         ids = [b.ids for b in make_batches(Config(KAGGLE_ROWS, WIDTH, (), ()), size, BATCHES)]
         found = [case for case in measure(MAKERS[chosen.optimizer](0.01), ids, chosen)]
         report(chosen.optimizer, size, found)
+    return 0
+
+
+def on_cuda(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """A device always takes the sparse way; its cost is measured by `gpu.py`."""
+    given = [name for name, value in vars(chosen).items() if value != parser.get_default(name)]
+    if given != ["target"]:
+        parser.error("--target cuda has no further options: see gpu.py rows and gpu.py flat")
+    return max(gpu.main([measure, f"--width={WIDTH}"]) for measure in ("rows", "flat"))
 
 
 class Case(NamedTuple):
@@ -159,4 +174,4 @@ def report(name: str, size: int, cases: Sequence[Case]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

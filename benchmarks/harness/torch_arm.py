@@ -24,6 +24,7 @@ class Torch:
 
     def __init__(self, task: Task, device: str = "cpu") -> None:
         torch.set_num_threads(task.threads)
+        self.device = device
         self.dense = DenseDLRM(task.config).to(device)
         self.tables = nn.ModuleList(
             _table(rows, task.config.dim, number) for number, rows in enumerate(task.config.rows)
@@ -39,7 +40,7 @@ class Torch:
     def step(self, number: int) -> None:
         dense, ids, labels = self.batches[number % len(self.batches)]
         bags = [table(column, self.offsets) for table, column in zip(self.tables, ids, strict=True)]
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             logits = self.dense(dense, bags)
         loss = self.criterion(logits.float(), labels)
         loss.backward()

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,17 +132,6 @@ def test_a_gpu_is_used_by_auto(cuda):
     assert runtime.resolve_target("auto").kind.name == "cuda"
     runtime.targets._best_target.cache_clear()
     assert device.is_real() or emulator.missing() is None
-
-
-def test_the_gpu_benchmark_measures_what_it_says(cuda, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    benchmark = importlib.import_module("gpu")
-    options = SimpleNamespace(rows=50, width=4, lookups=100)
-    monkeypatch.setattr(benchmark, "COPIED", 1024)
-    monkeypatch.setattr(benchmark, "FLAT_ROWS", (50, 500))
-    found = benchmark.measure_rows(options)
-    assert found["share_of_copy"].keys() == {"copy", "lookup", "update"}
-    assert benchmark.measure_flat(options)["update_ms"].keys() == {50, 500}
 
 
 def test_what_has_no_kernels_on_cuda_is_refused(cuda):

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole steps on a CUDA device, beside PyTorch's, by turns in one process."""
+
+import statistics
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from itertools import cycle
+from typing import Any
+
+from harness.gpu_timing import seconds_of
+from harness.ours import as_batch, build_trainer
+from harness.task import Task
+
+TURNS = 7
+Step = Callable[[int], None]
+
+
+def measure_step(task: Task, steps: int) -> dict[str, Any]:
+    """Median milliseconds of each arm, and PyTorch's time over ours.
+
+    "ours" has batches on the host, which are sent ahead of the step, as `fit` does; "waiting" sends
+    each when it is its turn. PyTorch's batches lie on the device already.
+    """
+    with ExitStack() as stack:
+        arms = {**_ours(task, stack), "torch": _torch(task)}
+        present = {name: step for name, step in arms.items() if step is not None}
+        turns: dict[str, list[float]] = {name: [] for name in present}
+        for _ in range(TURNS):
+            for name, step in present.items():
+                turns[name].append(seconds_of(step, steps) * 1e3)
+    medians = {name: statistics.median(values) for name, values in turns.items()}
+    flops = task.config.matmul_flops(task.batch)
+    return {
+        "task": task.to_dict(),
+        "median_ms": medians,
+        "turns_ms": turns,
+        "TFLOP_per_s": {name: flops / ms / 1e9 for name, ms in medians.items()},
+        "torch_over_us": medians["torch"] / medians["ours"] if "torch" in medians else None,
+    }
+
+
+def _ours(task: Task, stack: ExitStack) -> dict[str, Step]:
+    """Both of our arms: one trainer, whose batches come ahead or not."""
+    trainer = build_trainer(task.config, task.optimizer, target="cuda", precision=task.precision)
+    batches = [as_batch(arrays) for arrays in task.make_batches()]
+    stream = stack.enter_context(closing(trainer.ahead(cycle(batches))))
+
+    def ahead(_number: int) -> None:
+        trainer.step(next(stream))
+
+    def waiting(number: int) -> None:
+        trainer.step(batches[number % len(batches)])
+
+    return {"ours": ahead, "waiting": waiting}
+
+
+def _torch(task: Task) -> Step | None:
+    try:
+        import torch
+
+        from harness.torch_arm import Torch, TorchHalf
+    except ModuleNotFoundError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    arm = (Torch if task.precision == "float32" else TorchHalf)(task, "cuda")
+
+    def step(number: int) -> None:
+        arm.step(number)
+        torch.cuda.synchronize()
+
+    return step

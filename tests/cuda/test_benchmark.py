@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`benchmarks/gpu.py`, all of it on a small scale: figures are there, their size means nothing."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+# What is smaller here than on a device.
+SMALLER = {
+    "gpu": {"BATCHES": 2, "PLAN_SIZES": (30, 200), "PLAN_ROWS": 1000},
+    "harness.gpu_timing": {"COPIED": 1024, "WARM": 1},
+    "harness.gpu_rows": {"FLAT_ROWS": (50, 500), "FLAT_LOOKUPS": 40, "CALLS": 2},
+    "harness.gpu_step": {"TURNS": 1},
+    "harness.gpu_products": {"LAYERS": ((40, 16, 24),), "CALLS": 2},
+    "harness.gpu_agree": {"STEPS": 3},
+}
+# What is measured -> what is found.
+MEASURES = {
+    "agree --config small --batch 8": {
+        "two_runs_have_the_same_bits",
+        "largest_difference_from_cpu",
+    },
+    "rows --width 4 --rows 50 --lookups 100": {"share_of_copy", "GB_per_s", "unique"},
+    "flat --width 4": {"update_ms", "spread"},
+    "plan": {"plan_ms", "rows"},
+    "products --precision bf16": {"TFLOP_per_s"},
+    "step --config small --batch 8 --steps 2": {"median_ms", "TFLOP_per_s", "torch_over_us"},
+}
+
+
+@pytest.fixture
+def script(cuda, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for module, figures in SMALLER.items():
+        found = importlib.import_module(module)
+        for name, value in figures.items():
+            monkeypatch.setattr(found, name, value)
+    configs = importlib.import_module("harness.configs")
+    monkeypatch.setitem(configs.CONFIGS, "small", configs.Config((20, 30), 4, (), (8,)))
+    return importlib.import_module("gpu")
+
+
+def test_all_measures_everything_and_goes_on_after_a_failure(script, monkeypatch, tmp_path, capsys):
+    words = [name.split() for name in ["rows --rows 1", *MEASURES]]
+    measures = {**script.MEASURES, "rows": fails_for_one_row(script.MEASURES["rows"])}
+    monkeypatch.setattr(script, "MEASURES", measures)
+    monkeypatch.setattr(script, "_everything", lambda: iter(words))
+    out = tmp_path / "gpu.json"
+    assert script.main(["all", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    first, *rest = found.values()
+    assert first["failed"] == "RuntimeError: no such luck"
+    for result, names in zip(rest, MEASURES.values(), strict=True):
+        assert names <= result.keys(), result
+        assert result["seconds"] > 0
+    assert found["agree --config small --batch 8"]["two_runs_have_the_same_bits"]
+    assert found["agree --config small --batch 8"]["largest_difference_from_cpu"] < 1e-4
+    printed = json.loads(capsys.readouterr().out)
+    assert {name: printed[name] for name in found} == found
+
+
+def fails_for_one_row(measure):
+    def measured(options):
+        if options.rows == 1:
+            raise RuntimeError("no such luck")
+        return measure(options)
+
+    return measured
+
+
+def test_what_does_not_fit_into_the_time_is_named(script, monkeypatch):
+    monkeypatch.setattr(script, "_everything", lambda: iter([["plan"], ["flat"]]))
+    times = iter([0.0, 0.0, 0.0, 1.0, 1e9])
+    monkeypatch.setattr(script.time, "monotonic", lambda: next(times))
+    options = script._options(["all", "--seconds", "10"])
+    assert script._all(options)["flat"] == {"left_out": "10 s were over"}
+
+
+def test_what_all_measures_are_commands_of_the_script(script):
+    for words in script._everything():
+        assert script._options(words).measure in script.MEASURES
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("step", ["--config", "small", "--batch", "8", "--steps", "30"]), ("update", [])],
+)
+def test_the_other_scripts_come_here_for_cuda(script, monkeypatch, name, options, capsys):
+    asked = []
+    monkeypatch.setattr(script, "main", lambda words: asked.append(words[0]) or 0)
+    other = importlib.import_module(name)
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--target", "cuda", *options])
+    assert other.main() == 0
+    assert asked == {"step": ["step"], "update": ["rows", "flat"]}[name]
