@@ -122,7 +122,7 @@ def test_the_least_recently_used_files_go_first(place, monkeypatch):
         file.write_bytes(b"")
         os.utime(file, (1000 - age, 1000 - age))
     run()
-    assert sorted(file.name[:32] for file in place.glob("0*.so")) == [f"{0:032d}"]
+    assert sorted(file.name[:32] for file in place.glob("00000000*.so")) == [f"{0:032d}"]
 
 
 def test_two_processes_may_race(place):
