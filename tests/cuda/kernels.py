@@ -31,7 +31,7 @@ def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
         yield f"segments_{index}", find_segments_kernel(index)
     yield from _by_width()
     for name, make in OPTIMIZERS.items():
-        yield from _of_optimizer(name, make(0.1)._rule.recipe)
+        yield from _of_optimizer(name, make(0.1)._rule().recipe)
     yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=optim.search_all)
     yield "squares", optim.squares_kernel("float32")
 
