@@ -45,7 +45,7 @@ def test_the_updates_of_every_formula_have_the_bits_of_the_dense_kernel():
     rng = np.random.default_rng(0)
     cases = {f"{name} {shape}": (EACH[name], shape) for name in EACH for shape in SHAPES}
     weights = {key: rng.standard_normal(shape).astype("f4") for key, (_, shape) in cases.items()}
-    recipes = {key: optimizer._rule.recipe for key, (optimizer, _) in cases.items()}
+    recipes = {key: optimizer._rule().recipe for key, (optimizer, _) in cases.items()}
     updates = [Update(key, 1 + place, recipes[key]) for place, key in enumerate(cases)]
     module = gradient_function({key: shape for key, (_, shape) in cases.items()})
     target = runtime.host_target()
@@ -54,7 +54,7 @@ def test_the_updates_of_every_formula_have_the_bits_of_the_dense_kernel():
     )
     numbers = np.zeros((len(updates), width(updates)))
     for row, update in zip(numbers, updates, strict=True):
-        rule = cases[update.name][0]._rule
+        rule = cases[update.name][0]._rule()
         scalars = rule.numbers(1) + ((rule.clip_value,) if rule.clip_value else ())
         row[0], row[1 : 1 + len(scalars)] = update.height(cases[update.name][1]), scalars
     inlined, apart = (

@@ -224,7 +224,7 @@ def test_measured_costs_are_kept_in_a_file_and_a_damaged_one_is_replaced(monkeyp
     measured = []
     figures = Costs(*range(1, 10))
     monkeypatch.setattr(costs, "measure", lambda *_, many: measured.append(1) or figures)
-    rule = optim.sgd(0.1)._rule
+    rule = optim.sgd(0.1)._rule()
 
     def ask() -> Costs:
         costs._known.clear()
@@ -244,7 +244,7 @@ def test_measured_costs_are_kept_in_a_file_and_a_damaged_one_is_replaced(monkeyp
     [*((name, 12, False) for name in NO_OP), ("sgd", 1, False), ("sgd", 31, True)],
 )
 def test_costs_are_numbers_of_0_or_more(name, bits, many):
-    rule = NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule
+    rule = NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule()
     found = costs.measure(rule, 4, "float32", bits, many=many)
     assert all(np.isfinite(value) and value >= 0 for value in found)
     assert found.row > 0 and found.sparse + found.entry > 0
