@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from sparsetrain.build import value_and_grad as value_and_grad
     from sparsetrain.fit import EarlyStopping as EarlyStopping
     from sparsetrain.loading import load as load
+    from sparsetrain.loading import load_predictor as load_predictor
     from sparsetrain.profile import StepProfile as StepProfile
+    from sparsetrain.quantized import QuantizedModel as QuantizedModel
     from sparsetrain.run import Run as Run
     from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
@@ -47,11 +49,13 @@ _PUBLIC = {
     "runtime": "sparsetrain.runtime",
     "EarlyStopping": "sparsetrain.fit",
     "Program": "sparsetrain.build",
+    "QuantizedModel": "sparsetrain.quantized",
     "RowSparse": "sparsetrain.sparse_tensor",
     "Run": "sparsetrain.run",
     "StepProfile": "sparsetrain.profile",
     "Trainer": "sparsetrain.trainer",
     "load": "sparsetrain.loading",
+    "load_predictor": "sparsetrain.loading",
     "set_num_threads": "sparsetrain.runtime",
     "value_and_grad": "sparsetrain.build",
 }

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,8 +18,10 @@ from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.precision import LossScale, Precision, Scaling
 from sparsetrain.precision.loss_scale import Given
+from sparsetrain.predictor import Predictor
+from sparsetrain.quantized import QuantizedModel
 from sparsetrain.run import checkpoint_in
-from sparsetrain.saved import ENCODER, KIND, encoder_hash
+from sparsetrain.saved import ENCODER, KIND, QUANTIZED, encoder_hash
 from sparsetrain.trainer import Trainer
 
 _ATTEMPTS = 3
@@ -57,16 +59,31 @@ def load(
         If the folder is damaged or is no saved trainer.
     """
     chosen = _Chosen(runtime.resolve_target(target), optimizer, precision, loss_scale)
-    for attempt in range(_ATTEMPTS):
-        path = checkpoint_in(folder, which)
-        try:
-            with checkpoint.opened(path) as saved:
-                return _load(saved, path, chosen)
-        except CheckpointError:
-            # A run that goes on prunes old checkpoints; then its pointer has moved on.
-            if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    trainer: Trainer = _Reader({KIND: _trainer}, chosen)(folder, which)
+    return trainer
+
+
+def load_predictor(
+    folder: str | Path,
+    *,
+    which: str = "latest",
+    target: Any = "auto",
+    optimizer: Optimizer | None = None,
+    precision: Precision | None = None,
+) -> Predictor:
+    """Read whatever evaluates and predicts: a trainer, or a model with tables in int8.
+
+    See `load`, which reads trainers alone.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is damaged or is no saved model.
+    """
+    chosen = _Chosen(runtime.resolve_target(target), optimizer, precision, None)
+    makers = {KIND: _trainer, QUANTIZED: _quantized}
+    predictor: Predictor = _Reader(makers, chosen)(folder, which)
+    return predictor
 
 
 class _Chosen(NamedTuple):
@@ -78,19 +95,48 @@ class _Chosen(NamedTuple):
     loss_scale: Given
 
 
-def _load(saved: checkpoint.Saved, path: Path, chosen: _Chosen) -> Trainer:
-    manifest = saved.manifest
-    if manifest.get("kind") != KIND:
-        raise CheckpointError(f"{path}: holds {manifest.get('kind')!r:.60}, not a saved trainer")
-    try:
-        return _trainer(saved, chosen)
-    except CheckpointError as error:
-        # Of an array it names the file already.
-        raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from None
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
-    except ValueError as error:  # our own errors, and those of int()
-        raise CheckpointError(f"{path}: {error}") from error
+class _Reader(NamedTuple):
+    """Kind of folder -> what makes a model of it."""
+
+    makers: Mapping[str, Callable[[checkpoint.Saved, _Chosen], Any]]
+    chosen: _Chosen
+
+    def __call__(self, folder: str | Path, which: str) -> Any:
+        for attempt in range(_ATTEMPTS):
+            path = checkpoint_in(folder, which)
+            try:
+                with checkpoint.opened(path) as saved:
+                    return self._read(saved, path)
+            except CheckpointError:
+                # A run that goes on prunes old checkpoints; then its pointer has moved on.
+                if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _read(self, saved: checkpoint.Saved, path: Path) -> Any:
+        kind = saved.manifest.get("kind")
+        if not isinstance(kind, str) or kind not in self.makers:
+            raise CheckpointError(f"{path}: {_NO_TRAINER.get(str(kind)) or _holds(kind)}")
+        try:
+            return self.makers[kind](saved, self.chosen)
+        except CheckpointError as error:
+            # Of an array it names the file already.
+            named = str(path) in str(error)
+            raise error if named else CheckpointError(f"{path}: {error}") from None
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
+        except ValueError as error:  # our own errors, and those of int()
+            raise CheckpointError(f"{path}: {error}") from error
+
+
+_NO_TRAINER = {
+    QUANTIZED: "its tables are int8, for prediction alone: `load_predictor`, `evaluate` and "
+    "`predict` read it; training needs the run that it was made from"
+}
+
+
+def _holds(kind: object) -> str:
+    return f"holds {kind!r:.60}, not a saved trainer"
 
 
 def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
@@ -122,6 +168,16 @@ def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
 
 def _scaling(saved: Mapping[str, Any] | None) -> Scaling | None:
     return None if saved is None else Scaling.from_dict(saved)
+
+
+def _quantized(saved: checkpoint.Saved, chosen: _Chosen) -> QuantizedModel:
+    manifest = saved.manifest
+    model, encoder = _model(manifest["model"]), _encoder(saved)
+    precision = chosen.precision or manifest.get("precision", "float32")
+    made = QuantizedModel(model, chosen.target, encoder, precision, initialize=False)
+    made.steps, made.epochs = int(manifest["steps"]), int(manifest["epochs"])
+    made._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
+    return made
 
 
 def _model(saved: Mapping[str, Any]) -> Any:

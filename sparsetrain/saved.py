@@ -24,27 +24,33 @@ from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import to_config
 
 KIND = "sparsetrain.trainer"
+QUANTIZED = "sparsetrain.quantized"
 ENCODER = "encoder/"  # prefix of the encoder's arrays among those of the model
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 
-class Trained(Protocol):
-    """What is saved: a `Trainer`, which this file does not know."""
+class Predicting(Protocol):
+    """What is saved of every model."""
 
     model: Any
-    optimizer: Optimizer
     encoder: Encoder | None
-    seed: int
     steps: int
     epochs: int
-    accumulate: int
-    dense_update: Any
     precision: Any
-    scaling: Any
-    state: Any
     target: Any
 
     def _arrays(self) -> dict[str, np.ndarray]: ...
+
+
+class Trained(Predicting, Protocol):
+    """What is saved of a `Trainer`, which this file does not know."""
+
+    optimizer: Optimizer
+    seed: int
+    accumulate: int
+    dense_update: Any
+    scaling: Any
+    state: Any
 
 
 def save(trainer: Trained, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -56,28 +62,44 @@ def snapshot(
     trainer: Trained, extra: Mapping[str, Any], state: dict[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays, parameters as views, and the manifest; `state` is that of the run."""
-    encoder, encoder_arrays, its_hash = _encoder_state(trainer.encoder)
+    arrays, described = _snapshot_of_model(trainer, KIND, extra)
+    return arrays, {
+        **described,
+        "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
+        "seed": int(trainer.seed),
+        "accumulate": trainer.accumulate,
+        "dense_update": trainer.dense_update,
+        "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),
+        "skipped": trainer.state.skipped,
+        "run": state,
+    }
+
+
+def snapshot_of_quantized(
+    model: Predicting, extra: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and the manifest of a model for prediction."""
+    return _snapshot_of_model(model, QUANTIZED, extra)
+
+
+def _snapshot_of_model(
+    model: Predicting, kind: str, extra: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    encoder, encoder_arrays, its_hash = _encoder_state(model.encoder)
     arrays: dict[str, np.ndarray] = {
-        **trainer._arrays(),
+        **model._arrays(),
         **{ENCODER + name: array for name, array in encoder_arrays.items()},
     }
     described = {
-        "kind": KIND,
-        "model": {"kind": trainer.model.kind, "config": trainer.model.config()},
-        "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
+        "kind": kind,
+        "model": {"kind": model.model.kind, "config": model.model.config()},
         "encoder": encoder,
         "encoder_sha256": its_hash,
-        "seed": int(trainer.seed),
-        "steps": trainer.steps,
-        "epochs": trainer.epochs,
-        "accumulate": trainer.accumulate,
-        "dense_update": trainer.dense_update,
-        "precision": trainer.precision,
-        "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),
-        "skipped": trainer.state.skipped,
-        "target": str(trainer.target),
+        "steps": model.steps,
+        "epochs": model.epochs,
+        "precision": model.precision,
+        "target": str(model.target),
         "versions": dict(_versions()),
-        "run": state,
         "extra": dict(extra),
     }
     return arrays, described

@@ -6,25 +6,25 @@ Scores and copies are those of current rows: what exact mode owes a row is paid 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from sparsetrain import runtime, scoring
-from sparsetrain.build import Program
+from sparsetrain import runtime
 from sparsetrain.checkpoint import Saved
-from sparsetrain.data import Batch, Dataset, Encoder
+from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats import check_target
+from sparsetrain.formats import check_trainable
 from sparsetrain.optim import Optimizer
 from sparsetrain.precision import LossScale, Precision, policy_for, scaling_for
+from sparsetrain.predictor import Predictor
+from sparsetrain.quantized import QuantizedModel, quantize
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
 
 
-class TrainedModel:
+class TrainedModel(Predictor):
     """What a `Trainer` trains; see there for the parameters."""
 
     def __init__(
@@ -43,17 +43,13 @@ class TrainedModel:
                 "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
                 f"not a {type(optimizer).__name__}"
             )
-        self.model, self.optimizer, self.encoder = model, optimizer, encoder
-        self.target, self.precision = target, precision
-        self.steps = 0
-        self._policy = policy_for(precision, target)
-        check_target(model.config().get("table_dtype", "float32"), target.kind.name)
-        self.scaling = scaling_for(loss_scale, self._policy)
-        self.params = self._on_device(model.initialize(seed, fill=initialize))
+        check_trainable(model.config().get("table_dtype", "float32"))
+        scaling = scaling_for(loss_scale, policy_for(precision, target))
+        super().__init__(model, target, encoder, precision, seed, initialize=initialize)
+        self.optimizer, self.scaling = optimizer, scaling
         tables = named_tables(model.tables())
-        scaled = self.scaling is not None
+        scaled = scaling is not None
         self.state = optimizer.init(self.params, tables, fill=initialize, seed=seed, scaled=scaled)
-        self._module = model.export()
 
     @property
     def seed(self) -> int:
@@ -64,60 +60,18 @@ class TrainedModel:
     def seed(self, seed: int) -> None:
         self.state.seed = seed
 
-    def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
-        """Parameters where the target wants them; empties `params`, so that no two copies stay."""
-        device = runtime.device_of(self.target)
-        return {
-            name: runtime.moved(params.pop(name), device, f"parameter {name!r}")
-            for name in list(params)
-        }
+    def quantized(self) -> QuantizedModel:
+        """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
 
-    @cached_property
-    def _logits(self) -> Program:
-        return Program(self._module, "logits", self.target, self._policy)
-
-    def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
-        """Score labelled data.
-
-        Returns
-        -------
-        dict
-            ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne`` (normalised entropy),
-            ``calibration``, ``rows``, and beside them ``constant_logloss`` and ``positive_rate``.
+        Raises
+        ------
+        ConfigError
+            On CUDA, which has no kernels for such tables.
+        NumericalError
+            If a row of a table is not finite.
         """
-        scores = self._evaluate(self._dataset(data), batch_size=batch_size)
-        assert scores is not None
-        return scores
-
-    def _evaluate(
-        self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
-    ) -> dict[str, Any] | None:
-        """As `scoring.scores`; every row is current then."""
         self._flush()
-        return scoring.scores(self._score, dataset.batches(batch_size), stop)
-
-    def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-        """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
-        self._flush()
-        dataset = self._dataset(data, require_label=False)
-        return scoring.probabilities(self._score, dataset.batches(batch_size))
-
-    def _score(self, batch: Batch) -> np.ndarray:
-        inputs = self.model.inputs(batch)
-        return runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
-
-    def _dataset(self, data: Any, require_label: bool = True) -> Dataset:
-        if isinstance(data, Dataset):
-            return data
-        return Dataset(data, self.encoder, require_label=require_label)
-
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and slots, by name.
-
-        Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
-        ``embeddings.C1.weight:sum``.
-        """
-        return {name: array.copy() for name, array in self._arrays().items()}
+        return quantize(self)
 
     def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy arrays named as in `state_dict` into the parameters and slots.

@@ -52,8 +52,10 @@ MAY_IMPORT = {
     "scoring": {"data", "metrics"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
     "step": {"ad", "build", "data", "inlined", "optim", "precision", "runtime"},
-    "trained_model": {"build", "checkpoint", "data", "formats", "optim", "precision"}
-    | {"runtime", "scoring", "state"},
+    "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "state"},
+    "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "state"},
+    "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
+    | {"quantized", "runtime", "state"},
     "trainer": {
         "ahead",
         "build",
@@ -68,7 +70,7 @@ MAY_IMPORT = {
     | {"run", "runtime", "saved", "step", "trained_model"},
     "saved": {"checkpoint", "data", "optim"},
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
-    | {"run", "runtime", "saved", "trainer"},
+    | {"predictor", "quantized", "run", "runtime", "saved", "trainer"},
     "compare": {"data", "loading", "optim", "quiet", "run", "runtime", "sparse_tensor"},
     "cli": {"__init__", "progress", "settings"},
 }

@@ -11,9 +11,9 @@ import sparsetrain as st
 
 PUBLIC = {
     "sparsetrain": (
-        "EarlyStopping Program RowSparse Run StepProfile Trainer __version__ ad compare data "
-        "embedding errors load metrics models optim pools precision runtime set_num_threads "
-        "value_and_grad"
+        "EarlyStopping Program QuantizedModel RowSparse Run StepProfile Trainer __version__ ad "
+        "compare data embedding errors load load_predictor metrics models optim pools precision "
+        "runtime set_num_threads value_and_grad"
     ),
     "ad": (
         "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
@@ -46,8 +46,9 @@ PUBLIC = {
     ),
     "Trainer": (
         "ahead dense_update evaluate first_nonfinite fit load_state_dict predict profile program "
-        "save seed state_dict step"
+        "quantized save seed state_dict step table_bytes"
     ),
+    "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",
     "Program": "compile machine",
     "RowSparse": (
         "cast coalesce concat coalesced dtype from_numpy from_scipy is_traced leaves nse plan "

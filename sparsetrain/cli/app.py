@@ -20,6 +20,7 @@ from sparsetrain.cli import (
     inspect,
     plot,
     predict,
+    quantize,
     train,
 )
 from sparsetrain.cli.failure import explain
@@ -36,6 +37,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("quantize")(quantize.quantize)
 app.command("convert")(convert.convert)
 app.command("inspect")(inspect.inspect)
 app.command("generate")(generate.generate)

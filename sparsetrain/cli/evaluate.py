@@ -25,9 +25,9 @@ def evaluate(
 
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        trainer = st.load(model, which=which)
-        dataset = st.data.Dataset(str(data), trainer.encoder)
-        scores = trainer.evaluate(dataset, batch_size=batch_size)
+        predictor = st.load_predictor(model, which=which)
+        dataset = st.data.Dataset(str(data), predictor.encoder)
+        scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)
     unseen = tell_unseen(dataset, limit)
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)

@@ -97,7 +97,8 @@ def _tables(tables: dict[str, int]) -> str:
 def _model(path: Path) -> Found:
     import sparsetrain as st
 
-    trainer = st.load(path)
+    trainer = st.load_predictor(path)
+    optimizer = trainer.optimizer.formula.name if isinstance(trainer, st.Trainer) else None
     config = trainer.model.config()
     tables = dict(zip(config["names"], config["rows"], strict=True))
     arrays = trainer.state_dict()
@@ -107,7 +108,7 @@ def _model(path: Path) -> Found:
         "path": str(path),
         "model": trainer.model.kind,
         "config": config,
-        "optimizer": trainer.optimizer.formula.name,
+        "optimizer": optimizer,
         "steps": trainer.steps,
         "epochs": trainer.epochs,
         "bytes": sum(array.nbytes for array in arrays.values()),
@@ -119,7 +120,8 @@ def _model(path: Path) -> Found:
             f"a {result['model'].upper()} after {trainer.steps:,} steps, {trainer.epochs} whole "
             f"epochs; {len(arrays)} arrays, {result['bytes'] / 1e6:,.1f} MB",
             f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
-            f"{config['num_dense']} dense inputs; optimizer {result['optimizer']}",
+            f"{config['num_dense']} dense inputs; tables in {config['table_dtype']}; "
+            + (f"optimizer {optimizer}" if optimizer else "for prediction alone"),
             f"encoder: {layout or 'none'}",
             f"{len(tables)} tables of {sum(tables.values()):,} rows",
             "",

@@ -39,9 +39,9 @@ def predict(
     write = _writer_for(out, rows)
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        trainer = st.load(model, which=which)
-        dataset = st.data.Dataset(str(rows), trainer.encoder, require_label=False)
-        probability = trainer.predict(dataset, batch_size=batch_size)
+        predictor = st.load_predictor(model, which=which)
+        dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
+        probability = predictor.predict(dataset, batch_size=batch_size)
         _replace(out, pa.table({"probability": probability}), write)
     count, mean = len(probability), float(probability.mean(dtype="float64"))
     unseen = tell_unseen(dataset, limit)

@@ -18,6 +18,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding.operators import embedding_bag, lookup
 from sparsetrain.errors import ConfigError
+from sparsetrain.formats import array_of
 
 Pooling = Literal["sum", "mean"] | None
 POOLINGS = (None, "sum", "mean")
@@ -71,7 +72,7 @@ class EmbeddingBag(nn.Module):
             raise ConfigError(f"EmbeddingBag: pooling is None, 'sum' or 'mean', not {pooling!r}")
         if rows < 1 or width < 1:
             raise ConfigError(f"EmbeddingBag: no table of {rows} rows and width {width}")
-        self.weight = nn.Parameter((rows, width), dtype)
+        self.weight = nn.Parameter(*array_of(rows, width, dtype))
         self.pooling = pooling
         self.features = features
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Number formats of tables: half precision, rounded by chance, and rows of int8."""
 
+from sparsetrain.formats.int8_rows import quantize_rows_ as quantize_rows_
+from sparsetrain.formats.names import FOR_PREDICTION as FOR_PREDICTION
 from sparsetrain.formats.names import TABLE_DTYPES as TABLE_DTYPES
 from sparsetrain.formats.names import TableDtype as TableDtype
+from sparsetrain.formats.names import array_of as array_of
 from sparsetrain.formats.names import check_table_dtype as check_table_dtype
 from sparsetrain.formats.names import check_target as check_target
+from sparsetrain.formats.names import check_trainable as check_trainable
 from sparsetrain.formats.names import computed_in as computed_in
 from sparsetrain.formats.names import is_half as is_half
 from sparsetrain.formats.names import numpy_dtype as numpy_dtype

@@ -14,9 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.formats.half import widened
-from sparsetrain.formats.names import BITS, HALVES, INT8_ROWS
-
-EXTRA = 8  # bytes of a row of int8 beside its numbers
+from sparsetrain.formats.names import BITS, EXTRA, HALVES, INT8_ROWS
 
 Read = Callable[[Any, Any, Any], Any]
 

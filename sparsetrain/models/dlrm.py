@@ -20,7 +20,7 @@ from sparsetrain.ad import bce_with_logits
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.formats import TableDtype, check_table_dtype
+from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.models.interaction import dot_interaction, output_width
 from sparsetrain.models.mlp import MLP
@@ -48,9 +48,10 @@ class DLRM(nn.Module):
         Bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
         Names of the features and their tables; ``C1``, ``C2``, ... by default.
-    table_dtype : {"float32", "bfloat16", "float16"}
+    table_dtype : {"float32", "bfloat16", "float16", "int8"}
         What the tables are stored in. Of a half, rows are read into float32 and rounded as they are
-        written, stochastically; everything else is float32.
+        written, stochastically; everything else is float32. With int8 a model can predict, no more;
+        see `Trainer.quantized`.
     """
 
     kind = "dlrm"
@@ -174,6 +175,8 @@ class DLRM(nn.Module):
         """
         if not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ConfigError(f"seed must be a whole number of 0 or more, not {seed!r}")
+        if fill:
+            check_trainable(self._config["table_dtype"])
         return {
             name: self._initial(name, param, seed, fill) for name, param in self.named_parameters()
         }

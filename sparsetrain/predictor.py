@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Predictor`: a model with its parameters, and what needs no more: scores and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime, scoring
+from sparsetrain.build import Program
+from sparsetrain.data import Batch, Dataset, Encoder
+from sparsetrain.formats import check_target
+from sparsetrain.precision import Precision, policy_for
+from sparsetrain.state import named_arrays
+
+
+class Predictor:
+    """What can be asked about rows; see `Trainer` for the parameters."""
+
+    def __init__(
+        self,
+        model: Any,
+        target: Any,
+        encoder: Encoder | None,
+        precision: Precision,
+        seed: int = 0,
+        *,
+        initialize: bool,
+    ) -> None:
+        self.model, self.encoder = model, encoder
+        self.target, self.precision = target, precision
+        self.steps = self.epochs = 0
+        self._policy = policy_for(precision, target)
+        check_target(model.config().get("table_dtype", "float32"), target.kind.name)
+        self.params = self._on_device(model.initialize(seed, fill=initialize))
+        self._module = model.export()
+
+    def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
+        """Parameters where the target wants them; empties `params`, so that no two copies stay."""
+        device = runtime.device_of(self.target)
+        return {
+            name: runtime.moved(params.pop(name), device, f"parameter {name!r}")
+            for name in list(params)
+        }
+
+    @cached_property
+    def _logits(self) -> Program:
+        return Program(self._module, "logits", self.target, self._policy)
+
+    def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
+        """Score labelled data.
+
+        Returns
+        -------
+        dict
+            ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne`` (normalised entropy),
+            ``calibration``, ``rows``, and beside them ``constant_logloss`` and ``positive_rate``.
+        """
+        scores = self._evaluate(self._dataset(data), batch_size=batch_size)
+        assert scores is not None
+        return scores
+
+    def _evaluate(
+        self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
+    ) -> dict[str, Any] | None:
+        """As `scoring.scores`; every row is current then."""
+        self._flush()
+        return scoring.scores(self._score, dataset.batches(batch_size), stop)
+
+    def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
+        """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
+        self._flush()
+        dataset = self._dataset(data, require_label=False)
+        return scoring.probabilities(self._score, dataset.batches(batch_size))
+
+    def _score(self, batch: Batch) -> np.ndarray:
+        inputs = self.model.inputs(batch)
+        return runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
+
+    def _dataset(self, data: Any, require_label: bool = True) -> Dataset:
+        if isinstance(data, Dataset):
+            return data
+        return Dataset(data, self.encoder, require_label=require_label)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and slots, by name.
+
+        Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
+        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 8) uint8: of each row the bytes,
+        then scale and offset in float32.
+        """
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of all embedding tables, without slots."""
+        return sum(runtime.as_numpy(self.params[name]).nbytes for name in self.model.tables())
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return named_arrays(self.params, {}, self.model.tables())
+
+    def _flush(self) -> None:
+        """Make every row current before it is read; for those who let rows fall behind."""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`QuantizedModel`: a trained model with tables in rows of int8, to predict with and to save.
+
+A row takes D + 8 bytes in place of 4 D, and slots are left behind. All layers stay float32. Cost of
+making one: a pass over the tables, and the memory of both models meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sparsetrain import checkpoint, runtime, saved
+from sparsetrain.errors import NumericalError
+from sparsetrain.formats import FOR_PREDICTION, check_trainable, quantize_rows_
+from sparsetrain.predictor import Predictor
+from sparsetrain.state import check_kinds, named_tables, writable_arrays
+
+
+class QuantizedModel(Predictor):
+    """Evaluates and predicts as the model that it was made from; from `Trainer.quantized`."""
+
+    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write model and encoder to a folder, which `sparsetrain.load` reads."""
+        checkpoint.write(folder, *saved.snapshot_of_quantized(self, extra or {}))
+
+    def step(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise `ConfigError`: what is lost by quantisation cannot be trained on."""
+        check_trainable(FOR_PREDICTION)
+        raise AssertionError("int8 is for prediction")
+
+    fit = step
+
+    def _read(self, opened: checkpoint.Saved, names: list[str]) -> None:
+        """Fill the parameters from an open checkpoint; undefined after an error."""
+        with writable_arrays(self.params, {}, self.model.tables()) as target:
+            check_kinds(target, {name: opened.kinds[name] for name in names})
+            opened.fill(target)
+
+
+def quantize(trained: Predictor) -> QuantizedModel:
+    """Make one of a model with current rows; see `Trainer.quantized`."""
+    config = {**trained.model.config(), "table_dtype": FOR_PREDICTION}
+    model = type(trained.model)(**config)
+    made = QuantizedModel(
+        model, trained.target, trained.encoder, trained.precision, initialize=False
+    )
+    made.steps, made.epochs = trained.steps, trained.epochs
+    tables = named_tables(model.tables())
+    for name, param in made.params.items():
+        if name in tables:
+            _quantize_(param, trained.params[name], tables[name])
+        else:
+            runtime.copy_(param, trained.params[name])
+    return made
+
+
+def _quantize_(
+    param: runtime.NDArray, source: runtime.NDArray, tables: Mapping[str, slice]
+) -> None:
+    """Fill one storage; writes `param`."""
+    into, rows = runtime.as_numpy(param, writable=True), runtime.as_numpy(source)
+    for table, part in tables.items():
+        problem = quantize_rows_(into[part], rows[part])
+        if problem is not None:
+            raise NumericalError(f"row {problem.row} of {table!r} is not finite, or above 1e38")
