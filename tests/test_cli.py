@@ -127,7 +127,7 @@ class FakeLibrary:
             "models": SimpleNamespace(DLRM=self.build),
             "optim": SimpleNamespace(sgd=self.optimizer, adagrad=self.optimizer),
             "Trainer": self.trainer,
-            "load": lambda folder, which: FakeTrainer(self),
+            "load_predictor": lambda folder, which: FakeTrainer(self),
         }
 
 
@@ -152,6 +152,15 @@ def test_train_ends_stdout_with_one_json_object(library, capsys):
     assert "layout: raw, Criteo names" in printed.err
     assert "embeddings.C1.weight: touched rows" in printed.err
     assert "2 steps were skipped" in printed.err
+
+
+def test_the_dtype_of_tables_reaches_the_model_and_a_wrong_one_is_refused(library, capsys):
+    assert main(["train", "a", "--table-dtype", "bfloat16"]) == 0
+    assert library.built["model"]["table_dtype"] == "bfloat16"
+    capsys.readouterr()
+    assert main(["train", "a", "--table-dtype", "int8"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "--table-dtype" in said and "bfloat16" in said
 
 
 def test_train_prints_a_table_for_people(library, capsys):
@@ -199,13 +208,15 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "dim": 8,
         "bottom": (32,),
         "top": (16, 8),
+        "table_dtype": "float32",
     }
     assert library.built["optimizer"] == {"lr": 0.5}
     assert library.built["data"]["min_count"] == 2
     assert library.built["trainer"]["seed"] == 7
     folder, extra = library.saved
     assert folder == str(out)
-    assert extra["settings"]["model"] == {"dim": 8, "bottom": [32], "top": [16, 8]}
+    chosen = {"dim": 8, "bottom": [32], "top": [16, 8], "table_dtype": "float32"}
+    assert extra["settings"]["model"] == chosen
 
 
 def test_held_out_files_are_read_before_the_training_and_scored_after_saving(library, tmp_path):

@@ -73,9 +73,26 @@ def test_predict_needs_no_label_and_keeps_the_order(run, files, tables, tmp_path
     assert probability[labels == 1].mean() > probability[labels == 0].mean()
 
 
+def test_a_quantized_model_is_smaller_and_scores_nearly_the_same(run, files, tmp_path, capsys):
+    model, result = run
+    small = str(tmp_path / "small")
+    assert main(["quantize", str(model), "--out", small, "--json"]) == 0
+    size = json.loads(capsys.readouterr().out)
+    assert size["table_bytes"] * 16 == size["table_bytes_before"] * 12  # 4 numbers and 8 bytes
+    assert main(["evaluate", small, str(files / "test.parquet"), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["auc"] == pytest.approx(result["test"]["auc"], abs=0.002)
+    assert main(["inspect", small]) == 0
+    assert "tables in int8; for prediction alone" in capsys.readouterr().out
+    for again in (["quantize", small, "--out", small + "er"], ["train", "--resume", small]):
+        assert main(again) == 4
+        assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_settings_are_stored_with_the_run(run):
     model, result = run
-    assert result["settings"]["model"] == {"dim": 4, "bottom": [8], "top": [8]}
+    chosen = {"dim": 4, "bottom": [8], "top": [8], "table_dtype": "float32"}
+    assert result["settings"]["model"] == chosen
     stored = "".join(path.read_text() for path in model.glob("step-*/*.json"))
     assert '"min_count"' in stored
 
