@@ -50,12 +50,13 @@ def main() -> int:
     memory = {dtype: _resident_apart(dtype, options.table_rows) for dtype in TABLE_DTYPES}
     result = {"auc": found, "resident_bytes_of_a_row": memory, "optimizer": options.optimizer}
     print(json.dumps(result) if options.json else _describe(result))
-    lost = {arm: _mean_loss(found, arm) for arm in ("bfloat16", "float16")}
-    return int(any(loss > LIMIT for loss in lost.values()))
+    halves = [arm for arm in ("bfloat16", "float16") if arm in options.arms]
+    return int(any(_mean_loss(found, arm) > LIMIT for arm in halves))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arms", choices=ARMS, nargs="+", default=ARMS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--test-rows", type=int, default=200_000)
@@ -79,10 +80,12 @@ def _one_seed(seed: int, options: argparse.Namespace) -> dict[str, dict[str, flo
         }
     found: dict[str, dict[str, float]] = {"ceiling": {"auc": ceiling}}
     for arm in ARMS[:-1]:
+        if arm not in ("float32", *options.arms):
+            continue
         trainer = _trained(arm, seed, encoder, encoded["train"], options)
         found[arm] = _scored(trainer, encoded["test"])
         print(f"seed {seed}, {arm}: {found[arm]}", file=sys.stderr)
-        if arm == "float32":
+        if arm == "float32" and "int8" in options.arms:
             found["int8"] = _scored(trainer.quantized(), encoded["test"])
     return found
 
@@ -177,7 +180,7 @@ def _describe(result: dict[str, Any]) -> str:
     found = result["auc"]
     lines = [f"{result['optimizer']}, seeds {', '.join(map(str, found))}", ""]
     lines.append(f"{'tables':>9} {'AUC':>8} {'lost':>9} {'sd':>8} {'logloss':>8} {'MB':>8}")
-    for arm in ARMS:
+    for arm in (arm for arm in ARMS if arm in next(iter(found.values()))):
         lost = [f["float32"]["auc"] - f[arm]["auc"] for f in found.values()]
         auc, logloss, size = (
             np.mean([f[arm][key] for f in found.values()])
