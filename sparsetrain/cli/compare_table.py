@@ -93,7 +93,7 @@ def _cells(found: dict[str, st.compare.Measurement], names: list[str]) -> Iterat
 
 
 _EXTRA = ("unique", "roof")
-_RATIOS = ("stock/sparse", "dense/sparse", "roof/writes", "auto")
+_RATIOS = ("stock/sparse", "dense/sparse", "roof/writes", "roof/kernel", "auto")
 
 
 def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
@@ -101,8 +101,8 @@ def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
     for name in ("stock", "dense"):
         other = found.get(name)
         yield f"{other.median_us / sparse.median_us:,.1f}" if other and sparse else "-"
-    known = sparse and sparse.roof_us and sparse.writes_us
-    yield f"{sparse.roof_us / sparse.writes_us:.0%}" if sparse and known else "-"
+    for part in (sparse and sparse.writes_us, sparse and sparse.kernel_us):
+        yield f"{sparse.roof_us / part:.0%}" if sparse and sparse.roof_us and part else "-"
     yield next(iter(found.values())).auto
 
 

@@ -7,10 +7,11 @@ Cheap steps are repeated until they fill a time, dear ones at least ten times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,15 @@ from sparsetrain.compare.case import Case, case_of, settings_of
 from sparsetrain.compare.ids import draw_ids
 from sparsetrain.compare.memory import give_back, peak_of
 from sparsetrain.compare.roofs import random_row_seconds
+from sparsetrain.optim.apply import ROW_UPDATE
 
 LEAST_STEPS = 10
 MOST_STEPS = 400
 _MOST_IDS = 2**22  # of all steps of a case together
 WARM = 3
+_WATCHED = WARM + LEAST_STEPS  # steps in which the kernel is timed
 SECONDS = 0.4  # after which an arm that has its ten steps has had enough
 _SMALL = 64  # rows of the table on which kernels are compiled
-_ROOF_SEED = 1
 
 Ids = Sequence[np.ndarray]
 
@@ -54,6 +56,8 @@ class Measurement:
         Microseconds of a step.
     writes_us : float or None
         Of these, median of the half that writes, after checks and coalescing.
+    kernel_us : float or None
+        Of these, median of the kernel that updates the touched rows, where there is one.
     traffic_bytes : float
         Bytes that a step must move, by formula.
     counted_bytes : float or None
@@ -77,6 +81,7 @@ class Measurement:
     p10_us: float
     p90_us: float
     writes_us: float | None
+    kernel_us: float | None
     traffic_bytes: float
     counted_bytes: float | None
     memory_bytes: int | None
@@ -112,7 +117,7 @@ def steps_of(case: Case, *, dear: bool) -> int:
     """How many steps a case is measured for, warm ones included; dear steps are few."""
     if dear:
         return WARM + LEAST_STEPS
-    return WARM + max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups))
+    return WARM + max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups)) + _WATCHED
 
 
 def ids_of(case: Case, *, dear: bool, seed: int = 0) -> Ids:
@@ -151,7 +156,7 @@ def measure(
     ResourceError
         If there is no memory for table, slots or a buffer.
     """
-    taken, need, counted = _take(arm, case, ids)
+    taken, kernel, need, counted = _take(arm, case, ids)
     give_back()
     whole = 1e6 * np.array([t.whole for t in taken])
     writes = [1e6 * t.writes for t in taken if t.writes is not None]
@@ -167,6 +172,7 @@ def measure(
         p10_us=float(low),
         p90_us=float(high),
         writes_us=float(np.median(writes)) if writes else None,
+        kernel_us=None if kernel is None else 1e6 * kernel,
         traffic_bytes=arm.traffic(case, unique),
         counted_bytes=counted,
         memory_bytes=need,
@@ -184,14 +190,41 @@ def _compile(arm: Arm, case: Case) -> None:
         step(batch)
 
 
-def _take(arm: Arm, case: Case, ids: Ids) -> tuple[list[Taken], int | None, float | None]:
-    """The steps that count, and the memory and the counted bytes of one."""
+class _Found(NamedTuple):
+    """The steps that count; the kernel's seconds, the memory and the counted bytes of one."""
+
+    steps: list[Taken]
+    kernel: float | None = None
+    memory: int | None = None
+    counted: float | None = None
+
+
+def _take(arm: Arm, case: Case, ids: Ids) -> _Found:
     if arm.elsewhere is not None:
-        return [Taken(seconds) for seconds in arm.elsewhere(case, ids)], None, None
+        return _Found([Taken(seconds) for seconds in arm.elsewhere(case, ids)])
     _compile(arm, case)
-    step, batches = arm.prepare(case), make_batches(case, ids)
+    timed, watched = ids[: max(_WATCHED, len(ids) - _WATCHED)], ids[-_WATCHED:]
+    step, batches = arm.prepare(case), make_batches(case, timed)
     need = peak_of(lambda: [step(batch) for batch in islice(batches, WARM)])
-    return _run(step, batches), need, _counted(step, case, ids)
+    steps, kernel = _run(step, batches), _kernel(step, make_batches(case, watched))
+    return _Found(steps, kernel, need, _counted(step, case, ids))
+
+
+def _kernel(step: Step, batches: Iterator[Batch]) -> float | None:
+    """Median seconds of the row update's kernel, in steps of their own: watching takes time."""
+    seconds: list[float] = []
+
+    def watch(name: str, kernel: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        begin = time.perf_counter()
+        result = kernel(*arguments)
+        if name == ROW_UPDATE:
+            seconds.append(time.perf_counter() - begin)
+        return result
+
+    with runtime.watching(watch):
+        for batch in batches:
+            step(batch)
+    return float(np.median(seconds[WARM:])) if len(seconds) > WARM else None
 
 
 def _run(step: Step, batches: Iterator[Batch]) -> list[Taken]:

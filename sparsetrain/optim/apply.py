@@ -28,6 +28,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda_coalesce import chunk_sums
 
+ROW_UPDATE = "update of touched rows"  # the kernel, in profiles and comparisons
 FOREVER = 2**31 - 1  # a cap that never matters
 
 
@@ -203,9 +204,7 @@ _CATCH_UP = {"llvm": catch_up.catch_up_kernel, "cuda": cuda_kernels.catch_up_ker
 
 @cache
 def _row_kernel(target: Any, *variant: Any) -> Any:
-    return runtime.compile_kernel(
-        _ROW[target.kind.name](*variant), target, "update of touched rows"
-    )
+    return runtime.compile_kernel(_ROW[target.kind.name](*variant), target, ROW_UPDATE)
 
 
 @cache

@@ -53,7 +53,8 @@ def test_quantiles_are_in_order_and_rates_follow_from_them(report):
         assert 0 < m.unique <= m.case.lookups
         assert m.auto in ("sparse", "dense")
     sparse = [m for m in report.measurements if m.arm == "sparse"]
-    assert all(0 < m.writes_us < m.median_us for m in sparse)
+    assert all(0 < m.kernel_us < m.writes_us < m.median_us for m in sparse)
+    assert all(m.kernel_us is None for m in report.measurements if m.arm != "sparse")
 
 
 def test_memory_by_formula_grows_with_rows_on_dense_arms_alone(report):
@@ -107,7 +108,7 @@ def test_threads_of_a_case_hold_for_it_alone():
 
 def measurement(arm: str, rows: int, us: float) -> Measurement:
     figures = {"p10_us": us, "p90_us": us, "traffic_bytes": 1.0, "formula_memory_bytes": 1}
-    rest = dict.fromkeys(("writes_us", "counted_bytes", "memory_bytes", "roof_us"))
+    rest = dict.fromkeys(("writes_us", "kernel_us", "counted_bytes", "memory_bytes", "roof_us"))
     return Measurement(
         "rows",
         arm,
