@@ -7,7 +7,7 @@ costs nothing. What lies on a device is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -86,7 +86,10 @@ def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) ->
     missing, unknown = sorted(target.keys() - source.keys()), sorted(source.keys() - target.keys())
     if missing or unknown:
         what = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is unknown"
-        raise CheckpointError(f"saved arrays do not belong to this model and optimizer: {what}")
+        why = _reason([*missing, *unknown], bool(missing))
+        raise CheckpointError(
+            f"saved arrays do not belong to this model and optimizer: {what}{why}"
+        )
     for name, view in target.items():
         shape, dtype = source[name]
         if (shape, dtype) != (view.shape, view.dtype):
@@ -95,15 +98,31 @@ def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) ->
             )
 
 
-def load_arrays_(target: Mapping[str, np.ndarray], source: Mapping[str, np.ndarray]) -> None:
+def _reason(names: Sequence[str], missing: bool) -> str:
+    """What the slot of exact mode says, if nothing else differs."""
+    if not all(name.endswith(":last") for name in names):
+        return ""
+    now, then = ("'exact'", "another") if missing else ("another", "'exact'")
+    return (
+        f"; the optimizer has mode {now} and the saved one had {then}: load it with the mode that "
+        "it was saved with"
+    )
+
+
+def load_arrays_(
+    target: Mapping[str, np.ndarray],
+    source: Mapping[str, np.ndarray],
+    check: Callable[[Mapping[str, np.ndarray]], None],
+) -> None:
     """Copy `source` into the views of `target`; checks everything before the first write.
 
     Raises
     ------
     CheckpointError
-        If names, shapes or dtypes differ.
+        If names, shapes or dtypes differ, or whatever `check` raises of `source` when they do not.
     """
     check_kinds(target, {name: (array.shape, array.dtype) for name, array in source.items()})
+    check(source)
     for name, view in target.items():
         view[...] = source[name]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_trainable
 from sparsetrain.optim import Optimizer
+from sparsetrain.optim.exact import check_saved
 from sparsetrain.precision import LossScale, Precision, policy_for, scaling_for
 from sparsetrain.predictor import Predictor
 from sparsetrain.quantized import QuantizedModel, quantize
@@ -79,10 +81,11 @@ class TrainedModel(Predictor):
         Raises
         ------
         CheckpointError
-            If a name is missing or unknown, or a shape or dtype differs; nothing is written then.
+            If a name is missing or unknown, a shape or dtype differs, or rows of a table in exact
+            mode are not all of one step; nothing is written then.
         """
         with self._writing() as target:
-            load_arrays_(target, arrays)
+            load_arrays_(target, arrays, partial(check_saved, self.state))
         self._restored()
 
     def _read(self, checkpoint: Saved, names: Collection[str]) -> None:

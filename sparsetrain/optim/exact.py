@@ -7,7 +7,7 @@ first, whoever reads all of them flushes. Cost: the steps that those rows missed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
 from sparsetrain.optim.apply import Target, matrix_shape, replay_, segment_spans
+from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range, Tables
 from sparsetrain.optim.state import UNTOUCHED, State, last_of
 from sparsetrain.runtime import NDArray
@@ -76,12 +77,35 @@ def restored_(state: State) -> None:
         If a row is not current.
     """
     for (name, number), history in state.histories.items():
-        last = last_of(state[name], state.ranges[name][number])
-        now = max(int(last.max(initial=0)), 0)
-        if not ((last == now) | (last == UNTOUCHED)).all():
-            raise CheckpointError(f"rows of {name!r} are saved at different steps")
-        history.restart(now)
+        history.restart(_step_of(name, [last_of(state[name], state.ranges[name][number])]))
     state.caught.clear()
+
+
+def check_saved(state: State, arrays: Mapping[str, np.ndarray]) -> None:
+    """Find the rows of arrays current that are about to be loaded, by the names of a checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If a row is not.
+    """
+    for name, number in state.histories:
+        part = state.ranges[name][number]
+        tables = state.tables.get(name) or {name: slice(0, part.end)}
+        pieces = [
+            arrays[f"{table}:{LAST}"][max(part.first - rows.start, 0) : part.end - rows.start]
+            for table, rows in tables.items()
+            if rows.start < part.end and part.first < rows.stop
+        ]
+        _step_of(name, pieces)
+
+
+def _step_of(name: str, pieces: Sequence[np.ndarray]) -> int:
+    """The step up to which all rows are current that a step has named."""
+    now = max((int(last.max(initial=0)) for last in pieces), default=0)
+    if not all(((last == now) | (last == UNTOUCHED)).all() for last in pieces):
+        raise CheckpointError(f"rows of {name!r} are saved at different steps")
+    return now
 
 
 def require_current_(

@@ -178,7 +178,9 @@ class Run:
     def _sweep(self) -> None:
         """Remove drafts, and the checkpoint of a run that was killed before it could name it.
 
-        There is one of those at most. Where there are more, a pointer was lost, and they stay.
+        Nobody was told of that one, and the run goes on from the checkpoint before to the very same
+        bits, so it is not kept aside. There is one at most: where there are more, a pointer was
+        lost, and they stay.
         """
         for name in os.listdir(self.folder):
             step = STEP.search(name)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
+from sparsetrain.errors import CheckpointError
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
 
@@ -49,6 +50,28 @@ def test_a_state_dict_brings_back_the_step_of_adam():
     after = steps(trainer, 5, 8).state_dict()
     trainer.load_state_dict(kept)
     assert_same_state(steps(trainer, 5, 8).state_dict(), after)
+
+
+def test_rows_of_different_steps_are_refused_before_anything_is_written():
+    trainer = steps(small_dlrm.trainer(optimizer=adamw(mode="exact")), 0, 5)
+    damaged = trainer.state_dict()
+    steps(trainer, 5, 8)
+    kept = trainer.state_dict()
+    damaged["embeddings.C2.weight:last"][1] = 3
+    with pytest.raises(CheckpointError, match="rows of '.*' are saved at different steps"):
+        trainer.load_state_dict(damaged)
+    assert_same_state(trainer.state_dict(), kept)
+
+
+@pytest.mark.parametrize(("now", "then"), [("exact", "dense"), ("dense", "exact")])
+def test_a_state_of_another_mode_is_refused_with_the_way_out(now, then):
+    trainer, other = (small_dlrm.trainer(optimizer=adamw(mode=mode)) for mode in (now, then))
+    modes = ("'exact'", "another") if now == "exact" else ("another", "'exact'")
+    said = (
+        f"has mode {modes[0]} and the saved one had {modes[1]}: load it with the mode that it was"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        trainer.load_state_dict(other.state_dict())
 
 
 @pytest.mark.parametrize("kind", ["single", "weighted"])
