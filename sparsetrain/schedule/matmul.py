@@ -29,8 +29,11 @@ from .whole_vectors import copy_whole_vectors
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
 _TILES_PER_ROW_BLOCK = 16
+# The same where each block's rows are packed over the whole of `k`, a batch: half of a second-level
+# cache at 2048 steps.
+_PACKED_TILES = 8
 # Blocks of rows to aim for where few rows are known beforehand, so that every thread gets some.
-_FEWEST_ROW_BLOCKS = 16
+_FEWEST_ROW_BLOCKS = 8
 # Below this, padding to a tile costs more than it saves; the reduction rule takes the product.
 _FEWEST_ROWS = 4
 
@@ -129,20 +132,22 @@ class _TileLoops(NamedTuple):
 def _tile_loops(sch: s_tir.Schedule, product: Product, tile: RegisterTile) -> _TileLoops:
     """Nest: row block, column panel, tile of the block, k, row, column."""
     *batch, i, j, k = sch.get_loops(product.info.block_rv)
-    tiles = _tiles_per_row_block(product.rows, tile.rows)
+    in_place = product.left.contracted_is_contiguous
+    tiles = _tiles(product.rows, tile.rows, _TILES_PER_ROW_BLOCK if in_place else _PACKED_TILES)
     row_block, row_tile, row = sch.split(i, [None, tiles, tile.rows])
     panel, column = sch.split(j, [None, tile.columns])
     sch.reorder(*batch, row_block, panel, row_tile, k, row, column)
     tasks = [*batch, row_block]
-    if product.left.contracted_is_contiguous:
+    if in_place:
         tasks.append(panel)
     return _TileLoops(parallel_over(sch, tasks), row_tile, k, row, column)
 
 
-def _tiles_per_row_block(rows: Extent, tile_rows: int) -> int:
+def _tiles(rows: Extent, tile_rows: int, most: int) -> int:
+    """Register tiles in a block of rows."""
     if not isinstance(rows, int):
-        return _TILES_PER_ROW_BLOCK
-    return max(1, min(_TILES_PER_ROW_BLOCK, rows // (tile_rows * _FEWEST_ROW_BLOCKS)))
+        return most
+    return max(1, min(most, rows // (tile_rows * _FEWEST_ROW_BLOCKS)))
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
