@@ -48,7 +48,7 @@ def load(
         Where to run.
     optimizer : Optimizer, optional
         Needed only if the run was trained by a formula that is not part of this package.
-    precision : {"float32", "bf16"}, optional
+    precision : {"float32", "bf16", "fp16"}, optional
         By default the one that it was saved with.
     loss_scale : float, "dynamic" or LossScale, optional
         By default that of the precision: in the one that it was saved with, its scale goes on.

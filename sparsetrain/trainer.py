@@ -54,9 +54,10 @@ class Trainer(TrainedModel):
     dense_update : {"apart", "inlined"}
         Whether dense parameters are updated by kernels of the optimizer or in the gradient program;
         the bits are the same.
-    precision : {"float32", "bf16"}
-        What products of matrices read: "bf16" rounds their operands to bfloat16 and sums in
-        float32. Parameters, gradients and updates are float32 all the same.
+    precision : {"float32", "bf16", "fp16"}
+        What products of matrices read: "bf16" rounds their operands to bfloat16, "fp16" to float16
+        (on CUDA), and both sum in float32. Parameters, gradients and updates are float32 all the
+        same.
     loss_scale : float, "dynamic" or LossScale, optional
         What the loss is multiplied by in the reverse pass, so that half precision does not round
         small gradients to zero; updates do not see it. A dynamic one falls when a gradient

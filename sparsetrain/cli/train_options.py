@@ -32,7 +32,8 @@ Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over TRAIN.
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights and row order.")]
 Target = Annotated[str | None, typer.Option("--target", help="auto, cpu, cuda or llvm.")]
 Precision = Annotated[
-    str | None, typer.Option("--precision", help="Of matrix products: float32 or bf16.")
+    str | None,
+    typer.Option("--precision", help="Of matrix products: float32, bf16, or fp16 on CUDA."),
 ]
 TableDtype = Annotated[
     str | None,

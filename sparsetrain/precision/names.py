@@ -9,11 +9,15 @@ from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.precision.policy import BFLOAT16, Policy
+from sparsetrain.precision.policy import BFLOAT16, FLOAT16, Policy
 
-Precision: TypeAlias = Literal["float32", "bf16"]
+Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
 
-_POLICIES: dict[str, Policy | None] = {"float32": None, "bf16": BFLOAT16}
+_POLICIES: dict[str, Policy | None] = {
+    "float32": None,
+    "bf16": BFLOAT16,
+    "fp16": FLOAT16,
+}
 # Dtype of a policy -> the feature a CPU needs, as LLVM and as its maker call it.
 _NEEDS = {"bfloat16": ("avx512bf16", "AVX512_BF16")}
 # Dtype of a policy -> the first compute capability whose tensor cores multiply it.
@@ -25,7 +29,7 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
 
     Parameters
     ----------
-    precision : {"float32", "bf16"} or Policy
+    precision : {"float32", "bf16", "fp16"} or Policy
         A policy of one's own is taken as it is.
     target : Target
         What runs the program.

@@ -120,8 +120,9 @@ class TrainSettings(Section):
     target : {"auto", "cpu", "cuda", "llvm"}
         What kernels are compiled for: "cpu" is this machine's, "llvm" any CPU, "cuda" its GPU,
         "auto" the GPU if one can be used, else the CPU.
-    precision : {"float32", "bf16"}
-        What matrix products read: "bf16" rounds their operands, sums and parameters stay float32.
+    precision : {"float32", "bf16", "fp16"}
+        What matrix products read: "bf16" and, on CUDA, "fp16" round their operands; sums and
+        parameters stay float32.
     loss_scale : float, "dynamic" or None
         What the loss is multiplied by in the reverse pass; None for what the precision needs.
     checkpoint_every : int or None
@@ -147,7 +148,7 @@ class TrainSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     shuffle: bool = True
     target: Literal["auto", "cpu", "cuda", "llvm"] = "auto"
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
     loss_scale: Literal["dynamic"] | Scale | None = None
     checkpoint_every: Steps | None = None
     keep: Annotated[int, Field(ge=1, le=10_000)] = 2

@@ -95,5 +95,10 @@ def test_what_was_saved_elsewhere_names_the_way_out(tmp_path):
 
 
 def test_an_unknown_precision_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match="'float32' or 'bf16', not 'fp16'"):
-        trainer(precision="fp16")
+    with pytest.raises(ConfigError, match="'float32' or 'bf16' or 'fp16', not 'fp8'"):
+        trainer(precision="fp8")
+
+
+def test_a_cpu_is_told_that_it_has_no_products_of_float16():
+    with pytest.raises(ConfigError, match="no llvm target computes products of float16"):
+        trainer(precision="fp16", target="cpu")
