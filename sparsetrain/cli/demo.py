@@ -14,11 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
+from sparsetrain.cli.files import Files
 from sparsetrain.cli.options import AsJson, settings_from
 from sparsetrain.cli.output import emit, format_score, format_table, note
 from sparsetrain.cli.preflight import require_free
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.training import Files, run_training
+from sparsetrain.cli.training import run_training
 from sparsetrain.progress import format_seconds
 
 _CHUNK_ROWS = 65_536

@@ -12,7 +12,7 @@ from sparsetrain.errors import ConfigError
 
 if TYPE_CHECKING:
     import sparsetrain as st
-    from sparsetrain.cli.training import Files
+    from sparsetrain.cli.files import Files
     from sparsetrain.settings import Settings
 
 

@@ -4,11 +4,12 @@
 from typing import Any
 
 from sparsetrain.cli import train_options as given
+from sparsetrain.cli.files import Files
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
 from sparsetrain.cli.output import emit, format_score, format_scores, format_table
 from sparsetrain.cli.resuming import find_run, resumed
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.training import Files, run_training
+from sparsetrain.cli.training import run_training
 from sparsetrain.errors import ConfigError
 from sparsetrain.progress import format_seconds
 from sparsetrain.settings.sources import parse_text
