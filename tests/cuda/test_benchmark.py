@@ -40,7 +40,21 @@ def script(cuda, monkeypatch):
             monkeypatch.setattr(found, name, value)
     configs = importlib.import_module("harness.configs")
     monkeypatch.setitem(configs.CONFIGS, "small", configs.Config((20, 30), 4, (), (8,)))
+    share_programs(monkeypatch)
     return importlib.import_module("gpu")
+
+
+def share_programs(monkeypatch):
+    """Compile a model once for all measurements of it."""
+    build, programs = importlib.import_module("harness.ours").build_trainer, {}
+
+    def shared(*model, target, precision):
+        trainer = build(*model, target=target, precision=precision)
+        trainer.program = programs.setdefault((target, precision), trainer.program)
+        return trainer
+
+    for module in ("harness.gpu_agree", "harness.gpu_step"):
+        monkeypatch.setattr(importlib.import_module(module), "build_trainer", shared)
 
 
 def test_all_measures_everything_and_goes_on_after_a_failure(script, monkeypatch, tmp_path, capsys):
