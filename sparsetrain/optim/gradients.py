@@ -83,8 +83,10 @@ def nonfinite(
     The loss alone does not tell: ReLU turns a NaN into 0, so a ruined model keeps a finite one.
     Cost: one pass, one launch. `search` gives the places of arrays that are not finite.
     """
-    arrays = [] if loss is None else [loss]
-    places = search([*arrays, *map(_values, gradients.values())])
+    values = [*map(_values, gradients.values())]
+    if loss is not None:  # that of a batch in parts was added on the host
+        values.insert(0, runtime.moved(loss, values[0].device) if values else loss)
+    places = search(values)
     if not places:
         return None
     names = [*([] if loss is None else [None]), *gradients]
