@@ -33,6 +33,7 @@ from .bf16_pack import (
 )
 from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
+from .prefetch import prefetch_epilogue
 from .product import Extent, Product, match_product
 from .rule import CpuRule, vectorize_if_whole
 
@@ -128,6 +129,7 @@ def _schedule(
     pack_right(sch, right, product.right)
     sch.parallel(loops.task)
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS)
+    prefetch_epilogue(sch, block, epilogue, loops.tile)
     _accumulate_in_registers(sch, block, loops)
 
 

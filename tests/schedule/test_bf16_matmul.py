@@ -11,10 +11,13 @@ from relax_programs import (
     function,
     random_arguments,
     rules_by_kernel,
+    run_passes,
 )
-from tvm import relax
+from tvm import relax, tirx
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
+
+from sparsetrain.schedule.bf16_matmul import HalfMatmul
 
 op = relax.op
 HALF = "bfloat16"
@@ -86,6 +89,14 @@ def test_casts_transposes_and_epilogues_become_part_of_the_product():
         assert list(rules_by_kernel(module).values()) == ["HalfMatmul"] * 3
 
 
+@needs_pairs
+def test_a_mask_is_asked_for_while_its_product_is_computed():
+    kernels = run_passes(layer(32, 40), until="ApplyDefaultSchedule").functions.values()
+    products = [k for k in kernels if isinstance(k, tirx.PrimFunc)]
+    scheduled = [HalfMatmul().apply(k, TARGETS["host"], False).mod.script() for k in products]
+    assert sum("prefetch" in script for script in scheduled) == 1
+
+
 @pytest.mark.parametrize("target", ["avx2", "plain"])
 def test_a_cpu_without_the_instruction_computes_the_same(target):
     module = layer(37, 21)
@@ -93,6 +104,19 @@ def test_a_cpu_without_the_instruction_computes_the_same(target):
     arguments = random_arguments(module, 50)
     results = compile_main(module, target)(*arguments)
     assert_exact(results, reference(*(a.astype("float64") for a in arguments)))
+
+
+@needs_pairs
+def test_sums_are_rounded_without_a_bias():
+    # Of positive terms every truncated sum would be too small; 4096 of them have a clear mean.
+    random = np.random.default_rng(0)
+    x, w = (random.uniform(0.5, 1, (n, 512)).astype("float32") for n in (64, 64))
+    shapes = {"x": ("b", 512), "w": (64, 512)}
+    run = compile_main(function(shapes, lambda x, w: half_product(x, op.permute_dims(w))))
+    exact = round_to_half(x).astype("float64") @ round_to_half(w).astype("float64").T
+    errors = (run(x, w) - exact) / exact
+    assert np.abs(errors).max() < 512 * 2.0**-24
+    assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(errors.size)
 
 
 @pytest.mark.parametrize("target", ["host", "plain"])
