@@ -10,7 +10,8 @@ What is parallel: blocks of samples. What is vectorised: forward the columns of 
 backward the width. Sums run first to last in one thread.
 
 Precondition: the width is a multiple of `LANES`. Cost: twice the float32 kernels' products per
-instruction, for a rounding and a transpose of every vector: less than theirs from width 32 on.
+instruction, for a rounding and a transpose of every vector. That gains forward; backward memory
+bounds both, and only samples that stay in the caches gain (`sparsetrain.precision.policy`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from tvm import relax, tirx
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.precision import BFLOAT16, FLOAT16, to_half
+from sparsetrain.precision.policy import ROUND_INSIDE, has_whole_vectors
 
 op = relax.op
 ZERO = relax.const(0.0, "float32")
@@ -105,18 +106,25 @@ def test_a_policy_can_be_extended():
     assert any(str(c.ty.dtype) == "float32" for c in calls(half, "relax.astype"))
 
 
+EVERYWHERE = dict.fromkeys(ROUND_INSIDE, has_whole_vectors)
+
+
 @pytest.mark.parametrize(
-    ("width", "rounded"), [(16, ["interaction"]), (32, ["interaction", "interaction_backward"])]
+    ("policy", "width", "rounded"),
+    [
+        (BFLOAT16, 24, []),
+        (BFLOAT16, 32, ["interaction"]),
+        (BFLOAT16._replace(always=EVERYWHERE), 32, ["interaction", "interaction_backward"]),
+    ],
 )
-def test_the_interaction_rounds_inside_its_kernels_where_that_is_faster(width, rounded):
+def test_the_interaction_rounds_inside_its_kernels_as_the_policy_says(policy, width, rounded):
     import sparsetrain as st
 
     module = st.models.DLRM(rows=[9, 9], dim=width).export()
-    half = st.value_and_grad(module, "loss", precision=BFLOAT16).module["loss_adjoint"]
-    found = [name for name in ("interaction", "interaction_backward") if f".{name}(" in str(half)]
-    assert found == ["interaction", "interaction_backward"]
+    half = st.value_and_grad(module, "loss", precision=policy).module["loss_adjoint"]
     lines = [line for line in str(half).splitlines() if 'rounds="bfloat16"' in line]
-    assert [name for name in found if any(f".{name}(" in line for line in lines)] == rounded
+    names = ("interaction", "interaction_backward")
+    assert [n for n in names if any(f".{n}(" in line for line in lines)] == rounded
 
 
 def test_an_operator_without_a_kernel_that_rounds_is_refused():
