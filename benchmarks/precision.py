@@ -50,6 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", type=positive, default=2048, help="rows of a step")
     parser.add_argument("--batches", type=positive, default=3, help="whose gradients are compared")
     parser.add_argument("--steps", type=positive, default=300, help="of training before them")
+    parser.add_argument("--lr", type=float, default=0.02, help="of training for an AUC")
     parser.add_argument("--seeds", type=positive, default=5, help="of training for an AUC")
     parser.add_argument("--data", choices=["synthetic", "sample"], default="synthetic")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter with PyTorch")
@@ -178,6 +179,7 @@ def auc(options: argparse.Namespace) -> dict[str, Any]:
         "config": options.config,
         "data": options.data,
         "batch": _batch(options),
+        "lr": options.lr,
         "auc": found,
         "mean": {p: statistics.mean(values) for p, values in found.items()},
         "deviation": {p: _deviation(values) for p, values in found.items()},
@@ -227,7 +229,12 @@ def _auc(
         names=encoder.columns,
     )
     trainer = st.Trainer(
-        model, st.optim.adagrad(0.02), target="cpu", seed=seed, encoder=encoder, precision=precision
+        model,
+        st.optim.adagrad(options.lr),
+        target="cpu",
+        seed=seed,
+        encoder=encoder,
+        precision=precision,
     )
     trainer.fit(files[0], batch_size=_batch(options), progress=None)
     score: float = trainer.evaluate(files[1])["auc"]
@@ -240,7 +247,8 @@ def _show_auc(result: dict[str, Any]) -> str:
 
 
 def _auc_lines(result: dict[str, Any]) -> Iterator[str]:
-    yield f"{result['config']} on {result['data']} rows, B = {result['batch']}"
+    how = f"B = {result['batch']}, lr = {result['lr']:g}"
+    yield f"{result['config']} on {result['data']} rows, {how}"
     for precision, values in result["auc"].items():
         each = " ".join(f"{value:.5f}" for value in values)
         mean, spread = result["mean"][precision], result["deviation"][precision]
