@@ -16,8 +16,7 @@ from tests.embedding.bags import Kind
 from tests.helpers import assert_same_bits
 
 KINDS = {
-    "sum": (Kind(features=3), "bfloat16"),
-    "mean, odd width": (Kind("mean", width=17, id_dtype="int64"), "float16"),
+    "mean, odd width": (Kind("mean", features=3, width=17, id_dtype="int64"), "float16"),
     "weighted": (Kind(weighted=True, width=16), "bfloat16"),
 }
 

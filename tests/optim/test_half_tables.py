@@ -40,8 +40,9 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 # One width that all share, then others for one formula: kernels take time to build.
-CASES = [(name, 17, dtype) for name in OPTIMIZERS for dtype in HALVES] + [
-    ("mixed", width, "float16") for width in (1, 64, 131)
+CASES = [(name, 17, list(HALVES)[n % 2]) for n, name in enumerate(OPTIMIZERS)] + [
+    ("mixed", 1, "float16"),
+    ("mixed", 131, "bfloat16"),
 ]
 
 
