@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -69,6 +69,15 @@ class Argument:
         )
 
 
+class _Found(NamedTuple):
+    """Of some parameters: their tensors that need no check, by place, and what else is bound."""
+
+    names: list[str]
+    values: list[Any]
+    template: list[Any]  # None for those in `open`
+    open: list[tuple[int, Argument]]
+
+
 class Arguments:
     """The arguments of one Relax function.
 
@@ -96,10 +105,7 @@ class Arguments:
             for position, argument in enumerate(self.by_name.values())
             for axis, symbol in argument.symbols
         ]
-        self._names: list[str] | None = None
-        self._values: list[Any] = []
-        self._template: list[Any] = []
-        self._open: list[tuple[int, Argument]] = []
+        self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
         self._read_lookups(function)
 
@@ -113,8 +119,9 @@ class Arguments:
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
-        bound = self._known(params).copy()
-        for place, argument in self._open:
+        known = self._known(params)
+        bound = known.template.copy()
+        for place, argument in known.open:
             value = params.get(argument.name)
             if value is None:
                 value = inputs.get(argument.name)
@@ -128,24 +135,21 @@ class Arguments:
         self._check_bags(params, inputs, bound)
         return bound
 
-    def _known(self, params: Mapping[str, Any]) -> list[Any]:
-        """The arguments that are tensors of `params` and need no check, None for all `_open` ones.
+    def _known(self, params: Mapping[str, Any]) -> _Found:
+        """What the call before found, unless a parameter is another tensor now.
 
-        Found again only if a parameter is another tensor than in the call before.
+        It is replaced as a whole: several threads may bind arguments at once.
         """
-        names, values = [*params], [*params.values()]
-        if names != self._names or not all(map(is_, values, self._values)):
-            self._names, self._values = names, values
-            self._template = [
+        names, values, found = [*params], [*params.values()], self._found
+        if found is None or names != found.names or not all(map(is_, values, found.values)):
+            template = [
                 params[name] if argument.is_free and _is_tensor(params.get(name)) else None
                 for name, argument in self.by_name.items()
             ]
-            self._open = [
-                (place, argument)
-                for place, argument in enumerate(self.by_name.values())
-                if self._template[place] is None
-            ]
-        return self._template
+            places = enumerate(self.by_name.values())
+            still = [(place, argument) for place, argument in places if template[place] is None]
+            found = self._found = _Found(names, values, template, still)
+        return found
 
     def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> None:
         """Extents that the function calls by one letter must be equal."""

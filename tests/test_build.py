@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.relax import op
 
 import sparsetrain as st
-from sparsetrain import runtime
+from sparsetrain import arguments, runtime
 from sparsetrain.errors import ConfigError, DataError
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
@@ -324,3 +324,19 @@ def test_only_what_is_asked_for_is_differentiated():
     _, gradients = st.value_and_grad(module, "loss", ["row"])({}, arrays)
     assert list(gradients) == ["row"]
     np.testing.assert_array_equal(gradients["row"].numpy(), 2 * TABLE[1])
+
+
+def test_arguments_that_two_threads_bind_at_once_are_not_mixed(monkeypatch):
+    trainer = small_dlrm.trainer("single")
+    inputs = trainer.model.inputs(small_dlrm.batch(4, 0, "single"))
+    known, seen = trainer.program.arguments, []
+    is_tensor = arguments._is_tensor
+
+    def interrupted(value):
+        monkeypatch.setattr(arguments, "_is_tensor", is_tensor)
+        seen.append(known.bind(trainer.params, inputs))  # as another thread would, just now
+        return is_tensor(value)
+
+    monkeypatch.setattr(arguments, "_is_tensor", interrupted)
+    bound = known.bind(trainer.params, inputs)
+    assert len(seen[0]) == len(bound) == len(known.by_name)

@@ -43,25 +43,27 @@ class Bound:
         self._ranges, self._tracked = state.ranges, frozenset(state.histories)
         self._targets = {name: Target(params[name], state[name]) for name in gradients}
         self._names, self._kinds = [*gradients], [*map(type, gradients.values())]
+        self._params = [*params]
         self._tensors = _tensors(params, state)
         sparse = {n: g for n, g in gradients.items() if isinstance(g, RowSparse)}
         self.tables = [*sparse]
         self._shapes = [(gradient.shape, gradient.dtype) for gradient in sparse.values()]
         ranges = [part for name in gradients for part in state.ranges[name]]
         self.rules = tuple(dict.fromkeys(part.rule for part in ranges))
-        self._searches: dict[bool, Search] = {}
+        self._searches: dict[tuple[str, int] | None, Search] = {}
         self._parted: dict[frozenset[str], Parted] = {}
         self._updates: dict[tuple[str, int], RowUpdate] = {}
 
     def holds(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> bool:
-        """Whether these are the same tensors, and gradients of the same kinds.
+        """Whether these are the same tensors by the same names, and gradients of the same kinds.
 
         Shapes of dense gradients are left to `nonfinite`.
         """
         return (
             [*gradients] == self._names
+            and [*params] == self._params
             and [*map(type, gradients.values())] == self._kinds
             and [(gradients[n].shape, gradients[n].dtype) for n in self.tables] == self._shapes
             and all(map(is_, _tensors(params, state), self._tensors))
@@ -73,13 +75,14 @@ class Bound:
         It raises an error of TVM's if a dense gradient has another shape or dtype than its
         parameter.
         """
-        if (loss is None) not in self._searches:
+        kind = None if loss is None else (str(loss.dtype), len(loss.shape))
+        if kind not in self._searches:
             like = [
                 None if name in self.tables else target.param
                 for name, target in self._targets.items()
             ]
-            self._searches[loss is None] = Search(like if loss is None else [None, *like])
-        return self._searches[loss is None]
+            self._searches[kind] = Search(like if loss is None else [None, *like])
+        return self._searches[kind]
 
     def parted(self, without: Collection[str] = ()) -> Parted:
         """Groups of dense parameters that are updated together, and the names of all others."""

@@ -53,9 +53,9 @@ class Search:
     def __call__(self, arrays: Sequence[NDArray]) -> list[int]:
         """Places of the arrays that hold NaN or infinity; float32 and float64."""
         if self._found is None:
-            self._found = runtime.temporary((len(arrays), STRIPS), "int32", arrays[0])
             kinds = tuple((array.dtype, len(array.shape)) for array in arrays)
             self._run = _kernel(runtime.target_of(arrays[0]), kinds, self._has_like)
+            self._found = runtime.temporary((len(arrays), STRIPS), "int32", arrays[0])
         self._run(*arrays, *self._like, self._found)
         strips = runtime.as_numpy(self._found)
         return np.flatnonzero(strips.any(axis=1)).tolist() if strips.any() else []

@@ -86,7 +86,7 @@ def nonfinite(
     values = [*map(_values, gradients.values())]
     if loss is not None:  # that of a batch in parts was added on the host
         values.insert(0, runtime.moved(loss, values[0].device) if values else loss)
-    places = search(values)
+    places = search(values) if values else []
     if not places:
         return None
     names = [*([] if loss is None else [None]), *gradients]

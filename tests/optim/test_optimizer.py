@@ -8,7 +8,7 @@ import pytest
 import tvm
 
 from sparsetrain import optim
-from sparsetrain.errors import ConfigError, ResourceError
+from sparsetrain.errors import ConfigError, NumericalError, ResourceError
 from sparsetrain.optim import Formula, Optimizer, Slot, apply, sqrt
 from sparsetrain.runtime import as_tensor
 from sparsetrain.sparse_tensor import RowSparse
@@ -213,3 +213,31 @@ def test_what_fitted_once_is_looked_at_again_when_it_changes():
     state["w"]["velocity"] = as_tensor(W[:2])
     with pytest.raises(ConfigError, match="the state of 'w' has no 'velocity'"):
         sgd.apply_(params, {"w": as_tensor(W)}, state)
+
+
+def test_tensors_that_change_their_names_are_looked_at_again():
+    params, sgd = _tensors(a=0 * W, b=0 * W), optim.sgd(1.0)
+    state = sgd.init(params)
+    gradients = _tensors(a=1 + 0 * W, b=2 + 0 * W)
+    sgd.apply_(params, gradients, state)
+    sgd.apply_({"b": params["a"], "a": params["b"]}, gradients, state)  # by value alone, the same
+    assert_same_bits(params["a"], -3 + 0 * W)
+    assert_same_bits(params["b"], -3 + 0 * W)
+    with pytest.raises(ConfigError, match="no parameter and state for gradient 'a'"):
+        sgd.apply_({"b": params["a"]}, gradients, state)
+    assert_same_bits(params["b"], -3 + 0 * W)
+
+
+def test_a_step_without_gradients_is_counted():
+    params, sgd = _tensors(w=W), optim.sgd(1.0)
+    assert sgd.apply_(params, {}, sgd.init(params)).step == 1
+
+
+def test_losses_of_other_kinds_are_searched_too():
+    params, sgd = _tensors(w=0 * W), optim.sgd(1.0)
+    state = sgd.init(params)
+    for loss in (np.float32(1), np.ones(1, "f4"), np.float64(1)):
+        sgd.apply_(params, _tensors(w=W), state, loss=as_tensor(loss))
+    with pytest.raises(NumericalError, match="the loss is nan"):
+        sgd.apply_(params, _tensors(w=W), state, loss=as_tensor(np.float64("nan")))
+    assert state.step == 3
