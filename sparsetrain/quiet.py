@@ -6,15 +6,18 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+_HOLDING = threading.RLock()  # of two that took turns, one would give back what the other held
 
 
 @contextmanager
 def without_lines(is_known: Callable[[bytes], bool]) -> Iterator[None]:
     """Hold standard error back meanwhile, and let go of it without the known lines."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
+    with _HOLDING, tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
         before = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:

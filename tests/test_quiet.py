@@ -2,6 +2,7 @@
 """What is dropped from standard error, and that all else reaches it."""
 
 import os
+import threading
 
 import pytest
 
@@ -24,3 +25,20 @@ def test_an_error_leaves_standard_error_as_it_was(capfd):
         raise ZeroDivisionError
     os.write(2, b"Warning: known\n")
     assert capfd.readouterr().err == "before\nWarning: known\n"
+
+
+def test_threads_that_hold_back_at_once_give_standard_error_back():
+    before, entered = os.fstat(2), threading.Event()
+
+    def second():
+        with without_lines(lambda line: False):
+            entered.set()
+            first_left.wait(5)
+
+    first_left, thread = threading.Event(), threading.Thread(target=second)
+    with without_lines(lambda line: False):
+        thread.start()
+        entered.wait(0.2)  # in vain: one waits for the other
+    first_left.set()
+    thread.join()
+    assert os.path.samestat(os.fstat(2), before)
