@@ -26,6 +26,7 @@ from .footers import check_footer
 from .source import CODED_ROWS, PIECE_ROWS, Part
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_DICTIONARY = 1 << 20  # bytes, as most writers limit it: every piece would look a larger one up
 _LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is read by buffers
 _IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
 
@@ -52,7 +53,8 @@ def parquet_parts(file: str) -> Iterator[Part]:
         rows = metadata.row_group(group).num_rows
         place = Place(file, group, first_row)
         ranges = partial(_range, metadata, group, leaves)
-        yield Part(place, schema, rows, _Reader(file, metadata, schema, group, place), ranges)
+        reader = _Reader(file, metadata, schema, group, place, leaves)
+        yield Part(place, schema, rows, reader, ranges)
         first_row += rows
 
 
@@ -108,10 +110,16 @@ class _Reader:
     """Reads one row group; opens its file anew, since a shuffle asks for groups in any order."""
 
     def __init__(
-        self, file: str, metadata: Any, schema: pa.Schema, group: int, place: Place
+        self,
+        file: str,
+        metadata: Any,
+        schema: pa.Schema,
+        group: int,
+        place: Place,
+        leaves: Mapping[str, int],
     ) -> None:
         self._file, self._metadata, self._schema = file, metadata, schema
-        self._group, self._place = group, place
+        self._group, self._place, self._leaves = group, place, leaves
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return self._read(names, PIECE_ROWS, ())
@@ -122,8 +130,14 @@ class _Reader:
         Parquet stores most text as codes into a dictionary. To spell every row out, only to look
         the words up again, took half of the time of reading.
         """
-        text = [name for name in coded if pt.is_string(self._schema.field(name).type)]
+        texts = (name for name in coded if pt.is_string(self._schema.field(name).type))
+        text = [name for name in texts if self._has_small_dictionary(name)]
         return self._read(names, CODED_ROWS if text else PIECE_ROWS, text)
+
+    def _has_small_dictionary(self, name: str) -> bool:
+        column = self._metadata.row_group(self._group).column(self._leaves[name])
+        first = column.dictionary_page_offset
+        return first is not None and column.data_page_offset - first <= _DICTIONARY
 
     def _read(
         self, names: Sequence[str], piece_rows: int, coded: Sequence[str]
