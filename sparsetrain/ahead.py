@@ -36,6 +36,7 @@ class Ready(NamedTuple):
 
     batch: Batch
     inputs: Mapping[str, Any]
+    stage: runtime.Stage
     staged: runtime.Staged
     planned: Mapping[str, str]  # parameters whose plan went along -> the input that is planned
 
@@ -66,23 +67,23 @@ class Ahead:
         if planner != "auto" and not runtime.gpu.is_cuda(trainer.target):
             raise ConfigError(f"plan={planner!r} is for CUDA; on a CPU leave it out")
         self._trainer, self._planner = trainer, planner
-        self._stage: runtime.Stage | None = None
         self._ready: Ready | None = None
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches, prepared ahead; each is ready until the next one is asked for."""
-        stage = self._stage = runtime.Stage()
+        stage = runtime.Stage()
         items = prefetched(lambda: self._prepared(batches, stage), depth=1)
         try:
             for batch, ready in items:
                 self._ready = ready
                 yield batch
-                self.release()
+                self._release(ready)
         finally:
             stage.close()  # before the thread is joined, which may wait for a slot
             items.close()  # type: ignore[attr-defined]
             stage.finish()
-            self._stage = self._ready = None
+            if self._ready is not None and self._ready.stage is stage:  # not another iterator's
+                self._ready = None
 
     def ready(self, batch: Batch) -> Ready | None:
         """What was prepared of a batch, if anything was."""
@@ -90,14 +91,14 @@ class Ahead:
 
     def tensors(self, ready: Ready) -> dict[str, runtime.NDArray]:
         """Its inputs on the device, for what is launched from now on."""
-        assert self._stage is not None
-        return self._stage.use(ready.staged)
+        return ready.stage.use(ready.staged)
 
-    def release(self) -> None:
-        """Whatever reads the batch that was ready has been launched."""
-        if self._ready is not None and self._stage is not None:
-            self._stage.release(self._ready.staged)
-        self._ready = None
+    def _release(self, ready: Ready | None) -> None:
+        """Whatever reads this batch has been launched."""
+        if ready is not None:
+            ready.stage.release(ready.staged)
+        if self._ready is ready:
+            self._ready = None
 
     def _prepared(
         self, batches: Iterator[Batch], stage: runtime.Stage
@@ -133,7 +134,7 @@ class Ahead:
         if staged is None:
             return None
         planned = {name: _name_of(inputs, trainer.model.rows_read(inputs)[name]) for name in plans}
-        return Ready(batch, inputs, staged, planned)
+        return Ready(batch, inputs, stage, staged, planned)
 
     def _plans(self, inputs: Mapping[str, Any]) -> dict[str, CoalescePlan]:
         """Plans made here; none where the step coalesces otherwise."""

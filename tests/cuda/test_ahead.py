@@ -119,6 +119,18 @@ def test_leaving_early_ends_the_thread_and_closes_the_source(cuda):
     assert made._ahead.ready(batches()[0]) is None
 
 
+def test_a_stream_that_was_left_does_not_disturb_the_next(cuda):
+    made, waited = trainer(), trainer()
+    left = made.ahead(batches())
+    next(left)
+    for number, batch in enumerate(made.ahead(batches())):
+        if number == 1:
+            left.close()  # as the garbage collector does, whenever it likes
+        made.step(batch)
+        waited.step(batch)
+    assert_same_state(made.state_dict(), waited.state_dict())
+
+
 def test_a_batch_larger_than_those_before_gets_a_larger_slot(cuda):
     stage = runtime.Stage(slots=1)
     for size in (3, 1000, 0):
