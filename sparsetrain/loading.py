@@ -154,7 +154,7 @@ def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
         accumulate=manifest.get("accumulate", 1),
         dense_update=manifest.get("dense_update", "apart"),
         precision=precision,
-        loss_scale=chosen.loss_scale or (None if scaling is None else scaling.rule),
+        loss_scale=_rule(scaling) if chosen.loss_scale is None else chosen.loss_scale,
     )
     if scaling is not None and trainer.scaling is not None and trainer.scaling.rule == scaling.rule:
         trainer.scaling = scaling
@@ -168,6 +168,10 @@ def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
 
 def _scaling(saved: Mapping[str, Any] | None) -> Scaling | None:
     return None if saved is None else Scaling.from_dict(saved)
+
+
+def _rule(scaling: Scaling | None) -> LossScale | None:
+    return None if scaling is None else scaling.rule
 
 
 def _quantized(saved: checkpoint.Saved, chosen: _Chosen) -> QuantizedModel:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
-from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.precision import FLOAT16, LossScale, Scaling, scaling_for
 
 ROWS = [50, 20]
@@ -160,6 +160,13 @@ def test_a_saved_scale_goes_on_in_its_precision_alone(tmp_path):
     assert st.load(tmp_path / "run").scaling.value == LARGE / 2
     fresh = st.load(tmp_path / "run", loss_scale=512)
     assert (fresh.scaling.value, fresh.scaling.overflows) == (512, 0)
+
+
+def test_loading_refuses_a_scale_that_is_none(tmp_path):
+    trainer(loss_scale=512).save(tmp_path / "run")
+    for wrong in (0, False, ""):
+        with pytest.raises(CheckpointError, match="loss_scale is a number from"):
+            st.load(tmp_path / "run", loss_scale=wrong)
 
 
 class Told:
