@@ -65,7 +65,8 @@ def accumulate_(
             scaled = unique if weight == 1 else unique.scale(weight)
             acc[name] = (acc[name] + scaled).coalesce() if name in acc else scaled
         elif name in acc:
-            with runtime.writing(acc[name]) as into:
+            # An overflow is for `nonfinite` to find; parts may have one of each sign.
+            with runtime.writing(acc[name]) as into, np.errstate(over="ignore", invalid="ignore"):
                 into += runtime.as_numpy(gradient) * into.dtype.type(weight)
         else:
             view = runtime.as_numpy(gradient)

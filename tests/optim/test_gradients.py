@@ -148,3 +148,10 @@ def test_clipping_by_value_limits_dense_parameters_that_are_updated_together(mak
     for name, gradient in dense_gradients.items():
         optimizer.apply_(alone, {name: gradient}, optimizer.init(alone))
         assert_same_bits(params[name], as_numpy(alone[name]))
+
+
+def test_parts_that_overflow_to_either_side_are_summed_without_a_warning():
+    acc = {}
+    for value in (np.inf, -np.inf):
+        accumulate_({"w": as_tensor(np.float32([value]))}, acc)
+    assert np.isnan(acc["w"].numpy()).all()
