@@ -106,8 +106,9 @@ def resumed(
     files = extra.get("files") if isinstance(extra, dict) else None
     if not isinstance(stored, dict) or not isinstance(files, dict):
         raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
-    before = _flat(stored)
-    base = [Entry(key, value, f"the settings of {folder}") for key, value in before.items()]
+    saved = _flat(stored)
+    base = [Entry(key, value, f"the settings of {folder}") for key, value in saved.items()]
+    before = {**_flat(Settings().to_dict()), **saved}  # a run of an older version lacks settings
     settings = settings_from(options, config, overrides, base)
     now = _flat(settings.to_dict())
     changed = frozenset(key for key in now if now[key] != before.get(key, now[key])) - FREE
