@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
+from sparsetrain.cli import main
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.formats import check_target
 from sparsetrain.formats.int8_rows import dequantized
@@ -86,6 +87,17 @@ def test_a_saved_one_predicts_the_same_bits(tmp_path):
     np.testing.assert_array_equal(again.predict(raw), quantized.predict(raw))
     trainer.save(tmp_path / "whole")
     assert isinstance(st.load_predictor(tmp_path / "whole"), st.Trainer)
+
+
+def test_a_run_in_a_precision_that_this_machine_lacks_is_quantized_in_another(tmp_path, capsys):
+    trainer = trained()
+    trainer.precision = "fp16"  # as if trained on a GPU
+    trainer.save(tmp_path / "run")
+    command = ["quantize", str(tmp_path / "run"), "--out", str(tmp_path / "small")]
+    assert main(command) == 4
+    assert "precision='float32'" in capsys.readouterr().err
+    assert main([*command, "--precision", "float32"]) == 0
+    assert st.load_predictor(tmp_path / "small").precision == "float32"
 
 
 def test_training_is_refused_by_name(tmp_path):

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from sparsetrain.cli.options import AsJson, BatchSize, Model, WarnUnseen, Which, settings_from
+from sparsetrain.cli.options import (
+    AsJson,
+    BatchSize,
+    Model,
+    Precision,
+    WarnUnseen,
+    Which,
+    settings_from,
+)
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
@@ -17,6 +25,7 @@ def evaluate(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Labelled rows, parquet or text.")],
     which: Which = "latest",
     batch_size: BatchSize = 4096,
+    precision: Precision = None,
     warn_unseen: WarnUnseen = None,
     as_json: AsJson = False,
 ) -> None:
@@ -25,7 +34,7 @@ def evaluate(
 
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(model, which=which)
+        predictor = st.load_predictor(model, which=which, precision=precision)
         dataset = st.data.Dataset(str(data), predictor.encoder)
         scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)

@@ -28,6 +28,10 @@ WarnUnseen = Annotated[
 Which = Annotated[
     str, typer.Option("--which", help="Of a run's checkpoints: latest, or best on --valid.")
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", help="Of products, if not that of the training: float32, bf16."),
+]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that `train --out` wrote.")]
 
 # Option -> the setting that it is short for.

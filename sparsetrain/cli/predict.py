@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparsetrain.cli.options import AsJson, BatchSize, Model, WarnUnseen, Which, settings_from
+from sparsetrain.cli.options import (
+    AsJson,
+    BatchSize,
+    Model,
+    Precision,
+    WarnUnseen,
+    Which,
+    settings_from,
+)
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
@@ -28,6 +36,7 @@ def predict(
     ],
     which: Which = "latest",
     batch_size: BatchSize = 4096,
+    precision: Precision = None,
     warn_unseen: WarnUnseen = None,
     as_json: AsJson = False,
 ) -> None:
@@ -39,7 +48,7 @@ def predict(
     write = _writer_for(out, rows)
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(model, which=which)
+        predictor = st.load_predictor(model, which=which, precision=precision)
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         probability = predictor.predict(dataset, batch_size=batch_size)
         _replace(out, pa.table({"probability": probability}), write)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sparsetrain.cli.options import AsJson, Model, Which
+from sparsetrain.cli.options import AsJson, Model, Precision, Which
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_free
 from sparsetrain.cli.stop import StopSignals
@@ -16,6 +16,7 @@ def quantize(
     model: Model,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder for it.")],
     which: Which = "latest",
+    precision: Precision = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a model for prediction alone: a row of a table takes dim + 8 bytes."""
@@ -23,7 +24,7 @@ def quantize(
 
     require_free(out)
     with StopSignals():
-        trainer = st.load(model, which=which, target="cpu")
+        trainer = st.load(model, which=which, target="cpu", precision=precision)
         quantized = trainer.quantized()
         quantized.save(out)
     before, after = trainer.table_bytes, quantized.table_bytes
