@@ -13,12 +13,13 @@ from sparsetrain import checkpoint, runtime
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.fit import State
+from sparsetrain.formats import target_word
 from sparsetrain.models import MODELS
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.precision import LossScale, Precision, Scaling
 from sparsetrain.precision.loss_scale import Given
-from sparsetrain.predictor import Predictor
+from sparsetrain.predictor import Predictor, table_dtype_of
 from sparsetrain.quantized import QuantizedModel
 from sparsetrain.run import checkpoint_in
 from sparsetrain.saved import ENCODER, KIND, QUANTIZED, encoder_hash
@@ -58,7 +59,7 @@ def load(
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    chosen = _Chosen(runtime.resolve_target(target), optimizer, precision, loss_scale)
+    chosen = _Chosen(_checked(target), optimizer, precision, loss_scale)
     trainer: Trainer = _Reader({KIND: _trainer}, chosen)(folder, which)
     return trainer
 
@@ -80,10 +81,16 @@ def load_predictor(
     CheckpointError
         If the folder is damaged or is no saved model.
     """
-    chosen = _Chosen(runtime.resolve_target(target), optimizer, precision, None)
+    chosen = _Chosen(_checked(target), optimizer, precision, None)
     makers = {KIND: _trainer, QUANTIZED: _quantized}
     predictor: Predictor = _Reader(makers, chosen)(folder, which)
     return predictor
+
+
+def _checked(target: Any) -> Any:
+    """A target that is none, is refused before a folder is read; "auto" depends on the model."""
+    resolved = runtime.resolve_target(target)
+    return target if target == "auto" else resolved
 
 
 class _Chosen(NamedTuple):
@@ -178,7 +185,8 @@ def _quantized(saved: checkpoint.Saved, chosen: _Chosen) -> QuantizedModel:
     manifest = saved.manifest
     model, encoder = _model(manifest["model"]), _encoder(saved)
     precision = chosen.precision or manifest.get("precision", "float32")
-    made = QuantizedModel(model, chosen.target, encoder, precision, initialize=False)
+    target = runtime.resolve_target(target_word(table_dtype_of(model), chosen.target))
+    made = QuantizedModel(model, target, encoder, precision, initialize=False)
     made.steps, made.epochs = int(manifest["steps"]), int(manifest["epochs"])
     made._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
     return made

@@ -12,9 +12,15 @@ import numpy as np
 from sparsetrain import runtime, scoring
 from sparsetrain.build import Program
 from sparsetrain.data import Batch, Dataset, Encoder
+from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
 from sparsetrain.precision import Precision, policy_for
 from sparsetrain.state import named_arrays
+
+
+def table_dtype_of(model: Any) -> str:
+    """What a model stores its tables in."""
+    return str(model.config().get("table_dtype", "float32"))
 
 
 class Predictor:
@@ -33,8 +39,13 @@ class Predictor:
         self.model, self.encoder = model, encoder
         self.target, self.precision = target, precision
         self.steps = self.epochs = 0
+        if not isinstance(precision, str):
+            raise ConfigError(
+                "precision is a name, which can be saved; a policy of one's own is for "
+                "sparsetrain.value_and_grad"
+            )
         self._policy = policy_for(precision, target)
-        check_target(model.config().get("table_dtype", "float32"), target.kind.name)
+        check_target(table_dtype_of(model), target.kind.name)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
         self._module = model.export()
 

@@ -22,7 +22,7 @@ class QuantizedModel(Predictor):
     """Evaluates and predicts as the model that it was made from; from `Trainer.quantized`."""
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write model and encoder to a folder, which `sparsetrain.load` reads."""
+        """Write model and encoder to a folder, which `sparsetrain.load_predictor` reads."""
         checkpoint.write(folder, *saved.snapshot_of_quantized(self, extra or {}))
 
     def step(self, *_: Any, **__: Any) -> NoReturn:

@@ -22,10 +22,12 @@ from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
+from sparsetrain.formats import target_word
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.pools import single_blas
 from sparsetrain.precision import LossScale, Precision
+from sparsetrain.predictor import table_dtype_of
 from sparsetrain.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.run import Run
 from sparsetrain.step import Loss, scale_input, way
@@ -99,7 +101,7 @@ class Trainer(TrainedModel):
             raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
         self.accumulate = accumulate
         self.epochs = 0
-        self.target = runtime.resolve_target(target)
+        self.target = runtime.resolve_target(target_word(table_dtype_of(model), target))
         self.dense_update = dense_update  # before memory is taken: it may be refused
         super().__init__(
             model, optimizer, self.target, seed, encoder, initialize, precision, loss_scale

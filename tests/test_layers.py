@@ -60,6 +60,8 @@ MAY_IMPORT = {
         "ahead",
         "build",
         "data",
+        "formats",
+        "predictor",
         "fit",
         "numerics",
         "optim",
@@ -70,7 +72,7 @@ MAY_IMPORT = {
     | {"run", "runtime", "saved", "step", "trained_model"},
     "saved": {"checkpoint", "data", "optim"},
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
-    | {"predictor", "quantized", "run", "runtime", "saved", "trainer"},
+    | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
     "compare": {"data", "loading", "optim", "quiet", "run", "runtime", "sparse_tensor"},
     "cli": {"__init__", "progress", "settings"},
 }

@@ -9,7 +9,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
-from sparsetrain.formats import check_target
+from sparsetrain.formats import check_target, target_word
 from sparsetrain.formats.int8_rows import dequantized
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
@@ -127,3 +127,5 @@ def test_a_gpu_is_refused_such_tables(dtype):
     check_target(dtype, "llvm")
     with pytest.raises(ConfigError, match=f"tables in {dtype} have kernels for the CPU alone"):
         check_target(dtype, "cuda")
+    assert target_word(dtype, "auto") == "cpu" and target_word(dtype, "cuda") == "cuda"
+    assert target_word("float32", "auto") == "auto"

@@ -452,3 +452,8 @@ def test_steps_take_no_new_memory_after_the_first_ones():
 
 def _resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_policy_of_one_s_own_is_refused_because_it_cannot_be_saved():
+    with pytest.raises(ConfigError, match="precision is a name"):
+        st.Trainer(small_dlrm.model(), st.optim.sgd(0.1), precision=st.precision.BFLOAT16)

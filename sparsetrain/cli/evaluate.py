@@ -2,7 +2,7 @@
 """`sparsetrain evaluate`: scores of a saved model on labelled data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -34,7 +34,7 @@ def evaluate(
 
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(model, which=which, precision=precision)
+        predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
         dataset = st.data.Dataset(str(data), predictor.encoder)
         scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)

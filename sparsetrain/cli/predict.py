@@ -4,7 +4,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -48,7 +48,7 @@ def predict(
     write = _writer_for(out, rows)
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(model, which=which, precision=precision)
+        predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         probability = predictor.predict(dataset, batch_size=batch_size)
         _replace(out, pa.table({"probability": probability}), write)

@@ -2,7 +2,7 @@
 """`sparsetrain quantize`: a smaller model to predict with, its tables in rows of int8."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -24,7 +24,7 @@ def quantize(
 
     require_free(out)
     with StopSignals():
-        trainer = st.load(model, which=which, target="cpu", precision=precision)
+        trainer = st.load(model, which=which, target="cpu", precision=cast(Any, precision))
         quantized = trainer.quantized()
         quantized.save(out)
     before, after = trainer.table_bytes, quantized.table_bytes

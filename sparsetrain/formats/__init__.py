@@ -13,6 +13,7 @@ from sparsetrain.formats.names import computed_in as computed_in
 from sparsetrain.formats.names import is_half as is_half
 from sparsetrain.formats.names import numpy_dtype as numpy_dtype
 from sparsetrain.formats.names import seen_as as seen_as
+from sparsetrain.formats.names import target_word as target_word
 from sparsetrain.formats.noise import keys_of as keys_of
 from sparsetrain.formats.stored import read_element as read_element
 from sparsetrain.formats.stored import stored_width as stored_width

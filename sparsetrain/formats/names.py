@@ -9,7 +9,7 @@ for prediction alone.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -71,6 +71,11 @@ def array_of(rows: int, width: int, dtype: str) -> tuple[tuple[int, int], str]:
 def numpy_dtype(dtype: str) -> np.dtype:
     """NumPy's dtype of a name, bfloat16 included."""
     return HALVES[dtype].dtype if dtype in HALVES else np.dtype(dtype)
+
+
+def target_word(dtype: str, target: Any) -> Any:
+    """What a user's target means for tables of a dtype: "auto" is the CPU where others lack it."""
+    return "cpu" if target == "auto" and dtype != "float32" else target
 
 
 def check_target(dtype: str, target: str) -> None:

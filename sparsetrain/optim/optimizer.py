@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError, NumericalError
@@ -249,6 +250,8 @@ class Optimizer:
         if self.clip_norm is not None:
             gradients = coalesced(gradients)
             norm = global_norm(gradients) / scale
+            if not isfinite(norm):  # duplicates may overflow only in their sum
+                return self._left_out("the global norm is not finite", state, scale, may_overflow)
             factor *= min(1.0, self.clip_norm / (norm + 1e-6))
         return Step(params, gradients, state, factor, norm, bound)
 
@@ -256,9 +259,10 @@ class Optimizer:
         """Count a step that is not taken, or raise."""
         if self.on_nonfinite == "stop" and not overflowed:
             scaled = f", with the loss scaled by {scale:,.10g}" if scale != 1 else ""
+            first = "the loss scale, " if scale != 1 else ""
             raise NumericalError(
-                f"{problem} in step {state.step + 1}{scaled}: nothing was updated; lower the "
-                "learning rate or look at this batch's dense features"
+                f"{problem} in step {state.step + 1}{scaled}: nothing was updated; lower "
+                f"{first}the learning rate or look at this batch's dense features"
             )
         state.skipped += 1
         return Applied(state.step, skipped=problem, overflowed=overflowed)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 from sparsetrain.errors import ConfigError
@@ -110,7 +111,7 @@ class Scaling:
             self.overflows += 1
         elif taken and self.rule.every is not None:
             self.good += 1
-            if self.good == self.rule.every:
+            if self.good >= self.rule.every:
                 self.value, self.good = min(2 * self.value, self.rule.most), 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,6 +125,8 @@ class Scaling:
         counts = {name: saved[name] for name in ("value", "good", "overflows")}
         rule = {name: value for name, value in saved.items() if name not in counts}
         scaling = cls(LossScale(**rule))
+        if not _is_scale(counts["value"]):
+            raise ConfigError(f"loss scale: value is from 1e-37 to 1e37, not {counts['value']!r}")
         scaling.value = float(counts["value"])
         scaling.good, scaling.overflows = int(counts["good"]), int(counts["overflows"])
         return scaling
@@ -155,9 +158,9 @@ def scaling_for(given: Given, policy: Policy | None) -> Scaling | None:
         raise ConfigError(
             f"loss_scale is a number from 1e-37 to 1e37, 'dynamic' or a LossScale, not {given!r}"
         )
-    return Scaling(LossScale(initial=given, every=None))
+    return Scaling(LossScale(initial=float(given), every=None))
 
 
 def _is_scale(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 1e-37 <= value <= 1e37
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    return number and bool(1e-37 <= value <= 1e37)

@@ -10,7 +10,7 @@ import tvm
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError, NumericalError, ResourceError
 from sparsetrain.optim import Formula, Optimizer, Slot, apply, sqrt
-from sparsetrain.runtime import as_tensor
+from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
 from tests.optim.formulas import OPTIMIZERS, Run, in_numpy
@@ -241,3 +241,13 @@ def test_losses_of_other_kinds_are_searched_too():
     with pytest.raises(NumericalError, match="the loss is nan"):
         sgd.apply_(params, _tensors(w=W), state, loss=as_tensor(np.float64("nan")))
     assert state.step == 3
+
+
+def test_duplicates_that_overflow_in_their_sum_are_found_by_the_norm():
+    params = _tensors(w=W)
+    huge = np.full((2, 3), 3e38, np.float32)
+    gradient = RowSparse.from_numpy([1, 1], huge, 4)
+    clipped = optim.sgd(0.1, clip_norm=1.0)
+    with pytest.raises(NumericalError, match="the global norm is not finite in step 1: nothing"):
+        clipped.apply_(params, {"w": gradient}, clipped.init(params))
+    assert_same_bits(as_numpy(params["w"]), W)

@@ -169,6 +169,13 @@ def test_loading_refuses_a_scale_that_is_none(tmp_path):
             st.load(tmp_path / "run", loss_scale=wrong)
 
 
+def test_a_kept_scale_that_is_none_is_refused():
+    kept = Scaling(LossScale()).to_dict()
+    for wrong in (0, float("nan"), "1"):
+        with pytest.raises(ConfigError, match="loss scale: value is from"):
+            Scaling.from_dict({**kept, "value": wrong})
+
+
 class Told:
     """A progress that keeps what it is told."""
 
@@ -199,7 +206,8 @@ def test_only_float16_is_scaled_unasked():
     assert scaling_for(None, None) is None
     assert scaling_for(None, FLOAT16).rule == LossScale()
     assert scaling_for(None, FLOAT16._replace(dtype="bfloat16")) is None
-    assert scaling_for(8, None).rule == LossScale(initial=8.0, every=None)
+    for eight in (8, np.float32(8), np.int64(8)):
+        assert scaling_for(eight, None).rule == LossScale(initial=8.0, every=None)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), True, "static", 1e38])
