@@ -106,9 +106,11 @@ def store(place: Path, key: str, executable: Any) -> Any:
 
 
 def _prune(place: Path) -> None:
-    files = sorted(place.glob("*-*.so"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[KEEP_FILES:]:
-        file.unlink(missing_ok=True)
+    """Drop the least recently used, and the oldest of the measured costs beside them."""
+    for pattern in ("*-*.so", "costs-*.json"):
+        files = sorted(place.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
+        for file in files[KEEP_FILES:]:
+            file.unlink(missing_ok=True)
 
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:

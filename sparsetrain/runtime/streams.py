@@ -14,6 +14,7 @@ that TVM itself has loaded.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,7 @@ from sparsetrain.runtime.tensors import NDArray
 
 _TO_DEVICE = 1  # cudaMemcpyHostToDevice
 _DEFAULT = 0  # the stream on which TVM computes
+_RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
 
 
 class CopyStream:
@@ -67,4 +69,11 @@ class CopyStream:
 
 @cache
 def _library() -> Any:
-    return ctypes.CDLL("libcudart.so.13")
+    """CUDA's runtime, which TVM has loaded already: the same one is found by its name."""
+    for name in _RUNTIMES:
+        with suppress(OSError):
+            return ctypes.CDLL(name)
+    raise ResourceError(
+        f"CUDA: none of {', '.join(_RUNTIMES)} is found to copy batches with: add the folder of "
+        "TVM's CUDA runtime to LD_LIBRARY_PATH"
+    )

@@ -175,3 +175,9 @@ def test_a_planner_is_refused_where_it_means_nothing():
         trainer_on_cpu(plan="gpu")
     with pytest.raises(ConfigError, match="plan='host' is for CUDA"):
         trainer_on_cpu(plan="host")
+
+
+def test_a_missing_runtime_of_cuda_is_named_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(streams, "_RUNTIMES", ("libcudart.so.none",))
+    with pytest.raises(ResourceError, match="libcudart.so.none is found .* LD_LIBRARY_PATH"):
+        streams._library.__wrapped__()
