@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,7 @@ from sparsetrain.compare.sweeps import TABLES, Item
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS
 
+_PATIENCE = 1.0  # seconds of a step; larger tables are left out after it
 _SPARE = 2**28  # bytes for batches, code and the system
 _CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -133,16 +135,31 @@ def _measure_case(
     """All arms of one case; they share ids and the roof."""
     case, roof = items[0].case, None
     for sweep, name in dict.fromkeys((item.sweep, name) for item in items for name in item.arms):
-        why = arms[name].why_not(case) or _no_memory(arms[name].needs(case))
+        arm = arms[name]
+        slow = _too_slow(report, sweep, arm, case)
+        why = arm.why_not(case) or _no_memory(arm.needs(case)) or slow
         if why is not None:
             report.left_out.append(LeftOut(sweep, name, case, why))
             continue
         if roof is None:
             roof = roof_seconds(case, given or ids_of(case, dear=False, seed=1))
         ids = given or ids_of(case, dear=name == "stock")
-        here = arms[name].elsewhere is None
-        with others.watched() if here else nullcontext():
-            report.measurements.append(measure(sweep, arms[name], case, ids, roof, auto))
+        with others.watched() if arm.elsewhere is None else nullcontext():
+            report.measurements.append(measure(sweep, arm, case, ids, roof, auto))
+
+
+def _too_slow(report: Report, sweep: str, arm: Arm, case: Case) -> str | None:
+    """Whether a smaller table took so long that a dozen steps on this one are not worth it."""
+    for m in report.measurements:
+        alike = (m.sweep, m.arm) == (sweep, arm.name) and _like(m.case, case)
+        if alike and arm.dense and m.case.rows < case.rows and m.median_us > 1e6 * _PATIENCE:
+            return f"a step on {m.case.rows:,} rows took {m.median_us / 1e6:.1f} s"
+    return None
+
+
+def _like(measured: Case, case: Case) -> bool:
+    """Whether two cases differ in rows at most; a measured one knows its threads."""
+    return replace(measured, rows=case.rows, threads=case.threads) == case
 
 
 def _no_memory(needed: int) -> str | None:

@@ -198,3 +198,17 @@ def test_what_other_processes_use_is_seen():
     if others.cores is None:
         pytest.skip("the system does not say")
     assert others.cores > 0.5
+
+
+def test_what_took_long_on_a_smaller_table_is_left_out(monkeypatch):
+    monkeypatch.setattr(comparison, "_PATIENCE", 0.0)
+    cases = [replace(SMALL, rows=rows) for rows in (300, 600)]
+    found = run([Item("rows", case, ("dense", "sparse")) for case in cases])
+    assert [(m.arm, m.case.rows) for m in found.measurements] == [
+        ("dense", 300),
+        ("sparse", 300),
+        ("sparse", 600),
+    ]
+    (left,) = found.left_out
+    assert (left.arm, left.case.rows) == ("dense", 600)
+    assert left.why == "a step on 300 rows took 0.0 s"
