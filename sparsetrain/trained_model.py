@@ -21,7 +21,7 @@ from sparsetrain.formats import check_trainable
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact import check_saved
 from sparsetrain.precision import LossScale, Precision, policy_for, scaling_for
-from sparsetrain.predictor import Predictor
+from sparsetrain.predictor import Predictor, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
 
@@ -45,7 +45,7 @@ class TrainedModel(Predictor):
                 "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
                 f"not a {type(optimizer).__name__}"
             )
-        check_trainable(model.config().get("table_dtype", "float32"))
+        check_trainable(table_dtype_of(model))
         scaling = scaling_for(loss_scale, policy_for(precision, target))
         super().__init__(model, target, encoder, precision, seed, initialize=initialize)
         self.optimizer, self.scaling = optimizer, scaling

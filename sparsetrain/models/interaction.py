@@ -119,10 +119,7 @@ def _multiply_block(column: Any, embeddings: Any, out: Any, b: Any, place: Any) 
     group, block, rows = place
     features, width = map(int, embeddings.shape[1:])
     dtype = str(embeddings.dtype)
-    gram = build.alloc_buffer((rows, LANES), dtype, scope="local")
-    for r in range(rows):
-        with build.vectorized(0, LANES) as j:
-            build.buffer_store(gram, const(0, dtype), [r, j])
+    gram = _zeros(rows, LANES, dtype)
     with build.serial(0, width) as d:
         for r in range(rows):
             with build.vectorized(0, LANES) as j:
@@ -133,6 +130,15 @@ def _multiply_block(column: Any, embeddings: Any, out: Any, b: Any, place: Any) 
         begin = width + i * (i - 1) // 2 + block * LANES
         with build.vectorized(0, _stored(features, i, r) if block is group else LANES) as j:
             build.buffer_store(out, gram[r, j], [b, begin + j])
+
+
+def _zeros(rows: int, lanes: int, dtype: str) -> Any:
+    """A register tile that sums begin with."""
+    tile = build.alloc_buffer((rows, lanes), dtype, scope="local")
+    for r in range(rows):
+        with build.vectorized(0, lanes) as lane:
+            build.buffer_store(tile, const(0, dtype), [r, lane])
+    return tile
 
 
 def _stored(features: int, i: Any, r: int) -> int:
@@ -198,10 +204,7 @@ def _sum_rows(inputs: Any, outputs: Any, part: Any, first: Any, rows: int) -> No
     at_top = isinstance(first, int) and first == 0
     features, width = map(int, embeddings.shape[1:])
     dtype = str(embeddings.dtype)
-    total = build.alloc_buffer((rows, lanes), dtype, scope="local")
-    for r in range(rows):
-        with build.vectorized(0, lanes) as d:
-            build.buffer_store(total, const(0, dtype), [r, d])
+    total = _zeros(rows, lanes, dtype)
 
     def add(j: Any, among: Iterable[int], entry: Callable[[int], Any]) -> None:
         """Add vector `j` (None: the dense one) times the pair's cotangent to some rows."""

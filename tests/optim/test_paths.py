@@ -283,4 +283,6 @@ def test_a_storage_without_rows_needs_no_costs(monkeypatch):
     params = {"t": as_tensor(np.ones((0, 4), "f4"))}
     optimizer = optim.sgd(0.1)
     padding = RowSparse.from_numpy([0, 0], np.ones((2, 4), "f4"), 0)
-    optimizer.apply_(params, {"t": padding}, optimizer.init(params))
+    state = optimizer.init(params)
+    optimizer.apply_(params, {"t": padding}, state)
+    assert state.step == 1
