@@ -8,6 +8,7 @@
     python benchmarks/gpu.py plan                        # sorting on the device and on the host
     python benchmarks/gpu.py products --precision bf16   # TFLOP/s of layers, beside PyTorch
     python benchmarks/gpu.py step --config kaggle --batch 8192 --precision bf16
+    python benchmarks/gpu.py kernels --config kaggle --batch 8192        # where a step's time goes
 
 `all` writes its file after every measurement: one that fails is noted and the others go on, and
 what does not fit into `--seconds` is left out and noted. PyTorch is measured beside where it is
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from harness import gpu_agree, gpu_products, gpu_rows, gpu_step
+from harness import gpu_agree, gpu_kernels, gpu_products, gpu_rows, gpu_step
 from harness.configs import CONFIGS, LEARNING_RATES
 from harness.options import available_threads, positive
 from harness.task import Task
@@ -86,6 +87,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "plan": lambda o: gpu_rows.measure_plan(PLAN_ROWS, PLAN_SIZES),
     "products": lambda o: gpu_products.measure_products(o.precision),
     "step": lambda o: gpu_step.measure_step(_task(o), o.steps),
+    "kernels": lambda o: gpu_kernels.measure_kernels(_task(o), o.steps),
 }
 
 

@@ -2,8 +2,8 @@
 """Whole steps on a CUDA device, beside PyTorch's, by turns in one process."""
 
 import statistics
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import cycle
 from typing import Any
 
@@ -21,12 +21,10 @@ def measure_step(task: Task, steps: int) -> dict[str, Any]:
     "ours" has batches on the host, which are sent ahead of the step, as `fit` does; "waiting" sends
     each when it is its turn. PyTorch's batches lie on the device already.
     """
-    with ExitStack() as stack:
-        arms = {**_ours(task, stack), "torch": _torch(task)}
-        present = {name: step for name, step in arms.items() if step is not None}
-        turns: dict[str, list[float]] = {name: [] for name in present}
+    with steps_of(task) as arms:
+        turns: dict[str, list[float]] = {name: [] for name in arms}
         for _ in range(TURNS):
-            for name, step in present.items():
+            for name, step in arms.items():
                 turns[name].append(seconds_of(step, steps) * 1e3)
     medians = {name: statistics.median(values) for name, values in turns.items()}
     flops = task.config.matmul_flops(task.batch)
@@ -39,11 +37,12 @@ def measure_step(task: Task, steps: int) -> dict[str, Any]:
     }
 
 
-def _ours(task: Task, stack: ExitStack) -> dict[str, Step]:
-    """Both of our arms: one trainer, whose batches come ahead or not."""
+@contextmanager
+def steps_of(task: Task) -> Iterator[dict[str, Step]]:
+    """Every arm's step: ours with batches ahead and without, from one trainer, and PyTorch's."""
     trainer = build_trainer(task.config, task.optimizer, target="cuda", precision=task.precision)
     batches = [as_batch(arrays) for arrays in task.make_batches()]
-    stream = stack.enter_context(closing(trainer.ahead(cycle(batches))))
+    stream = trainer.ahead(cycle(batches))
 
     def ahead(_number: int) -> None:
         trainer.step(next(stream))
@@ -51,7 +50,9 @@ def _ours(task: Task, stack: ExitStack) -> dict[str, Step]:
     def waiting(number: int) -> None:
         trainer.step(batches[number % len(batches)])
 
-    return {"ours": ahead, "waiting": waiting}
+    torch = _torch(task)
+    with closing(stream):
+        yield {"ours": ahead, "waiting": waiting} | ({} if torch is None else {"torch": torch})
 
 
 def _torch(task: Task) -> Step | None:
