@@ -93,8 +93,8 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 def _everything() -> Iterator[list[str]]:
     """What `all` measures, the most telling first."""
-    yield ["agree", "--config", "small", "--batch", "512"]
-    yield ["agree", "--config", "small", "--batch", "512", "--precision", "bf16"]
+    for more in ("sgd",), ("adagrad",), ("sgd", "--precision", "bf16"):
+        yield ["agree", "--config", "small", "--batch", "512", "--optimizer", *more]
     for width in ("128", "16"):
         yield ["rows", "--width", width]
     yield ["step", "--config", "kaggle", "--batch", "8192", "--precision", "bf16"]

@@ -16,7 +16,6 @@ import tvm
 from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
-from sparsetrain.errors import DataError
 from sparsetrain.precision import Policy, to_half
 
 
@@ -84,14 +83,7 @@ class Program:
         """
         bound = self.arguments.bind(params, inputs)
         runtime.bound_pool(bound[: self.arguments.num_inputs])
-        try:
-            return self._compiled(*runtime.sent(bound, self.target))
-        except RuntimeError as error:  # CUDA has no launch of no blocks
-            pairs = zip(self.arguments.by_name, bound, strict=True)
-            empty = [name for name, tensor in pairs if 0 in tensor.shape]
-            if empty and "CUDALaunch" in str(error):
-                raise DataError(f"argument {empty[0]!r} is empty: CUDA cannot run that") from error
-            raise
+        return self._compiled(*runtime.sent(bound, self.target))
 
 
 class GradientProgram(Program):

@@ -95,6 +95,8 @@ def _torch_seconds(rows: int, width: int, lookups: int) -> dict[str, float] | No
     """The same by PyTorch: `embedding`, and Adagrad of a sparse gradient; None without it."""
     try:
         import torch
+
+        import harness.torch_arm  # noqa: F401  (which silences a warning of every sparse Adagrad)
     except ModuleNotFoundError:
         return None
     if not torch.cuda.is_available():

@@ -54,6 +54,17 @@ def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> 
 
 
 @contextmanager
+def threads_in_order(order: int) -> Iterator[None]:
+    """Let an emulated device take its threads in this order; a real one takes its own."""
+    if is_real():
+        yield
+        return
+    emulator.set_order(order)
+    yield
+    emulator.set_order(0)
+
+
+@contextmanager
 def reading_sources() -> Iterator[list[str]]:
     """Collect the text of the CUDA kernels that are compiled meanwhile."""
     if not is_real():

@@ -14,7 +14,7 @@ from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
 from sparsetrain.precision import BFLOAT16
 from sparsetrain.runtime import gpu
-from tests.cuda import device, emulator
+from tests.cuda import device
 from tests.cuda.test_kernels import in_every_order, there
 from tests.small_dlrm import assert_same_state
 
@@ -146,9 +146,8 @@ def test_training_in_fp16_learns_and_repeats_its_bits_whoever_runs_first(cuda):
     losses = []
     for one, order in zip(trainers, (0, 7), strict=True):
         one.program = trainers[0].program
-        emulator.set_order(order)
-        losses.append([float(one.step(batch(50))) for _ in range(4)])
-    emulator.set_order(0)
+        with device.threads_in_order(order):
+            losses.append([float(one.step(batch(50))) for _ in range(4)])
     assert losses[0][-1] < losses[0][0]
     assert losses[0] == losses[1]
     assert trainers[0].scaling.value == 65536

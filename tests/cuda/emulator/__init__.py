@@ -7,7 +7,7 @@ hand to the driver, the text of the kernels, goes to the C++ compiler instead, w
 this file in place of CUDA's.
 
 What it shows: values, missing barriers (`ORDER` changes who runs first), reads of shared memory
-that nobody wrote, launches of no blocks or too many threads. What it cannot show: speed, the
+that nobody wrote, launches of too many threads. What it cannot show: speed, the
 memory model within a warp, and code that only NVIDIA's compiler would refuse.
 """
 
