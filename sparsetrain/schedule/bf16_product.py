@@ -15,7 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.relax_op import rewrite_functions
 
-from .cuda.half_gradient import half_gradient
+from .cuda.long_product import long_product
 from .fold_transpose import is_call, transposed_source
 
 HALVES = ("bfloat16", "float16")
@@ -47,7 +47,7 @@ class _Folder(PyExprMutator):
         (left, flip_left), (right, flip_right) = map(self._source, call.args)
         a, b, half = self.visit_expr(left), self.visit_expr(right), str(call.args[0].ty.dtype)
         if flip_left and not flip_right:
-            in_pieces = half_gradient(self.builder_, a, b, half)
+            in_pieces = long_product(self.builder_, a, b, half)
             if in_pieces is not None:
                 return in_pieces
         return self.builder_.call_te(

@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.relax_op import rewrite_functions
 
-from .cuda.long_product import long_product, terms_of_piece
+from .cuda.long_product import long_product
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposeIntoMatmul")
@@ -50,9 +50,9 @@ class _Folder(PyExprMutator):
         ]
         if left and not right:
             a, b = operands
-            terms = terms_of_piece(a.ty.shape[1], b.ty.shape[1], a.ty.shape[0])
-            if terms is not None:
-                return long_product(self.builder_, a, b, terms)
+            in_pieces = long_product(self.builder_, a, b)
+            if in_pieces is not None:
+                return in_pieces
         name = f"matmul_{'NT'[left]}{'NT'[right]}"
         return self.builder_.call_te(
             _product, *operands, left, right, primfunc_name_hint=name.lower()

@@ -101,7 +101,7 @@ def passes(rules: Sequence[ScheduleRule] = CPU_RULES) -> list[tvm.transform.Pass
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
         # How each one runs.
-        cuda.TensorCores(),
+        cuda.WriteByHand(),
         ApplyDefaultSchedule(*rules),
         # What calls them: from a graph of values to code of the virtual machine.
         relax.transform.ToNonDataflow(),

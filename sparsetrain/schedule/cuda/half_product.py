@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of bfloat16 and float16 become kernels for tensor cores, with what follows them.
 
-`TensorCores` looks for the functions that `FoldIntoHalfMatmul` and fusion made: two matrices are
+`on_tensor_cores` looks for functions that `FoldIntoHalfMatmul` and fusion made: two matrices are
 rounded, multiplied, summed in float32, and the result goes through elementwise work. Each becomes
 one hand-written kernel (`half_tile.py`) that applies that work to a sum before it is stored.
 
@@ -12,55 +12,34 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import s_tir, tirx
-from tvm.error import InternalError
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
-from tvm.s_tir.schedule.schedule import ScheduleError
-from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
 from ..product import Operand, Product, match_product
-from ..rule import has_blocks, has_wide_extents
 from .epilogue import Epilogue
-from .half_operand import HalfOperand
-from .half_tile import HalfProduct, Store, has_tensor_cores, scheduled, tile_length
-
-
-@tvm.transform.module_pass(opt_level=0, name="TensorCores")
-class TensorCores:
-    """Compute products of halves on tensor cores where the target has them."""
-
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Replace the bodies of fitting functions."""
-        if not has_tensor_cores(Target.current(allow_none=True)):
-            return mod
-        for name, function in mod.functions_items():
-            kernel = on_tensor_cores(function) if isinstance(function, tirx.PrimFunc) else None
-            if kernel is not None:
-                mod[name] = kernel
-        return mod
+from .half_operand import THREADS, HalfOperand
+from .half_tile import HalfTile, has_tensor_cores
+from .tiles import Store, TiledProduct, plain, scheduled, tile_length
 
 
 def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """The kernel of a function that is a product of halves, or None for another."""
-    if not has_blocks(function) or not has_wide_extents(function):
+    if not has_tensor_cores(Target.current(allow_none=True)):
         return None
     sch = s_tir.Schedule(function)
-    try:
-        found = _match(sch, normalize_prim_func(sch) or [])
-    except (ScheduleError, InternalError):  # a primitive refuses what it cannot prove safe
-        return None
+    found = _match(sch, normalize_prim_func(sch) or [])
     if found is None:
         return None
     product, block, final = found
-    if final is None:
-        out = sch.get(block).writes[0].source
-        return scheduled(function, product, lambda _piece: _plain(out))
-    epilogue = Epilogue(sch.get(final), sch.get(block).writes[0].source)
-    return scheduled(function, product, lambda _piece: epilogue) if epilogue.fits else None
+    out = sch.get(block).writes[0].source
+    store: Store = plain(out)
+    if final is not None:
+        epilogue = Epilogue(sch.get(final), out)
+        if not epilogue.fits:
+            return None
+        store = epilogue
+    return scheduled(function, product, THREADS, lambda place: HalfTile(product, place).run(store))
 
 
 def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> Any:
@@ -113,7 +92,7 @@ def _writer(
 
 def _half_product(
     sch: s_tir.Schedule, product: Product, stages: list[Any], half: str
-) -> HalfProduct | None:
+) -> TiledProduct | None:
     sources = [sch.get(stage.block_rv).reads[0].source for stage in stages]
     if not all(isinstance(source.shape[1], tirx.IntImm) for source in sources):
         return None
@@ -122,8 +101,4 @@ def _half_product(
         HalfOperand(source, o.outer, o.contracted, half, length)
         for source, o in zip(sources, (product.left, product.right), strict=True)
     )
-    return HalfProduct(left, right)
-
-
-def _plain(out: Any) -> Store:
-    return lambda row, column, value: T.buffer_store(out, value, [row, column])
+    return TiledProduct(left, right)

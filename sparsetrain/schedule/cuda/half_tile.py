@@ -16,58 +16,21 @@ instructions. Shared memory is 40 KB.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
 from . import half_source
-from .half_operand import DEPTH, THREADS, HalfOperand, Reader
+from .half_operand import DEPTH, Reader
+from .tiles import Place, Store, TiledProduct
 
 _WARP = 32
 _WARP_ROWS, _WARP_COLUMNS = 2, 4  # warps of a block, along rows and columns
 _ROWS, _COLUMNS, _STEPS = 16, 8, 16  # of the instruction
 
-_WIDE, _NARROW = 128, 64  # of a tile, along rows and columns
 _NEEDS = 80  # compute capability: tensor cores that know bfloat16
-_SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
-
-# (row, column, value) -> writes it, where both lie in the matrix.
-Store = Callable[[Any, Any, Any], None]
-
-
-class HalfProduct(NamedTuple):
-    """A product of halves, and how its result is cut into the tiles of blocks.
-
-    Parameters
-    ----------
-    left, right : HalfOperand
-        Their lengths are the rows and columns of a tile.
-    pieces : int
-        Parts into which `k` is cut, side by side; a block computes one.
-    """
-
-    left: HalfOperand
-    right: HalfOperand
-    pieces: int = 1
-
-    @property
-    def rows(self) -> Any:
-        """Rows of the result."""
-        return self.left.source.shape[self.left.axis]
-
-    @property
-    def columns(self) -> Any:
-        """Columns of the result."""
-        return self.right.source.shape[self.right.axis]
-
-    @property
-    def steps(self) -> Any:
-        """Terms of each sum."""
-        return self.left.source.shape[self.left.inner]
 
 
 def has_tensor_cores(target: Target | None) -> bool:
@@ -78,54 +41,15 @@ def has_tensor_cores(target: Target | None) -> bool:
     return bool(digits) and int(digits) >= _NEEDS
 
 
-def tile_length(rows: Any, columns: Any) -> int:
-    """Places of a tile along rows and columns: large tiles read less, small ones are more."""
-    known = [int(extent) for extent in (rows, columns) if isinstance(extent, (int, tirx.IntImm))]
-    return _NARROW if min(known, default=_WIDE) <= _NARROW else _WIDE
-
-
-def scheduled(function: tirx.PrimFunc, product: HalfProduct, store: Any) -> tirx.PrimFunc:
-    """`function` with a product on tensor cores as its body; see `body`."""
-    kernel = function.with_body(body(product, store))
-    for key, value in _SCHEDULED.items():
-        kernel = kernel.with_attr(key, value)
-    return kernel
-
-
-def body(product: HalfProduct, store: Callable[[Any], Store]) -> tirx.Stmt:
-    """The statement that computes a product; `store`, given a piece, says what becomes of it."""
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("product")
-        tiles = [
-            tirx.max(tirx.ceildiv(extent, operand.length), tirx.const(1, "int64"))
-            for extent, operand in (
-                (product.columns, product.right),
-                (product.rows, product.left),
-            )
-        ]
-        zero = tirx.const(0, "int64")
-        pieces = tirx.const(product.pieces, "int64")
-        with (
-            T.thread_binding(zero, tiles[0], thread="blockIdx.x") as column,
-            T.thread_binding(zero, tiles[1], thread="blockIdx.y") as row,
-            T.thread_binding(zero, pieces, thread="blockIdx.z") as piece,
-            T.thread_binding(0, THREADS, thread="threadIdx.x") as thread,
-            T.attr(zero, "tirx.launch_bounds_min_blocks_per_sm", 2),
-        ):
-            _Block(product, row, column, piece, thread).run(store(piece))
-    return builder.get().body
-
-
-class _Block:
+class HalfTile:
     """What a block does, in the order in which it is written."""
 
-    def __init__(
-        self, product: HalfProduct, row: Any, column: Any, piece: Any, thread: Any
-    ) -> None:
-        self.product, self.piece = product, piece
+    def __init__(self, product: TiledProduct, place: Place) -> None:
+        self.product, self.piece, thread = product, place.piece, place.thread
         self.operands = product.left, product.right
         self.first = [
-            T.Bind(n * o.length) for n, o in zip((row, column), self.operands, strict=True)
+            T.Bind(n * o.length)
+            for n, o in zip((place.row, place.column), self.operands, strict=True)
         ]
         warp = T.Bind(tirx.floordiv(thread, _WARP))
         lane = T.Bind(tirx.floormod(thread, _WARP))
@@ -157,7 +81,7 @@ class _Block:
         """Sum along `k`, then store."""
         with T.unroll(0, self.down * self.across * 4) as n:
             T.buffer_store(self.sums, tirx.const(0, "float32"), [n])
-        begin, end = self._span()
+        begin, end = self.product.span(self.piece, 2 * DEPTH)
         self._read(begin, end)
         with T.serial(0, tirx.ceildiv(end - begin, 2 * DEPTH)) as turn:
             for half, shared in enumerate(self.shared):
@@ -167,15 +91,6 @@ class _Block:
                 self._read(begin + (2 * turn + half + 1) * DEPTH, end)
                 self._multiply(shared)
         self._store(store)
-
-    def _span(self) -> tuple[Any, Any]:
-        """Begin and end of the piece's part of `k`, in whole turns of the loop."""
-        steps, pieces = self.product.steps, self.product.pieces
-        if pieces == 1:
-            return tirx.const(0, "int64"), steps
-        turns = tirx.ceildiv(tirx.ceildiv(steps, pieces), 2 * DEPTH)
-        begin = T.Bind(tirx.min(self.piece * turns * 2 * DEPTH, steps))
-        return begin, T.Bind(tirx.min(begin + turns * 2 * DEPTH, steps))
 
     def _read(self, k: Any, end: Any) -> None:
         for reader in self.readers:

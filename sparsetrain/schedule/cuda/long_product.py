@@ -3,68 +3,106 @@
 
 The gradient of a layer's weight is a small matrix, each of whose elements is a sum over the batch.
 One block for each tile of it would leave most of the device idle: a layer of 64 x 16 is one tile.
-So the batch is cut into pieces of fixed length, their products are taken side by side, and added
-in order. The cut depends on the layer's shape alone, and with it the order of every sum.
+So the batch is cut into pieces, their products are taken side by side, and added in order. How
+many pieces there are depends on the layer's shape alone, and with it what they take of memory.
 
-Cost: the partial products are written and read once, a few per cent of what the product reads.
+Cost: the partial products are written and read once, 17 MB at most.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import tvm
-from tvm import relax, te, tirx
+from tvm import relax, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
+from .float_operand import FloatOperand
+from .float_tile import FloatTile, threads_of
+from .half_operand import THREADS, HalfOperand
+from .half_tile import HalfTile, has_tensor_cores
 from .sum_of_pieces import sum_kernel
+from .tiles import Place, Store, TiledProduct, scheduled, tile_length
 
-_TILE = (32, 64)  # what TVM's rule gives to one block
-# At most so many tiles -> terms in a piece. More tiles than the last fill a large device by
-# themselves: it has 132 multiprocessors, and each holds several blocks.
-_PIECES = {64: 512, 264: 2048}
-
-
-def terms_of_piece(rows: Any, columns: Any, inner: Any) -> int | None:
-    """How many terms a piece adds; None where a product is better left whole."""
-    target = Target.current(allow_none=True)
-    known = all(isinstance(extent, tirx.IntImm) for extent in (rows, columns))
-    if target is None or target.kind.name != "cuda" or not known or isinstance(inner, tirx.IntImm):
-        return None
-    if 1 in (int(rows), int(columns)):  # a sum of columns, for which there is a better rule
-        return None
-    tiles = -(-int(rows) // _TILE[0]) * -(-int(columns) // _TILE[1])
-    return next((terms for most, terms in _PIECES.items() if tiles <= most), None)
+_THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
 
 
 def long_product(
-    builder: relax.BlockBuilder, a: relax.Expr, b: relax.Expr, terms: int
-) -> relax.Expr:
-    """The product of the transpose of `a` (K, M) with `b` (K, N), in pieces of `terms`."""
-    parts = builder.emit(
-        builder.call_te(_pieces, a, b, terms, primfunc_name_hint="matmul_tn_pieces")
+    builder: relax.BlockBuilder, a: relax.Expr, b: relax.Expr, half: str | None = None
+) -> relax.Expr | None:
+    """The product of the transpose of `a` (K, M) with `b` (K, N), K cut into pieces.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Where the kernels are added and called.
+    a, b : relax.Expr
+        Matrices whose K is only known in a call.
+    half : str, optional
+        What is multiplied, the type of a half; float32 unless given.
+
+    Returns
+    -------
+    relax.Expr or None
+        None where the target cannot do it, or the product is better left whole.
+    """
+    if not _fits(a.ty, b.ty, half):
+        return None
+    rows, columns = int(a.ty.shape[1]), int(b.ty.shape[1])
+    name = f"{'half_' if half else ''}matmul_tn_pieces"
+    kernel, pieces = _kernel(a.ty, b.ty, half, name)
+    parts = relax.call_tir(
+        builder.add_func(kernel, name),
+        [a, b],
+        relax.TensorType((pieces, rows, columns), "float32"),
     )
-    _, rows, columns = parts.ty.shape
-    dtype = str(parts.ty.dtype)
-    kernel = builder.add_func(sum_kernel(int(rows), int(columns), dtype), "sum_of_pieces")
-    return relax.call_tir(kernel, [parts], relax.TensorType((rows, columns), dtype))
-
-
-def _pieces(a: te.Tensor, b: te.Tensor, terms: int) -> te.Tensor:
-    pieces = tirx.ceildiv(a.shape[0], tirx.const(terms, "int64"))
-
-    def cut(x: te.Tensor) -> te.Tensor:
-        def element(piece: tirx.Var, term: tirx.Var, column: tirx.Var) -> tvm.ir.Expr:
-            place = piece * terms + term
-            zero = tirx.const(0, x.dtype)
-            return tirx.if_then_else(place < x.shape[0], x[place, column], zero)
-
-        return te.compute((pieces, terms, x.shape[1]), element, name="cut")
-
-    left, right = cut(a), cut(b)
-    k = te.reduce_axis((0, terms), name="k")
-    return te.compute(
-        (pieces, a.shape[1], b.shape[1]),
-        lambda piece, i, j: te.sum(left[piece, k, i] * right[piece, k, j], axis=k),
-        name="matmul",
+    total = builder.add_func(sum_kernel(rows, columns, "float32"), "sum_of_pieces")
+    return relax.call_tir(
+        total, [builder.emit(parts)], relax.TensorType((rows, columns), "float32")
     )
+
+
+def _fits(a: Any, b: Any, half: str | None) -> bool:
+    target = Target.current(allow_none=True)
+    shape = [a.shape[1], b.shape[1]]
+    if target is None or target.kind.name != "cuda":
+        return False
+    if not all(isinstance(extent, tirx.IntImm) for extent in shape):
+        return False
+    if half:
+        return has_tensor_cores(target)
+    # A sum of columns has a better rule, and one that is short has nothing to cut.
+    is_float = str(a.dtype) == str(b.dtype) == "float32"
+    return is_float and 1 not in map(int, shape) and not isinstance(a.shape[0], tirx.IntImm)
+
+
+def _kernel(a: Any, b: Any, half: str | None, name: str) -> tuple[tirx.PrimFunc, int]:
+    """``parts[p] = a[p].T @ b[p]`` for each piece p of the rows of both; how many pieces."""
+    rows, columns = int(a.shape[1]), int(b.shape[1])
+    length = tile_length(rows, columns)
+    threads = THREADS if half else threads_of(length)
+    tiles = -(-rows // length) * -(-columns // length)
+    pieces = max(1, _THREADS // threads // tiles)
+    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name(name)
+        terms = T.int64()
+        left = T.match_buffer(T.arg("left", T.handle()), (terms, rows), str(a.dtype))
+        right = T.match_buffer(T.arg("right", T.handle()), (terms, columns), str(b.dtype))
+        parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, rows, columns), "float32")
+        T.evaluate(tirx.const(0, "int32"))
+    product = TiledProduct(*(_operand(m, length, half) for m in (left, right)), pieces)
+
+    def run(place: Place) -> None:
+        tile = (HalfTile if half else FloatTile)(product, place)
+        tile.run(_into(parts, place.piece))
+
+    return scheduled(builder.get(), product, threads, run), pieces
+
+
+def _operand(matrix: Any, length: int, half: str | None) -> HalfOperand | FloatOperand:
+    return HalfOperand(matrix, 1, 0, half, length) if half else FloatOperand(matrix, 1, 0, length)
+
+
+def _into(parts: Any, piece: Any) -> Store:
+    return lambda i, j, value: T.buffer_store(parts, value, [piece, i, j])

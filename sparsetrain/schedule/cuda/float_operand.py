@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operand of a float32 product: from global memory, by registers, to shared memory.
+
+A tile is `length` neighbours of the operand's own axis times `DEPTH` steps of `k`. In shared memory
+the places of one step lie together, whatever the matrix looks like, so a thread reads four at a
+time. A row has 4 places more than it needs: 16-byte reads stay aligned, and where neighbours in
+memory are neighbours in `k`, no more than two stores of a warp meet in a bank.
+
+Tiles are read ahead into registers, 16 bytes at a time where the rows of the matrix allow it. What
+lies beyond an edge is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+DEPTH = 16  # steps of `k` in a tile
+
+
+@dataclass(frozen=True)
+class FloatOperand:
+    """Where a factor lies, and how a block holds a tile of it.
+
+    Parameters
+    ----------
+    source : buffer
+        A matrix of float32.
+    axis, inner : int
+        Dimension of the operand's own axis (rows of the left, columns of the right), and of `k`.
+    length : int
+        Places of the own axis in a tile.
+    """
+
+    source: Any
+    axis: int
+    inner: int
+    length: int
+
+    @property
+    def steps_lie_together(self) -> bool:
+        """Whether neighbours in memory are neighbours in `k`."""
+        return self.inner > self.axis
+
+    @property
+    def pitch(self) -> int:
+        """Numbers from one step of the tile to the next."""
+        return self.length + 4
+
+    @property
+    def size(self) -> int:
+        """Numbers of a tile in shared memory."""
+        return self.pitch * DEPTH
+
+    @property
+    def lanes(self) -> int:
+        """Numbers that one access reads: neighbours in memory that start a whole access."""
+        contiguous = int(self.source.shape[1])
+        return next(n for n in (4, 2, 1) if contiguous % n == 0)
+
+
+class FloatReader:
+    """A tile on its way; made inside a kernel, once."""
+
+    def __init__(self, operand: FloatOperand, thread: Any, threads: int, first: Any) -> None:
+        self.operand, self._thread, self._threads = operand, thread, threads
+        self._first = first  # of the own axis, in the matrix; int64
+        self._accesses = operand.length * DEPTH // operand.lanes // threads
+        self._ahead = T.alloc_local((self._accesses * operand.lanes,), "float32")
+
+    def read(self, k: Any, end: Any) -> None:
+        """Take the tile that begins at step `k` into registers; steps from `end` on are zero."""
+        operand, lanes = self.operand, self.operand.lanes
+        with T.unroll(0, self._accesses) as access:
+            place, step = self._where(access)
+            own = T.Bind(self._first + tirx.Cast("int64", place))
+            inner = T.Bind(k + tirx.Cast("int64", step))
+            index = [own, inner] if operand.axis == 0 else [inner, own]
+            with T.If(tirx.all(own < operand.source.shape[operand.axis], inner < end)):
+                with T.Then(), T.vectorized(0, lanes) as lane:
+                    value = operand.source[index[0], index[1] + lane]
+                    T.buffer_store(self._ahead, value, [access * lanes + lane])
+                with T.Else(), T.vectorized(0, lanes) as lane:
+                    zero = tirx.const(0, "float32")
+                    T.buffer_store(self._ahead, zero, [access * lanes + lane])
+
+    def store(self, shared: Any, tile: int) -> None:
+        """Put what was read into shared memory, where the tile begins there."""
+        operand, lanes = self.operand, self.operand.lanes
+        with T.unroll(0, self._accesses) as access:
+            place, step = self._where(access)
+            first = T.Bind(tile + step * operand.pitch + place)
+            if operand.steps_lie_together:
+                for lane in range(lanes):
+                    value = self._ahead[access * lanes + lane]
+                    T.buffer_store(shared, value, [first + lane * operand.pitch])
+            else:
+                with T.vectorized(0, lanes) as lane:
+                    T.buffer_store(shared, self._ahead[access * lanes + lane], [first + lane])
+
+    def _where(self, access: Any) -> tuple[Any, Any]:
+        """First place and step of an access, in the tile; neighbouring threads read neighbours."""
+        number = access * self._threads + self._thread
+        if self.operand.steps_lie_together:
+            in_row = DEPTH // self.operand.lanes
+            return tirx.floordiv(number, in_row), tirx.floormod(number, in_row) * self.operand.lanes
+        in_row = self.operand.length // self.operand.lanes
+        return tirx.floormod(number, in_row) * self.operand.lanes, tirx.floordiv(number, in_row)

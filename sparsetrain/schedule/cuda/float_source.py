@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What float32 products do with a tile in shared memory, as text of CUDA.
+
+Written out as TIR the same would be two thousand statements in every kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.backend.cuda.op import cuda_func_call
+
+_MULTIPLY = """
+__forceinline__ __device__ void sparsetrain_multiply_{length}x{depth}(
+    float* sums, const float* left, const float* right) {{
+#pragma unroll
+  for (int k = 0; k < {depth}; ++k) {{
+    float a[8], b[8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {{
+      *reinterpret_cast<float4*>(a + 4 * half) =
+          *reinterpret_cast<const float4*>(left + k * {pitch} + half * {half});
+      *reinterpret_cast<float4*>(b + 4 * half) =
+          *reinterpret_cast<const float4*>(right + k * {pitch} + half * {half});
+    }}
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[i * 8 + j] += a[i] * b[j];
+  }}
+}}
+"""
+
+
+def multiply(length: int, depth: int, pitch: int, pointers: tuple[Any, Any, Any]) -> Any:
+    """8 x 8 sums of a thread += the products of its rows and columns, for each step of a tile.
+
+    Parameters
+    ----------
+    length, depth, pitch : int
+        Places and steps of a tile; from one step to the next in shared memory.
+    pointers : tuple
+        The sums, a row for each 8; the thread's first 4 places of the left and of the right tile.
+        The other 4 are half a tile further on.
+    """
+    text = _MULTIPLY.format(length=length, depth=depth, pitch=pitch, half=length // 2)
+    return cuda_func_call(f"sparsetrain_multiply_{length}x{depth}", *pointers, source_code=text)

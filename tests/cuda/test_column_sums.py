@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over the batch, cut into pieces: wide and narrow, of halves, of products with one column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax, tirx
+
+from sparsetrain import runtime, schedule
+from sparsetrain.runtime.tensors import BFLOAT16
+from tests.cuda import device
+from tests.cuda.test_kernels import in_every_order, there
+
+# Name -> columns, dtype, whether a product with one column: columns of one block and of several,
+# in fours and one by one, a single one.
+CASES = {
+    "wide": (260, "float32", False),
+    "narrow": (16, "float32", False),
+    "odd": (13, "float32", False),
+    "one": (1, "float32", False),
+    "halves": (132, "bfloat16", False),
+    "weighted": (36, "float32", True),
+}
+
+
+def add_sum(builder: relax.BlockBuilder, name: str) -> None:
+    columns, dtype, weighted = CASES[name]
+    batch = tirx.Var("B", "int64")
+    x = relax.Var("x", relax.TensorType((batch, columns), dtype))
+    w = relax.Var("w", relax.TensorType((batch, 1), "float32"))
+    with builder.function(name, [x, w] if weighted else [x]):
+        with builder.dataflow():
+            if weighted:
+                out = relax.op.matmul(builder.emit(relax.op.permute_dims(w)), x)
+            else:
+                wide = x if dtype == "float32" else builder.emit(relax.op.astype(x, "float32"))
+                out = relax.op.collapse_sum_to(wide, (columns,))
+            out = builder.emit_output(builder.emit(out))
+        builder.emit_func_output(out)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    """All sums in one program."""
+    with pytest.MonkeyPatch.context() as patch, device.as_gpu(patch) as target:
+        builder = relax.BlockBuilder()
+        for name in CASES:
+            add_sum(builder, name)
+        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+
+
+@pytest.mark.parametrize("batch", [1, 700, 20_000])
+@pytest.mark.parametrize("name", CASES)
+def test_columns_are_summed_in_one_order(cuda, machine, name, batch):
+    columns, dtype, weighted = CASES[name]
+    rng = np.random.default_rng(batch)
+    x = rng.standard_normal((batch, columns)).astype("f4")
+    w = rng.standard_normal((batch, 1)).astype("f4")
+    if dtype == "bfloat16":
+        x = x.astype(BFLOAT16)
+    arguments = [there(array, "cuda") for array in ([x, w] if weighted else [x])]
+    found = in_every_order("cuda", lambda: machine[name](*arguments).numpy())
+    terms = x.astype("f8") * (w if weighted else 1)
+    assert (np.abs(found - terms.sum(0)) <= 1e-6 * np.abs(terms).sum(0)).all()
