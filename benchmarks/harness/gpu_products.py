@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from harness.gpu_timing import on_device, seconds_of
+from harness.gpu_timing import on_device, seconds_of, torch_on_gpu
 from sparsetrain import runtime, schedule
 from sparsetrain.precision import policy_for, to_half
 from sparsetrain.runtime import gpu
@@ -63,11 +63,8 @@ def _ours(arrays: dict[str, np.ndarray], precision: str) -> dict[str, Any]:
 
 
 def _torch(arrays: dict[str, np.ndarray], precision: str) -> dict[str, Any]:
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return {}
-    if not torch.cuda.is_available():
+    torch = torch_on_gpu()
+    if torch is None:
         return {}
     dtype = {"float32": torch.float32, "bf16": torch.bfloat16}[precision]
     x, w, c = (torch.from_numpy(array).cuda().to(dtype) for array in arrays.values())

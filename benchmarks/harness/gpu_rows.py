@@ -3,13 +3,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 import sparsetrain as st
-from harness.gpu_timing import copying_rate, on_device, scaled, seconds_of
+from harness.gpu_timing import copying_rate, kernels_of, on_device, scaled, seconds_of, torch_on_gpu
 from sparsetrain import runtime
 from sparsetrain.embedding.cuda_kernels import lookup_kernel
 from sparsetrain.runtime import gpu
@@ -24,7 +25,8 @@ CALLS = 20
 def measure_rows(rows: int, width: int, lookups: int) -> dict[str, Any]:
     """Lookup and row update: bytes that must move over their time, as shares of a copy's rate."""
     copying = copying_rate()
-    seconds, unique = _update_seconds(rows, width, lookups)
+    update, unique = _update(rows, width, lookups)
+    seconds = seconds_of(update, CALLS)
     # Values in; weight and slot of each touched row in and out.
     moved = 4 * width * (lookups + 4 * unique)
     rates = {
@@ -44,26 +46,40 @@ def measure_rows(rows: int, width: int, lookups: int) -> dict[str, Any]:
         "update_ms": seconds * 1e3,
         "GB_per_s": scaled(rates, 1e-9),
         "share_of_copy": shares,
+        "kernels": kernels_of(update, CALLS),
     }
 
 
 def measure_flat(width: int) -> dict[str, Any]:
     """Milliseconds of an update of the same number of rows of ever larger tables."""
-    times = {rows: _update_seconds(rows, width, FLAT_LOOKUPS)[0] for rows in FLAT_ROWS}
+    times, kernels = {}, {}
+    for rows in FLAT_ROWS:
+        update, _ = _update(rows, width, FLAT_LOOKUPS)
+        times[rows], kernels[rows] = seconds_of(update, CALLS), kernels_of(update, CALLS)
     spread = max(times.values()) / min(times.values()) - 1
-    return {"width": width, "update_ms": scaled(times, 1e3), "spread": spread}
+    return {
+        "width": width,
+        "update_ms": scaled(times, 1e3),
+        "spread": spread,
+        "kernels": kernels,
+    }
 
 
 def measure_plan(rows: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     """Milliseconds of a plan: sorted by the device, and by one thread of the host."""
-    found = {}
+    found, kernels = {}, dict[str, Any]()
     for lookups in sizes:
         host = [runtime.as_tensor(ids) for ids in _ids(rows, lookups)]
         there = [on_device(runtime.as_numpy(ids)) for ids in host]
-        device = seconds_of(lambda n, ids=there: make_plan(ids[n % 4], rows), CALLS)
+        on_gpu = partial(_plan, there, rows)
+        device, kernels[str(lookups)] = seconds_of(on_gpu, CALLS), kernels_of(on_gpu, CALLS)
         taken = _host_seconds(lambda n, ids=host: make_plan(ids[n % 4], rows, parallel=False))
         found[str(lookups)] = {"device": device * 1e3, "host": taken * 1e3}
-    return {"rows": rows, "plan_ms": found}
+    return {"rows": rows, "plan_ms": found, "kernels": kernels}
+
+
+def _plan(indices: list[Any], rows: int, number: int) -> None:
+    make_plan(indices[number % len(indices)], rows)
 
 
 def _lookup_rate(rows: int, width: int, lookups: int) -> float:
@@ -75,8 +91,8 @@ def _lookup_rate(rows: int, width: int, lookups: int) -> float:
     return lookups * (4 + 2 * 4 * width) / seconds
 
 
-def _update_seconds(rows: int, width: int, lookups: int) -> tuple[float, int]:
-    """Sort, sums and Adagrad's update of random rows; the wait for their number is included."""
+def _update(rows: int, width: int, lookups: int) -> tuple[Callable[[int], None], int]:
+    """Sort, sums and Adagrad's update of random rows, the wait for their number too; how many."""
     rng = np.random.default_rng(0)
     params = {"table": on_device(np.ones((rows, width), np.float32))}
     optimizer = st.optim.adagrad(0.01)
@@ -88,18 +104,13 @@ def _update_seconds(rows: int, width: int, lookups: int) -> tuple[float, int]:
     def update(number: int) -> None:
         optimizer.apply_(params, {"table": gradients[number % 4]}, state)
 
-    return seconds_of(update, CALLS), len(np.unique(indices[0]))
+    return update, len(np.unique(indices[0]))
 
 
 def _torch_seconds(rows: int, width: int, lookups: int) -> dict[str, float] | None:
     """The same by PyTorch: `embedding`, and Adagrad of a sparse gradient; None without it."""
-    try:
-        import torch
-
-        import harness.torch_arm  # noqa: F401  (which silences a warning of every sparse Adagrad)
-    except ModuleNotFoundError:
-        return None
-    if not torch.cuda.is_available():
+    torch = torch_on_gpu()
+    if torch is None:
         return None
     table = torch.nn.Parameter(torch.ones(rows, width, device="cuda"))
     optimizer = torch.optim.Adagrad([table], 0.01)

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from itertools import cycle
 from typing import Any
 
-from harness.gpu_timing import seconds_of
+from harness.gpu_timing import seconds_of, torch_on_gpu
 from harness.ours import as_batch, build_trainer
 from harness.task import Task
 
@@ -56,14 +56,11 @@ def steps_of(task: Task) -> Iterator[dict[str, Step]]:
 
 
 def _torch(task: Task) -> Step | None:
-    try:
-        import torch
+    torch = torch_on_gpu()
+    if torch is None:
+        return None
+    from harness.torch_arm import Torch, TorchHalf
 
-        from harness.torch_arm import Torch, TorchHalf
-    except ModuleNotFoundError:
-        return None
-    if not torch.cuda.is_available():
-        return None
     arm = (Torch if task.precision == "float32" else TorchHalf)(task, "cuda")
 
     def step(number: int) -> None:

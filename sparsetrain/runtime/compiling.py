@@ -49,14 +49,15 @@ def watching(watch: Watch) -> Iterator[None]:
 def compile_kernel(
     kernel: tvm.tirx.PrimFunc, target: tvm.target.Target, name: str = "kernel"
 ) -> Kernel:
-    """Compile one scheduled PrimFunc into a callable; `name` says what it does."""
-    module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
+    """Compile one scheduled PrimFunc into a callable; `name` tells profilers what it does."""
+    symbol = name.replace(" ", "_")
+    module = tvm.IRModule({symbol: kernel.with_attr("global_symbol", symbol)})
     if gpu.is_cuda(target):
-        return Kernel(_kept(module, target)["kernel"], name)
+        return Kernel(_kept(module, target)[symbol], name)
     # Shared subexpressions are left to LLVM: TVM binds a float's negation to a name, of which its
     # own analysis then makes an integer, and fails.
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-        run = tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)["kernel"]
+        run = tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)[symbol]
     return Kernel(run, name)
 
 

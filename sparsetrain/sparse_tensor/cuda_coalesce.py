@@ -19,14 +19,10 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor.cuda_kernels import row_squares_kernel
+from sparsetrain.sparse_tensor.cuda_plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda_runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
-from sparsetrain.sparse_tensor.cuda_sort import (
-    DIGIT_BITS,
-    DIGITS,
-    TILE,
-    find_segments_kernel,
-    radix_sort_kernel,
-)
+from sparsetrain.sparse_tensor.cuda_sort import blocks_of, digits_of
+from sparsetrain.sparse_tensor.cuda_tile import DIGITS, TILE
 
 
 def plan_arrays(indices: NDArray, num_rows: int) -> tuple[NDArray, NDArray, NDArray]:
@@ -40,25 +36,29 @@ def plan_arrays(indices: NDArray, num_rows: int) -> tuple[NDArray, NDArray, NDAr
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     target = runtime.target_of(indices)
     # Not more bits than an index has: a shift past its width is undefined.
-    bits = min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1)
-    passes = max(1, -(-bits // DIGIT_BITS))
-    tiles = _chunks(count, TILE)
+    passes, bits = digits_of(min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
 
-    def scratch(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
+    def made(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
         return runtime.temporary(shape, dtype, indices)
 
-    keys, positions = scratch((2, count), index_dtype), scratch((2, count))
-    digits = scratch((DIGITS * tiles,))
-    _compiled("radix_sort", target, index_dtype)(indices, keys, positions, digits, passes)
-    order, rows, offsets = scratch((count,)), scratch((count,), index_dtype), scratch((count + 1,))
-    counts, found = scratch((2,)), scratch((2 * tiles,))
-    _compiled("find_segments", target, index_dtype)(
-        keys, positions, order, rows, offsets, counts, found, passes % 2, num_rows
-    )
+    keys, order = made((2, count), index_dtype), made((2, count))
+    rows, offsets, counts = made((count,), index_dtype), made((count + 1,)), made((2,))
+    arrays = indices, keys, order, rows, offsets, counts
+    if count <= TILE:
+        _compiled("short_plan", target, index_dtype)(*arrays, passes, bits, num_rows)
+    else:
+        blocks, share = blocks_of(count)
+        tallies, found = made((blocks, DIGITS)), made((2, blocks))
+        sort = _compiled("plan", target, index_dtype)
+        sort(*arrays, tallies, found, passes, bits, num_rows, share)
     used, outside = map(int, runtime.as_numpy(counts))
     if outside:
         raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
-    return runtime.leading_rows(rows, used), order, runtime.leading_rows(offsets, used + 1)
+    return (
+        runtime.leading_rows(rows, used),
+        runtime.reshaped(order, (count,)),
+        runtime.leading_rows(offsets, used + 1),
+    )
 
 
 def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDArray, NDArray]:
@@ -101,8 +101,8 @@ def _or_order(source: NDArray | None, plan: Any) -> NDArray:
 
 
 _KERNELS: dict[str, Callable[..., PrimFunc]] = {
-    "radix_sort": radix_sort_kernel,
-    "find_segments": find_segments_kernel,
+    "short_plan": short_plan_kernel,
+    "plan": plan_kernel,
     "chunk_sums": chunk_sums_kernel,
     "segment_sum": segment_sum_kernel,
     "row_squares": row_squares_kernel,

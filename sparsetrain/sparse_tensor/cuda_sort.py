@@ -1,263 +1,240 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids in order on a CUDA device, and where the runs of equal ones begin.
+"""Ids in order on a CUDA device.
 
-**Sort.** Least significant digit first, on the bits that `num_rows` needs, 5 at a time. A block
-counts the digits of a tile of 4,096 ids; one block turns the counts into places; then a block of
-each tile sends its ids there. Within a tile each thread owns a stretch of ids and a counter for
-each digit, so equal ids keep their order. Cost: 16 bytes read and 16 written per id and pass.
-
-**Runs.** A block counts those that begin in a tile; one block turns the counts into places; then a
-block of each tile writes rows and offsets.
+Least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two passes for
+2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`cuda_plan`).
+Of more, each pass is two launches: up to `MOST_BLOCKS` blocks count the digits of their stretch of
+ids; then each adds up what the blocks before it counted, and sends its ids, tile by tile, to their
+places. Cost of a pass: 12 bytes read and 8 written per id, and for each block up to 256 KiB of
+counts, from the cache.
 
 No atomic operations: places follow from counts, so the result is the same in every run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
-from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.relax_op import THREADS
-from sparsetrain.sparse_tensor.cuda_parts import (
-    Number,
-    barrier,
-    blocks_of_threads,
-    each_of,
-    shared,
+from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared
+from sparsetrain.sparse_tensor.cuda_tile import (
+    DIGIT_BITS,
+    DIGITS,
+    ROWS,
+    SORTERS,
+    TILE,
+    WARPS,
+    WORD,
+    Shared,
+    Tile,
+    clear_counters,
+    count,
+    high,
+    low,
     sum_before,
+    word,
 )
+from sparsetrain.sparse_tensor.cuda_warp import WARP, WORDS
 
-WARP = 32
-WARPS = THREADS // WARP
-DIGIT_BITS = 5
-DIGITS = 1 << DIGIT_BITS  # as many as a warp has threads: a thread adds up a warp's counters
-PITCH = WARPS * (WARP + 1)  # counters of a digit; the gap after each warp's spreads them over banks
-ITEMS = 16  # ids of one thread
-TILE = THREADS * ITEMS
-SCANNERS = 1024  # threads of the one block that turns counts into places
+MOST_BLOCKS = 128  # each reads what all have counted
+MOST_ROWS = 2047  # of 32 ids for a warp, whose counters have 16 bits
 
 
-@contextmanager
-def _own_items(tile: Any, thread: Any, count: Any) -> Iterator[Any]:
-    """The places of a tile that belong to a thread, in order."""
-    with T.serial(0, ITEMS) as item:
-        place = T.Bind(tile * TILE + thread * ITEMS + item)
-        with T.If(place < count), T.Then():
-            yield place
+def digits_of(bits: int) -> tuple[int, int]:
+    """Passes for ids of so many bits, and the bits of each: as few passes as possible."""
+    passes = max(1, -(-bits // DIGIT_BITS))
+    return passes, max(1, -(-bits // passes))
 
 
-def _places_from_counts(counts: Any, first: Any, length: Any, thread: Any, sums: Any) -> Any:
-    """Replace `length` counts, from `first` on, by their sums so far; one block.
+def blocks_of(entries: int) -> tuple[int, int]:
+    """Blocks that share so many ids, and the rows of 1,024 that each has."""
+    rows = min(MOST_ROWS, max(1, -(-entries // (SORTERS * MOST_BLOCKS))))
+    return max(1, -(-entries // (SORTERS * rows))), rows
 
-    Afterwards ``sums[SCANNERS - 1]`` is the total.
+
+class Ids(NamedTuple):
+    """What is sorted: ids (N,), and keys and positions (2, N), whose halves take turns.
+
+    The last pass leaves its results in the first half.
     """
-    share = T.Bind(tirx.ceildiv(length, SCANNERS))
-    mine = Number()
 
-    @contextmanager
-    def own() -> Iterator[Any]:
-        with T.serial(0, share) as i:
-            place = T.Bind(thread * share + i)
-            with T.If(place < length), T.Then():
-                yield first + place
+    ids: Any
+    keys: Any
+    positions: Any
+    passes: Any
+    digit_bits: Any
 
-    with own() as place:
-        mine.add(counts[place])
-    before = sum_before(sums, thread, mine.now, SCANNERS)
-    with own() as place:
-        count = T.Bind(counts[place])
-        T.buffer_store(counts, before.now, [place])
-        before.add(count)
+    @property
+    def dtype(self) -> str:
+        """Of the ids."""
+        return str(self.ids.dtype)
 
+    def target(self, number: Any) -> Any:
+        """The half that a pass writes."""
+        return tirx.Cast("int64", tirx.floormod(self.passes - 1 - number, 2))
 
-def radix_sort_kernel(index_dtype: str) -> PrimFunc:
-    """Stable sort of ids (N,), and the position each came from, in row ``passes % 2`` of (2, N).
+    def key(self, number: Any, n: Any) -> Any:
+        """An id as a pass finds it."""
+        source = 1 - self.target(number)
+        return tirx.if_then_else(number == 0, self.ids[n], self.keys[source, n])
 
-    Arguments: ids (N,), keys (2, N), order (2, N) int32, counts (32 * tiles,) int32, which is
-    scratch, and passes.
-    """
-    with kernel("radix_sort") as built:
-        count, entries = extents(2)
-        ids = buffer("ids", (count,), index_dtype)
-        keys = buffer("keys", (2, count), index_dtype)
-        order = buffer("order", (2, count), "int32")
-        counts = buffer("counts", (entries,), "int32")
-        passes = T.arg("passes", T.int32())
-        tiles = tirx.floordiv(entries, DIGITS)
-        with each_of(count) as n:
-            T.buffer_store(keys, ids[n], [0, n])
-            T.buffer_store(order, tirx.Cast("int32", n), [0, n])
-        with T.serial(0, passes) as number:
-            here = tirx.Cast("int64", tirx.floormod(number, 2))
-            shift = tirx.Cast(index_dtype, number * DIGIT_BITS)
+    def position(self, number: Any, n: Any) -> Any:
+        """Where it came from."""
+        source = 1 - self.target(number)
+        own = tirx.Cast("int32", n)
+        return tirx.if_then_else(number == 0, own, self.positions[source, n])
 
-            def digit(n: Any, here: Any = here, shift: Any = shift) -> Any:
-                low = tirx.bitwise_and(keys[here, n] >> shift, tirx.const(DIGITS - 1, index_dtype))
-                return T.Bind(tirx.Cast("int64", low))
+    def digit(self, number: Any, key: Any) -> Any:
+        """That by which a pass sorts, int32."""
+        one = tirx.const(1, "int32")
+        mask = tirx.Cast(self.dtype, (one << self.digit_bits) - one)
+        shifted = key >> tirx.Cast(self.dtype, number * self.digit_bits)
+        return tirx.Cast("int32", tirx.bitwise_and(shifted, mask))
 
-            with blocks_of_threads(tiles) as (tile, thread):
-                _count_tile(counts, tiles, (tile, thread, count), digit)
-            with blocks_of_threads(1, SCANNERS) as (_, thread):
-                _places_from_counts(counts, 0, entries, thread, shared(SCANNERS))
-            with blocks_of_threads(tiles) as (tile, thread):
-                place_of = _rank_tile(counts, tiles, (tile, thread, count), digit)
-                with _own_items(tile, thread, count) as n:
-                    place = place_of(digit(n))
-                    T.buffer_store(keys, keys[here, n], [1 - here, place])
-                    T.buffer_store(order, order[here, n], [1 - here, place])
-    return built.get()
+    def words(self, key: Any) -> list[Any]:
+        """A key as numbers of 32 bits, the lowest first."""
+        whole = tirx.reinterpret("u" + self.dtype, key)
+        if self.dtype == "int32":
+            return [whole]
+        return [word(whole), word(whole >> tirx.const(32, "uint64"))]
+
+    def whole(self, words: list[Any]) -> Any:
+        """What `words` gave as a key again."""
+        if self.dtype == "int32":
+            return tirx.reinterpret("int32", words[0])
+        lower, upper = (tirx.Cast("uint64", each) for each in words)
+        joined = tirx.bitwise_or(lower, upper << tirx.const(32, "uint64"))
+        return tirx.reinterpret("int64", joined)
 
 
-def _count_own(seen: Any, where: tuple[Any, Any, Any], digit: Any) -> None:
-    """Count a thread's digits in counters of its own."""
-    tile, thread, count = where
-    with T.serial(0, DIGITS) as d:
-        T.buffer_store(seen, tirx.const(0, "int32"), [_counter(d, thread)])
-    with _own_items(tile, thread, count) as n:
-        mine = T.Bind(_counter(digit(n), thread))
-        T.buffer_store(seen, seen[mine] + 1, [mine])
+class Carried:
+    """Keys and positions of a tile in registers, and how they cross to other threads."""
+
+    def __init__(self, ids: Ids) -> None:
+        self.ids = ids
+        parts = 1 if ids.dtype == "int32" else 2
+        self._keys = [T.alloc_local((ROWS,), WORD) for _ in range(parts)]
+        self._positions = T.alloc_local((ROWS,), WORD)
+
+    def key(self, row: Any) -> Any:
+        """That of a row of this thread."""
+        return self.ids.whole([part[row] for part in self._keys])
+
+    def position(self, row: Any) -> Any:
+        """Likewise, int32."""
+        return tirx.Cast("int32", self._positions[row])
+
+    def load(self, tile: Tile, key: Callable[[Any], Any], position: Callable[[Any], Any]) -> None:
+        """Take ids by their place in the tile."""
+
+        def take(row: Any, place: Any) -> None:
+            for part, value in zip(self._keys, self.ids.words(T.Bind(key(place))), strict=True):
+                T.buffer_store(part, value, [row])
+            T.buffer_store(self._positions, word(position(place)), [row])
+
+        with T.unroll(0, ROWS) as row:
+            for part in self._keys:
+                T.buffer_store(part, tirx.const(0, WORD), [row])
+        tile.each(take)
+
+    def exchange(self, tile: Tile, striped: bool) -> None:
+        """Send all to the places that `tile` found."""
+        tile.exchange([*self._keys, self._positions], striped)
+
+
+def count_digits(
+    ids: Ids, number: Any, stretch: tuple[Any, Any, Any], thread: Any, counts: Any
+) -> None:
+    """Count the digits of a block's ids into its row of `counts` (blocks, DIGITS)."""
+    block, first, rows = stretch
+    words = shared(WARPS * WORDS, WORD)
+    clear_counters(words, thread)
+    entries = ids.ids.shape[0]
+    with T.serial(0, rows) as row:
+        n = T.Bind(first + row * SORTERS + thread)
+        key = tirx.if_then_else(n < entries, ids.key(number, n), tirx.const(0, ids.dtype))
+        count(words, thread, T.Bind(ids.digit(number, key)), n < entries)
     barrier()
-
-
-def _counter(digit: Any, thread: Any) -> Any:
-    """Place of a thread's counter: by digit, then by thread."""
-    warp, lane = tirx.floordiv(thread, WARP), tirx.floormod(thread, WARP)
-    return digit * PITCH + warp * (WARP + 1) + lane
-
-
-def _stretch(seen: Any, thread: Any) -> Number:
-    """Sum of the counters that stand one after another in a thread's share."""
-    total = Number()
-    with T.serial(0, WARP) as i:
-        total.add(seen[thread * (WARP + 1) + i])
-    return total
-
-
-def _count_tile(counts: Any, tiles: Any, where: tuple[Any, Any, Any], digit: Any) -> None:
-    tile, thread, _ = where
-    seen, sums = shared(DIGITS * PITCH), shared(THREADS)
-    _count_own(seen, where, digit)
-    T.buffer_store(sums, _stretch(seen, thread).now, [thread])
+    column = T.Bind(tirx.floormod(thread, WORDS))
+    half = T.Bind(tirx.floormod(tirx.floordiv(thread, WORDS), 2))
+    side = T.Bind(tirx.floordiv(thread, 2 * WORDS))
+    total = Number(WORD)
+    with T.unroll(0, WARPS // 2) as warp:
+        pair = T.Bind(words[(side * (WARPS // 2) + warp) * WORDS + column])
+        total.add(tirx.Select(half == 0, low(pair), high(pair)))
+    barrier()
+    T.buffer_store(words, total.now, [thread])
     barrier()
     with T.If(thread < DIGITS), T.Then():
-        total = Number()
-        with T.serial(0, WARPS) as warp:
-            total.add(sums[thread * WARPS + warp])
-        T.buffer_store(counts, total.now, [thread * tiles + tile])
+        both = words[thread] + words[thread + DIGITS]
+        T.buffer_store(counts, tirx.Cast("int32", both), [block, thread])
 
 
-def _rank_tile(counts: Any, tiles: Any, where: tuple[Any, Any, Any], digit: Any) -> Any:
-    """Count again, and turn the counters into ranks; returns what gives a digit's next place."""
-    tile, thread, _ = where
-    seen, sums, begin = shared(DIGITS * PITCH), shared(THREADS), shared(DIGITS)
-    _count_own(seen, where, digit)
-    running = sum_before(sums, thread, _stretch(seen, thread).now, THREADS)
-    with T.If(tirx.floormod(thread, WARPS) == 0), T.Then():
-        T.buffer_store(begin, running.now, [tirx.floordiv(thread, WARPS)])
-    with T.serial(0, WARP) as i:
-        place = T.Bind(thread * (WARP + 1) + i)
-        count = T.Bind(seen[place])
-        T.buffer_store(seen, running.now, [place])
-        running.add(count)
+def send_to_places(
+    ids: Ids, number: Any, stretch: tuple[Any, Any, Any], thread: Any, counts: Any
+) -> None:
+    """Put a block's ids where one pass of the sort wants them."""
+    block, first, rows = stretch
+    arrays, begin = Shared(), shared(DIGITS, WORD)
+    _begin_digits(arrays, begin, counts, block, thread)
+    carried, target = Carried(ids), T.Bind(ids.target(number))
+    with T.serial(0, tirx.ceildiv(rows, ROWS)) as turn:
+        start = T.Bind(first + turn * TILE)
+        left = tirx.min(tirx.const(TILE, "int64"), ids.ids.shape[0] - start)
+        here = T.Bind(tirx.min(tirx.const(ROWS, "int32"), rows - turn * ROWS))
+        tile = Tile(arrays, thread, here, T.Bind(tirx.Cast("int32", left)))
+        carried.load(
+            tile,
+            lambda place: ids.key(number, start + place),
+            lambda place: ids.position(number, start + place),
+        )
+        totals = tile.order(lambda row: ids.digit(number, carried.key(row)))
+        _advance(arrays, begin, thread, totals)
+        carried.exchange(tile, striped=True)
+
+        def send(row: Any, place: Any) -> None:
+            key = T.Bind(carried.key(row))
+            origin = T.Bind(arrays.origin[ids.digit(number, key)])
+            there = T.Bind(tirx.Cast("int64", origin + word(place)))
+            T.buffer_store(ids.keys, key, [target, there])
+            T.buffer_store(ids.positions, carried.position(row), [target, there])
+
+        tile.each(send, striped=True)
+        barrier()
+
+
+def _begin_digits(arrays: Shared, begin: Any, counts: Any, block: Any, thread: Any) -> None:
+    """Where each digit of this block goes: behind smaller digits, and behind blocks before."""
+    words = arrays.words
+    digit = T.Bind(tirx.floormod(thread, DIGITS))
+    half = T.Bind(tirx.floordiv(thread, DIGITS))
+    every, before = Number(), Number()
+    with T.serial(0, tirx.ceildiv(counts.shape[0] - half, 2)) as turn:
+        other = T.Bind(turn * 2 + half)
+        counted = T.Bind(counts[other, digit])
+        every.add(counted)
+        before.add(tirx.Select(other < block, counted, tirx.const(0, "int32")))
+    T.buffer_store(words, word(every.now), [thread])
+    T.buffer_store(words, word(before.now), [thread + SORTERS])
+    barrier()
+    mine = tirx.if_then_else(
+        thread < DIGITS, words[thread] + words[digit + DIGITS], tirx.const(0, WORD)
+    )
+    smaller, _ = sum_before(arrays.totals, thread, T.Bind(mine), 0, DIGITS // WARP)
+    with T.If(thread < DIGITS), T.Then():
+        earlier = words[thread + SORTERS] + words[thread + SORTERS + DIGITS]
+        T.buffer_store(begin, smaller + earlier, [thread])
     barrier()
 
-    def next_place(d: Any) -> Any:
-        mine = T.Bind(_counter(d, thread))
-        rank = T.Bind(seen[mine])
-        T.buffer_store(seen, rank + 1, [mine])
-        return T.Bind(tirx.Cast("int64", counts[d * tiles + tile] + rank - begin[d]))
 
-    return next_place
-
-
-def find_segments_kernel(index_dtype: str) -> PrimFunc:
-    """Unique rows of sorted ids and where each one's run begins; padding is left out.
-
-    Arguments as of the CPU's kernel, with `found` (2 * tiles,) int32 before the last two, which is
-    scratch: for each tile the runs that begin in it, then the ids outside the table.
-    """
-    with kernel("find_segments") as built:
-        count, entries = extents(2)
-        keys = buffer("keys", (2, count), index_dtype)
-        positions = buffer("positions", (2, count), "int32")
-        order = buffer("order", (count,), "int32")
-        rows = buffer("rows", (count,), index_dtype)
-        offsets = buffer("offsets", (count + 1,), "int32")
-        counts = buffer("counts", (2,), "int32")
-        found = buffer("found", (entries,), "int32")
-        half = tirx.Cast("int64", T.arg("half", T.int32()))
-        num_rows = T.arg("num_rows", T.int64())
-        tiles = tirx.floordiv(entries, 2)
-        ids = _Sorted(keys, half, num_rows, count)
-        with blocks_of_threads(tiles) as (tile, thread):
-            sums = shared(THREADS)
-            for row, counted in enumerate((ids.begins, ids.outside)):
-                mine = Number()
-                with _own_items(tile, thread, count) as n, T.If(counted(n)), T.Then():
-                    mine.add(1)
-                sum_before(sums, thread, mine.now, THREADS)
-                with T.If(thread == THREADS - 1), T.Then():
-                    T.buffer_store(found, sums[thread], [row * tiles + tile])
-                barrier()
-        with blocks_of_threads(1, SCANNERS) as (_, thread):
-            sums = shared(SCANNERS)
-            for row in range(2):
-                _places_from_counts(found, row * tiles, tiles, thread, sums)
-                with T.If(thread == SCANNERS - 1), T.Then():
-                    T.buffer_store(counts, sums[thread], [row])
-                    if row == 0:
-                        with T.If(sums[thread] == 0), T.Then():
-                            T.buffer_store(offsets, tirx.const(0, "int32"), [0])
-                barrier()
-        with blocks_of_threads(tiles) as (tile, thread):
-            _write_runs(ids, (positions, order, rows, offsets, found), (tile, thread))
-    return built.get()
-
-
-class _Sorted:
-    """Sorted ids, and what may be asked about the one at a place."""
-
-    def __init__(self, keys: Any, half: Any, num_rows: Any, count: Any) -> None:
-        self.keys, self.half, self.num_rows, self.count = keys, half, num_rows, count
-
-    def key(self, place: Any) -> Any:
-        return tirx.Cast("int64", self.keys[self.half, place])
-
-    def inside(self, place: Any) -> Any:
-        return self.key(place) < self.num_rows
-
-    def outside(self, place: Any) -> Any:
-        return tirx.Or(self.key(place) < 0, self.key(place) > self.num_rows)
-
-    def begins(self, place: Any) -> Any:
-        other = self.key(tirx.max(place - 1, 0)) != self.key(place)
-        return tirx.And(self.inside(place), tirx.Or(place == 0, other))
-
-    def ends_all(self, place: Any) -> Any:
-        """Whether no run goes on or begins behind a place that lies in one."""
-        after = tirx.Not(self.inside(tirx.min(place + 1, self.count - 1)))
-        return tirx.And(self.inside(place), tirx.Or(place == self.count - 1, after))
-
-
-def _write_runs(ids: _Sorted, arrays: tuple[Any, ...], where: tuple[Any, Any]) -> None:
-    positions, order, rows, offsets, found = arrays
-    tile, thread = where
-    mine = Number()
-    with _own_items(tile, thread, ids.count) as n, T.If(ids.begins(n)), T.Then():
-        mine.add(1)
-    run = sum_before(shared(THREADS), thread, mine.now, THREADS)
-    run.add(found[tile])
-    with _own_items(tile, thread, ids.count) as n:
-        T.buffer_store(order, positions[ids.half, n], [n])
-        with T.If(ids.begins(n)), T.Then():
-            T.buffer_store(rows, ids.keys[ids.half, n], [run.now])
-            T.buffer_store(offsets, tirx.Cast("int32", n), [run.now])
-            run.add(1)
-        with T.If(ids.ends_all(n)), T.Then():
-            T.buffer_store(offsets, tirx.Cast("int32", n + 1), [run.now])
+def _advance(arrays: Shared, begin: Any, thread: Any, totals: Any) -> None:
+    """Note where a tile's digits go, and let the next tile's go behind them."""
+    column = T.Bind(thread - (SORTERS - WORDS))
+    with T.If(column >= 0), T.Then():
+        for digit, found in ((column, low(totals)), (column + WORDS, high(totals))):
+            there = T.Bind(begin[digit])
+            T.buffer_store(arrays.origin, there - arrays.local[digit], [digit])
+            T.buffer_store(begin, there + found, [digit])

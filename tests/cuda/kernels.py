@@ -14,8 +14,8 @@ from sparsetrain.optim import cuda_kernels as optim
 from sparsetrain.optim.finite import nonfinite_kernel
 from sparsetrain.optim.together import together_kernel
 from sparsetrain.sparse_tensor import cuda_kernels as rows
+from sparsetrain.sparse_tensor.cuda_plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda_runs import chunk_sums_kernel, segment_sum_kernel
-from sparsetrain.sparse_tensor.cuda_sort import find_segments_kernel, radix_sort_kernel
 
 WIDTHS = (16, 128, 3)  # a row in four threads, in a warp, and one that no vector divides
 
@@ -27,8 +27,8 @@ def all_kernels() -> dict[str, tvm.tirx.PrimFunc]:
 
 def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for index in ("int32", "int64"):
-        yield f"sort_{index}", radix_sort_kernel(index)
-        yield f"segments_{index}", find_segments_kernel(index)
+        yield f"plan_{index}", plan_kernel(index)
+        yield f"short_plan_{index}", short_plan_kernel(index)
     yield from _by_width()
     for name, make in OPTIMIZERS.items():
         yield from _of_optimizer(name, make(0.1)._rule().recipe)

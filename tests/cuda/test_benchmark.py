@@ -24,10 +24,11 @@ MEASURES = {
         "from_cpu",
         "cpu_from_cpu_with_other_last_bits",
     },
-    "rows --width 4 --rows 50 --lookups 100": {"share_of_copy", "GB_per_s", "unique"},
-    "flat --width 4": {"update_ms", "spread"},
-    "plan": {"plan_ms", "rows"},
+    "rows --width 4 --rows 50 --lookups 100": {"share_of_copy", "GB_per_s", "unique", "kernels"},
+    "flat --width 4": {"update_ms", "spread", "kernels"},
+    "plan": {"plan_ms", "rows", "kernels"},
     "products --precision bf16": {"TFLOP_per_s"},
+    "kernels --config small --batch 8 --steps 2": {"ours", "waiting"},
     "step --config small --batch 8 --steps 2": {"median_ms", "TFLOP_per_s", "torch_over_us"},
 }
 

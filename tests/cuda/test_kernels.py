@@ -16,7 +16,8 @@ from sparsetrain.embedding import cuda_kernels
 from sparsetrain.embedding import kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.optim.gradients import global_norm, nonfinite
-from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.sparse_tensor import RowSparse, cuda_sort
+from sparsetrain.sparse_tensor.coalesce import make_plan
 from tests.cuda import device
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
@@ -48,7 +49,7 @@ def in_every_order(target, compute) -> np.ndarray:
 
 
 # Entries, rows of the table: none, one, runs longer than a chunk and than a block of chunks, many
-# digits, more than one tile of the sort.
+# digits, more than one block of the sort can take.
 SIZES = [(0, 5), (1, 1), (40, 3), (2500, 2), (5000, 33_000_000), (9000, 700)]
 
 
@@ -70,6 +71,26 @@ def test_duplicates_are_summed_and_padding_is_left_out(target, entries, num_rows
     sums = np.zeros((len(rows), 4))
     np.add.at(sums, place, values.astype("f8"))
     np.testing.assert_allclose(found, sums[rows < num_rows], rtol=1e-4, atol=1e-4)
+
+
+# Entries, rows of the table, blocks: a part of a block, a tile and a part, two of nine rows.
+SHARED = [(8193, 2**31 - 1, 128), (9000, 30, 1), (17_500, 100_000, 2)]
+
+
+@pytest.mark.parametrize(("entries", "num_rows", "blocks"), SHARED)
+def test_blocks_that_share_a_sort_keep_equal_ids_in_their_order(
+    cuda, entries, num_rows, blocks, monkeypatch
+):
+    monkeypatch.setattr(cuda_sort, "MOST_BLOCKS", blocks)
+    rng = np.random.default_rng(entries)
+    indices = rng.integers(0, num_rows, entries).astype("i4")
+    indices[::3] = num_rows // 2
+
+    def order():
+        return make_plan(there(indices, "cuda"), num_rows).order.numpy()
+
+    expected = np.argsort(indices, kind="stable").astype("i4")
+    assert_same_bits(in_every_order("cuda", order), expected)
 
 
 def test_an_index_outside_the_table_is_refused(target):

@@ -258,6 +258,17 @@ template <class T>
 inline T __shfl_xor_sync(unsigned, T value, int mask, int width = 32) {
   return emulated::exchange(value, emulated_lane() ^ unsigned(mask));
 }
+inline unsigned __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline unsigned __ballot_sync(unsigned, unsigned vote) {
+  using namespace emulated;
+  unsigned base = current / kWarp * kWarp, votes = 0;
+  unsigned end = min(base + kWarp, blockDim.x * blockDim.y * blockDim.z);
+  fibers[current].exchanged = vote != 0;
+  wait(kAtWarpBarrier);
+  for (unsigned t = base; t < end; ++t) votes |= unsigned(fibers[t].exchanged) << (t - base);
+  wait(kAtWarpBarrier);
+  return votes;
+}
 
 ENTRY int __tvm_ffi_emulated_order(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {
   emulated::order = static_cast<int>(args[0].v_int64);
