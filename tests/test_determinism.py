@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same bits for every number of threads, and when run again.
 
-Threads are fixed when TVM starts, so each number is a process of its own that runs this file.
+TVM reads how many threads there may be when it starts, so this file is run as a process of its own,
+and sets the number of those that work as it goes.
 """
 
 import hashlib
@@ -9,12 +10,16 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import tvm
 
 import sparsetrain as st
+from sparsetrain import schedule
+from sparsetrain.build import GradientProgram
+from sparsetrain.embedding.take import take_as_lookup
 from tests import small_dlrm
 
 # What is trained: a model, and how its batches are made.
@@ -26,38 +31,38 @@ SIZES = (128, 37)  # 37 rows are no multiple of any tile, vector or number of th
 _BIG_CORES = 1  # TVM's word for any core where all are alike
 
 
+THREADS = (1, 2, 3)
+
+
 @pytest.fixture(scope="module")
 def digests():
-    """Number of threads -> what `main` prints in a process with so many."""
-    started = {threads: _start(threads) for threads in (1, 2, 3)}
-    outputs = {threads: process.communicate()[0] for threads, process in started.items()}
-    assert all(process.returncode == 0 for process in started.values())
-    return {threads: output.splitlines() for threads, output in outputs.items()}
-
-
-def _start(threads: int) -> subprocess.Popen:
-    own = {"TVM_NUM_THREADS": str(threads), "TVM_THREAD_POOL_SPIN_COUNT": "0"}
-    own["SPARSETRAIN_CACHE"] = ""  # each compiles for itself: that may not depend on threads either
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__],
+    """Number of threads -> the lines that `main` prints about it."""
+    own = {"TVM_NUM_THREADS": str(max(THREADS)), "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, *map(str, THREADS)],
         cwd=Path(__file__).parents[1],
         env={**os.environ, **own},
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    each = len(lines) // len(THREADS)
+    return {count: lines[n * each : (n + 1) * each] for n, count in enumerate(THREADS)}
 
 
-def test_the_processes_have_the_threads_they_were_given(digests):
-    assert [int(lines[0]) for lines in digests.values()] == [1, 2, 3]
+def test_each_run_has_the_threads_it_was_given(digests):
+    assert {count: int(lines[0]) for count, lines in digests.items()} == {1: 1, 2: 2, 3: 3}
 
 
-def test_weights_and_slots_do_not_depend_on_the_number_of_threads(digests):
+def test_code_weights_and_slots_do_not_depend_on_the_number_of_threads(digests):
     first, second, third = (lines[1:] for lines in digests.values())
     assert first == second == third
 
 
 def test_a_second_run_gives_the_same_weights_and_slots(digests):
-    for _, *runs in digests.values():
+    for lines in digests.values():
+        runs = lines[1 + len(RUNS) :]
         assert len(runs) == 2 * len(RUNS)
         assert runs[::2] == runs[1::2]
 
@@ -85,11 +90,13 @@ def test_the_bits_of_a_short_run_are_those_that_were_recorded():
     assert found == GOLDEN, "results changed: if that is meant, record it and say so in CHANGELOG"
 
 
-def digests_of_two_runs(model: st.models.DLRM, options: dict) -> list[str]:
+def digests_of_two_runs(
+    model: st.models.DLRM, options: dict, program: GradientProgram | None = None
+) -> list[str]:
     """Hash all that training changes, after some steps of two sizes, twice from the same seed."""
-    found, program = [], None
+    found = []
     for _ in range(2):
-        trainer = st.Trainer(model, st.optim.adagrad(0.05), seed=1)
+        trainer = trainer_of(model)
         trainer.program = program = program or trainer.program
         for step in range(6):
             trainer.step(small_dlrm.batch(SIZES[step % 2], step, **options))
@@ -100,15 +107,29 @@ def digests_of_two_runs(model: st.models.DLRM, options: dict) -> list[str]:
     return found
 
 
-def main() -> None:
-    """Print the number of threads, then two hashes of each run."""
-    # By itself TVM starts no more threads than there are cores.
-    threads = int(os.environ["TVM_NUM_THREADS"])
-    tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, threads)
-    print(st.runtime.num_threads())
-    for name, (make, options) in RUNS.items():
-        for digest in digests_of_two_runs(make(), options):
-            print(name, digest)
+def trainer_of(model: st.models.DLRM) -> st.Trainer:
+    return st.Trainer(model, st.optim.adagrad(0.05), seed=1)
+
+
+def digest_of_code(program: GradientProgram) -> str:
+    """Hash what the compiler is given, as it is lowered now."""
+    module = schedule.pipeline(program.target)(take_as_lookup(program.module))
+    return hashlib.sha256(module.script().encode()).hexdigest()
+
+
+def main(counts: Iterable[int]) -> None:
+    """For each number of threads print it, a hash of each model's code, two hashes of its runs."""
+    models = {name: make() for name, (make, _) in RUNS.items()}
+    programs = {name: trainer_of(model).program for name, model in models.items()}
+    for threads in counts:
+        # By itself TVM starts no more threads than there are cores.
+        tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, threads)
+        print(st.runtime.num_threads())
+        for name, program in programs.items():
+            print(name, digest_of_code(program))
+        for name, (_, options) in RUNS.items():
+            for digest in digests_of_two_runs(models[name], options, programs[name]):
+                print(name, digest)
 
 
 def generic() -> None:
@@ -123,4 +144,4 @@ def generic() -> None:
 
 
 if __name__ == "__main__":
-    generic() if sys.argv[1:] == ["generic"] else main()
+    generic() if sys.argv[1:] == ["generic"] else main(map(int, sys.argv[1:]))

@@ -20,6 +20,7 @@ offsets; its result stands at ``[b, f]``, where the interaction wants it.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from tvm.script import tirx as T
@@ -51,8 +52,10 @@ def _ask_for(table: Any, row: Any) -> None:
 
 # TVMScript reads every name below as part of the kernel, so the variants are chosen by flags
 # that are Python constants when the script is parsed: no branch is left in the compiled code.
+# Each variant is parsed once: that takes tens of milliseconds, and programs share variants.
 
 
+@cache
 def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """``out[n] = table[ids[n]]``; `dtype` is the table's, as in all kernels here."""
     tiles, lanes = column_tiles(width)
@@ -78,6 +81,7 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     return lookup
 
 
+@cache
 def bag_kernel(
     width: int, dtype: str, id_dtype: str, features: int, mean: bool, weighted: bool
 ) -> PrimFunc:
@@ -123,6 +127,7 @@ def bag_kernel(
     return embedding_bag
 
 
+@cache
 def bag_source_kernel(features: int, id_dtype: str) -> PrimFunc:
     """For each id, the row of the (B * F, D) cotangent that its bag's result has."""
 
@@ -141,6 +146,7 @@ def bag_source_kernel(features: int, id_dtype: str) -> PrimFunc:
     return bag_source
 
 
+@cache
 def bag_mean_cotangent_kernel(width: int, dtype: str, features: int) -> PrimFunc:
     """The cotangent (B, F, D) of a mean, divided by the length of each bag."""
     tiles, lanes = column_tiles(width)
@@ -163,6 +169,7 @@ def bag_mean_cotangent_kernel(width: int, dtype: str, features: int) -> PrimFunc
     return bag_mean_cotangent
 
 
+@cache
 def weighted_values_kernel(width: int, dtype: str) -> PrimFunc:
     """For each id, its weight times the cotangent of its bag: (N, D)."""
     tiles, lanes = column_tiles(width)
@@ -185,6 +192,7 @@ def weighted_values_kernel(width: int, dtype: str) -> PrimFunc:
     return weighted_values
 
 
+@cache
 def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
     out_dtype = computed_in(dtype)

@@ -13,11 +13,14 @@ What is parallel: samples. What is vectorised: forward the columns of the Gram m
 are transposed, so that no dot product needs a sum across lanes), backward the width. A tile of rows
 shares the loads of the other operand and stays in registers whatever F and D are; forward it goes
 over the columns in blocks of 16 and leaves out those above the diagonal.
+
+A kernel is parsed once for each F and D: that takes tens of milliseconds, and programs share it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 from tvm import relax
@@ -52,6 +55,7 @@ def row_tile(vectors: int, lanes: int) -> int:
     return min(range(-(-most // 2), most + 1), key=lambda rows: (_round_up(vectors, rows), -rows))
 
 
+@cache
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
     groups, rest = divmod(features, LANES)
@@ -152,6 +156,7 @@ def _stored(features: int, i: Any, r: int) -> int:
     return LANES if LANES - (r + 1) <= left else r + 1
 
 
+@cache
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D).
 

@@ -11,6 +11,8 @@ fill of `scatter_add`). The scatter is serial. What is vectorised: the columns o
 
 from __future__ import annotations
 
+from functools import cache
+
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
@@ -157,6 +159,7 @@ def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
     return row_squares
 
 
+@cache
 def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -> PrimFunc:
     """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in the order of n; skips padding."""
     tiles, lanes = column_tiles(width)
