@@ -43,10 +43,10 @@ class Argument:
         """Whether a tensor is taken for it as it is."""
         return self.rows is None
 
-    def tensor(self, value: Any) -> runtime.NDArray:
+    def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
         """The value in aligned memory, with ids that lie in their table."""
         tensor = value if isinstance(value, runtime.NDArray) else self._copied(value)
-        if self.rows is not None:
+        if self.rows is not None and not checked:
             _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
         return tensor
 
@@ -109,8 +109,10 @@ class Arguments:
         self._bags: dict[str, tuple[str, int]] = {}
         self._read_lookups(function)
 
-    def bind(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[runtime.NDArray]:
-        """Tensors in the function's order.
+    def bind(
+        self, params: Mapping[str, Any], inputs: Mapping[str, Any], checked: bool = False
+    ) -> list[runtime.NDArray]:
+        """Tensors in the function's order; ids that were `checked` before are not read again.
 
         Raises
         ------
@@ -130,7 +132,7 @@ class Arguments:
                 raise ConfigError(
                     f"argument {argument.name!r} of {self.function!r} is missing; given: {given}"
                 )
-            bound[place] = argument.tensor(value)
+            bound[place] = argument.tensor(value, checked)
         self._check_symbols(bound)
         self._check_bags(params, inputs, bound)
         return bound

@@ -65,7 +65,9 @@ class Program:
         _ = self._compiled
         return self
 
-    def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+    def __call__(
+        self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
+    ) -> Any:
         """Run the function.
 
         Parameters
@@ -73,6 +75,8 @@ class Program:
         params, inputs : mapping of str to array
             Together they hold every argument; `params` wins. Tensors of TVM's runtime are used as
             they are, any other array is checked and copied.
+        checked : bool
+            Whether all ids were found inside their tables before; a device need not return them.
 
         Raises
         ------
@@ -81,7 +85,7 @@ class Program:
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
-        bound = self.arguments.bind(params, inputs)
+        bound = self.arguments.bind(params, inputs, checked)
         runtime.bound_pool(bound[: self.arguments.num_inputs])
         return self._compiled(*runtime.sent(bound, self.target))
 
@@ -95,9 +99,11 @@ class GradientProgram(Program):
         super().__init__(gradient.module, gradient.function, target, precision)
         self.gradient = gradient
 
-    def __call__(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, dict]:
+    def __call__(
+        self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
+    ) -> tuple[Any, dict]:
         """Loss, a () tensor, and the gradients by name: `RowSparse` or `tvm.runtime.Tensor`."""
-        loss, *leaves = super().__call__(params, inputs)
+        loss, *leaves = super().__call__(params, inputs, checked=checked)
         return loss, self.gradient.unflatten(leaves)
 
 

@@ -99,7 +99,7 @@ class OnDevice(Apart):
         trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
         tensors = trainer._ahead.tensors(ready)
         inputs = tensors | scale_input(trainer.scaling)
-        loss, gradients = trainer.program(trainer.params, inputs)
+        loss, gradients = trainer.program(trainer.params, inputs, checked=True)
         seen = _seen(loss)
         for name in ready.planned:
             plan = ready.plan(name, gradients[name].indices)

@@ -67,6 +67,22 @@ def test_the_plan_of_the_host_is_the_one_that_is_used(cuda, monkeypatch):
         made.step(batches()[0])
 
 
+def test_ids_that_were_sent_are_not_read_back(cuda, monkeypatch):
+    read, as_numpy = [], runtime.as_numpy
+
+    def noted(tensor, **options):
+        if runtime.on_gpu(tensor):
+            read.append(tuple(tensor.shape))
+        return as_numpy(tensor, **options)
+
+    monkeypatch.setattr(runtime, "as_numpy", noted)
+    made = trainer(plan="device")
+    for batch in made.ahead(batches()):
+        made.step(batch)
+    assert (2,) in read  # how many rows there are
+    assert not {batch.ids.shape for batch in batches()} & {*read}
+
+
 def test_by_itself_the_host_plans_few_lookups_and_the_device_many():
     planner = ahead.Ahead(trainer_on_cpu(), "auto")
     assert planner._on_host(ahead.HOST_LOOKUPS)
