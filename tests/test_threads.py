@@ -4,50 +4,64 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
 from sparsetrain.runtime import available_cores
 
-# A pool cannot be undone, so each case is a process: what it says, and what it says it runs on.
+# A pool cannot be undone, so each case is a process: a fork of one that has imported the package
+# and run nothing. It prints how many threads there are, or why there are not as many as asked for.
 SAY = """
+import os, sys
 import sparsetrain as st
-{calls}
-print(st.runtime.num_threads())
+st.runtime  # imports TVM
+for calls in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        try:
+            for count in calls.split():
+                st.set_num_threads(int(count))
+            print(st.runtime.num_threads())
+        except st.errors.ConfigError as error:
+            print(error)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
+# The environment -> what is asked for by calls, one after another -> what is said.
+CORES = available_cores()
+CASES = {
+    None: {
+        "": CORES,
+        "1": 1,
+        "3": 3,
+        "3 2": 2,
+        "0": "set_num_threads: 0 is below 1",
+    },
+    "1": {"": 1, "2": 2},
+}
 
 
-def threads(calls: str, **environ: str) -> subprocess.CompletedProcess:
+def said(setting: str | None, calls: Iterable[str]) -> list[str]:
+    """What a process says after each series of calls, started with `setting` as TVM_NUM_THREADS."""
     clean = {name: value for name, value in os.environ.items() if name != "TVM_NUM_THREADS"}
-    return subprocess.run(
-        [sys.executable, "-c", SAY.format(calls=calls)],
-        env=clean | environ,
+    done = subprocess.run(
+        [sys.executable, "-c", SAY, *calls],
+        env=clean | ({} if setting is None else {"TVM_NUM_THREADS": setting}),
         capture_output=True,
         text=True,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("calls", "environ", "expected"),
-    [
-        ("", {}, available_cores()),
-        ("", {"TVM_NUM_THREADS": "1"}, 1),
-        ("st.set_num_threads(1)", {}, 1),
-        ("st.set_num_threads(3)", {}, 3),
-        ("st.set_num_threads(3)\nst.set_num_threads(2)", {}, 2),
-        ("st.set_num_threads(2)", {"TVM_NUM_THREADS": "1"}, 2),
-    ],
-    ids=["default", "environment", "one", "more than cores", "fewer later", "setting wins"],
-)
-def test_threads_are_those_asked_for(calls, environ, expected):
-    assert threads(calls, **environ).stdout.strip() == str(expected)
+@pytest.mark.parametrize("setting", CASES)
+def test_threads_are_those_asked_for(setting):
+    assert said(setting, CASES[setting]) == [str(expected) for expected in CASES[setting].values()]
 
 
-@pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
+@pytest.mark.skipif(CORES < 2, reason="needs two cores")
 def test_a_pool_that_runs_cannot_grow_and_says_so():
-    result = threads("st.set_num_threads(1)\nst.set_num_threads(2)")
-    assert "TVM's pool cannot grow to 2" in result.stderr
-
-
-def test_no_threads_are_refused():
-    assert "set_num_threads: 0 is below 1" in threads("st.set_num_threads(0)").stderr
+    (line,) = said(None, ["1 2"])
+    assert "TVM's pool cannot grow to 2" in line
