@@ -53,18 +53,6 @@ def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
     return Blocking(samples, columns, staged)
 
 
-def backward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
-    """Likewise; columns are whole vectors."""
-    lanes = vector_lanes(width, {4: "float32", 8: "float64"}[itemsize])
-    staged = vectors * vectors * itemsize <= SHARED * 3 // 4
-    matrix = vectors * vectors * staged
-    columns = next(c for c in _divisors(width) if c <= 32 and c % lanes == 0)
-    samples = max(1, min(MOST_SAMPLES, THREADS // (-(-vectors // SIDE) * columns // lanes)))
-    while samples > 1 and samples * (matrix + vectors * columns) * itemsize > SHARED:
-        samples -= 1
-    return Blocking(samples, columns, staged)
-
-
 class Inputs:
     """The arguments that both kernels begin with: dense (B, D) and embeddings (B, F, D)."""
 

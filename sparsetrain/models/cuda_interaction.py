@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernels of the dot interaction; `interaction` says what they compute.
+"""The CUDA kernel of the dot interaction; `interaction` says what it computes.
 
-Forward, a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one value read serves
-`SIDE` products; the pairs leave through shared memory, because a sample's results lie side by side.
-Backward, a thread owns `SIDE` rows and one vector of columns. Sums run first to last.
+A thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one value read serves `SIDE`
+products; the pairs leave through shared memory, because a sample's results lie side by side. Sums
+run first to last.
 
 Cost: what is read and written once, 1 GB for a batch of 65,536 at F = 26 and D = 128.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -23,8 +23,6 @@ from sparsetrain.models.cuda_blocking import (
     SIDE,
     Block,
     Inputs,
-    Keep,
-    backward_blocking,
     below_diagonal,
     blocks_of_samples,
     forward_blocking,
@@ -161,129 +159,3 @@ def _write_results(block: Block, stage: Any, out: Any) -> None:
             if stage is not None:
                 with T.Else():
                     T.buffer_store(out, stage[member, column - x.width], [sample, column])
-
-
-def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
-    vectors = features + 1
-    cut = backward_blocking(vectors, width, _ITEMSIZE[dtype])
-    with kernel("interaction_backward") as built:
-        inputs = Inputs(features, width, dtype)
-        pairs = features * vectors // 2
-        cotangent = buffer("cotangent", (inputs.batch, width + pairs), dtype)
-        outs = (
-            buffer("dense_cotangent", (inputs.batch, width), dtype),
-            buffer("embeddings_cotangent", (inputs.batch, features, width), dtype),
-        )
-        with blocks_of_samples(inputs, cut) as block:
-            rows = T.alloc_buffer((cut.samples, vectors, cut.columns), dtype, scope="shared")
-            factors = _Factors(block, cotangent)
-            total = T.alloc_local((SIDE, block.lanes), dtype)
-            with T.serial(0, width // cut.columns) as stretch:
-                barrier()
-                block.load(stretch, _keep_in(rows, block.lanes))
-                barrier()
-                with _each_tile(block) as tile:
-                    _sum_rows(block, tile, factors, rows, total)
-                    _write_rows(block, tile, stretch, total, (cotangent, *outs))
-    return built.get()
-
-
-def _keep_in(rows: Any, lanes: int) -> Keep:
-    def keep(member: Any, vector: Any, column: Any, loaded: Any) -> None:
-        store_vector(rows, [member, vector, column], lanes, lambda lane: loaded[lane])
-
-    return keep
-
-
-class _Factors:
-    """The symmetric matrix of the pairs' cotangents, zeros on its diagonal; staged if it fits."""
-
-    def __init__(self, block: Block, cotangent: Any) -> None:
-        self.block, self.cotangent = block, cotangent
-        self.vectors, self.staged = block.inputs.vectors, block.cut.staged
-        side = self.vectors if self.staged else 1
-        self._matrix = _touched((block.cut.samples, side, side), block.inputs.dtype)
-        self._one = Number(block.inputs.dtype)
-        if self.staged:
-            self._stage()
-
-    def at(self, member: Any, row: Any, column: Any) -> Any:
-        """One number; it holds until the next is asked for."""
-        if self.staged:
-            self._one.set(self._matrix[member, row, column])
-        else:
-            read = self._read(self.block.sample(member), row, column)
-            self._one.set(tirx.if_then_else(row == column, tirx.const(0, self._one.dtype), read))
-        return self._one.now
-
-    def _read(self, sample: Any, row: Any, column: Any) -> Any:
-        larger = tirx.max(tirx.max(row, column), 1)
-        place = below_diagonal(larger, tirx.min(row, column))
-        return self.cotangent[sample, self.block.inputs.width + place]
-
-    def _stage(self) -> None:
-        block, square = self.block, self.vectors * self.vectors
-        with block.each(block.cut.samples * square) as number:
-            member = T.Bind(tirx.floordiv(number, square))
-            row = T.Bind(tirx.floormod(tirx.floordiv(number, self.vectors), self.vectors))
-            column = T.Bind(tirx.floormod(number, self.vectors))
-            place, sample = [member, row, column], block.sample(member)
-            with T.If(sample < block.inputs.batch), T.Then(), T.If(row == column):
-                with T.Then():
-                    T.buffer_store(self._matrix, tirx.const(0, self._one.dtype), place)
-                with T.Else():
-                    T.buffer_store(self._matrix, self._read(sample, row, column), place)
-
-
-class _Tile(NamedTuple):
-    """`SIDE` rows and a vector of columns of one sample's cotangents."""
-
-    member: Any
-    first: Any
-    column: Any
-
-
-@contextmanager
-def _each_tile(block: Block) -> Iterator[_Tile]:
-    """Share the tiles of a stretch among the threads."""
-    across, tiles = block.across, -(-block.inputs.vectors // SIDE)
-    with block.each(block.cut.samples * tiles * across) as item:
-        member = T.Bind(tirx.floordiv(item, tiles * across))
-        first = T.Bind(tirx.floormod(tirx.floordiv(item, across), tiles) * SIDE)
-        column = T.Bind(tirx.floormod(item, across) * block.lanes)
-        with T.If(block.sample(member) < block.inputs.batch), T.Then():
-            yield _Tile(member, first, column)
-
-
-def _sum_rows(block: Block, tile: _Tile, factors: _Factors, rows: Any, total: Any) -> None:
-    """``total[r] = sum over j of factors[first + r, j] rows[j]``."""
-    lanes, last = block.lanes, block.inputs.features
-    with T.unroll(0, SIDE) as r:
-        store_vector(total, [r, 0], lanes, lambda lane: tirx.const(0, block.inputs.dtype))
-    with T.serial(0, block.inputs.vectors) as j, T.unroll(0, SIDE) as r:
-        factor = factors.at(tile.member, T.Bind(tirx.min(tile.first + r, last)), j)
-
-        def added(lane: Any) -> Any:
-            return total[r, lane] + factor * rows[tile.member, j, tile.column + lane]
-
-        store_vector(total, [r, 0], lanes, added)
-
-
-def _write_rows(block: Block, tile: _Tile, stretch: Any, total: Any, arrays: Any) -> None:
-    """Write the sums; the dense vector has its own columns of the cotangent on top."""
-    cotangent, dense, embeddings = arrays
-    sample, column = block.sample(tile.member), stretch * block.cut.columns + tile.column
-    with T.unroll(0, SIDE) as r:
-        vector = T.Bind(tile.first + r)
-        with T.If(vector == 0):
-            with T.Then():
-                store_vector(
-                    dense,
-                    [sample, column],
-                    block.lanes,
-                    lambda lane: total[r, lane] + cotangent[sample, column + lane],
-                )
-            with T.Else(), T.If(vector < block.inputs.vectors), T.Then():
-                place = [sample, tirx.max(vector - 1, 0), column]
-                store_vector(embeddings, place, block.lanes, lambda lane: total[r, lane])

@@ -31,7 +31,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.ad import defvjp
-from sparsetrain.models import bf16_interaction, cuda_interaction
+from sparsetrain.models import bf16_interaction, cuda_interaction, cuda_interaction_backward
 from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
 from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
@@ -267,7 +267,7 @@ def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 def _backward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     sizes = _sizes(call)
-    make = for_target(llvm=backward_kernel, cuda=cuda_interaction.backward_kernel)
+    make = for_target(llvm=backward_kernel, cuda=cuda_interaction_backward.backward_kernel)
     if _rounds(call):
         make = bf16_interaction.backward_kernel
     outputs = [call.args[0].ty, call.args[1].ty]
