@@ -20,6 +20,7 @@ from sparsetrain.data.split import split
 from sparsetrain.errors import ConfigError
 from sparsetrain.inlined import InlinedProgram, InlinedStep
 from sparsetrain.optim import Applied, Optimizer, State, accumulate_
+from sparsetrain.optim.step import Step
 from sparsetrain.precision import Policy, Scaling
 
 Taken = tuple[runtime.NDArray, Applied]  # the loss of the whole batch, and what became of the step
@@ -75,12 +76,7 @@ class Apart:
     def take_(self, trainer: Stepping, batch: Batch) -> Taken:
         """See `Way`."""
         gradients_of = _summed_gradients if trainer.accumulate > 1 else _gradients
-        loss, gradients = gradients_of(trainer, batch)
-        seen = _seen(loss)
-        applied = trainer.optimizer.apply_(
-            trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
-        )
-        return seen, applied
+        return _update_(trainer, *gradients_of(trainer, batch))
 
     def machine(self, trainer: Stepping) -> Any:
         """See `Way`."""
@@ -100,18 +96,14 @@ class OnDevice(Apart):
         tensors = trainer._ahead.tensors(ready)
         inputs = tensors | scale_input(trainer.scaling)
         loss, gradients = trainer.program(trainer.params, inputs, checked=True)
-        seen = _seen(loss)
         for name in ready.planned:
             plan = ready.plan(name, gradients[name].indices)
             if plan is not None:
                 trainer.state.plans[name] = gradients[name], plan
         try:
-            applied = trainer.optimizer.apply_(
-                trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
-            )
+            return _update_(trainer, loss, gradients)
         finally:
             trainer.state.plans.clear()
-        return seen, applied
 
 
 class Inlined:
@@ -187,6 +179,15 @@ def _scale(trainer: Stepping) -> dict[str, Any]:
 
 def _gradients(trainer: Stepping, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
     return trainer.program(trainer.params, _inputs(trainer, batch))
+
+
+def _update_(trainer: Stepping, loss: runtime.NDArray, gradients: Mapping[str, Any]) -> Taken:
+    """Check the gradients, read the loss, write the updates: on a device all wait but once."""
+    step = trainer.optimizer.prepare(
+        trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
+    )
+    seen = _seen(loss)
+    return seen, step.finish_() if isinstance(step, Step) else step
 
 
 def _seen(loss: runtime.NDArray) -> runtime.NDArray:

@@ -28,7 +28,7 @@ from sparsetrain.models.cuda_blocking import (
     forward_blocking,
 )
 from sparsetrain.relax_op import THREADS
-from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared, store_vector
+from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared
 
 _ITEMSIZE = {"float32": 4, "float64": 8}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -25,7 +26,13 @@ from sparsetrain.optim import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import THREADS, vector_lanes
-from sparsetrain.sparse_tensor.cuda_parts import barrier, blocks_of_threads, each_of
+from sparsetrain.sparse_tensor.cuda_parts import (
+    Number,
+    barrier,
+    blocks_of_threads,
+    each_of,
+    store_vector,
+)
 from sparsetrain.sparse_tensor.cuda_runs import Sums, clear
 
 EACH = 16  # elements that a thread of a pass over many arrays takes
@@ -79,12 +86,24 @@ def _row_by_vectors(
         segment = T.Bind(span[0] + tirx.floordiv(number, vectors))
         column = T.Bind(tirx.floormod(number, vectors) * lanes)
         row = T.Bind(tirx.Cast("int64", rows[segment]))
+        # On their way while entries are summed.
+        arrays = [parameter.weight, *parameter.slots]
+        near = [T.alloc_local((1, lanes), parameter.dtype) for _ in arrays]
+        for array, copy in zip(arrays, near, strict=True):
+            store_vector(copy, [0, 0], lanes, partial(_at, array, row, column))
         total = _sum(sums, lanes, (offsets[segment], offsets[segment + 1]), column)
-        state = parameter.begin_row(row, lambda d: total[d], h)
+        held = Parameter.of(parameter.recipe, near[0], near[1:])
+        state = held.begin_row(0, lambda d: total[d], h)
         with T.vectorized(0, lanes) as lane:
-            state.update(column + lane, total[lane])
+            state.update(lane, total[lane])
+        for array, copy in zip(arrays, near, strict=True):
+            store_vector(array, [row, column], lanes, partial(_at, copy, 0, 0))
         with T.If(column == 0), T.Then():
             stamp(row)
+
+
+def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
+    return array[row, column + lane]
 
 
 def _row_by_row(
@@ -203,11 +222,16 @@ def search_all(arrays: Sequence[Any], found: Any) -> None:
     with each_of(tirx.const(count * strips, "int64")) as number:
         place = [tirx.floordiv(number, strips), tirx.floormod(number, strips)]
         T.buffer_store(found, tirx.const(0, "int32"), place)
-    with _each_array([array.shape[1] for array in arrays]) as branches:
+    with _each_array([array.shape[1] for array in arrays], T.unroll) as branches:
+        bad = Number()
         for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
-            with branch as place, T.If(_is_not_finite(array[0, place])), T.Then():
+            # Told at the end: so the reads of a thread do not wait for one another.
+            with branch as place:
+                bad.set(tirx.bitwise_or(bad.now, _is_not_finite(array[0, place])))
+            with T.If(bad.now != 0), T.Then():
                 # Many threads may write this 1; it is the same 1.
                 T.buffer_store(found, tirx.const(1, "int32"), [number, 0])
+                bad.set(tirx.const(0, "int32"))
 
 
 def squares_kernel(dtype: str) -> PrimFunc:
@@ -244,14 +268,15 @@ def _is_not_finite(value: Any) -> Any:
     kind, exponent = ("uint64", 0x7FF0000000000000) if wide else ("uint32", 0x7F800000)
     bound = T.Bind(value)
     mask = tirx.const(exponent, kind)
-    return tirx.bitwise_and(tirx.reinterpret(kind, bound), mask) == mask
+    return tirx.Cast("int32", tirx.bitwise_and(tirx.reinterpret(kind, bound), mask) == mask)
 
 
 @contextmanager
-def _each_array(sizes: Sequence[Any]) -> Iterator[list[Any]]:
+def _each_array(sizes: Sequence[Any], loop: Any = T.serial) -> Iterator[list[Any]]:
     """Launch threads for all elements of arrays of some sizes; yields a context for each array.
 
-    Within an array's context, which yields a place in it, code runs once for each of its elements.
+    Within an array's context, which yields a place in it, code runs once for each of its elements;
+    a thread takes its elements in a `loop`.
     """
     per_block = THREADS * EACH
     starts = [tirx.const(0, "int64")]
@@ -261,7 +286,7 @@ def _each_array(sizes: Sequence[Any]) -> Iterator[list[Any]]:
     @contextmanager
     def branch(number: int, block: Any, thread: Any) -> Iterator[Any]:
         inside = tirx.And(block >= starts[number], block < starts[number + 1])
-        with T.If(inside), T.Then(), T.serial(0, EACH) as step:
+        with T.If(inside), T.Then(), loop(0, EACH) as step:
             place = T.Bind((block - starts[number]) * per_block + step * THREADS + thread)
             with T.If(place < sizes[number]), T.Then():
                 yield place

@@ -8,8 +8,8 @@ it has the sort behind it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from sparsetrain.optim.group import Range
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+from sparsetrain.sparse_tensor.coalesce import begin_plan
 
 
 class Paths(NamedTuple):
@@ -40,15 +41,39 @@ class Paths(NamedTuple):
     sparse: tuple[RowSparse, CoalescePlan] | None
 
 
-def paths_of(params: Mapping[str, NDArray], state: State, name: str, gradient: RowSparse) -> Paths:
+def begin_plans(
+    gradients: Mapping[str, Any], state: State
+) -> dict[str, Callable[[], CoalescePlan]]:
+    """Begin to sort what lies on a device and has no plan; what is returned waits for each.
+
+    A step waits for the device anyway, to hear whether gradients are finite.
+    """
+    return {
+        name: begin_plan(gradient.indices, gradient.num_rows)
+        for name, gradient in gradients.items()
+        if isinstance(gradient, RowSparse)
+        and runtime.on_gpu(gradient.values)
+        and _known_plan(state, name, gradient) is None
+    }
+
+
+def paths_of(
+    params: Mapping[str, NDArray],
+    state: State,
+    name: str,
+    gradient: RowSparse,
+    plan: CoalescePlan | None = None,
+) -> Paths:
     """Part the gradient of one parameter, and find the rows of its plan current.
+
+    `plan` is the plan of all of it, if it was made already.
 
     Raises
     ------
     ConfigError
         If rows were read while they were behind.
     """
-    plan = _known_plan(state, name, gradient)
+    plan = plan or _known_plan(state, name, gradient)
     near, rest = _parted(state, name, gradient, chosen=plan is None)
     if rest is None:
         return Paths(near, None)

@@ -25,6 +25,7 @@ from sparsetrain.optim.paths import paths_of
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import CoalescePlan
 
 
 class Applied(NamedTuple):
@@ -53,7 +54,7 @@ class Step:
 
     Making one asks every schedule and parts every row-sparse gradient (`paths`). Gradients are
     multiplied by `scale` where a rule wants it; `norm` is what they had before. `bound` is what is
-    known of these arguments, if it is.
+    known of these arguments, if it is; `plans` are those of gradients that have one already.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Step:
         scale: float,
         norm: float | None,
         bound: Bound | None = None,
+        plans: Mapping[str, CoalescePlan] | None = None,
     ) -> None:
         self.params, self.gradients, self.state = params, gradients, state
         self.scale, self.norm = scale, norm
@@ -71,7 +73,8 @@ class Step:
         self._bound = bound or bound_to(params, gradients, state)
         self._numbers = {rule: rule.numbers(self.number) for rule in self._bound.rules}
         self._paths = {
-            name: paths_of(params, state, name, gradients[name]) for name in self._bound.tables
+            name: paths_of(params, state, name, gradients[name], (plans or {}).get(name))
+            for name in self._bound.tables
         }
 
     def finish_(self, without: Collection[str] = ()) -> Applied:

@@ -8,6 +8,7 @@ radix sort of N ids on the bits of `num_rows`, then one pass; nothing is as long
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -68,7 +69,7 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
         If an index lies outside [0, num_rows]; nothing can be written through such a plan.
     """
     if runtime.on_gpu(indices):
-        return _gpu_plan(indices, num_rows)
+        return begin_plan(indices, num_rows)()
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     parallel = parallel and count >= SHARED_FROM
     passes, bits = _digits(num_rows, index_dtype)
@@ -88,9 +89,13 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     )
 
 
-def _gpu_plan(indices: NDArray, num_rows: int) -> CoalescePlan:
-    rows, order, offsets = cuda_coalesce.plan_arrays(indices, num_rows)
-    return CoalescePlan(rows, order, offsets)
+def begin_plan(indices: NDArray, num_rows: int) -> Callable[[], CoalescePlan]:
+    """Begin `make_plan` on a device; what is returned waits for it, and raises as it does.
+
+    What a caller launches or reads meanwhile does not wait for the number of rows.
+    """
+    wait = cuda_coalesce.begin_arrays(indices, num_rows)
+    return lambda: CoalescePlan(*wait())
 
 
 @cache

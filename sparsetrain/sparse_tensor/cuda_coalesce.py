@@ -24,14 +24,17 @@ from sparsetrain.sparse_tensor.cuda_runs import CHUNK, chunk_sums_kernel, segmen
 from sparsetrain.sparse_tensor.cuda_sort import blocks_of, digits_of
 from sparsetrain.sparse_tensor.cuda_tile import DIGITS, TILE
 
+Arrays = tuple[NDArray, NDArray, NDArray]
 
-def plan_arrays(indices: NDArray, num_rows: int) -> tuple[NDArray, NDArray, NDArray]:
-    """Rows, order and offsets of a `CoalescePlan` of `indices` (N,).
 
-    Raises
-    ------
-    DataError
-        If an index lies outside [0, num_rows].
+def begin_arrays(indices: NDArray, num_rows: int) -> Callable[[], Arrays]:
+    """Begin to sort `indices` (N,).
+
+    Returns
+    -------
+    callable
+        Waits, and returns rows, order and offsets of the `CoalescePlan`. It raises `DataError` if
+        an index lies outside [0, num_rows].
     """
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     target = runtime.target_of(indices)
@@ -51,14 +54,18 @@ def plan_arrays(indices: NDArray, num_rows: int) -> tuple[NDArray, NDArray, NDAr
         tallies, found = made((blocks, DIGITS)), made((2, blocks))
         sort = _compiled("plan", target, index_dtype)
         sort(*arrays, tallies, found, passes, bits, num_rows, share)
-    used, outside = map(int, runtime.as_numpy(counts))
-    if outside:
-        raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
-    return (
-        runtime.leading_rows(rows, used),
-        runtime.reshaped(order, (count,)),
-        runtime.leading_rows(offsets, used + 1),
-    )
+
+    def wait() -> Arrays:
+        used, outside = map(int, runtime.as_numpy(counts))
+        if outside:
+            raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
+        return (
+            runtime.leading_rows(rows, used),
+            runtime.reshaped(order, (count,)),
+            runtime.leading_rows(offsets, used + 1),
+        )
+
+    return wait
 
 
 def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDArray, NDArray]:

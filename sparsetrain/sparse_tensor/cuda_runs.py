@@ -41,6 +41,15 @@ class Sums(NamedTuple):
 
     def add(self, total: Any, lanes: int, span: tuple[Any, Any], column: Any) -> None:
         """Add columns [column, column + lanes) of entries `span` of the plan to `total`."""
+        first, behind = (T.Bind(edge) for edge in span)
+        with T.If(behind - first < CHUNK):  # no chunk fits: most runs, and half the arithmetic
+            with T.Then(), T.serial(0, behind - first) as k:
+                row = T.Bind(self.value_row(first + k))
+                _accumulate(total, lanes, lambda lane: self.values[row, column + lane])
+            with T.Else():
+                self._add_by_chunks(total, lanes, (first, behind), column)
+
+    def _add_by_chunks(self, total: Any, lanes: int, span: tuple[Any, Any], column: Any) -> None:
         begin, end = (T.Bind(tirx.Cast("int64", edge)) for edge in span)
         square = CHUNK * CHUNK
         first_chunk = T.Bind(tirx.min(end, _up(begin, CHUNK)))

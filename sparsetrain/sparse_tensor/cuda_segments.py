@@ -78,25 +78,22 @@ class Stretch:
             total.add(tirx.popcount(votes(self.ids.asked(question, self.place(row)))))
         return total
 
-    def begun(self, totals: Any) -> tuple[Any, Any, Any]:
-        """Runs that begin in warps before this one, in the block, and ids outside in the block."""
-        found = []
-        for question in (self.ids.begins, self.ids.outside):
-            mine = self.counted(question)
-            # A warp's count counts once, for its last thread.
-            once = tirx.Select(self.lane == WARP - 1, mine.now, tirx.const(0, WORD))
-            found.append(sum_before(totals, self.thread, T.Bind(once)))
-            barrier()
-        (before, runs), (_, outside) = found
-        # The last thread comes after no other of its warp, whose own count it alone has given.
-        return before, runs, outside
+    def told(self, question: Any, totals: Any) -> tuple[Any, Any]:
+        """How many ids are asked with success in warps before this one, and in the block."""
+        mine = self.counted(question)
+        # A warp's count counts once, for its last thread: after no other of its warp.
+        once = tirx.Select(self.lane == WARP - 1, mine.now, tirx.const(0, WORD))
+        found = sum_before(totals, self.thread, T.Bind(once))
+        barrier()
+        return found
 
 
 def count_runs(stretch: Stretch, block: Any, found: Any) -> None:
     """Count into ``found`` (2, blocks) what begins in a block, and what lies outside."""
-    _, runs, outside = stretch.begun(shared(WARPS, WORD))
-    with T.If(stretch.thread == 0), T.Then():
-        for row, number in enumerate((runs, outside)):
+    totals, ids = shared(WARPS, WORD), stretch.ids
+    for row, question in enumerate((ids.begins, ids.outside)):
+        _, number = stretch.told(question, totals)
+        with T.If(stretch.thread == 0), T.Then():
             T.buffer_store(found, tirx.Cast("int32", number), [row, block])
 
 
@@ -105,24 +102,27 @@ def write_runs(stretch: Stretch, plan: Plan, block: Any, found: Any = None) -> N
 
     Without `found` it is the only block.
     """
-    totals = shared(WARPS, WORD)
-    earlier = [tirx.const(0, WORD)] * 2
-    if found is not None:
-        earlier = [_sum_of_blocks(found, row, block, stretch.thread, totals) for row in range(2)]
-    before, runs, outside = stretch.begun(totals)
-    last = block == (0 if found is None else found.shape[1] - 1)
+    totals, ids = shared(WARPS, WORD), stretch.ids
+    if found is None:
+        last, earlier = block == 0, tirx.const(0, WORD)
+        _, outside = stretch.told(ids.outside, totals)
+    else:
+        blocks = found.shape[1]
+        last, earlier = block == blocks - 1, _sum_of(found, 0, block, stretch.thread, totals)
+        outside = _sum_of(found, 1, blocks, stretch.thread, totals)
+    before, runs = stretch.told(ids.begins, totals)
     with T.If(tirx.And(last, stretch.thread == 0)), T.Then():
-        for row, number in enumerate((runs, outside)):
-            T.buffer_store(plan.counts, tirx.Cast("int32", earlier[row] + number), [row])
-        with T.If(earlier[0] + runs == 0), T.Then():
+        for row, number in enumerate((earlier + runs, outside)):
+            T.buffer_store(plan.counts, tirx.Cast("int32", number), [row])
+        with T.If(earlier + runs == 0), T.Then():
             T.buffer_store(plan.offsets, tirx.const(0, "int32"), [0])
-    _write(stretch, plan, earlier[0] + before)
+    _write(stretch, plan, earlier + before)
 
 
-def _sum_of_blocks(found: Any, row: int, block: Any, thread: Any, totals: Any) -> Any:
-    """What the blocks before one have counted."""
+def _sum_of(found: Any, row: int, blocks: Any, thread: Any, totals: Any) -> Any:
+    """What so many blocks, from the first on, have counted."""
     mine = Number()
-    with T.serial(0, tirx.ceildiv(tirx.max(block - thread, 0), SORTERS)) as turn:
+    with T.serial(0, tirx.ceildiv(tirx.max(blocks - thread, 0), SORTERS)) as turn:
         mine.add(found[row, turn * SORTERS + thread])
     _, every = sum_before(totals, thread, T.Bind(word(mine.now)))
     barrier()

@@ -40,6 +40,7 @@ from sparsetrain.sparse_tensor.cuda_tile import (
 from sparsetrain.sparse_tensor.cuda_warp import WARP, WORDS
 
 MOST_BLOCKS = 128  # each reads what all have counted
+AT_ONCE = 16  # of them whose reads do not wait for each other
 MOST_ROWS = 2047  # of 32 ids for a warp, whose counters have 16 bits
 
 
@@ -212,11 +213,16 @@ def _begin_digits(arrays: Shared, begin: Any, counts: Any, block: Any, thread: A
     digit = T.Bind(tirx.floormod(thread, DIGITS))
     half = T.Bind(tirx.floordiv(thread, DIGITS))
     every, before = Number(), Number()
-    with T.serial(0, tirx.ceildiv(counts.shape[0] - half, 2)) as turn:
-        other = T.Bind(turn * 2 + half)
-        counted = T.Bind(counts[other, digit])
+    none = tirx.const(0, "int32")
+    with (
+        T.serial(0, tirx.ceildiv(counts.shape[0], 2 * AT_ONCE)) as turn,
+        T.unroll(0, AT_ONCE) as part,
+    ):
+        other = T.Bind((turn * AT_ONCE + part) * 2 + half)
+        known = tirx.if_then_else(other < counts.shape[0], counts[other, digit], none)
+        counted = T.Bind(known)
         every.add(counted)
-        before.add(tirx.Select(other < block, counted, tirx.const(0, "int32")))
+        before.add(tirx.Select(other < block, counted, none))
     T.buffer_store(words, word(every.now), [thread])
     T.buffer_store(words, word(before.now), [thread + SORTERS])
     barrier()

@@ -16,6 +16,7 @@ from sparsetrain import ahead, runtime
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.runtime import staging, streams
+from sparsetrain.sparse_tensor import cuda_coalesce
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.test_training import programs
@@ -54,13 +55,11 @@ st_plan = ahead.make_plan
 
 
 def test_the_plan_of_the_host_is_the_one_that_is_used(cuda, monkeypatch):
-    from sparsetrain.sparse_tensor import coalesce
-
     def refuse(*_arguments):
         raise AssertionError("the device sorted")
 
     made = trainer(plan="host")
-    monkeypatch.setattr(coalesce, "_gpu_plan", refuse)
+    monkeypatch.setattr(cuda_coalesce, "begin_arrays", refuse)
     for batch in made.ahead(batches()):
         made.step(batch)
     with pytest.raises(AssertionError, match="the device sorted"):
@@ -81,6 +80,28 @@ def test_ids_that_were_sent_are_not_read_back(cuda, monkeypatch):
         made.step(batch)
     assert (2,) in read  # how many rows there are
     assert not {batch.ids.shape for batch in batches()} & {*read}
+
+
+def test_a_step_reads_nothing_before_all_that_it_reads_is_on_its_way(cuda, monkeypatch):
+    events, as_numpy = [], runtime.as_numpy
+
+    def read(tensor, **options):
+        if runtime.on_gpu(tensor):
+            events.append("read")
+        return as_numpy(tensor, **options)
+
+    def launch(name, run, arguments):
+        events.append(name)
+        return run(*arguments)
+
+    monkeypatch.setattr(runtime, "as_numpy", read)
+    made = trainer(plan="device")
+    for batch in made.ahead(batches()[:1]):
+        with runtime.watching(launch):
+            made.step(batch)
+    assert events[:2] == ["short_plan", "check for NaN and infinity"]
+    assert events[2:5] == ["read"] * 3  # finiteness, number of rows, loss
+    assert set(events[5:]) == {"dense updates", "chunk_sums", "update of touched rows"}
 
 
 def test_by_itself_the_host_plans_few_lookups_and_the_device_many():
