@@ -5,9 +5,10 @@ A thread of its own turns batches into the program's inputs and sends them (`run
 them may go the plan of their rows, sorted on the host by that thread, in place of the device's
 radix sort. Either plan gives the same bits: which is made decides about time alone.
 
-When the host plans: where there are at most `HOST_LOOKUPS` ids in a batch. The device's sort of so
-few is a dozen launches and a wait for the number of rows, 0.1 ms by prediction, and the host's
-takes no longer; of more it takes longer than a step. This is predicted, not measured on a GPU.
+When the host plans: where there are at most `HOST_LOOKUPS` ids in a batch. Its thread sorts so few
+within any step, beside it; the device would do it between gradients and updates, and the step's
+thread would launch it. Of 53,248 ids the host's sort took 0.5 ms, longer than a step may; the
+device's 0.04 ms, on an H200.
 
 What goes wrong here is left to the step of that batch, which meets it again and knows the place.
 """
@@ -26,7 +27,7 @@ from sparsetrain.errors import ConfigError, SparsetrainError
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
 from sparsetrain.step import scale_input
 
-HOST_LOOKUPS = 65_536
+HOST_LOOKUPS = 16_384
 PLANNERS = ("auto", "host", "device")
 _PLAN = ("rows", "order", "offsets")
 
