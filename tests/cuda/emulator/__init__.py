@@ -106,7 +106,7 @@ def _entries(text: str, functions: Mapping[str, Any]) -> str:
     ]  # the linker knows no empty section
     for name, body in bodies(text).items():
         tags = ", ".join(f'"{tag}"' for tag in functions[name].launch_param_tags)
-        barriers = "true" if re.search(r"__sync|__shfl|sparsetrain_multiply", body) else "false"
+        barriers = "true" if re.search(r"__sync|__shfl|sparsetrain_(multiply|sum)", body) else "false"
         lines.append(
             f"ENTRY int __tvm_ffi_{name}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {{"
             f" return emulated::launch({name}, args, {{{tags}}}, {barriers}); }}\n"
