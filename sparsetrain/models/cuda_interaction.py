@@ -2,8 +2,8 @@
 """The CUDA kernel of the dot interaction; `interaction` says what it computes.
 
 Usual widths have a kernel of their own, `cuda_interaction_registers`. Here a thread owns a square
-of `SIDE` x `SIDE` pairs in registers, so that one value read serves `SIDE` products; the pairs leave
-through shared memory, because a sample's results lie side by side. Sums run first to last.
+of `SIDE` x `SIDE` pairs in registers, so that one value read serves `SIDE` products; the pairs
+leave through shared memory, because a sample's results lie side by side. Sums run first to last.
 
 Cost: what is read and written once, 1 GB for a batch of 65,536 at F = 26 and D = 128.
 """

@@ -39,7 +39,7 @@ def begin_arrays(indices: NDArray, num_rows: int) -> Callable[[], Arrays]:
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     target = runtime.target_of(indices)
     # Not more bits than an index has: a shift past its width is undefined.
-    passes, bits = digits_of(min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
+    passes, bits = digits_of(min(int(num_rows).bit_length(), _BITS[index_dtype]))
 
     def made(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
         return runtime.temporary(shape, dtype, indices)
@@ -97,6 +97,9 @@ def row_squares(values: NDArray) -> np.ndarray:
     target = runtime.target_of(values)
     _compiled("row_squares", target, int(values.shape[1]), str(values.dtype))(values, partial)
     return runtime.as_numpy(partial)
+
+
+_BITS = {"int32": 31, "int64": 63}  # of an index, without its sign
 
 
 def _chunks(count: int, size: int) -> int:

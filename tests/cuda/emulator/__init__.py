@@ -37,6 +37,8 @@ _loaded: list[Any] = []
 _order = 0
 _sources: list[str] | None = None
 
+# What a warp or a block must come to together, and helpers of ours that hold such.
+_BARRIERS = r"__sync|__shfl|sparsetrain_(multiply|sum)"
 _SIGNATURE = r'extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\('
 
 
@@ -106,7 +108,7 @@ def _entries(text: str, functions: Mapping[str, Any]) -> str:
     ]  # the linker knows no empty section
     for name, body in bodies(text).items():
         tags = ", ".join(f'"{tag}"' for tag in functions[name].launch_param_tags)
-        barriers = "true" if re.search(r"__sync|__shfl|sparsetrain_(multiply|sum)", body) else "false"
+        barriers = "true" if re.search(_BARRIERS, body) else "false"
         lines.append(
             f"ENTRY int __tvm_ffi_{name}(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {{"
             f" return emulated::launch({name}, args, {{{tags}}}, {barriers}); }}\n"
