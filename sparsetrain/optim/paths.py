@@ -44,7 +44,7 @@ class Paths(NamedTuple):
 def begin_plans(
     gradients: Mapping[str, Any], state: State
 ) -> dict[str, Callable[[], CoalescePlan]]:
-    """Begin to sort what lies on a device and has no plan; what is returned waits for each.
+    """Begin to sort what lies on a device and may have no plan; what is returned waits for each.
 
     A step waits for the device anyway, to hear whether gradients are finite.
     """
@@ -53,7 +53,9 @@ def begin_plans(
         for name, gradient in gradients.items()
         if isinstance(gradient, RowSparse)
         and runtime.on_gpu(gradient.values)
-        and _known_plan(state, name, gradient) is None
+        and not gradient.coalesced
+        and name not in state.plans
+        and name not in state.caught
     }
 
 
