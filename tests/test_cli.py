@@ -416,7 +416,7 @@ def test_help_imports_none_of_the_heavy_packages():
 def test_a_reader_that_has_left_causes_no_complaint():
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "sparsetrain.cli", "--version"]
+    command = [sys.executable, "-m", "sparsetrain", "--version"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")

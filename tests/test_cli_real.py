@@ -176,7 +176,7 @@ def test_a_folder_that_is_no_model_is_refused(capsys, tmp_path, files, command):
 
 def test_a_signal_leaves_a_run_that_can_be_used(files, tmp_path, capsys):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "sparsetrain.cli", "train", str(files / "train.parquet")]
+    command = [sys.executable, "-m", "sparsetrain", "train", str(files / "train.parquet")]
     process = subprocess.Popen(
         [*command, "--out", str(out), "--epochs", "1000000", *SMALL],
         stderr=subprocess.PIPE,

@@ -250,7 +250,7 @@ def data(tmp_path_factory) -> Path:
 
 
 def _start(data: Path, out: Path, *options: str, **environment: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "sparsetrain.cli", "train", str(data / "train.parquet")]
+    command = [sys.executable, "-m", "sparsetrain", "train", str(data / "train.parquet")]
     return subprocess.Popen(
         [*command, "--valid", str(data / "test.parquet"), "--out", str(out), *options, *SMALL],
         stderr=subprocess.PIPE,
@@ -350,7 +350,7 @@ def test_a_run_may_lie_at_an_odd_path(tmp_path, name):
 def test_a_command_does_not_depend_on_the_locale_or_on_a_writable_folder(data, tmp_path, locale):
     place = tmp_path / "read-only"
     place.mkdir(mode=0o500)
-    command = [sys.executable, "-m", "sparsetrain.cli", "inspect", str(data / "test.parquet")]
+    command = [sys.executable, "-m", "sparsetrain", "inspect", str(data / "test.parquet")]
     done = subprocess.run(
         command,
         cwd=place,

@@ -69,7 +69,7 @@ def test_an_interpreter_without_any_peer_is_refused(tmp_path, capsys):
 
 @pytest.mark.peers
 def test_peers_in_this_interpreter_are_measured_too(tmp_path):
-    command = [sys.executable, "-m", "sparsetrain.cli", *QUICK, "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "sparsetrain", *QUICK, "--out", str(tmp_path)]
     done = subprocess.run(
         [*command, "--peer-python", sys.executable, "--json"], capture_output=True
     )

@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Lets `python -m sparsetrain.cli` stand for the `sparsetrain` script."""
-
-import sys
-
-from sparsetrain.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())
