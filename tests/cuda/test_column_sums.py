@@ -9,6 +9,7 @@ from tvm import relax, tirx
 
 from sparsetrain import runtime, schedule
 from sparsetrain.runtime.tensors import BFLOAT16
+from sparsetrain.schedule.cuda.sum_of_pieces import sum_kernel
 from tests.cuda import device
 from tests.cuda.test_kernels import in_every_order, there
 
@@ -63,3 +64,31 @@ def test_columns_are_summed_in_one_order(cuda, machine, name, batch):
     found = in_every_order("cuda", lambda: machine[name](*arguments).numpy())
     terms = x.astype("f8") * (w if weighted else 1)
     assert (np.abs(found - terms.sum(0)) <= 1e-6 * np.abs(terms).sum(0)).all()
+
+
+# Pieces; rows and columns: one thread for an element and several, more than a block of elements.
+PIECES = {1: (4, 300), 3: (40, 66), 20: (9, 70), 132: (3, 5)}
+
+
+@pytest.fixture(scope="module")
+def adder():
+    """All sums of pieces in one program."""
+    with pytest.MonkeyPatch.context() as patch, device.as_gpu(patch) as target:
+        builder = relax.BlockBuilder()
+        for pieces, shape in PIECES.items():
+            parts = relax.Var("parts", relax.TensorType((pieces, *shape), "float32"))
+            with builder.function(f"of{pieces}", [parts]):
+                with builder.dataflow():
+                    kernel = builder.add_func(sum_kernel(shape, pieces), "sum_of_pieces")
+                    total = relax.call_tir(kernel, [parts], relax.TensorType(shape, "float32"))
+                    out = builder.emit_output(total)
+                builder.emit_func_output(out)
+        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+
+
+@pytest.mark.parametrize("pieces", PIECES)
+def test_pieces_are_summed_in_one_order(cuda, adder, pieces):
+    parts = np.random.default_rng(pieces).standard_normal((pieces, *PIECES[pieces])).astype("f4")
+    given = there(parts, "cuda")
+    found = in_every_order("cuda", lambda: adder[f"of{pieces}"](given).numpy())
+    np.testing.assert_allclose(found, parts.astype("f8").sum(0), rtol=1e-5, atol=1e-5)

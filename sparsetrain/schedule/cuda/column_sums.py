@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from .epilogue import moved
 
 _THREADS = 256
 _BLOCKS = 1056  # eight for each multiprocessor of a large device
@@ -106,12 +107,7 @@ class _Places:
     def _moved(self, expression: Any, row: Any, column: Any) -> Any:
         zero = tirx.const(0, "int64")
         new = [column if n == self._column else zero for n in range(len(self._axes) - 1)] + [row]
-
-        def at(var: tirx.Var) -> Any:
-            pairs = zip(self._axes, new, strict=True)
-            return next((value for axis, value in pairs if axis.same_as(var)), var)
-
-        return tvm_ffi.structural_map(expression, (tirx.Var, at))
+        return moved(expression, self._axes, new)
 
 
 def _body(sums: Columns, store: Store) -> tirx.Stmt:
@@ -127,13 +123,13 @@ def _body(sums: Columns, store: Store) -> tirx.Stmt:
         def part(piece: Any, column: Any) -> Any:
             return parts[piece, column]
 
-        _launch(sums, keep, _WIDE, pieces)
-        _launch(Columns(part, tirx.const(pieces, "int64"), sums.columns), store, _NARROW, 1)
+        launch(sums, keep, _WIDE, pieces)
+        launch(Columns(part, tirx.const(pieces, "int64"), sums.columns), store, _NARROW, 1)
     return builder.get().body
 
 
-def _launch(sums: Columns, store: Store, width: int, pieces: int) -> None:
-    """Sum pieces of the rows side by side, `width` columns in a block."""
+def launch(sums: Columns, store: Store, width: int, pieces: int) -> None:
+    """Sum pieces of the rows side by side, `width` columns in a block of 256 threads."""
     zero, count = tirx.const(0, "int64"), tirx.const(pieces, "int64")
     blocks = tirx.const(-(-sums.columns // width), "int64")
     with (
@@ -154,14 +150,16 @@ def _launch(sums: Columns, store: Store, width: int, pieces: int) -> None:
         with T.unroll(0, sums.lanes) as lane:
             T.buffer_store(shared, mine[lane], [thread * sums.lanes + lane])
         T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
-        column = block * width + tirx.Cast("int64", thread)
         held = across * sums.lanes
-        with T.If(tirx.all(thread < held, column < sums.columns)), T.Then():
-            total = T.alloc_local((1,), "float32")
-            T.buffer_store(total, tirx.const(0, "float32"), [0])
-            with T.serial(0, down) as other:
-                T.buffer_store(total, total[0] + shared[other * held + thread], [0])
-            store(piece, column, total[0])
+        for begun in range(0, held, _THREADS):
+            number = thread + begun
+            column = T.Bind(block * width + tirx.Cast("int64", number))
+            with T.If(tirx.all(number < held, column < sums.columns)), T.Then():
+                total = T.alloc_local((1,), "float32")
+                T.buffer_store(total, tirx.const(0, "float32"), [0])
+                with T.serial(0, down) as other:
+                    T.buffer_store(total, total[0] + shared[other * held + number], [0])
+                store(piece, column, total[0])
 
 
 def _threads_across(sums: Columns, width: int) -> int:
@@ -178,19 +176,21 @@ def _sum_rows(sums: Columns, into: Any, first: Any, rows: tuple[Any, Any, int]) 
     for its turn.
     """
     begin, end, step = rows
-    ahead = T.alloc_local((_AHEAD * sums.lanes,), "float32")
+    known = isinstance(sums.rows, tirx.IntImm)
+    count = min(_AHEAD, -(-int(sums.rows) // step)) if known else _AHEAD
+    ahead = T.alloc_local((count * sums.lanes,), "float32")
     zero = tirx.const(0, "float32")
     with T.unroll(0, sums.lanes) as lane:
         T.buffer_store(into, zero, [lane])
-    turns = tirx.ceildiv(end - begin, step * _AHEAD)
+    turns = tirx.ceildiv(end - begin, step * count)
     with T.If(first < sums.columns), T.Then(), T.serial(0, turns) as turn:
-        row = T.Bind(begin + turn * (_AHEAD * step))
-        for n in range(_AHEAD):
+        row = T.Bind(begin + turn * (count * step))
+        for n in range(count):
             here = T.Bind(tirx.min(row + n * step, end - 1))
             with T.vectorized(0, sums.lanes) as lane:
                 term = sums.term(here, first + tirx.Cast("int64", lane))
                 T.buffer_store(ahead, term, [n * sums.lanes + lane])
-        for n in range(_AHEAD):
+        for n in range(count):
             for lane in range(sums.lanes):
                 term = tirx.Select(row + n * step < end, ahead[n * sums.lanes + lane], zero)
                 T.buffer_store(into, into[lane] + term, [lane])

@@ -10,6 +10,8 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.script.ir_builder import tirx as T
 
+from .tiles import Store
+
 
 class Epilogue:
     """What a block makes of the sum at its own place, and where it puts that."""
@@ -39,11 +41,31 @@ class Epilogue:
         )
 
     def _value(self, row: Any, column: Any, value: Any) -> Any:
-        def at(var: tirx.Var) -> Any:
-            pairs = zip(self._axes, (row, column), strict=True)
-            return next((new for axis, new in pairs if axis.same_as(var)), var)
-
         def load(node: TensorLoad) -> Any:
             return value if node.source.same_as(self._sums) else node
 
-        return tvm_ffi.structural_map(self._store.value, [(TensorLoad, load), (tirx.Var, at)])
+        here = moved(self._store.value, self._axes, [row, column])
+        return tvm_ffi.structural_map(here, (TensorLoad, load))
+
+
+def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
+    """What a block computes from `expression` where its axes have other values."""
+
+    def at(var: tirx.Var) -> Any:
+        pairs = zip(axes, places, strict=True)
+        return next((place for axis, place in pairs if axis.same_as(var)), var)
+
+    return tvm_ffi.structural_map(expression, (tirx.Var, at))
+
+
+def stored(
+    sch: s_tir.Schedule, product: s_tir.schedule.SBlockRV, others: list[s_tir.schedule.SBlockRV]
+) -> Store | None:
+    """What becomes of the sums of `product` in the blocks around it; None if it is too much."""
+    out = sch.get(product).writes[0].source
+    for block in others[:-1]:
+        sch.compute_inline(block)
+    if not others:
+        return lambda row, column, value: T.buffer_store(out, value, [row, column])
+    epilogue = Epilogue(sch.get(others[-1]), out)
+    return epilogue if epilogue.fits else None

@@ -10,14 +10,14 @@ known length.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 from ..product import Product, match_product
-from .epilogue import Epilogue
-from .float_operand import FloatOperand
-from .float_tile import FloatTile, threads_of
-from .tiles import Store, TiledProduct, plain, scheduled, tile_length
+from .epilogue import stored
+from .kinds import scheduled, tiled_product
 
 
 def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
@@ -31,11 +31,18 @@ def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     others = [info for info in blocks if info is not product.info]
     if not all(info.is_injective() for info in others):
         return None
-    tiled = _tiled(sch, product, others)
-    return None if tiled is None else _kernel(function, sch, tiled, (product, others))
+    sources = _sources(sch, product, others)
+    if sources is None:
+        return None
+    store = stored(sch, product.info.block_rv, [info.block_rv for info in others])
+    if store is None:
+        return None
+    tiled, kind = tiled_product(product, sources)
+    return scheduled(function, tiled, kind, lambda _place: store)
 
 
-def _tiled(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> TiledProduct | None:
+def _sources(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> list[Any] | None:
+    """The matrices, or None where one is computed here, or its rows have no known length."""
     block = sch.get(product.info.block_rv)
     sources = [block.reads[operand.read].source for operand in (product.left, product.right)]
     matrices = [*sources, block.writes[0].source]
@@ -46,30 +53,4 @@ def _tiled(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> T
     written = [sch.get(info.block_rv).writes[0].source for info in others]
     if any(source.same_as(other) for source in sources for other in written):
         return None
-    length = tile_length(product.rows, product.columns)
-    return TiledProduct(
-        *(
-            FloatOperand(source, operand.outer, operand.contracted, length)
-            for source, operand in zip(sources, (product.left, product.right), strict=True)
-        )
-    )
-
-
-def _kernel(
-    function: tirx.PrimFunc,
-    sch: s_tir.Schedule,
-    tiled: TiledProduct,
-    parts: tuple[Product, list[SBlockInfo]],
-) -> tirx.PrimFunc | None:
-    product, others = parts
-    out = sch.get(product.info.block_rv).writes[0].source
-    for info in others[:-1]:
-        sch.compute_inline(info.block_rv)
-    store: Store = plain(out)
-    if others:
-        epilogue = Epilogue(sch.get(others[-1].block_rv), out)
-        if not epilogue.fits:
-            return None
-        store = epilogue
-    threads = threads_of(tiled.left.length)
-    return scheduled(function, tiled, threads, lambda place: FloatTile(tiled, place).run(store))
+    return sources

@@ -17,10 +17,9 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.target import Target
 
 from ..product import Operand, Product, match_product
-from .epilogue import Epilogue
-from .half_operand import THREADS, HalfOperand
-from .half_tile import HalfTile, has_tensor_cores
-from .tiles import Store, TiledProduct, plain, scheduled, tile_length
+from .epilogue import stored
+from .half_tile import has_tensor_cores
+from .kinds import scheduled, tiled_product
 
 
 def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
@@ -31,36 +30,31 @@ def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     found = _match(sch, normalize_prim_func(sch) or [])
     if found is None:
         return None
-    product, block, final = found
-    out = sch.get(block).writes[0].source
-    store: Store = plain(out)
-    if final is not None:
-        epilogue = Epilogue(sch.get(final), out)
-        if not epilogue.fits:
-            return None
-        store = epilogue
-    return scheduled(function, product, THREADS, lambda place: HalfTile(product, place).run(store))
+    product, half, sources, others = found
+    store = stored(sch, product.info.block_rv, others)
+    if store is None:
+        return None
+    tiled, kind = tiled_product(product, sources, half)
+    return scheduled(function, tiled, kind, lambda _place: store)
 
 
 def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> Any:
-    """Product, its block, and the one block after it or None; None if this is something else."""
+    """Product, half, the matrices, the blocks after it; None if this is something else."""
     found = (
         (half, match_product(sch, info, load)) for half, load in _LOADS.items() for info in blocks
     )
     half, product = next((pair for pair in found if pair[1] is not None), ("", None))
     if product is None or product.batch_axes:
         return None
-    block = product.info.block_rv
-    stages = [_writer(sch, blocks, product, o) for o in (product.left, product.right)]
+    writers = (_writer(sch, blocks, product, o) for o in (product.left, product.right))
+    stages = [stage for stage in writers if stage is not None]
     others = [i for i in blocks if i is not product.info and i not in stages]
-    if None in stages or not all(info.is_injective() for info in others):
+    if len(stages) < 2 or not all(info.is_injective() for info in others):
         return None
-    half_product = _half_product(sch, product, stages, half)
-    if half_product is None:
+    sources = [sch.get(stage.block_rv).reads[0].source for stage in stages]
+    if not all(isinstance(source.shape[1], tirx.IntImm) for source in sources):
         return None
-    for info in others[:-1]:
-        sch.compute_inline(info.block_rv)
-    return half_product, block, others[-1].block_rv if others else None
+    return product, half, sources, [info.block_rv for info in others]
 
 
 def _load_of_bfloat16(factor: tirx.Expr) -> tirx.Expr:
@@ -88,17 +82,3 @@ def _writer(
     bits = sch.get(product.info.block_rv).reads[operand.read].source
     writers = (i for i in blocks if sch.get(i.block_rv).writes[0].source.same_as(bits))
     return next(writers, None)
-
-
-def _half_product(
-    sch: s_tir.Schedule, product: Product, stages: list[Any], half: str
-) -> TiledProduct | None:
-    sources = [sch.get(stage.block_rv).reads[0].source for stage in stages]
-    if not all(isinstance(source.shape[1], tirx.IntImm) for source in sources):
-        return None
-    length = tile_length(product.rows, product.columns)
-    left, right = (
-        HalfOperand(source, o.outer, o.contracted, half, length)
-        for source, o in zip(sources, (product.left, product.right), strict=True)
-    )
-    return TiledProduct(left, right)

@@ -18,18 +18,22 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
-from .float_operand import FloatOperand
-from .float_tile import FloatTile, threads_of
-from .half_operand import THREADS, HalfOperand
-from .half_tile import HalfTile, has_tensor_cores
+from .half_tile import has_tensor_cores
+from .kinds import kind_of, scheduled
 from .sum_of_pieces import sum_kernel
-from .tiles import Place, Store, TiledProduct, scheduled, tile_length
+from .tiles import Store, TiledProduct
 
 _THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
 
+_MOST = 132  # pieces
+_LONG = 1024  # terms
+
 
 def long_product(
-    builder: relax.BlockBuilder, a: relax.Expr, b: relax.Expr, half: str | None = None
+    builder: relax.BlockBuilder,
+    a: relax.Expr,
+    b: relax.Expr,
+    half: str | None = None,
 ) -> relax.Expr | None:
     """The product of the transpose of `a` (K, M) with `b` (K, N), K cut into pieces.
 
@@ -49,18 +53,14 @@ def long_product(
     """
     if not _fits(a.ty, b.ty, half):
         return None
-    rows, columns = int(a.ty.shape[1]), int(b.ty.shape[1])
+    shape = int(a.ty.shape[1]), int(b.ty.shape[1])
     name = f"{'half_' if half else ''}matmul_tn_pieces"
-    kernel, pieces = _kernel(a.ty, b.ty, half, name)
+    kernel, pieces = _kernel((a.ty, b.ty), shape, half, name)
     parts = relax.call_tir(
-        builder.add_func(kernel, name),
-        [a, b],
-        relax.TensorType((pieces, rows, columns), "float32"),
+        builder.add_func(kernel, name), [a, b], relax.TensorType((pieces, *shape), "float32")
     )
-    total = builder.add_func(sum_kernel(rows, columns, "float32"), "sum_of_pieces")
-    return relax.call_tir(
-        total, [builder.emit(parts)], relax.TensorType((rows, columns), "float32")
-    )
+    total = builder.add_func(sum_kernel(shape, pieces), "sum_of_pieces")
+    return relax.call_tir(total, [builder.emit(parts)], relax.TensorType(shape, "float32"))
 
 
 def _fits(a: Any, b: Any, half: str | None) -> bool:
@@ -74,34 +74,29 @@ def _fits(a: Any, b: Any, half: str | None) -> bool:
         return has_tensor_cores(target)
     # A sum of columns has a better rule, and one that is short has nothing to cut.
     is_float = str(a.dtype) == str(b.dtype) == "float32"
-    return is_float and 1 not in map(int, shape) and not isinstance(a.shape[0], tirx.IntImm)
+    is_short = isinstance(a.shape[0], tirx.IntImm) and int(a.shape[0]) < _LONG
+    return is_float and 1 not in map(int, shape) and not is_short
 
 
-def _kernel(a: Any, b: Any, half: str | None, name: str) -> tuple[tirx.PrimFunc, int]:
+def _kernel(
+    types: tuple[Any, Any], shape: tuple[int, int], half: str | None, name: str
+) -> tuple[tirx.PrimFunc, int]:
     """``parts[p] = a[p].T @ b[p]`` for each piece p of the rows of both; how many pieces."""
-    rows, columns = int(a.shape[1]), int(b.shape[1])
-    length = tile_length(rows, columns)
-    threads = THREADS if half else threads_of(length)
-    tiles = -(-rows // length) * -(-columns // length)
-    pieces = max(1, _THREADS // threads // tiles)
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name(name)
         terms = T.int64()
-        left = T.match_buffer(T.arg("left", T.handle()), (terms, rows), str(a.dtype))
-        right = T.match_buffer(T.arg("right", T.handle()), (terms, columns), str(b.dtype))
-        parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, rows, columns), "float32")
+        matrices = [
+            T.match_buffer(T.arg(side, T.handle()), (terms, matrix.shape[1]), str(matrix.dtype))
+            for side, matrix in zip(("left", "right"), types, strict=True)
+        ]
+        kind = kind_of(shape[0], shape[1], half)
+        tiles = -(-shape[0] // kind.length) * -(-shape[1] // kind.length)
+        pieces = min(_MOST, max(1, _THREADS // kind.threads // tiles))
+        parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, *shape), "float32")
         T.evaluate(tirx.const(0, "int32"))
-    product = TiledProduct(*(_operand(m, length, half) for m in (left, right)), pieces)
-
-    def run(place: Place) -> None:
-        tile = (HalfTile if half else FloatTile)(product, place)
-        tile.run(_into(parts, place.piece))
-
-    return scheduled(builder.get(), product, threads, run), pieces
-
-
-def _operand(matrix: Any, length: int, half: str | None) -> HalfOperand | FloatOperand:
-    return HalfOperand(matrix, 1, 0, half, length) if half else FloatOperand(matrix, 1, 0, length)
+    left, right = (kind.operand(matrix, 1, 0) for matrix in matrices)
+    product = TiledProduct(left, right, pieces)
+    return scheduled(builder.get(), product, kind, lambda place: _into(parts, place.piece)), pieces
 
 
 def _into(parts: Any, piece: Any) -> Store:

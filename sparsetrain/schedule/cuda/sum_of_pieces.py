@@ -1,29 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of a matrix that was computed in pieces, first to last."""
+"""The sum of a matrix that was computed in pieces, in one order.
+
+Each element is a column of the sums in `column_sums.py`, each piece a row. The more pieces, the
+more threads share an element: one alone would wait for memory a hundred times.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import tirx
-from tvm.script import tirx as T
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .column_sums import Columns, launch
+
+_ELEMENTS = 1024  # of a block, where a thread adds whole sums of four
+_ALONE = 8  # pieces that a thread adds by itself
+_MOST = 32  # threads that share an element
 
 
-def sum_kernel(rows: int, columns: int, dtype: str) -> tirx.PrimFunc:
-    """Add the pieces (P, rows, columns) of each element in order; a thread for each element."""
-
-    @T.prim_func(s_tir=True, private=True)
-    def sum_of_pieces(parts: T.handle, out: T.handle):
+def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
+    """Add the pieces (P, rows, columns) of each element, in float32."""
+    rows, columns = shape
+    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
+        T.func_name("sum_of_pieces")
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})
-        P = T.int64()
-        Parts = T.match_buffer(parts, (P, rows, columns), dtype)
-        Out = T.match_buffer(out, (rows, columns), dtype)
-        for block in T.thread_binding(-(-rows * columns // 256), thread="blockIdx.x"):
-            for thread in T.thread_binding(256, thread="threadIdx.x"):
-                e: T.let = block * 256 + thread
-                if e < rows * columns:
-                    total = T.alloc_buffer((1,), dtype, scope="local")
-                    total[0] = T.cast(0, dtype)
-                    for piece in T.serial(P):
-                        total[0] = total[0] + Parts[piece, e // columns, e % columns]
-                    Out[e // columns, e % columns] = total[0]
+        parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, rows, columns), "float32")
+        out = T.match_buffer(T.arg("out", T.handle()), (rows, columns), "float32")
 
-    return sum_of_pieces
+        def place(element: Any) -> tuple[Any, Any]:
+            return tirx.floordiv(element, columns), tirx.floormod(element, columns)
+
+        def part(piece: Any, element: Any) -> Any:
+            row, column = place(element)
+            return parts[piece, row, column]
+
+        def store(_piece: Any, element: Any, total: Any) -> None:
+            T.buffer_store(out, total, list(place(element)))
+
+        sums = Columns(part, tirx.const(pieces, "int64"), rows * columns)
+        launch(sums, store, _ELEMENTS // _threads_of_an_element(pieces), 1)
+    return builder.get()
+
+
+def _threads_of_an_element(pieces: int) -> int:
+    """A power of two."""
+    return min(_MOST, 1 << max(0, (pieces - 1) // _ALONE).bit_length())

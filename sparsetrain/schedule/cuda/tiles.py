@@ -84,12 +84,7 @@ def tile_length(rows: Any, columns: Any) -> int:
     return _NARROW if min(known, default=_WIDE) <= _NARROW else _WIDE
 
 
-def plain(out: Any) -> Store:
-    """Store sums as they are."""
-    return lambda row, column, value: T.buffer_store(out, value, [row, column])
-
-
-def scheduled(
+def kernel_of(
     function: tirx.PrimFunc, product: TiledProduct, threads: int, run: Callable[[Place], None]
 ) -> tirx.PrimFunc:
     """`function` with a product as its body; `run` writes what a thread does."""
