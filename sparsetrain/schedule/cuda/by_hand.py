@@ -17,8 +17,9 @@ from ..rule import has_blocks, has_wide_extents
 from .column_sums import column_sums
 from .float_product import in_float_tiles
 from .half_product import on_tensor_cores
+from .maps import elementwise
 
-_WRITERS = (on_tensor_cores, in_float_tiles, column_sums)
+_WRITERS = (on_tensor_cores, in_float_tiles, column_sums, elementwise)
 _ATTRIBUTES = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
 
