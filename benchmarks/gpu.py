@@ -7,6 +7,7 @@
     python benchmarks/gpu.py flat --width 16             # updates against the rows of the table
     python benchmarks/gpu.py plan                        # sorting on the device and on the host
     python benchmarks/gpu.py products --precision bf16   # TFLOP/s of layers, beside PyTorch
+    python benchmarks/gpu.py sums --precision bf16       # of columns, beside a copy's rate
     python benchmarks/gpu.py step --config kaggle --batch 8192 --precision bf16
     python benchmarks/gpu.py kernels --config kaggle --batch 8192        # where a step's time goes
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from harness import gpu_agree, gpu_kernels, gpu_products, gpu_rows, gpu_step
+from harness import gpu_agree, gpu_kernels, gpu_products, gpu_rows, gpu_step, gpu_sums
 from harness.configs import CONFIGS, LEARNING_RATES
 from harness.options import available_threads, positive
 from harness.task import Task
@@ -86,6 +87,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "flat": lambda o: gpu_rows.measure_flat(o.width),
     "plan": lambda o: gpu_rows.measure_plan(PLAN_ROWS, PLAN_SIZES),
     "products": lambda o: gpu_products.measure_products(o.precision),
+    "sums": lambda o: gpu_sums.measure_sums(o.precision),
     "step": lambda o: gpu_step.measure_step(_task(o), o.steps),
     "kernels": lambda o: gpu_kernels.measure_kernels(_task(o), o.steps),
 }
@@ -100,6 +102,7 @@ def _everything() -> Iterator[list[str]]:
     yield ["step", "--config", "kaggle", "--batch", "8192", "--precision", "bf16"]
     yield ["step", "--config", "mlperf", "--batch", "65536", "--precision", "bf16"]
     yield ["products", "--precision", "bf16"]
+    yield ["sums", "--precision", "bf16"]
     yield ["flat", "--width", "16"]
     yield ["plan"]
     yield ["step", "--config", "kaggle", "--batch", "8192"]

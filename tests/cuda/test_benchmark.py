@@ -15,6 +15,7 @@ SMALLER = {
     "harness.gpu_rows": {"FLAT_ROWS": (50, 500), "FLAT_LOOKUPS": 40, "CALLS": 2},
     "harness.gpu_step": {"TURNS": 1},
     "harness.gpu_products": {"LAYERS": ((40, 16, 24),), "CALLS": 2},
+    "harness.gpu_sums": {"MATRICES": ((40, 12),), "CALLS": 2},
     "harness.gpu_agree": {"STEPS": 3},
 }
 # What is measured -> what is found.
@@ -28,6 +29,7 @@ MEASURES = {
     "flat --width 4": {"update_ms", "spread", "kernels"},
     "plan": {"plan_ms", "rows", "kernels"},
     "products --precision bf16": {"TFLOP_per_s"},
+    "sums --precision bf16": {"precision", "sums"},
     "kernels --config small --batch 8 --steps 2": {"ours", "waiting"},
     "step --config small --batch 8 --steps 2": {"median_ms", "TFLOP_per_s", "torch_over_us"},
 }
