@@ -7,6 +7,8 @@
 import os
 import tempfile
 
+import pytest
+
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if IS_WORKER:
     # There are as many workers as cores: a thread that spins would take another worker's.
@@ -37,3 +39,11 @@ def pytest_unconfigure():
         os.environ.pop("SPARSETRAIN_CACHE", None)
     else:
         os.environ["SPARSETRAIN_CACHE"] = _before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk():
+    """Let `os.fsync` return at once: no test cuts the power. Commands run as processes do wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        yield

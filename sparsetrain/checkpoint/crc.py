@@ -4,9 +4,11 @@
 A CRC is a remainder modulo a polynomial over bits. To append n bytes is to multiply by x^(8n) and
 to add; the power comes from repeated squaring, some thousand operations in all.
 Source: M. Adler, `crc32_combine` of zlib; here in the reflected order of zlib's CRC-32.
+Parts of one size are many, and their powers are kept.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31  # x^0: the highest bit is the lowest power
@@ -27,6 +29,7 @@ def joined(parts: Iterable[tuple[int, int]]) -> int:
     return whole
 
 
+@lru_cache(maxsize=256)
 def _power(exponent: int) -> int:
     """x^exponent modulo the polynomial."""
     result, square = _ONE, _ONE >> 1

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tvm
-from tvm import relax
 
-import sparsetrain as st
-from sparsetrain.embedding import lookup
+from sparsetrain import runtime
+from sparsetrain.embedding.kernels import lookup_kernel
 from sparsetrain.formats.names import numpy_dtype
 from sparsetrain.runtime import as_numpy, as_tensor
 from tests.embedding.bags import Kind
@@ -48,17 +46,9 @@ def test_a_lookup_widens_every_number_exactly(dtype, width):
     bits = np.arange(65_536, dtype=np.uint16)
     table = np.resize(bits, (65_536 // width + 1, width)).view(numpy_dtype(dtype))
     ids = np.arange(len(table), dtype=np.int32)
-    found = as_numpy(_lookup(len(table), width, dtype)({"table": as_tensor(table)}, {"ids": ids}))
+    kernel = runtime.compile_kernel(lookup_kernel(width, dtype, "int32"), runtime.host_target())
+    out = runtime.empty(table.shape, "float32")
+    kernel(as_tensor(table), as_tensor(ids), out)
+    found = as_numpy(out)
     assert_same_bits(np.nan_to_num(found), np.nan_to_num(table.astype(np.float32)))
     assert (np.isnan(found) == np.isnan(table.astype(np.float32))).all()
-
-
-def _lookup(rows, width, dtype):
-    table = relax.Var("table", relax.TensorType((rows, width), dtype))
-    ids = relax.Var("ids", relax.TensorType((tvm.tirx.Var("N", "int64"),), "int32"))
-    builder = relax.BlockBuilder()
-    with builder.function("rows", [ids, table], attrs={"num_input": 1}):
-        with builder.dataflow():
-            result = builder.emit_output(builder.emit(lookup(table, ids)))
-        builder.emit_func_output(result)
-    return st.Program(builder.get(), "rows")
