@@ -112,7 +112,7 @@ class _Places:
 
 def _body(sums: Columns, store: Store) -> tirx.Stmt:
     """Two launches: partial sums, then theirs."""
-    pieces = min(_MOST_PIECES, _BLOCKS // -(-sums.columns // _WIDE))
+    pieces = max(1, min(_MOST_PIECES, _BLOCKS // -(-sums.columns // _WIDE)))
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name("column_sums")
         parts = T.alloc_buffer((pieces, sums.columns), "float32")
