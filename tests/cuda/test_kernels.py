@@ -147,7 +147,16 @@ def test_the_global_norm_sums_duplicates_first(target):
     assert global_norm(gradients) == pytest.approx(exact, rel=1e-12)
 
 
-SHAPES = [(1, 4, 70), (2, 1, 3), (26, 16, 19), (26, 128, 9), (5, 7, 33), (250, 6, 2)]
+SHAPES = [
+    (1, 4, 70),
+    (2, 1, 3),
+    (26, 16, 19),
+    (7, 32, 5),
+    (3, 64, 3),
+    (26, 128, 9),
+    (5, 7, 33),
+    (250, 6, 2),
+]
 
 
 @pytest.mark.parametrize(("features", "width", "batch"), SHAPES)
