@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults from outside: kills, failing calls, hostile folders, no memory, signals, strange paths.
+"""Faults from outside: kills, failing calls, hostile folders, no memory, strange paths.
 
 `docs/faults.md` lists every fault with its promise and its test; the first test here compares the
-list with the tests that there are.
+list with the tests that there are. Signals and commands: `test_faults_of_commands.py`.
 """
 
 import ast
@@ -11,19 +11,15 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
 from sparsetrain import checkpoint
-from sparsetrain.cli import main
 from sparsetrain.errors import CheckpointError, NumericalError, ResourceError, SparsetrainError
 from tests import small_dlrm
 from tests.faults import failing_calls, fuzz, hostile
@@ -208,6 +204,34 @@ def test_a_run_with_check_numerics_says_where_it_began():
         trainer.fit([small_dlrm.batch(16)], progress=None, check_numerics=True)
 
 
+def test_memory_does_not_grow_over_epochs():
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
+    rows = small_dlrm.raw_rows(100)
+    sizes = []
+    for _ in range(6):
+        trainer.fit(rows, batch_size=7, epochs=5, progress=None)
+        sizes.append(_resident_mb())
+    assert sizes[-1] - sizes[1] < 8
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def test_a_save_needs_no_second_copy_of_the_tables(tmp_path):
+    import tracemalloc
+
+    trainer = st.Trainer(
+        st.models.DLRM(rows=[1_000_000], dim=32, bottom=(8,), top=(8,)), st.optim.sgd(0.1)
+    )
+    tracemalloc.start()
+    trainer.save(tmp_path / "run")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.05 * 128e6
+
+
 # --- Disks --------------------------------------------------------------------------------------
 
 
@@ -235,108 +259,6 @@ def test_a_folder_that_may_not_be_written_is_refused_first(tmp_path):
         _fitted(tmp_path)
 
 
-# --- Commands -----------------------------------------------------------------------------------
-
-SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data with spaces é")
-    generator = st.data.SyntheticCriteo(seed=3, max_cardinality=50)
-    for chunk, (name, rows) in enumerate({"train": 3000, "test": 500}.items()):
-        pq.write_table(generator.chunk(chunk, rows=rows), folder / f"{name}.parquet")
-    return folder
-
-
-def _start(data: Path, out: Path, *options: str, **environment: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "sparsetrain", "train", str(data / "train.parquet")]
-    return subprocess.Popen(
-        [*command, "--valid", str(data / "test.parquet"), "--out", str(out), *options, *SMALL],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-
-
-# Words on stderr that show the phase -> what has to be there afterwards.
-PHASES = {
-    "learning the encoding": False,
-    "tables of": False,
-    "rows/s": True,
-}
-
-
-@pytest.mark.parametrize("signum, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("words", PHASES)
-def test_a_signal_in_any_phase_ends_the_command_with_its_code(data, tmp_path, words, signum, code):
-    if signum == signal.SIGINT and words != "rows/s":
-        pytest.skip("the same handler; one signal for the early phases")
-    out = tmp_path / "run"
-    process = _start(data, out, "--epochs", "100000", "--checkpoint-every", "7")
-    for line in process.stderr:
-        if words in line:
-            process.send_signal(signum)
-            break
-    rest = process.communicate(timeout=60)[1]
-    assert process.returncode == code, rest
-    assert "Traceback" not in rest
-    assert rest.rstrip().endswith(f"stopped by {signal.Signals(signum).name}")
-    if PHASES[words]:
-        assert st.load(out).steps > 0
-    else:
-        assert not out.exists() or st.load(out).steps > 0
-
-
-def test_two_signals_end_the_command_at_once_and_leave_a_whole_run(data, tmp_path):
-    out = tmp_path / "run"
-    process = _start(data, out, "--epochs", "100000", "--checkpoint-every", "1")
-    for line in process.stderr:
-        if "rows/s" in line:
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.002)
-            process.send_signal(signal.SIGINT)
-            break
-    process.communicate(timeout=60)
-    assert process.returncode in (130, 143)
-    assert st.load(out).steps > 0
-
-
-def test_train_resumes_a_run_by_its_folder_alone_and_refuses_changes(data, tmp_path, capsys):
-    whole, cut = tmp_path / "whole", tmp_path / "cut é"
-    train = ["train", str(data / "train.parquet"), "--valid", str(data / "test.parquet"), *SMALL]
-    assert main([*train, "--out", str(whole), "--epochs", "2", "--json"]) == 0
-    expected = json.loads(capsys.readouterr().out)
-    auto = ["--out", str(cut), "--resume", "auto"]
-    assert main([*train, *auto, "--epochs", "1"]) == 0  # there is none: a fresh one
-    assert main(["train", "--resume", str(cut), "--batch-size", "64"]) == 4
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "train.batch_size is 128 in" in said and "--allow-changed train.batch_size" in said
-    assert main(["train", "--resume", str(cut), "--set", "model.dim=8"]) == 4
-    assert "model.dim is 4 in" in capsys.readouterr().err
-    other = tmp_path / "train.parquet"
-    pq.write_table(pq.read_table(data / "train.parquet").slice(1), other)
-    assert main(["train", str(other), "--resume", str(cut), "--epochs", "2"]) == 4
-    assert "is not the file this run was trained on" in capsys.readouterr().err
-    assert main(["train", "--resume", str(cut), "--epochs", "2", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["valid"] == expected["valid"]
-    small_dlrm.assert_same_state(st.load(cut).state_dict(), st.load(whole).state_dict())
-
-
-def test_a_run_is_drawn_from_its_log(data, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    train = ["train", str(data / "train.parquet"), "--valid", str(data / "test.parquet"), *SMALL]
-    options = ["--set", "train.log_every=5", "--validate-every", "10"]
-    assert main([*train, "--out", str(tmp_path / "run"), *options]) == 0
-    capsys.readouterr()
-    assert main(["plot", str(tmp_path / "run"), "--json"]) == 0
-    assert (tmp_path / "run" / "plot.png").read_bytes().startswith(b"\x89PNG")
-    assert main(["plot", str(tmp_path)]) == 4
-    assert "holds no log" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "name", ["a b", "é ü 漢字", "-dash", "x" * 200, "per%cent", "new\nline", "quote'\""]
 )
@@ -344,47 +266,3 @@ def test_a_run_may_lie_at_an_odd_path(tmp_path, name):
     trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
     trainer.fit(small_dlrm.raw_rows(20), run=tmp_path / name, progress=None)
     small_dlrm.assert_same_state(st.load(tmp_path / name).state_dict(), trainer.state_dict())
-
-
-@pytest.mark.parametrize("locale", ["C", "POSIX", "tr_TR.UTF-8"])
-def test_a_command_does_not_depend_on_the_locale_or_on_a_writable_folder(data, tmp_path, locale):
-    place = tmp_path / "read-only"
-    place.mkdir(mode=0o500)
-    command = [sys.executable, "-m", "sparsetrain", "inspect", str(data / "test.parquet")]
-    done = subprocess.run(
-        command,
-        cwd=place,
-        env={**os.environ, "LC_ALL": locale, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert list(place.iterdir()) == []
-
-
-def test_memory_does_not_grow_over_epochs():
-    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
-    rows = small_dlrm.raw_rows(100)
-    sizes = []
-    for _ in range(6):
-        trainer.fit(rows, batch_size=7, epochs=5, progress=None)
-        sizes.append(_resident_mb())
-    assert sizes[-1] - sizes[1] < 8
-
-
-def _resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def test_a_save_needs_no_second_copy_of_the_tables(tmp_path):
-    import tracemalloc
-
-    trainer = st.Trainer(
-        st.models.DLRM(rows=[1_000_000], dim=32, bottom=(8,), top=(8,)), st.optim.sgd(0.1)
-    )
-    tracemalloc.start()
-    trainer.save(tmp_path / "run")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 0.05 * 128e6
