@@ -31,6 +31,7 @@ from .bf16_pack import (
     round_left,
     to_pairs,
 )
+from .last_panel import narrow_last_panel
 from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
 from .prefetch import prefetch_epilogue
@@ -130,7 +131,10 @@ def _schedule(
     sch.parallel(loops.task)
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS)
     prefetch_epilogue(sch, block, epilogue, loops.tile)
-    _accumulate_in_registers(sch, block, loops)
+    init = _accumulate_in_registers(sch, block, loops)
+    if shape.vectors == 2:
+        halved = [sch.get_loops(init)[-2], loops.vector]
+        narrow_last_panel(sch, init, loops.tile, halved, product.columns)
 
 
 def _tiles(rows: Extent) -> int:
@@ -195,7 +199,8 @@ def _tile_loops(
     return _TileLoops(task, tile, pair, row, vector, lane)
 
 
-def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
+def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> SBlockRV:
+    """Unroll a tile, one call for each of its vectors; return what sets its sums to zero."""
     sch.unroll(loops.row)
     sch.unroll(loops.vector)
     init = sch.decompose_reduction(block, loops.contracted)
@@ -204,6 +209,7 @@ def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileL
     sch.unroll(vector)
     sch.unroll(row)
     rewrite(sch, sch.blockize(loops.lane), _dot)
+    return init
 
 
 def _dot(block: s_tir.SBlock) -> tirx.Stmt:

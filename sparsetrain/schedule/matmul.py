@@ -20,6 +20,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
+from .last_panel import narrow_last_panel
 from .operands import pack_panels, pack_row_blocks, read_in_place
 from .prefetch import prefetch_epilogue
 from .product import Extent, Product, match_product
@@ -97,9 +98,12 @@ def _apply_tile(
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], lanes)
     if not left.contracted_is_contiguous:
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
-    _accumulate_in_registers(sch, block, loops)
+    init = _accumulate_in_registers(sch, block, loops)
     prefetch_epilogue(sch, block, epilogue, loops.tile)
     copy_whole_vectors(sch, packing)
+    if tile.columns == 2 * lanes:
+        vectors = [sch.get_loops(init)[-1], loops.column]
+        narrow_last_panel(sch, init, loops.tile, vectors, product.columns)
 
 
 def _inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:
@@ -150,10 +154,12 @@ def _tiles(rows: Extent, tile_rows: int, most: int) -> int:
     return max(1, min(most, rows // (tile_rows * _FEWEST_ROW_BLOCKS)))
 
 
-def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
+def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> SBlockRV:
+    """Vectorise columns, unroll rows; return the block that sets a tile's sums to zero."""
     sch.vectorize(loops.column)
     sch.unroll(loops.row)
     init = sch.decompose_reduction(block, loops.contracted)
     *_, row, column = sch.get_loops(init)
     sch.vectorize(column)
     sch.unroll(row)
+    return init

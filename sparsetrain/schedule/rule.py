@@ -69,6 +69,12 @@ def static_extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
     return int(extent) if isinstance(extent, tirx.IntImm) else None
 
 
+def loops_within(sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV) -> list[tirx.For]:
+    """The loops around `block` that are inside `loop`, from the outermost."""
+    nest = [sch.get(outer) for outer in sch.get_loops(block)]
+    return nest[1 + next(n for n, outer in enumerate(nest) if outer.same_as(sch.get(loop))) :]
+
+
 def parallel_over(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
     """Fuse `loops` into one and spread it over the threads."""
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
