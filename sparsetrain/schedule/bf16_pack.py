@@ -19,6 +19,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from .bf16_helpers import SOURCES
 from .operands import padding_block
+from .prefetch import PAIRS_AHEAD, prefetch
 from .product import Operand
 from .rule import parallel_over, static_extent
 
@@ -173,7 +174,9 @@ def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
         contracted, columns = source.source.ty.shape
         panel, pair, lane = at(target)
         places = {LANES: [panel, pair, lane + LANES], 8: [panel + 1, pair, lane]}
-        return _call(
+        next_rows = (k + 2 * PAIRS_AHEAD, k + 2 * PAIRS_AHEAD + 1)
+        ahead = [prefetch(source.source, [row, column]) for row in next_rows]
+        interleave = _call(
             "pairs",
             source,
             _address(target.source, [panel, pair, lane]),
@@ -183,6 +186,7 @@ def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
             _int32(columns - column),
             _int32(contracted - k),
         )
+        return tirx.SeqStmt([*ahead, interleave])
 
     return body
 

@@ -11,7 +11,8 @@ other from the first-level cache; panels cannot.
   block of rows is packed by the thread that is about to use it, and stays in its second-level
   cache.
 
-Cost: one copy of the packed operand, by whole vectors (`whole_vectors.py`). Invariant: values are
+Cost: one copy of the packed operand, by whole vectors (`whole_vectors.py`), of which a few rows are
+asked for ahead (`prefetch.py`). Invariant: values are
 unchanged; padding is never stored.
 """
 
@@ -21,6 +22,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from .prefetch import prefetch_rows_ahead
 from .product import Operand
 from .rule import parallel_over, static_extent
 
@@ -54,6 +56,8 @@ def pack_panels(
         sch.reorder(*batch, stretch, group, k, panel, vector, lane)
     sch.vectorize(lane)
     parallel_over(sch, [*batch, stretch, group])
+    if not operand.contracted_is_contiguous:
+        prefetch_rows_ahead(sch, packing, operand.contracted, k)
     return packing
 
 
@@ -64,8 +68,9 @@ def pack_row_blocks(
     packing = _lay_out_in_panels(sch, block, operand, width)
     # Before any split: `compute_at` of TVM 0.27 would drop the guard of an uneven one.
     sch.compute_at(packing, row_block)
-    row = sch.get_loops(packing)[-1]
+    *_, k, row = sch.get_loops(packing)
     sch.vectorize(sch.split(row, [None, width])[-1])
+    prefetch_rows_ahead(sch, packing, operand.contracted, k)
 
 
 def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> None:
