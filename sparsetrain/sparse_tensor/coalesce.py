@@ -19,6 +19,7 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import cuda_coalesce, kernels
+from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
 
 SHARED_FROM = 8192  # ids; one thread sorts 2,048 in 9 us, two take 23: starting them takes longer
 
@@ -71,14 +72,13 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     if runtime.on_gpu(indices):
         return begin_plan(indices, num_rows)()
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
-    parallel = parallel and count >= SHARED_FROM
-    passes, bits = _digits(num_rows, index_dtype)
-    keys, start, counts, counted = _workspace(count, index_dtype, parallel)
+    strips = strips_for(count) if parallel else 1
+    keys, notes, counts, counted = _workspace(count, index_dtype, strips)
     order = runtime.empty((2, count), "int32")
     rows = runtime.empty((count,), index_dtype)
     offsets = runtime.empty((count + 1,), "int32")
-    sort = _plan_kernels(index_dtype, parallel)
-    sort(indices, keys, order, start, rows, offsets, counts, passes, bits, num_rows)
+    sort, digits = _plan_kernel(index_dtype, strips > 1), digits_of(num_rows, index_dtype)
+    sort(indices, keys, order, notes, rows, offsets, counts, *digits, num_rows)
     used, outside = counted.tolist()
     if outside:
         raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
@@ -98,37 +98,43 @@ def begin_plan(indices: NDArray, num_rows: int) -> Callable[[], CoalescePlan]:
     return lambda: CoalescePlan(*wait())
 
 
+def strips_for(count: int) -> int:
+    """How many threads sort so many ids."""
+    return runtime.num_threads() if count >= SHARED_FROM else 1
+
+
 @cache
-def _digits(num_rows: int, index_dtype: str) -> tuple[int, int]:
+def digits_of(num_rows: int, index_dtype: str) -> tuple[int, int]:
     """Passes and bits of each: as few passes as possible, then as few counters."""
     # Not more bits than an index has: a shift past its width is undefined.
     bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
-    passes = -(-bits // kernels.DIGIT_BITS)
+    passes = -(-bits // DIGIT_BITS)
     return passes, -(-bits // passes)
 
 
 _LOCAL = threading.local()  # two threads may make plans at once
+_WASTE, _LITTLE = 16, 1 << 20  # a workspace may hold so many times the ids, or so many
 
 
 class _Workspace(NamedTuple):
-    """Arrays that no plan keeps: keys (2, C >= N), counters for each strip, the two counts."""
+    """Arrays that no plan keeps: keys (2, C >= N), notes (S, NOTES), the two counts."""
 
     keys: NDArray
-    start: NDArray
+    notes: NDArray
     counts: NDArray
     counted: np.ndarray  # the counts, to read
 
 
-def _workspace(count: int, index_dtype: str, parallel: bool) -> _Workspace:
-    """Those of the last plan of this thread, where they are large enough."""
-    strips = runtime.num_threads() if parallel else 1
+def _workspace(count: int, index_dtype: str, strips: int) -> _Workspace:
+    """Those of the last plan of this thread, if they are large enough and not far too large."""
     kept = _LOCAL.__dict__.setdefault("workspaces", {})
     known = kept.get((index_dtype, strips))
-    if known is None or int(known.keys.shape[1]) < count:
+    size = 0 if known is None else int(known.keys.shape[1])
+    if known is None or size < count or size > max(_WASTE * count, _LITTLE):
         counts = runtime.empty((2,), "int32")
         known = kept[index_dtype, strips] = _Workspace(
             runtime.empty((2, count + count // 4), index_dtype),
-            runtime.empty((strips, kernels.DIGITS), "int32"),
+            runtime.empty((strips, NOTES), "int32"),
             counts,
             runtime.as_numpy(counts),
         )
@@ -156,8 +162,8 @@ def squared_norm(values: NDArray) -> float:
 
 
 @cache
-def _plan_kernels(index_dtype: str, parallel: bool) -> Any:
-    kernel = kernels.plan_kernel(index_dtype, parallel)
+def _plan_kernel(index_dtype: str, parallel: bool) -> Any:
+    kernel = plan_kernel(index_dtype, parallel)
     return runtime.compile_kernel(kernel, runtime.host_target(), "sort of rows")
 
 
