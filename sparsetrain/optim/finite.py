@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
-from tvm.tirx import PrimFunc
+from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, kernel
@@ -83,42 +83,50 @@ def nonfinite_kernel(
         for n, _ in filter(itemgetter(1), enumerate(like)):
             buffer(f"like{n}", shapes[n], kinds[n][0])
         found = buffer("found", (len(kinds), STRIPS), "int32")
-        (search or _one_by_one)([flat(array) for array in arrays], found)
+        (search or _in_strips)([flat(array) for array in arrays], found)
     return built.get()
 
 
-def _one_by_one(arrays: Sequence[Any], found: Any) -> None:
-    for n, array in enumerate(arrays):
-        _search(array, lambda strip, value, n=n: T.buffer_store(found, value, [n, strip]))
+def _in_strips(arrays: Sequence[Any], found: Any) -> None:
+    """One loop for each array, all in one launch; what they leave is added up by one more."""
+    wrong = T.alloc_buffer((len(arrays), STRIPS, LANES), "int32", scope="global")
+    with T.parallel(0, STRIPS) as strip:
+        for n, array in enumerate(arrays):
+            _search(
+                array,
+                strip,
+                lambda lane, value, n=n: T.buffer_store(wrong, value, [n, strip, lane]),
+            )
+    with T.serial(0, len(arrays)) as n, T.serial(0, STRIPS) as strip:
+        T.buffer_store(found, const(0, "int32"), [n, strip])
+        with T.serial(0, LANES) as lane:
+            T.buffer_store(found, found[n, strip] | wrong[n, strip, lane], [n, strip])
 
 
-def _search(values: Any, report: Any) -> None:
-    """The strips of a flat array (1, n)."""
+def _search(values: Any, strip: Any, report: Any) -> None:
+    """A strip of a flat array (1, n): whether what each lane saw was not finite."""
     integer, exponent = _EXPONENTS[str(values.dtype)]
-    size = values.shape[1]
+    size, whole = values.shape[1], const(exponent, integer)
 
     def field(place: Any) -> Any:
-        return T.reinterpret(integer, values[0, place]) & tirx.const(exponent, integer)
+        return T.reinterpret(integer, values[0, place]) & whole
 
-    with T.parallel(0, STRIPS) as strip:
-        largest = T.alloc_local((LANES,), integer)
-        groups = T.Bind(tirx.floordiv(size, LANES))
-        first = T.Bind(tirx.floordiv(strip * groups, STRIPS))
-        end = T.Bind(tirx.floordiv((strip + 1) * groups, STRIPS))
-        with T.vectorized(0, LANES) as lane:
-            T.buffer_store(largest, tirx.const(0, integer), [lane])
-        with T.serial(0, end - first) as group, T.vectorized(0, LANES) as lane:
-            bits = field((first + group) * LANES + lane)
-            T.buffer_store(largest, tirx.max(largest[lane], bits), [lane])
-        with T.If(strip == 0), T.Then(), T.serial(0, tirx.floormod(size, LANES)) as i:
-            T.buffer_store(largest, tirx.max(largest[0], field(groups * LANES + i)), [0])
-        with T.serial(0, LANES - 1) as i:
-            T.buffer_store(largest, tirx.max(largest[0], largest[i + 1]), [0])
-        whole = tirx.const(exponent, integer)
-        report(strip, tirx.Cast("int32", largest[0] == whole))
+    largest = T.alloc_local((LANES,), integer)
+    groups = T.Bind(tirx.floordiv(size, LANES))
+    first = T.Bind(tirx.floordiv(strip * groups, STRIPS))
+    end = T.Bind(tirx.floordiv((strip + 1) * groups, STRIPS))
+    with T.vectorized(0, LANES) as lane:
+        T.buffer_store(largest, const(0, integer), [lane])
+    with T.serial(0, end - first) as group, T.vectorized(0, LANES) as lane:
+        bits = field((first + group) * LANES + lane)
+        T.buffer_store(largest, tirx.max(largest[lane], bits), [lane])
+    with T.If(strip == 0), T.Then(), T.serial(0, tirx.floormod(size, LANES)) as i:
+        T.buffer_store(largest, tirx.max(largest[0], field(groups * LANES + i)), [0])
+    with T.vectorized(0, LANES) as lane:
+        report(lane, tirx.Cast("int32", largest[lane] == whole))
 
 
-_SEARCHES: dict[str, Body] = {"llvm": _one_by_one, "cuda": cuda_kernels.search_all}
+_SEARCHES: dict[str, Body] = {"llvm": _in_strips, "cuda": cuda_kernels.search_all}
 
 
 @cache

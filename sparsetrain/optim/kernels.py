@@ -12,15 +12,16 @@ The rows of a large table are in no cache: those of the next segments are asked 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in, is_half
-from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.kernel_parts import Parameter, prefetch, scalars, step_numbers
 from sparsetrain.optim.kernel_parts import zero as constant_zero
 from sparsetrain.optim.recipe import Recipe
@@ -40,53 +41,90 @@ def row_update_kernel(
     first, end, and if `stamped` now, which is written to ``last[row]``. `dtype` is the weight's.
     """
     with kernel() as built:
-        entries, segments, sources, stored, table = (T.int64() for _ in range(5))
+        entries, segments, sources, stored, table = extents(5)
         rows = buffer("rows", (segments,), index_dtype)
         order = buffer("order", (entries,), "int32")
         offsets = buffer("offsets", (segments + 1,), "int32")
         source = buffer("source", (sources,), "int32")
         values = buffer("values", (stored, width), computed_in(dtype))
+        runs = Runs(rows, lambda n: order[n], offsets, source if pooled else None, values)
         parameter = Parameter(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
         h = step_numbers(recipe, dtype)
-        first, end = scalar("first", "int64"), scalar("end", "int64")
-        now = scalar("now", "int32") if stamped else None
-
-        def value_row(entry: Any) -> Any:
-            place = order[entry]
-            return tirx.Cast("int64", source[place] if pooled else place)
-
-        with T.parallel(0, end - first) as task:
-            segment = T.Bind(first + task)
-            later = T.Bind(tirx.min(segment + AHEAD, end - 1))
-            _ask_for(parameter, tirx.Cast("int64", rows[later]), last)
-            # Of values more lines: whatever work a row takes, as many are on their way.
-            _ask_for_row(values, value_row(offsets[later]), width, 8)
-            row = T.Bind(tirx.Cast("int64", rows[segment]))
-            span = offsets[segment], offsets[segment + 1]
-            _update_row(parameter, row, span, value_row, values, h)
-            if last is not None:
-                T.buffer_store(last, now, [row])
+        span = scalar("first", "int64"), scalar("end", "int64")
+        stamp = None if last is None else (last, scalar("now", "int32"))
+        update_rows(parameter, runs, span, h, stamp)
     return built.get()
 
 
-def _update_row(
-    parameter: Parameter, row: Any, span: tuple[Any, Any], value_row: Any, values: Any, h: Any
+class Runs(NamedTuple):
+    """Inside a kernel: what each touched row is updated by.
+
+    Parameters
+    ----------
+    rows : buffer (>= U,)
+        The touched rows.
+    order : callable
+        ``order(n)`` is the entry that stands n-th.
+    offsets : buffer (>= U + 1,)
+        Begin of each row's entries.
+    source : buffer (N,), optional
+        The value row that an entry draws from; by default the one of its own number.
+    values : buffer (M, D)
+        The value rows.
+    """
+
+    rows: Any
+    order: Callable[[Any], Any]
+    offsets: Any
+    source: Any
+    values: Any
+
+    def value_row(self, place: Any) -> Any:
+        """The value row of the entry that stands at a place."""
+        entry = self.order(place)
+        return tirx.Cast("int64", entry if self.source is None else self.source[entry])
+
+
+def update_rows(
+    parameter: Parameter,
+    runs: Runs,
+    span: tuple[Any, Any],
+    h: SimpleNamespace,
+    stamp: tuple[Any, Any] | None = None,
 ) -> None:
-    """Sum the entries of a segment and apply the recipe, tile by tile where a row allows it."""
+    """Inside a kernel: update the rows of runs `span`; `stamp` is `last` and what it gets."""
+    first, end = span
+    last, now = stamp or (None, None)
+    with T.parallel(0, end - first) as task:
+        run = T.Bind(first + task)
+        later = T.Bind(tirx.min(run + AHEAD, end - 1))
+        _ask_for(parameter, tirx.Cast("int64", runs.rows[later]), last)
+        # Of values more lines: whatever work a row takes, as many are on their way.
+        _ask_for_row(runs.values, runs.value_row(runs.offsets[later]), parameter.width, 8)
+        row = T.Bind(tirx.Cast("int64", runs.rows[run]))
+        _update_row(parameter, row, (runs.offsets[run], runs.offsets[run + 1]), runs, h)
+        if last is not None:
+            T.buffer_store(last, now, [row])
+
+
+def _update_row(
+    parameter: Parameter, row: Any, span: tuple[Any, Any], runs: Runs, h: SimpleNamespace
+) -> None:
+    """Sum the entries of a run and apply the recipe, tile by tile where a row allows it."""
     tiles, lanes = parameter.tiles()
     whole = parameter.recipe.formula.by_row
     gradient = T.alloc_local((parameter.width if whole else lanes,), parameter.dtype)
 
     def sum_tile(start: Any, column: Any) -> None:
-        first_row = T.Bind(value_row(span[0]))
+        first_row = T.Bind(runs.value_row(span[0]))
         with T.vectorized(0, lanes) as lane:
-            value = constant_zero(parameter.dtype) + values[first_row, column + lane]
+            value = constant_zero(parameter.dtype) + runs.values[first_row, column + lane]
             T.buffer_store(gradient, value, [start + lane])
         with T.serial(0, span[1] - span[0] - 1) as entry:
-            stored_row = T.Bind(value_row(span[0] + 1 + entry))
+            stored_row = T.Bind(runs.value_row(span[0] + 1 + entry))
             with T.vectorized(0, lanes) as lane:
-                total = gradient[start + lane] + values[stored_row, column + lane]
+                total = gradient[start + lane] + runs.values[stored_row, column + lane]
                 T.buffer_store(gradient, total, [start + lane])
 
     if whole:
@@ -135,7 +173,7 @@ def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
     [first, end) of (1, R * C), and a gradient (1, end - first).
     """
     with kernel() as built:
-        height, width, given, across = (T.int64() for _ in range(4))
+        height, width, given, across = extents(4)
         by_row = recipe.formula.by_row
         gradient = buffer("gradient", (given, width if by_row else across), dtype)
         parameter = Parameter(recipe, height, width, dtype)
@@ -149,26 +187,29 @@ def dense_body(
     parameter: Parameter, gradient: Any, h: SimpleNamespace, first: Any, end: Any
 ) -> None:
     """Inside a kernel: update rows, or elements of the one row, [first, end)."""
-    body = _dense_rows if parameter.recipe.formula.by_row else _dense_elements
-    body(parameter, gradient, h, first, end)
+    tasks, work = dense_tasks(parameter, gradient, h, (first, end))
+    with T.parallel(0, tasks) as task:
+        work(task)
 
 
-def _dense_rows(
-    parameter: Parameter, gradient: Any, h: SimpleNamespace, first: Any, end: Any
-) -> None:
-    with T.parallel(0, end - first) as task:
-        row = T.Bind(first + task)
-        state = parameter.begin_row(row, lambda d: gradient[task, d], h)
+def dense_tasks(
+    parameter: Parameter, gradient: Any, h: SimpleNamespace, span: tuple[Any, Any]
+) -> tuple[Any, Callable[[Any], None]]:
+    """How many parts an update has, any of them after any other, and what emits one by number."""
+    first, end = span
+
+    def row(task: Any) -> None:
+        state = parameter.begin_row(T.Bind(first + task), lambda d: gradient[task, d], h)
         with T.serial(0, parameter.width) as d:
             state.update(d, gradient[task, d])
         state.end()
 
-
-def _dense_elements(
-    parameter: Parameter, gradient: Any, h: SimpleNamespace, first: Any, end: Any
-) -> None:
-    with T.parallel(0, tirx.ceildiv(end - first, BLOCK)) as block:
-        begin = T.Bind(block * BLOCK)
+    def block(task: Any) -> None:
+        begin = T.Bind(task * BLOCK)
         state = parameter.begin_row(0, lambda d: gradient[0, d], h)
         with T.serial(0, tirx.min(BLOCK, end - first - begin)) as d:
             state.update(first + begin + d, gradient[0, begin + d])
+
+    if parameter.recipe.formula.by_row:
+        return end - first, row
+    return tirx.ceildiv(end - first, BLOCK), block

@@ -21,13 +21,14 @@ from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.optim import cuda_kernels
 from sparsetrain.optim.apply import Target
 from sparsetrain.optim.kernel_parts import Parameter, flat, matrix, scalars
-from sparsetrain.optim.kernels import dense_body
+from sparsetrain.optim.kernels import dense_tasks
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 
 Bodies = Callable[[Sequence[tuple[Parameter, Any]], SimpleNamespace], None]
 
+STRIPS = 32  # of the work: more than threads, so that they share it evenly
 MOST = 32  # parameters of one kernel: it has a loop for each, which are compiled in milliseconds
 
 
@@ -75,26 +76,26 @@ def together_kernel(
 
     `bodies` writes what is done with all parameters and their gradients; the CPU's by default.
     """
-    view = matrix if recipe.formula.by_row else flat
     with kernel() as built:
-        arrays = [_arguments(recipe, dtype, rank) for rank in ranks]
+        arrays = [arguments(recipe, dtype, rank) for rank in ranks]
         h = scalars(recipe.scalars, dtype)
-        seen = []
-        for gradient, weight, slots in arrays:
-            each = zip(recipe.formula.slots, slots, strict=True)
-            viewed = [s if slot.per == "row" else view(s) for slot, s in each]
-            seen.append((Parameter.of(recipe, view(weight), viewed), view(gradient)))
-        (bodies or _one_by_one)(seen, h)
+        (bodies or in_strips)([seen(recipe, *each) for each in arrays], h)
     return built.get()
 
 
-def _one_by_one(seen: Sequence[tuple[Parameter, Any]], h: SimpleNamespace) -> None:
-    for parameter, gradient in seen:
-        height = parameter.weight.shape[0 if parameter.recipe.formula.by_row else 1]
-        dense_body(parameter, gradient, h, const(0, "int64"), height)
+def in_strips(seen: Sequence[tuple[Parameter, Any]], h: SimpleNamespace) -> None:
+    """Inside a kernel: update parameters, each seen with its gradient, some of each in a strip."""
+    with T.parallel(0, STRIPS) as strip:
+        for parameter, gradient in seen:
+            height = parameter.weight.shape[0 if parameter.recipe.formula.by_row else 1]
+            tasks, work = dense_tasks(parameter, gradient, h, (const(0, "int64"), height))
+            first = T.Bind(tasks * strip // STRIPS)
+            with T.serial(0, T.Bind(tasks * (strip + 1) // STRIPS) - first) as task:
+                work(T.Bind(first + task))
 
 
-def _arguments(recipe: Recipe, dtype: str, rank: int) -> tuple[Any, Any, list[Any]]:
+def arguments(recipe: Recipe, dtype: str, rank: int) -> tuple[Any, Any, list[Any]]:
+    """Gradient, weight and slots of one parameter as arguments of a kernel, as they are."""
     shape = tuple(T.int64() for _ in range(rank))
     rows = shape if rank == 1 else (T.int64(),)
     shapes = {"element": shape, "row": rows}
@@ -103,7 +104,15 @@ def _arguments(recipe: Recipe, dtype: str, rank: int) -> tuple[Any, Any, list[An
     return gradient, weight, [buffer(slot.name, shapes[slot.per], dtype) for slot in slots]
 
 
-_BODIES: dict[str, Bodies] = {"llvm": _one_by_one, "cuda": cuda_kernels.update_all}
+def seen(recipe: Recipe, gradient: Any, weight: Any, slots: Sequence[Any]) -> tuple[Parameter, Any]:
+    """The same as the formula sees them: by rows, or as one row."""
+    view = matrix if recipe.formula.by_row else flat
+    each = zip(recipe.formula.slots, slots, strict=True)
+    viewed = [s if slot.per == "row" else view(s) for slot, s in each]
+    return Parameter.of(recipe, view(weight), viewed), view(gradient)
+
+
+_BODIES: dict[str, Bodies] = {"llvm": in_strips, "cuda": cuda_kernels.update_all}
 
 
 @cache
