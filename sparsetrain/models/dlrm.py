@@ -19,6 +19,7 @@ from sparsetrain import runtime
 from sparsetrain.ad import bce_with_logits
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
+from sparsetrain.embedding.placing import Placing
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
@@ -85,6 +86,7 @@ class DLRM(nn.Module):
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
         dim, num_dense = self._config["dim"], self._config["num_dense"]
         tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
+        self._placing: Placing | None = None
         self.bottom = MLP([max(num_dense, 1), *self._config["bottom"], dim], last_relu=True)
         self.embeddings = EmbeddingBagCollection(tables, pooling=pooling, dtype=table_dtype)
         self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
@@ -135,17 +137,26 @@ class DLRM(nn.Module):
         module, _ = self.export_tvm({"loss": {"labels": labels, **inputs}, "logits": dict(inputs)})
         return module
 
-    def inputs(self, batch: Any) -> dict[str, np.ndarray]:
+    def inputs(self, batch: Any, *, threads: bool = False) -> dict[str, Any]:
         """Check a batch against this model and turn it into the arguments of its functions.
+
+        Parameters
+        ----------
+        batch : Batch
+        threads : bool
+            Whether a kernel may do it, on its threads; rows are a tensor then, else an array. For
+            the thread that runs the functions.
 
         Raises
         ------
         DataError
             If an id is outside its table, or the numbers of features differ.
         """
-        batch.check_rows(self._config["rows"], self._config["names"])
+        located: Sequence[Any] | None = self._placed(batch.ids) if threads else None
+        if located is None:
+            batch.check_rows(self._config["rows"], self._config["names"])
+            located = self.embeddings.locate(batch.ids)[self._config["dim"]]
         _check_width(batch.dense, self._config["num_dense"])
-        located = self.embeddings.locate(batch.ids)[self._config["dim"]]
         wanted = 3 if self._config["weighted"] else 2 if self._config["pooling"] else 1
         if len(located) != wanted:
             given = "has" if len(located) > wanted else "lacks"
@@ -157,6 +168,18 @@ class DLRM(nn.Module):
         dense = batch.dense if self._config["num_dense"] else np.ones((len(batch), 1), np.float32)
         arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
         return arrays if batch.labels is None else {**arrays, "labels": batch.labels}
+
+    def _placed(self, ids: Any) -> tuple[runtime.NDArray] | None:
+        """Rows of single ids that are inside their tables; None for all others."""
+        count = len(self._config["rows"])
+        if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
+            return None
+        if self._placing is None:
+            placement = self.embeddings.placements[self._config["dim"]]
+            index_dtype = placement.index_dtype
+            self._placing = Placing(placement.first_rows, self._config["rows"], index_dtype)
+        rows = self._placing(ids)
+        return None if rows is None else (rows,)
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
         """Fresh parameters by name.
@@ -203,7 +226,7 @@ class DLRM(nn.Module):
         slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
         return {f"embeddings.width{width}.weight": slices}
 
-    def rows_read(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """For each storage, the rows that its functions will read, given what `inputs` returned."""
         return {f"embeddings.width{self._config['dim']}.weight": inputs["rows"]}
 

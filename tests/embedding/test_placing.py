@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids become rows of a storage in one pass, however they lie in memory; what is outside shows."""
+
+import numpy as np
+import pytest
+
+from sparsetrain.embedding.placing import STRIPS, Placing
+from tests.helpers import assert_same_bits
+
+ROWS = [5, 1, 300]
+FIRST = np.array([300, 305, 0])
+RNG = np.random.default_rng(0)
+
+
+def ids_of(count: int) -> np.ndarray:
+    return np.stack([RNG.integers(0, rows, count) for rows in ROWS], axis=1)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("count", [1, STRIPS - 1, 100])
+def test_an_id_becomes_a_row_of_its_tables_place(count, dtype):
+    ids = ids_of(count)
+    assert_same_bits(Placing(FIRST, ROWS, dtype)(ids), (ids + FIRST).astype(dtype))
+
+
+@pytest.mark.parametrize("offset", range(8))
+def test_ids_may_lie_anywhere_and_be_read_only(offset):
+    memory = np.empty(8 + 40 * 3, np.int64)
+    ids = memory[offset : offset + 120].reshape(40, 3)
+    ids[...] = ids_of(40)
+    ids.flags.writeable = False
+    assert_same_bits(Placing(FIRST, ROWS, "int32")(ids), (ids + FIRST).astype("int32"))
+    assert not ids.flags.writeable
+
+
+@pytest.mark.parametrize("place", [0, 50, 99])
+@pytest.mark.parametrize(("feature", "id_"), [(0, 5), (1, 1), (2, 300), (2, -1), (0, 2**40)])
+def test_one_id_outside_its_table_is_seen(place, feature, id_):
+    ids, placing = ids_of(100), Placing(FIRST, ROWS, "int32")
+    ids[place, feature] = id_
+    assert placing(ids) is None
+    assert placing(ids_of(100)) is not None
