@@ -35,7 +35,9 @@ class CancelTranspose:
 class _Canceller(PyExprMutator):
     def cancel(self, function: relax.Function) -> relax.Function:
         self._definitions = relax.analysis.get_var2val(function)
-        self._uses = relax.analysis.udchain(function.body.blocks[0]) if _one_block(function) else {}
+        first = function.body.blocks[0] if function.body.blocks else None
+        is_dataflow = isinstance(first, relax.DataflowBlock)
+        self._uses = relax.analysis.udchain(first) if is_dataflow else {}
         return self.visit_expr(function)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -46,12 +48,16 @@ class _Canceller(PyExprMutator):
         original = transposed_source(inner)
         if original is not None:
             return self.visit_expr(original)
-        if inner is not None and _is_product(inner) and len(self._uses.get(source, ())) == 1:
+        if inner is not None and _is_product(inner) and self._used_once(source):
             left, right = (self._transposed(operand) for operand in inner.args)
             return self.builder_.normalize(
                 relax.op.matmul(right, left, out_dtype=str(inner.ty.dtype))
             )
         return super().visit_call_(call)
+
+    def _used_once(self, var: relax.Var) -> bool:
+        """Whether nothing reads it but one binding of its block; others are seen outside, too."""
+        return isinstance(var, relax.DataflowVar) and len(self._uses.get(var, ())) == 1
 
     def _transposed(self, operand: relax.Expr) -> relax.Expr:
         value = self._definitions.get(operand) if isinstance(operand, relax.Var) else operand
@@ -63,8 +69,3 @@ class _Canceller(PyExprMutator):
 
 def _is_product(call: relax.Call) -> bool:
     return is_plain_matmul(call) or is_half_matmul(call)
-
-
-def _one_block(function: relax.Function) -> bool:
-    blocks = function.body.blocks
-    return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
