@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -52,9 +53,14 @@ def _constants(module: tvm.IRModule) -> Iterator[str]:
     for function in module.functions.values():
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(
-                function, lambda e: found.append(e) if isinstance(e, tvm.ir.GenericConst) else None
+                function, lambda e: found.append(e) if _is_tensor(e) else None
             )
     for constant in found:
         array = constant.value.numpy()
         content = hashlib.sha256(array.tobytes()).hexdigest()
         yield f"{array.dtype} {array.shape} {content}"
+
+
+def _is_tensor(expression: Any) -> bool:
+    constant = isinstance(expression, tvm.ir.GenericConst)
+    return constant and isinstance(expression.value, runtime.NDArray)  # not a dtype

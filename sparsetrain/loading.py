@@ -159,7 +159,7 @@ def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
         encoder=_encoder(saved),
         initialize=False,
         accumulate=manifest.get("accumulate", 1),
-        dense_update=manifest.get("dense_update", "apart"),
+        fused=manifest.get("fused", True),
         precision=precision,
         loss_scale=_rule(scaling) if chosen.loss_scale is None else chosen.loss_scale,
     )

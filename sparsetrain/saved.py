@@ -48,7 +48,7 @@ class Trained(Predicting, Protocol):
     optimizer: Optimizer
     seed: int
     accumulate: int
-    dense_update: Any
+    fused: bool
     scaling: Any
     state: Any
 
@@ -68,7 +68,7 @@ def snapshot(
         "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
         "seed": int(trainer.seed),
         "accumulate": trainer.accumulate,
-        "dense_update": trainer.dense_update,
+        "fused": trainer.fused,
         "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),
         "skipped": trainer.state.skipped,
         "run": state,

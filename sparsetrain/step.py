@@ -8,6 +8,8 @@ made current, all gradients are computed and checked, everything is written.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,19 +19,21 @@ from sparsetrain.ad.gradient import LOSS_SCALE
 from sparsetrain.build import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.split import split
-from sparsetrain.errors import ConfigError
-from sparsetrain.inlined import InlinedProgram, InlinedStep
+from sparsetrain.fused import FusedProgram, FusedSteps
 from sparsetrain.optim import Applied, Optimizer, State, accumulate_
+from sparsetrain.optim.choice import dense_parts
+from sparsetrain.optim.fused import layout_of
 from sparsetrain.optim.step import Step
 from sparsetrain.precision import Policy, Scaling
+from sparsetrain.runtime import NDArray
 
-Taken = tuple[runtime.NDArray, Applied]  # the loss of the whole batch, and what became of the step
+Taken = tuple[NDArray, Applied]  # the loss of the whole batch, and what became of the step
 
 
 class Loss:
     """Mean loss of a batch, before the step; ``float(loss)`` reads it."""
 
-    def __init__(self, tensor: runtime.NDArray) -> None:
+    def __init__(self, tensor: NDArray) -> None:
         self._tensor = tensor
 
     def __float__(self) -> float:
@@ -43,7 +47,7 @@ class Stepping(Protocol):
     """Whose step it is: a `Trainer`, which this file does not know; `params`, `state` change."""
 
     model: Any
-    params: dict[str, runtime.NDArray]
+    params: dict[str, NDArray]
     optimizer: Optimizer
     state: State
     accumulate: int
@@ -106,59 +110,72 @@ class OnDevice(Apart):
             trainer.state.plans.clear()
 
 
-class Inlined:
-    """One program that updates dense parameters too; the optimizer does the tables."""
+class Fused(Apart):
+    """One program that updates too, where the optimizer's rules allow it; else as above."""
 
     def __init__(self) -> None:
-        self._program: InlinedProgram | None = None
+        self._ranges: Any = None
+        self._steps: FusedSteps | None = None
 
     def take_(self, trainer: Stepping, batch: Batch) -> Taken:
         """See `Way`."""
-        parts = list(split(batch, trainer.accumulate))
-        inputs = _inputs(trainer, parts[0])
-        program = self._program_of(trainer)
-        step = InlinedStep(
-            program, trainer.params, trainer.optimizer, trainer.state, len(parts), _scale(trainer)
+        if trainer.accumulate > 1:
+            return super().take_(trainer, batch)
+        inputs = _inputs(trainer, batch)
+        steps = self._steps_of(trainer)
+        lookups = {n: prod(rows.shape) for n, rows in trainer.model.rows_read(inputs).items()}
+        if steps is None or _some_rows_densely(trainer, lookups):
+            return _update_(trainer, *trainer.program(trainer.params, inputs))
+        return steps.take_(
+            trainer.params,
+            inputs,
+            trainer.optimizer,
+            trainer.state,
+            lookups=max(lookups.values(), default=0),
+            **_scale(trainer),
         )
-        step.run_(inputs, len(parts[0]) / len(batch))
-        for part in parts[1:]:
-            step.run_(_inputs(trainer, part), len(part) / len(batch))
-        return step.loss, step.applied
 
     def machine(self, trainer: Stepping) -> Any:
         """See `Way`."""
-        return self._program_of(trainer).machine
+        steps = self._steps_of(trainer) if trainer.accumulate == 1 else None
+        return super().machine(trainer) if steps is None else steps.program.machine
 
-    def _program_of(self, trainer: Stepping) -> InlinedProgram:
-        """The program for the rules in force; another optimizer's rules make another one."""
-        if self._program is None or self._program.ranges is not trainer.state.ranges:
-            self._program = InlinedProgram(
-                trainer.program.gradient, trainer.state, trainer.target, trainer._policy
-            )
-        return self._program
+    def _steps_of(self, trainer: Stepping) -> FusedSteps | None:
+        """For the rules in force; those of another optimizer may need another program."""
+        if self._ranges is not trainer.state.ranges:
+            self._ranges, self._steps = trainer.state.ranges, self._new_steps(trainer)
+        return self._steps
+
+    def _new_steps(self, trainer: Stepping) -> FusedSteps | None:
+        gradient = trainer.program.gradient
+        shapes = {name: tuple(map(int, param.shape)) for name, param in trainer.params.items()}
+        layout = layout_of(gradient.structure, shapes, trainer.state)
+        if layout is None or trainer.optimizer.clip_norm is not None:
+            return None
+        program = FusedProgram(gradient, layout, trainer.target, trainer._policy)
+        return FusedSteps(program, trainer.state)
 
 
-_WAYS: dict[str, type[Apart] | type[Inlined]] = {"apart": Apart, "inlined": Inlined}
+def _some_rows_densely(trainer: Stepping, lookups: Mapping[str, int]) -> bool:
+    """Whether some table is cheaper to update densely by so many ids."""
+    for name, count in lookups.items():
+        looked_up: Any = SimpleNamespace(nse=count, width=int(trainer.params[name].shape[-1]))
+        if dense_parts(trainer.state, name, looked_up, chosen=True):
+            return True
+    return False
 
 
-def way(dense_update: str, target: Any) -> Way:
-    """The way of this name.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or none on this target.
-    """
-    if dense_update not in _WAYS:
-        raise ConfigError(f"dense_update is 'apart' or 'inlined', not {dense_update!r}")
-    if dense_update == "inlined" and runtime.gpu.is_cuda(target):
-        raise ConfigError("dense_update='inlined' is for the CPU; on CUDA use 'apart'")
-    return OnDevice() if runtime.gpu.is_cuda(target) else _WAYS[dense_update]()
+def way(fused: bool, target: Any) -> Way:
+    """How steps are taken on a target."""
+    if runtime.gpu.is_cuda(target):
+        return OnDevice()
+    return Fused() if fused else Apart()
 
 
 def _inputs(trainer: Stepping, batch: Batch) -> dict[str, Any]:
     """The program's inputs; the rows that it will read are current."""
-    inputs: dict[str, Any] = trainer.model.inputs(batch)
+    on_gpu = runtime.gpu.is_cuda(trainer.target)
+    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=not on_gpu)
     rows = trainer.model.rows_read(inputs)
     trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
     return inputs | scale_input(trainer.scaling)
@@ -177,11 +194,11 @@ def _scale(trainer: Stepping) -> dict[str, Any]:
     return {"scale": float(np.float32(scaling.value)), "may_overflow": scaling.can_fall}
 
 
-def _gradients(trainer: Stepping, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
+def _gradients(trainer: Stepping, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
     return trainer.program(trainer.params, _inputs(trainer, batch))
 
 
-def _update_(trainer: Stepping, loss: runtime.NDArray, gradients: Mapping[str, Any]) -> Taken:
+def _update_(trainer: Stepping, loss: NDArray, gradients: Mapping[str, Any]) -> Taken:
     """Check the gradients, read the loss, write the updates: on a device all wait but once."""
     step = trainer.optimizer.prepare(
         trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
@@ -190,12 +207,12 @@ def _update_(trainer: Stepping, loss: runtime.NDArray, gradients: Mapping[str, A
     return seen, step.finish_() if isinstance(step, Step) else step
 
 
-def _seen(loss: runtime.NDArray) -> runtime.NDArray:
+def _seen(loss: NDArray) -> NDArray:
     """A loss on the host: read before the updates are launched, it need not wait for them."""
     return runtime.as_tensor(runtime.as_numpy(loss)) if runtime.on_gpu(loss) else loss
 
 
-def _summed_gradients(trainer: Stepping, batch: Batch) -> tuple[runtime.NDArray, Mapping[str, Any]]:
+def _summed_gradients(trainer: Stepping, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
     """Loss and gradients of a batch that is computed in parts."""
     total, acc = np.float64(0), dict[str, Any]()
     for part in split(batch, trainer.accumulate):

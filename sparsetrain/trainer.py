@@ -53,9 +53,9 @@ class Trainer(TrainedModel):
         Whether weights are drawn; without, they are undefined until a state is loaded.
     accumulate : int
         Parts in which a batch is computed; the memory of one part, the step of the whole.
-    dense_update : {"apart", "inlined"}
-        Whether dense parameters are updated by kernels of the optimizer or in the gradient program;
-        the bits are the same.
+    fused : bool
+        Whether the gradient program also updates the parameters, where the optimizer's rules allow
+        it and the target is a CPU; the bits are the same. May be set between steps.
     precision : {"float32", "bf16", "fp16"}
         What products of matrices read: "bf16" rounds their operands to bfloat16, "fp16" to float16
         (on CUDA), and both sum in float32. Parameters, gradients and updates are float32 all the
@@ -92,7 +92,7 @@ class Trainer(TrainedModel):
         encoder: Encoder | None = None,
         initialize: bool = True,
         accumulate: int = 1,
-        dense_update: Literal["apart", "inlined"] = "apart",
+        fused: bool = True,
         precision: Precision = "float32",
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
         plan: Literal["auto", "host", "device"] = "auto",
@@ -102,7 +102,7 @@ class Trainer(TrainedModel):
         self.accumulate = accumulate
         self.epochs = 0
         self.target = runtime.resolve_target(target_word(table_dtype_of(model), target))
-        self.dense_update = dense_update  # before memory is taken: it may be refused
+        self.fused = fused
         super().__init__(
             model, optimizer, self.target, seed, encoder, initialize, precision, loss_scale
         )
@@ -112,13 +112,13 @@ class Trainer(TrainedModel):
         self._state: State | None = None  # where the run stood that this trainer was loaded from
 
     @property
-    def dense_update(self) -> Literal["apart", "inlined"]:
-        """Where dense parameters are updated; may be set between steps."""
-        return self._dense_update
+    def fused(self) -> bool:
+        """Whether gradients and updates are one program where they can be."""
+        return self._fused
 
-    @dense_update.setter
-    def dense_update(self, name: Literal["apart", "inlined"]) -> None:
-        self._way, self._dense_update = way(name, self.target), name
+    @fused.setter
+    def fused(self, fused: bool) -> None:
+        self._way, self._fused = way(fused, self.target), fused
 
     @cached_property
     def program(self) -> GradientProgram:
@@ -130,6 +130,10 @@ class Trainer(TrainedModel):
             precision=self._policy,
             scaled=self.scaling is not None,
         )
+
+    def compile(self) -> None:
+        """Compile what a step runs now, rather than in the first step."""
+        self._way.machine(self)
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.

@@ -44,14 +44,14 @@ MAY_IMPORT = {
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op"},
     "ad": {"sparse_tensor", "relax_op"},
     "optim": {"cache", "kernel_builder", "sparse_tensor", "runtime", "relax_op", "formats"},
-    "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats"},
+    "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"},
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
     | {"transpose", "formats", "schedule"},
     "build": {"ad", "arguments", "cache", "embedding", "precision", "runtime", "schedule"},
-    "inlined": {"ad", "arguments", "build", "optim", "precision", "runtime"},
+    "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
     "scoring": {"data", "metrics"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
-    "step": {"ad", "build", "data", "inlined", "optim", "precision", "runtime"},
+    "step": {"ad", "build", "data", "fused", "optim", "precision", "runtime"},
     "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "state"},
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "state"},
     "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}

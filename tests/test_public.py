@@ -45,7 +45,7 @@ PUBLIC = {
         "virtual_machine vm_pipeline watching writing zeros"
     ),
     "Trainer": (
-        "ahead dense_update evaluate first_nonfinite fit load_state_dict predict profile program "
+        "ahead compile evaluate first_nonfinite fit fused load_state_dict predict profile program "
         "quantized save seed state_dict step table_bytes"
     ),
     "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",

@@ -22,7 +22,7 @@ class Ours:
     def __init__(self, task: Task) -> None:
         self.trainer = build_trainer(task.config, task.optimizer, precision=task.precision)
         began = time.perf_counter()
-        self.trainer.program.compile()
+        self.trainer.compile()
         self.compile_seconds = time.perf_counter() - began
         self.batches = [as_batch(arrays) for arrays in task.make_batches()]
         self.loss: Any = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.ours import Ours
 from harness.task import Task
+from sparsetrain.build import Program
 from sparsetrain.profile import Entry, Recorder, kernel_times
 
 STEP = "the rest of the step"
@@ -31,7 +32,7 @@ class Profile:
         self._phases: defaultdict[str, float] = defaultdict(float)
         trainer = self.ours.trainer
         self._time_phase_(type(trainer.model), "inputs", "checks and places of ids")
-        self._time_phase_(type(trainer.program), "__call__", PROGRAM)
+        self._time_phase_(Program, "__call__", PROGRAM)
         self._time_phase_(type(trainer.optimizer), "apply_", "optimizer, outside its kernels")
 
     def turn(self, warm: int, timed: int) -> dict[str, Any]:
@@ -41,7 +42,7 @@ class Profile:
         phases: list[dict[str, float]] = []
         single: list[dict[str, Entry]] = []
         program: list[dict[str, Entry]] = []
-        machines = [self.ours.trainer.program.machine]
+        machines = self.ours.trainer._machines()
         for number in range(timed):
             self._phases.clear()
             seconds, kernels = self.recorder.single_of(partial(self.ours.step, 2 * number))

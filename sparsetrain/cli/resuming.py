@@ -19,7 +19,7 @@ from sparsetrain.settings.sources import Entry
 FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
     | {"train.tensorboard", "train.check_numerics", "data.warn_unseen"}
-    | {"optimizer.dense_update"}  # the bits are the same
+    | {"optimizer.fused"}  # the bits are the same
 )
 # Setting -> what `Trainer.fit` calls it, where it compares for itself.
 _OF_FIT = {

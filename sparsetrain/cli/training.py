@@ -97,7 +97,7 @@ def _load(begun: Resumed, data: Rows) -> "st.Trainer":
     )
     trainer.seed = settings.train.seed
     trainer.accumulate = settings.optimizer.accumulate
-    trainer.dense_update = settings.optimizer.dense_update
+    trainer.fused = settings.optimizer.fused
     note(f"going on after step {trainer.steps:,} of {begun.folder}")
     for rows in data.held_out.values():
         _read_through(rows, trainer.encoder)
@@ -199,7 +199,7 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         seed=settings.train.seed,
         encoder=encoder,
         accumulate=settings.optimizer.accumulate,
-        dense_update=settings.optimizer.dense_update,
+        fused=settings.optimizer.fused,
         precision=settings.train.precision,
         loss_scale=settings.train.loss_scale,
     )

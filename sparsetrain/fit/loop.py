@@ -59,7 +59,7 @@ class Fit:
 
     def run(self) -> dict[str, Any]:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
-        self._trainer.program.compile()
+        self._trainer.compile()
         with self._record.open(self._trainer, self.state):
             self._settle()
             while self._goes_on() and self.state.position.epoch < self._plan.until:

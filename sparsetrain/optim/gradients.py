@@ -7,7 +7,7 @@ uncoalesced duplicates is wrong, and an accumulator of them would grow without b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import cache
 from math import prod
 from typing import Any
@@ -90,11 +90,14 @@ def nonfinite(
     places = search(values) if values else []
     if not places:
         return None
-    names = [*([] if loss is None else [None]), *gradients]
-    first = names[places[0]]
-    if first is None:
+    return problem_of(places[0], loss, gradients)
+
+
+def problem_of(place: int, loss: NDArray | None, names: Iterable[str]) -> str:
+    """What is wrong if this array is not finite: of the loss, if there is one, and gradients."""
+    if loss is not None and place == 0:
         return f"the loss is {float(runtime.as_numpy(loss))}"
-    return f"the gradient of {first!r} is not finite"
+    return f"the gradient of {[*names][place - (loss is not None)]!r} is not finite"
 
 
 def is_finite(loss: NDArray | None) -> bool:

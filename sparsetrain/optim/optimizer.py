@@ -248,19 +248,25 @@ class Optimizer:
             check_arguments(self.formula, params, gradients, state)  # in words that name it
             raise
         if problem is not None:
-            return self._left_out(problem, state, scale, may_overflow and is_finite(loss))
+            return self.left_out(problem, state, scale, may_overflow and is_finite(loss))
         norm, factor = None, 1 / scale
         if self.clip_norm is not None:
             gradients = coalesced(gradients)
             norm = global_norm(gradients) / scale
             if not isfinite(norm):  # duplicates may overflow only in their sum
-                return self._left_out("the global norm is not finite", state, scale, may_overflow)
+                return self.left_out("the global norm is not finite", state, scale, may_overflow)
             factor *= min(1.0, self.clip_norm / (norm + 1e-6))
         plans = {name: wait() for name, wait in begun.items()}
         return Step(params, gradients, state, factor, norm, bound, plans)
 
-    def _left_out(self, problem: str, state: State, scale: float, overflowed: bool) -> Applied:
-        """Count a step that is not taken, or raise."""
+    def left_out(self, problem: str, state: State, scale: float, overflowed: bool) -> Applied:
+        """Count a step that is not taken, or raise.
+
+        Raises
+        ------
+        NumericalError
+            If the optimizer stops at what is not finite, unless a scale may have made it so.
+        """
         if self.on_nonfinite == "stop" and not overflowed:
             scaled = f", with the loss scaled by {scale:,.10g}" if scale != 1 else ""
             first = "the loss scale, " if scale != 1 else ""

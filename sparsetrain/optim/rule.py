@@ -119,6 +119,12 @@ class Rule:
         """
         return self._numbers(step) if self._changes else self._always
 
+    def scalars(self, numbers: tuple[float, ...], factor: float) -> tuple[float, ...]:
+        """What kernels get: the numbers of a step, the factor and the limit of the gradient."""
+        scale = (factor,) if self.scaled else ()
+        clip = () if self.clip_value is None else (self.clip_value,)
+        return (*numbers, *scale, *clip)
+
     @cached_property
     def _changes(self) -> bool:
         return self.formula.per_step is not None or any(callable(v) for _, v in self.hyper)

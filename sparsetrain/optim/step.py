@@ -92,10 +92,8 @@ class Step:
         return Applied(self.number, self.norm)
 
     def scalars(self, rule: Rule) -> tuple[float, ...]:
-        """What kernels get: the rule's numbers, the factor and the limit of the gradient."""
-        scale = (self.scale,) if rule.scaled else ()
-        clip = () if rule.clip_value is None else (rule.clip_value,)
-        return (*self._numbers[rule], *scale, *clip)
+        """What kernels get."""
+        return rule.scalars(self._numbers[rule], self.scale)
 
     def _row_sparse_(self, name: str) -> None:
         """Update one table, the dense rows first, then range by range those of the plan."""

@@ -76,8 +76,8 @@ class OptimizerSettings(Section):
         Numbers of a schedule.
     accumulate : int
         Parts in which a batch is computed before its one step.
-    dense_update : {"apart", "inlined"}
-        Whether dense parameters are updated by kernels apart or in the gradient program.
+    fused : bool
+        Whether the gradient program updates too, where it can; the bits are the same.
     groups : list of tables
         What differs for some parameters or tables.
     """
@@ -108,7 +108,7 @@ class OptimizerSettings(Section):
     power: NotNegative | None = None
     floor: Finite | None = None
     accumulate: Count = 1
-    dense_update: Literal["apart", "inlined"] = "apart"
+    fused: bool = True
     groups: list[GroupSettings] = []
 
     def arguments(self) -> dict[str, Any]:

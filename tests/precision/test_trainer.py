@@ -71,12 +71,10 @@ def test_losses_leave_those_of_float32_no_further_than_rounding_explains():
 
 
 @needs_pairs
-def test_the_dense_update_in_the_program_gives_the_same_bits():
-    apart, inlined = (
-        trainer(precision="bf16", dense_update=where) for where in ("apart", "inlined")
-    )
-    assert losses(apart) == losses(inlined)
-    assert_same_bits(apart.state_dict(), inlined.state_dict())
+def test_updates_in_the_program_give_the_same_bits():
+    apart, fused = (trainer(precision="bf16", fused=fused) for fused in (False, True))
+    assert losses(apart) == losses(fused)
+    assert_same_bits(apart.state_dict(), fused.state_dict())
 
 
 @needs_pairs

@@ -65,12 +65,12 @@ def test_a_training_too_short_to_profile_has_none():
     assert history["profile"] is None
 
 
-def test_inlined_updates_are_profiled_without_their_callback():
-    trainer = small_dlrm.trainer("single")
-    trainer.dense_update = "inlined"
-    profile = trainer.profile(small_dlrm.batch(37), steps=2)
-    assert "inlined update" in [kernel.name for kernel in profile.kernels]
-    assert not [kernel.name for kernel in profile.kernels if "." in kernel.name]
+def test_updates_apart_are_profiled_too(profile):
+    trainer = small_dlrm.trainer("single", st.optim.adagrad(0.05, update="sparse"))
+    trainer.fused = False
+    apart = trainer.profile(small_dlrm.batch(37), steps=2)
+    names = {kernel.name for kernel in profile.kernels}
+    assert {kernel.name for kernel in apart.kernels} == names - {"verdict"}
 
 
 def test_fewer_than_two_steps_are_refused():
