@@ -7,7 +7,7 @@ or written. The update is not linear in the gradient, so summing first is no opt
 
 What is parallel: touched rows (one writer each) and blocks of a dense parameter; the bits do not
 depend on the number of threads. What is vectorised: the columns of a row, the elements of a block.
-The rows of a large table are in no cache: those of the next segments are asked for while one works.
+The rows of a large table are in no cache: they are asked for ahead, see `row_prefetch`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.formats import computed_in, is_half
+from sparsetrain.formats import computed_in
 from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
-from sparsetrain.optim.kernel_parts import Parameter, prefetch, scalars, step_numbers
+from sparsetrain.optim.kernel_parts import Parameter, scalars, step_numbers
 from sparsetrain.optim.kernel_parts import zero as constant_zero
 from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.row_prefetch import with_rows_ahead
 
 BLOCK = 1024  # elements of a dense parameter that one task updates
-AHEAD = 16  # segments between asking for a row and using it: about one memory latency
-LINE = 64  # bytes
 
 
 def row_update_kernel(
@@ -94,18 +93,15 @@ def update_rows(
     stamp: tuple[Any, Any] | None = None,
 ) -> None:
     """Inside a kernel: update the rows of runs `span`; `stamp` is `last` and what it gets."""
-    first, end = span
     last, now = stamp or (None, None)
-    with T.parallel(0, end - first) as task:
-        run = T.Bind(first + task)
-        later = T.Bind(tirx.min(run + AHEAD, end - 1))
-        _ask_for(parameter, tirx.Cast("int64", runs.rows[later]), last)
-        # Of values more lines: whatever work a row takes, as many are on their way.
-        _ask_for_row(runs.values, runs.value_row(runs.offsets[later]), parameter.width, 8)
+
+    def update(run: Any) -> None:
         row = T.Bind(tirx.Cast("int64", runs.rows[run]))
         _update_row(parameter, row, (runs.offsets[run], runs.offsets[run + 1]), runs, h)
         if last is not None:
             T.buffer_store(last, now, [row])
+
+    with_rows_ahead(parameter, runs, span, last, update)
 
 
 def _update_row(
@@ -138,31 +134,6 @@ def _update_row(
             column = tile * lanes + lane
             state.update(column, gradient[column if whole else lane])
     state.end()
-
-
-def _ask_for(parameter: Parameter, row: Any, last: Any) -> None:
-    """Prefetch the weights and slots of a row, at most four lines of each.
-
-    Of a half table eight: rounding takes so many instructions that the processor, by itself, does
-    not see the loads of the next rows.
-    """
-    most = 8 if is_half(parameter.stored) else 4
-    slots = zip(parameter.recipe.formula.slots, parameter.slots, strict=True)
-    arrays = [parameter.weight, *(array for slot, array in slots if slot.per == "element")]
-    for array in arrays:
-        _ask_for_row(array, row, parameter.width, most)
-    for slot, array in zip(parameter.recipe.formula.slots, parameter.slots, strict=True):
-        if slot.per == "row":
-            prefetch(array, [row])
-    if last is not None:
-        prefetch(last, [row])
-
-
-def _ask_for_row(array: Any, row: Any, width: int, most: int) -> None:
-    """Prefetch a row, at most so many lines of it."""
-    step = LINE * 8 // array.dtype.bits
-    for column in range(0, min(width, most * step), step):
-        prefetch(array, [row, column])
 
 
 def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
