@@ -23,6 +23,7 @@ from sparsetrain.runtime import NDArray
 STREAM_BYTES = 2**28
 _STREAM_CALLS = 10
 _LANES = 16
+_AHEAD = (0, 16, 64)  # rows
 _STRIP = 4096  # vectors that one task of the stream works on
 
 
@@ -38,14 +39,14 @@ def stream_bandwidth() -> float:
 def random_row_seconds(table: NDArray, places: Iterable[np.ndarray]) -> np.ndarray:
     """Seconds to read and write rows of `table` (V, D), for each array of distinct row numbers.
 
-    The rows are changed. Of one kernel that asks for rows ahead of their use and one that does not,
-    the times of the faster.
+    The rows are changed. Of kernels that ask for rows more or less ahead of their use, or not at
+    all, the times of the fastest.
     """
     arrays = [runtime.as_tensor(rows, "int32") for rows in places]
-    both = [partial(_row_kernel(int(table.shape[1]), ahead), table) for ahead in (0, 16)]
-    # Each sees every other array, so that none sees rows that the other has made warm.
-    found = [_times(kernel, arrays[first::2]) for first, kernel in enumerate(both)]
-    return min(found, key=np.median)
+    kernels = [partial(_row_kernel(int(table.shape[1]), ahead), table) for ahead in _AHEAD]
+    # Each sees arrays of its own, so that none sees rows that another has made warm.
+    found = [_times(run, arrays[first :: len(kernels)]) for first, run in enumerate(kernels)]
+    return min((times for times in found if times.size), key=np.median)
 
 
 def _times(run: Callable[[Any], object], arguments: Iterable[Any]) -> np.ndarray:
