@@ -74,14 +74,15 @@ class RowUpdate:
         if span[0] == span[1]:
             return
         source, values = gradient.source, gradient.values
-        variant = plan.rows.dtype, source is not None, now is not None
+        rows, order, offsets = plan.arrays
+        variant = rows.dtype, source is not None, now is not None
         if variant not in self._kernels:
             self._kernels[variant] = self._kernel(*variant)
         self._kernels[variant](
-            plan.rows,
-            plan.order,
-            plan.offsets,
-            plan.order if source is None else source,
+            rows,
+            order,
+            offsets,
+            order if source is None else source,
             values,
             *_sums_of_long_runs(plan, gradient),
             *self._views,

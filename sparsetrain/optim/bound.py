@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from operator import is_
+from typing import Any
 
 from sparsetrain.optim.apply import RowUpdate, Target
 from sparsetrain.optim.finite import Search
@@ -47,7 +48,7 @@ class Bound:
         self._tensors = _tensors(params, state)
         sparse = {n: g for n, g in gradients.items() if isinstance(g, RowSparse)}
         self.tables = [*sparse]
-        self._shapes = [(gradient.shape, gradient.dtype) for gradient in sparse.values()]
+        self._shapes = [_kind(gradient) for gradient in sparse.values()]
         ranges = [part for name in gradients for part in state.ranges[name]]
         self.rules = tuple(dict.fromkeys(part.rule for part in ranges))
         self._searches: dict[tuple[str, int] | None, Search] = {}
@@ -65,7 +66,7 @@ class Bound:
             [*gradients] == self._names
             and [*params] == self._params
             and [*map(type, gradients.values())] == self._kinds
-            and [(gradients[n].shape, gradients[n].dtype) for n in self.tables] == self._shapes
+            and [_kind(gradients[name]) for name in self.tables] == self._shapes
             and all(map(is_, _tensors(params, state), self._tensors))
         )
 
@@ -124,6 +125,11 @@ def bound_to(
         state.bound = Bound(params, gradients, state)
     bound: Bound = state.bound
     return bound
+
+
+def _kind(gradient: Any) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype; TVM's form of it, which need not be spelt."""
+    return gradient.shape, gradient.values.dtype
 
 
 def _tensors(params: Mapping[str, NDArray], state: State) -> list[NDArray]:

@@ -2,9 +2,9 @@
 """Rows of memory are asked for before they are worked on.
 
 The rows of a large table are in no cache, so they are asked for while others are worked on. Narrow
-ones dozens at once: a loop of that alone is so short that as many are on their way together. Between
-the sums of others only few were, as a request waits for the processor to look its page up: 2,048
-rows of 100 million took 21 us, and take 13. Wide ones fill the caches' queues one by one.
+ones dozens at once: a loop of that alone is so short that as many are on their way together;
+between the sums of others only few are, as a request waits for the processor to look its page up.
+Wide ones fill its queues one by one.
 """
 
 from __future__ import annotations

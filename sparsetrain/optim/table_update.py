@@ -9,6 +9,7 @@ from typing import Any
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import computed_in
+from sparsetrain.optim.bound import Bound
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.rule import Mode, Update
 from sparsetrain.optim.step import Step
@@ -58,6 +59,7 @@ class TableUpdate:
         self._params = {"table": self.weight}
         rows = {"table": slice(0, int(self.weight.shape[0]))}
         self.state = self.optimizer.init(self._params, {"table": rows})
+        self._checked: Bound | None = None
         self._kind = (*map(int, self.weight.shape), computed_in(str(self.weight.dtype)))
 
     def __call__(self, gradient: RowSparse) -> None:
@@ -74,9 +76,16 @@ class TableUpdate:
         ConfigError
             If the gradient is that of another table.
         """
+        if self.state.histories:
+            self._check(gradient)
+            self.optimizer.catch_up_(self._params, {"table": gradient.indices}, self.state)
+        step = Step(self._params, {"table": gradient}, self.state, 1.0, None)
+        if self.state.bound is not self._checked:  # a step binds anew if a gradient is another kind
+            self._check(gradient)
+            self._checked = self.state.bound
+        return step
+
+    def _check(self, gradient: RowSparse) -> None:
         found = gradient.num_rows, gradient.width, gradient.dtype
         if found != self._kind:
             raise ConfigError(f"table update: the gradient is {found}, the table {self._kind}")
-        if self.state.histories:
-            self.optimizer.catch_up_(self._params, {"table": gradient.indices}, self.state)
-        return Step(self._params, {"table": gradient}, self.state, 1.0, None)

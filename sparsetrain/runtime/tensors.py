@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import host_target
 
 NDArray: TypeAlias = tvm.runtime.Tensor
+HOST = tvm.cpu()
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # NumPy's protocols do not know it: it travels as uint16
 
 
@@ -120,18 +121,27 @@ def empty(
     device: tvm.runtime.Device | None = None,
 ) -> NDArray:
     """Allocate uninitialised memory; out of memory names `what` and the bytes."""
-    size = prod(map(int, shape)) * np.dtype(dtype).itemsize
+    kind, of_one = _known(dtype)
+    size = prod(map(int, shape)) * of_one
     try:
-        if device is not None:
-            return tvm.runtime.empty(shape, dtype, device)
-        if size >= LARGE:
+        if device is None and size >= LARGE:
             return _from_bytes(aligned(size), dtype)._create_view(extents(shape))
-        return tvm.runtime.empty(extents(shape), dtype)
+        return _allocate(extents(shape), kind, HOST if device is None else device, None)
     except Exception as error:  # TVM reports std::bad_alloc, or CUDA's word, as an InternalError
         where = "" if device is None else f" on {device}"
         raise ResourceError(
             f"no memory{where} for {what}: shape {shape} {dtype} needs {size / 2**30:.2f} GiB"
         ) from error
+
+
+# What `tvm.runtime.empty` calls when it has found out what it was given, which takes longer.
+_allocate = tvm.get_global_func("runtime.TVMTensorAllocWithScope")
+
+
+@cache
+def _known(dtype: str) -> tuple[Any, int]:
+    """TVM's form of a dtype, and the bytes of an element."""
+    return tvm_ffi.dtype(dtype), np.dtype(dtype).itemsize
 
 
 def _from_bytes(memory: np.ndarray, dtype: str) -> NDArray:
@@ -151,7 +161,7 @@ def extents(shape: tuple[int, ...]) -> tvm_ffi.Shape:
 
 def reshaped(tensor: NDArray, shape: tuple[int, ...]) -> NDArray:
     """The elements of a contiguous tensor in another shape; the memory is shared."""
-    return tensor._create_view(extents(shape))
+    return tensor._create_view(extents(shape), tensor.dtype)
 
 
 def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:

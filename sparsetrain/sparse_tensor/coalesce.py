@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
 SHARED_FROM = 8192  # ids; one thread sorts 2,048 in 9 us, two take 23: starting them takes longer
 
 
-@dataclass(frozen=True)
 class CoalescePlan:
     """Where each unique row's entries are.
 
@@ -39,16 +37,38 @@ class CoalescePlan:
         Entry numbers, sorted by row; equal rows keep their order.
     offsets : (U + 1,) int32
         Begin of each run in `order`.
+    num_unique : int, optional
+        U, the number of distinct rows, if `rows` and `offsets` have room for more.
+
+    Attributes
+    ----------
+    arrays : tuple of Tensor
+        Rows, order, offsets, with that room. A kernel that is told U takes them as they are: views
+        of the right length cost as much as sorting a thousand ids.
     """
 
-    rows: NDArray
-    order: NDArray
-    offsets: NDArray
+    __slots__ = ("arrays", "num_unique")
+
+    def __init__(
+        self, rows: NDArray, order: NDArray, offsets: NDArray, num_unique: int | None = None
+    ) -> None:
+        self.arrays = rows, order, offsets
+        self.num_unique = int(rows.shape[0]) if num_unique is None else num_unique
 
     @property
-    def num_unique(self) -> int:
-        """U, the number of distinct rows."""
-        return int(self.rows.shape[0])
+    def rows(self) -> NDArray:
+        """Unique row numbers (U,)."""
+        return runtime.leading_rows(self.arrays[0], self.num_unique)
+
+    @property
+    def order(self) -> NDArray:
+        """Entry numbers (N,)."""
+        return self.arrays[1]
+
+    @property
+    def offsets(self) -> NDArray:
+        """Begin of each run (U + 1,)."""
+        return runtime.leading_rows(self.arrays[2], self.num_unique + 1)
 
 
 def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> CoalescePlan:
@@ -82,11 +102,7 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     used, outside = counted.tolist()
     if outside:
         raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
-    return CoalescePlan(
-        runtime.leading_rows(rows, used),
-        runtime.reshaped(order, (count,)),
-        runtime.leading_rows(offsets, used + 1),
-    )
+    return CoalescePlan(rows, runtime.reshaped(order, (count,)), offsets, used)
 
 
 def begin_plan(indices: NDArray, num_rows: int) -> Callable[[], CoalescePlan]:

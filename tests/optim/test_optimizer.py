@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tvm
 
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError, NumericalError, ResourceError
 from sparsetrain.optim import Formula, Optimizer, Slot, apply, sqrt
-from sparsetrain.runtime import as_numpy, as_tensor
+from sparsetrain.runtime import as_numpy, as_tensor, tensors
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
 from tests.optim.formulas import OPTIMIZERS, Run, in_numpy
@@ -140,7 +139,7 @@ def test_no_memory_for_a_slot_names_the_parameter_and_the_slot(monkeypatch):
         raise RuntimeError("std::bad_alloc")
 
     params = _tensors(table=W)
-    monkeypatch.setattr(tvm.runtime, "empty", full)
+    monkeypatch.setattr(tensors, "_allocate", full)
     with pytest.raises(ResourceError, match="no memory for slot 'sum' of parameter 'table'"):
         optim.adagrad(0.1).init(params)
 
