@@ -40,7 +40,7 @@ PUBLIC = {
     ),
     "runtime": (
         "Kernel NDArray Stage Staged as_numpy as_tensor available_cores bound_pool build_relax "
-        "compile_kernel compile_relax copy_ device_of empty host_target leading_rows moved "
+        "compile_kernel compile_relax copy_ device_of empty host_target leading_rows lent moved "
         "num_threads on_gpu reshaped resolve_target sent set_num_threads target_of temporary "
         "virtual_machine vm_pipeline watching writing zeros"
     ),
