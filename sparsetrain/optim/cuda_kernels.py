@@ -222,7 +222,7 @@ def search_all(arrays: Sequence[Any], found: Any) -> None:
     with each_of(tirx.const(count * strips, "int64")) as number:
         place = [tirx.floordiv(number, strips), tirx.floormod(number, strips)]
         T.buffer_store(found, tirx.const(0, "int32"), place)
-    with _each_array([array.shape[1] for array in arrays], T.unroll) as branches:
+    with _each_array([array.shape[1] for array in arrays], again=True) as branches:
         bad = Number()
         for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
             # Told at the end: so the reads of a thread do not wait for one another.
@@ -272,27 +272,31 @@ def _is_not_finite(value: Any) -> Any:
 
 
 @contextmanager
-def _each_array(sizes: Sequence[Any], loop: Any = T.serial) -> Iterator[list[Any]]:
+def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]]:
     """Launch threads for all elements of arrays of some sizes; yields a context for each array.
 
     Within an array's context, which yields a place in it, code runs once for each of its elements;
-    a thread takes its elements in a `loop`.
+    for the last one `again` and again by threads that have none, instead of a branch.
     """
     per_block = THREADS * EACH
-    starts = [tirx.const(0, "int64")]
-    for size in sizes:
-        starts.append(starts[-1] + tirx.ceildiv(size, per_block))
+    counts = [tirx.ceildiv(size, per_block) for size in sizes]
 
     @contextmanager
-    def branch(number: int, block: Any, thread: Any) -> Iterator[Any]:
-        inside = tirx.And(block >= starts[number], block < starts[number + 1])
-        with T.If(inside), T.Then(), loop(0, EACH) as step:
-            place = T.Bind((block - starts[number]) * per_block + step * THREADS + thread)
-            with T.If(place < sizes[number]), T.Then():
-                yield place
+    def branch(number: int, first: Number, block: Any, thread: Any) -> Iterator[Any]:
+        inside = tirx.And(block >= first.now, block < first.now + counts[number])
+        with T.If(inside), T.Then(), T.serial(0, EACH) as step:
+            place = T.Bind((block - first.now) * per_block + step * THREADS + thread)
+            if again:
+                yield T.Bind(tirx.min(place, sizes[number] - 1))
+            else:
+                with T.If(place < sizes[number]), T.Then():
+                    yield place
+        first.add(counts[number])
 
-    with blocks_of_threads(starts[-1]) as (block, thread):
-        yield [branch(number, block, thread) for number in range(len(sizes))]
+    with blocks_of_threads(sum(counts, tirx.const(0, "int64"))) as (block, thread):
+        # Counted as the kernel goes: TVM takes seconds to simplify sums of a dozen lengths.
+        first = Number("int64")
+        yield [branch(number, first, block, thread) for number in range(len(sizes))]
 
 
 def catch_up_kernel(
