@@ -93,7 +93,7 @@ def _cells(found: dict[str, st.compare.Measurement], names: list[str]) -> Iterat
 
 
 _EXTRA = ("unique", "roof")
-_RATIOS = ("stock/sparse", "dense/sparse", "roof/writes", "roof/kernel", "auto")
+_RATIOS = ("stock/sparse", "dense/sparse", "roof/update", "roof/writes", "roof/kernel", "auto")
 
 
 def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
@@ -101,7 +101,8 @@ def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
     for name in ("stock", "dense"):
         other = found.get(name)
         yield f"{other.median_us / sparse.median_us:,.1f}" if other and sparse else "-"
-    for part in (sparse and sparse.writes_us, sparse and sparse.kernel_us):
+    parts = (sparse.median_us, sparse.writes_us, sparse.kernel_us) if sparse else (None,) * 3
+    for part in parts:
         yield f"{sparse.roof_us / part:.0%}" if sparse and sparse.roof_us and part else "-"
     yield next(iter(found.values())).auto
 
