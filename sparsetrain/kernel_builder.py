@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count as count_up
 from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
@@ -17,6 +19,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.relax_op import SCHEDULED
+
+# Numbers for the symbols of the kernel that is being built.
+_numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 
 
 class Built:
@@ -33,6 +38,7 @@ class Built:
 @contextmanager
 def kernel(name: str = "kernel") -> Iterator[Built]:
     """Begin a kernel that no pass rewrites; on a device, of one launch or several."""
+    _numbers.set(count_up())
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name(name)
         T.func_attr(SCHEDULED)
@@ -40,8 +46,13 @@ def kernel(name: str = "kernel") -> Iterator[Built]:
 
 
 def extents(count: int) -> tuple[Any, ...]:
-    """Symbols for lengths."""
-    return tuple(T.int64() for _ in range(count))
+    """Symbols for lengths.
+
+    Each has a name of its own: TVM prints those of one name in the order of their addresses, and a
+    program is found in the cache by its text.
+    """
+    numbers = _numbers.get()
+    return tuple(IRBuilder.name(f"n{next(numbers)}", T.int64()) for _ in range(count))
 
 
 def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:

@@ -62,6 +62,15 @@ def test_a_second_program_is_not_compiled(place, compiled):
     assert len(list(place.glob("*.so"))) == 1
 
 
+def test_a_step_is_compiled_once_however_often_its_kernels_are_written(place, compiled):
+    for number in range(4):
+        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,))
+        st.Trainer(model, st.optim.sgd(0.1), target="cpu").compile()
+        if number == 0:
+            first = len(compiled)
+    assert len(compiled) == first > 0
+
+
 def test_folder_and_files_belong_to_the_user_alone(place):
     run()
     assert place.stat().st_mode & 0o777 == 0o700

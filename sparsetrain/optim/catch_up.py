@@ -27,7 +27,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in, is_half
-from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.optim.recipe import Recipe
 
@@ -47,7 +47,7 @@ def catch_up_kernel(
     """
     listed = index_dtype is not None
     with kernel() as built:
-        segments, table, steps = (T.int64() for _ in range(3))
+        segments, table, steps = extents(3)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
         parameter = Parameter(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32")

@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
 from sparsetrain.optim import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.recipe import Recipe
@@ -46,9 +46,7 @@ def row_update_kernel(
     Arguments as of the CPU's kernel, with the sums of chunks and of blocks after the values.
     """
     with kernel() as built:
-        entries, segments, sources, stored, table, chunk_rows, block_rows = (
-            T.int64() for _ in range(7)
-        )
+        entries, segments, sources, stored, table, chunk_rows, block_rows = extents(7)
         rows = buffer("rows", (segments,), index_dtype)
         order = buffer("order", (entries,), "int32")
         offsets = buffer("offsets", (segments + 1,), "int32")
@@ -162,7 +160,7 @@ def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
 def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns); as the CPU's."""
     with kernel() as built:
-        height, width, given, across = (T.int64() for _ in range(4))
+        height, width, given, across = extents(4)
         by_row = recipe.formula.by_row
         gradient = buffer("gradient", (given, width if by_row else across), dtype)
         parameter = Parameter(recipe, height, width, dtype)
@@ -238,7 +236,7 @@ def squares_kernel(dtype: str) -> PrimFunc:
     """Sums of squares of blocks of 1024 elements of (n,), in float64; as the CPU's."""
     size_of_block = 1024
     with kernel() as built:
-        size = T.int64()
+        (size,) = extents(1)
         values = buffer("values", (size,), dtype)
         partial = buffer("partial", (tirx.ceildiv(size, size_of_block),), "float64")
         with blocks_of_threads(tirx.ceildiv(size, size_of_block)) as (block, thread):
@@ -307,7 +305,7 @@ def catch_up_kernel(
     A thread replays a whole row.
     """
     with kernel() as built:
-        segments, table, steps, strips = (T.int64() for _ in range(4))
+        segments, table, steps, strips = extents(4)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
         parameter = Parameter(recipe, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)

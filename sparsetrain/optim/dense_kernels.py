@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in
-from sparsetrain.kernel_builder import buffer, kernel, scalar
+from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.kernel_parts import Parameter, step_numbers, zero
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles
@@ -36,7 +36,7 @@ def part_kernel(index_dtype: str, pooled: bool) -> PrimFunc:
     are the near, the far, and the indices outside [0, num_rows].
     """
     with kernel() as built:
-        entries, sources, zones = (T.int64() for _ in range(3))
+        entries, sources, zones = extents(3)
         indices = buffer("indices", (entries,), index_dtype)
         source = buffer("source", (sources,), "int32")
         first, end, shift = (buffer(n, (zones,), "int64") for n in ("first", "end", "shift"))
@@ -83,7 +83,7 @@ def add_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
     Arguments: rows, source (N,), values (M, D), gradient (H, D).
     """
     with kernel() as built:
-        entries, stored, height = (T.int64() for _ in range(3))
+        entries, stored, height = extents(3)
         rows = buffer("rows", (entries,), index_dtype)
         source = buffer("source", (entries,), "int32")
         values = buffer("values", (stored, width), dtype)
@@ -101,7 +101,7 @@ def add_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
 def clear_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
     """``gradient[rows[n]] = 0``. Arguments: rows (N,), gradient (H, D)."""
     with kernel() as built:
-        entries, height = T.int64(), T.int64()
+        entries, height = extents(2)
         rows = buffer("rows", (entries,), index_dtype)
         gradient = buffer("gradient", (height, width), dtype)
 
@@ -127,7 +127,7 @@ def block_update_kernel(recipe: Recipe, width: int, dtype: str) -> PrimFunc:
     gradient of block k starts at row ``k * BLOCK``. `dtype` is the weight's.
     """
     with kernel() as built:
-        height, table, blocks = (T.int64() for _ in range(3))
+        height, table, blocks = extents(3)
         gradient = buffer("gradient", (height, width), computed_in(dtype))
         parameter = Parameter(recipe, table, width, dtype)
         first = buffer("first", (blocks,), "int64")

@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.optim import cuda_kernels
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
@@ -75,7 +75,7 @@ def nonfinite_kernel(
     writes what looks at all arrays, each seen as (1, n); the CPU's by default.
     """
     with kernel() as built:
-        shapes = [tuple(T.int64() for _ in range(rank)) for _, rank in kinds]
+        shapes = [extents(rank) for _, rank in kinds]
         arrays = [
             buffer(f"values{n}", shape, dtype)
             for n, (shape, (dtype, _)) in enumerate(zip(shapes, kinds, strict=True))

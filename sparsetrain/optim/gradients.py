@@ -19,7 +19,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.optim import cuda_kernels
 from sparsetrain.optim.finite import which_nonfinite
 from sparsetrain.runtime import NDArray
@@ -147,7 +147,7 @@ def _squares(target: Any, dtype: str) -> Any:
 def squares_kernel(dtype: str) -> PrimFunc:
     """Sums of squares of blocks of (n,) elements, in float64."""
     with kernel() as built:
-        size = T.int64()
+        (size,) = extents(1)
         values = buffer("values", (size,), dtype)
         partial = buffer("partial", (tirx.ceildiv(size, BLOCK),), "float64")
         with T.parallel(0, tirx.ceildiv(size, BLOCK)) as block:

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.optim import cuda_kernels
 from sparsetrain.optim.apply import Target
 from sparsetrain.optim.kernel_parts import Parameter, flat, matrix, scalars
@@ -96,8 +96,8 @@ def in_strips(seen: Sequence[tuple[Parameter, Any]], h: SimpleNamespace) -> None
 
 def arguments(recipe: Recipe, dtype: str, rank: int) -> tuple[Any, Any, list[Any]]:
     """Gradient, weight and slots of one parameter as arguments of a kernel, as they are."""
-    shape = tuple(T.int64() for _ in range(rank))
-    rows = shape if rank == 1 else (T.int64(),)
+    shape = extents(rank)
+    rows = shape if rank == 1 else extents(1)
     shapes = {"element": shape, "row": rows}
     gradient, weight = (buffer(name, shape, dtype) for name in ("gradient", "weight"))
     slots = recipe.formula.slots
