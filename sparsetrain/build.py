@@ -91,13 +91,22 @@ class Program:
 
 
 class GradientProgram(Program):
-    """A program that returns ``(loss, gradients)``; see `value_and_grad`."""
+    """A program that returns ``(loss, gradients)``; see `value_and_grad`.
+
+    Attributes
+    ----------
+    gradient : GradientModule
+        What it was compiled from.
+    extended : dict
+        Programs that go on from these gradients, by what decides them; each is compiled once.
+    """
 
     def __init__(
         self, gradient: ad.GradientModule, target: Any = "auto", precision: Policy | None = None
     ) -> None:
         super().__init__(gradient.module, gradient.function, target, precision)
         self.gradient = gradient
+        self.extended: dict[Any, Program] = {}
 
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False

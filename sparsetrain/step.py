@@ -152,8 +152,10 @@ class Fused(Apart):
         layout = layout_of(gradient.structure, shapes, trainer.state)
         if layout is None or trainer.optimizer.clip_norm is not None:
             return None
-        program = FusedProgram(gradient, layout, trainer.target, trainer._policy)
-        return FusedSteps(program, trainer.state)
+        known: dict[Any, Any] = trainer.program.extended
+        if layout not in known:
+            known[layout] = FusedProgram(gradient, layout, trainer.target, trainer._policy)
+        return FusedSteps(known[layout], trainer.state)
 
 
 def _some_rows_densely(trainer: Stepping, lookups: Mapping[str, int]) -> bool:
