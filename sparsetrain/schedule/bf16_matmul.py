@@ -34,7 +34,7 @@ from .bf16_pack import (
 from .last_panel import narrow_last_panel
 from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
-from .prefetch import prefetch_epilogue
+from .prefetch import prefetch_epilogue, prefetch_next_rows
 from .product import Extent, Product, match_product
 from .rule import CpuRule, vectorize_if_whole
 
@@ -107,6 +107,7 @@ def _schedule(
     by_task = not product.left.contracted_is_contiguous
     tiles, panels = _task(product, vectors) if by_task else (_tiles(product.rows), None)
     shape = _Shape(_TILE_ROWS, tiles, panels, vectors)
+    source = sch.get(stages[0]).reads[0].source
     final = _inline_all_but_last(sch, others)
     in_place = is_stored_in_pairs(sch, product.left, stages[0])
     if in_place:
@@ -132,6 +133,9 @@ def _schedule(
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS)
     prefetch_epilogue(sch, block, epilogue, loops.tile)
     init = _accumulate_in_registers(sch, block, loops)
+    if left is not None and not by_task:
+        rows = shape.rows * shape.tiles
+        prefetch_next_rows(sch, init, loops.tile, source, rows, product.columns)
     if shape.vectors == 2:
         halved = [sch.get_loops(init)[-2], loops.vector]
         narrow_last_panel(sch, init, loops.tile, halved, product.columns)

@@ -11,10 +11,9 @@ Cost: the inner loop exists twice. Invariant: values are unchanged.
 from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.s_tir.schedule import LoopRV, SBlockRV
-from tvm.sym import Analyzer
 
 from .product import Extent
-from .rule import loops_within
+from .rule import tile_columns
 
 
 def narrow_last_panel(
@@ -35,8 +34,7 @@ def narrow_last_panel(
     columns : Extent
         Of the result.
     """
-    first, last = _columns(sch, init, tile)
-    width = int(Analyzer().simplify(last - first)) + 1
+    first, width = tile_columns(sch, init, tile)
     if not isinstance(columns, int) or not 0 < columns % width <= width // 2:
         return
     around = sch.get(tile)
@@ -89,16 +87,3 @@ def _copy_block(realize: s_tir.SBlockRealize, names: dict[tirx.Var, tirx.Var]) -
 
 def _renamed(expr: tirx.Expr, names: dict[tirx.Var, tirx.Var]) -> tirx.Expr:
     return tirx.PrimFunc(list(names), tirx.Evaluate(expr)).specialize(names).body.value
-
-
-def _columns(sch: s_tir.Schedule, init: SBlockRV, tile: LoopRV) -> tuple[tirx.Expr, tirx.Expr]:
-    """The first and the last column of a tile."""
-    inner = loops_within(sch, init, tile)
-    column = inner[-1].body.iter_values[-1]
-    ends = []
-    for last in (False, True):
-        at = Analyzer()
-        for loop in inner:
-            at.bind(loop.loop_var, loop.extent - 1 if last else loop.min)
-        ends.append(at.simplify(column))
-    return ends[0], ends[1]

@@ -8,22 +8,26 @@ Asked for before the loop over `k`, they arrive during it: 390 to 450 GFLOP/s fo
 writes needs no such help: stores wait in a buffer of the core.
 
 A packing task reads a few lines of each row of a matrix. Rows are too far apart for a processor to
-foresee the next ones: asked for some rows ahead, they are there in time.
+foresee the next ones: asked for some rows ahead, they are there in time. Rows that a task rounds
+before it multiplies them are asked for while the task before it multiplies.
 
 Cost: one instruction for every cache line. Invariant: values are untouched; processors ignore
 prefetches of addresses that do not exist, as at the edge of the result.
 """
 
-from tvm import s_tir, tirx
-from tvm.ir import TensorRegion
+from tvm import DataType, s_tir, tirx
+from tvm.ir import Range, TensorRegion
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.sym import Analyzer
 
-from .rule import loops_within
+from .product import Extent
+from .rule import loops_within, tile_columns
 
 _FOR_READING, _INTO_EVERY_CACHE, _OF_DATA = 0, 3, 1
 # From what a packing loop copies to what it asks for: rows, and pairs of rows of bfloat16.
 ROWS_AHEAD = 8
 PAIRS_AHEAD = 16
+_LINE_BYTES = 64
 
 
 def prefetch_epilogue(
@@ -58,6 +62,52 @@ def prefetch_rows_ahead(sch: s_tir.Schedule, packing: SBlockRV, contracted: int,
     index = _axes(inner)
     index[contracted] += ROWS_AHEAD
     _begin_with(sch, k, [_request(sch.get(packing).reads[0].source, index, inner)])
+
+
+def prefetch_next_rows(
+    sch: s_tir.Schedule, init: SBlockRV, tile: LoopRV, source: tirx.Var, rows: int, columns: Extent
+) -> None:
+    """Spread prefetches of the next rows of `source` over the tiles of a block of rows.
+
+    Parameters
+    ----------
+    init : SBlockRV
+        Sets the sums of a tile to zero.
+    tile : LoopRV
+        Its body computes one tile.
+    source : Var
+        The left operand in memory, contiguous in the sum's dimension. Where a kernel multiplies it
+        in place there is no need: the loads of a tile overlap with its sums.
+    rows : int
+        Of a block: those of the next one are asked for.
+    columns : Extent
+        Of the product.
+    """
+    contracted = source.ty.shape[-1]
+    if not isinstance(columns, int) or not isinstance(contracted, tirx.IntImm):
+        return
+    first, width = tile_columns(sch, init, tile)
+    share = -(-int(contracted) // -(-columns // width))
+    line_length = _LINE_BYTES // DataType(str(source.ty.dtype)).itemsize
+    own_row, *_, last = loops_within(sch, init, tile)
+    row, line = (tirx.Var(name, "int64") for name in ("row", "line"))
+    here = Analyzer()
+    here.bind(own_row.loop_var, row)
+    place = [
+        here.simplify(last.body.iter_values[0]) + rows,
+        here.simplify(tirx.floordiv(first, width)) * share + line * line_length,
+    ]
+    zero = tirx.const(0, "int64")
+    axes = [
+        tirx.IterVar(Range.from_min_extent(zero, extent), tirx.Var("v", "int64"), 0)
+        for extent in source.ty.shape
+    ]
+    block = s_tir.SBlock(axes, [], [], "next_rows", prefetch(source, [a.var for a in axes]))
+    request: tirx.Stmt = s_tir.SBlockRealize(place, True, block)
+    lines = tirx.const(-(-share // line_length), "int64")
+    request = tirx.For(line, zero, lines, tirx.ForKind.SERIAL, request)
+    request = tirx.For(row, zero, own_row.extent, tirx.ForKind.UNROLLED, request)
+    _begin_with(sch, tile, [request])
 
 
 def prefetch(source: tirx.Var, index: list[tirx.Expr]) -> tirx.Stmt:

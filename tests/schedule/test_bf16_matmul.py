@@ -90,11 +90,13 @@ def test_casts_transposes_and_epilogues_become_part_of_the_product():
 
 
 @needs_pairs
-def test_a_mask_is_asked_for_while_its_product_is_computed():
+def test_a_mask_and_the_next_rows_are_asked_for_while_a_product_is_computed():
     kernels = run_passes(layer(32, 40), until="ApplyDefaultSchedule").functions.values()
     products = [k for k in kernels if isinstance(k, tirx.PrimFunc)]
     scheduled = [HalfMatmul().apply(k, TARGETS["host"], False).mod.script() for k in products]
     assert sum('T.sblock("prefetch")' in script for script in scheduled) == 1
+    # Where a task begins by rounding: all but the gradient of w, whose operands are packed before.
+    assert sum('T.sblock("next_rows")' in script for script in scheduled) == 2
 
 
 @pytest.mark.parametrize("target", ["avx2", "plain"])
