@@ -66,8 +66,9 @@ def test_columns_are_summed_in_one_order(cuda, machine, name, batch):
     assert (np.abs(found - terms.sum(0)) <= 1e-6 * np.abs(terms).sum(0)).all()
 
 
-# Pieces; rows and columns: one thread for an element and several, more than a block of elements.
-PIECES = {1: (4, 300), 3: (40, 66), 20: (9, 70), 132: (3, 5)}
+# Pieces; rows and columns: one thread for an element and several, more than a block of elements, in
+# fours and one by one.
+PIECES = {1: (4, 300), 2: (19, 29), 3: (40, 66), 12: (23, 25), 20: (9, 70), 132: (3, 5)}
 
 
 @pytest.fixture(scope="module")

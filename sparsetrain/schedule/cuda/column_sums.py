@@ -22,7 +22,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .epilogue import moved
 
-_THREADS = 256
+THREADS = 256
 _BLOCKS = 1056  # eight for each multiprocessor of a large device
 _MOST_PIECES = 264
 _AHEAD = 8  # rows that a thread reads before it adds the first
@@ -129,29 +129,32 @@ def _body(sums: Columns, store: Store) -> tirx.Stmt:
 
 
 def launch(sums: Columns, store: Store, width: int, pieces: int) -> None:
-    """Sum pieces of the rows side by side, `width` columns in a block of 256 threads."""
+    """Sum pieces of the rows side by side, `width` columns in a block of 256 threads.
+
+    `width` is a power of two, at most the columns that so many threads own.
+    """
     zero, count = tirx.const(0, "int64"), tirx.const(pieces, "int64")
     blocks = tirx.const(-(-sums.columns // width), "int64")
     with (
         T.thread_binding(zero, blocks, thread="blockIdx.x") as block,
         T.thread_binding(zero, count, thread="blockIdx.y") as piece,
-        T.thread_binding(0, _THREADS, thread="threadIdx.x") as thread,
+        T.thread_binding(0, THREADS, thread="threadIdx.x") as thread,
     ):
         across = _threads_across(sums, width)
-        down = _THREADS // across
+        down = THREADS // across
         row, place = tirx.floordiv(thread, across), tirx.floormod(thread, across)
         first = T.Bind(block * width + tirx.Cast("int64", place * sums.lanes))
         span = tirx.ceildiv(sums.rows, count)
         begin = T.Bind(piece * span)
         end = T.Bind(tirx.min(begin + span, sums.rows))
-        shared = T.alloc_buffer((_THREADS * sums.lanes,), "float32", scope="shared")
+        shared = T.alloc_buffer((THREADS * sums.lanes,), "float32", scope="shared")
         mine = T.alloc_local((sums.lanes,), "float32")
         _sum_rows(sums, mine, first, (begin + tirx.Cast("int64", row), end, down))
         with T.unroll(0, sums.lanes) as lane:
             T.buffer_store(shared, mine[lane], [thread * sums.lanes + lane])
         T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
         held = across * sums.lanes
-        for begun in range(0, held, _THREADS):
+        for begun in range(0, held, THREADS):
             number = thread + begun
             column = T.Bind(block * width + tirx.Cast("int64", number))
             with T.If(tirx.all(number < held, column < sums.columns)), T.Then():

@@ -13,9 +13,8 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .column_sums import Columns, launch
+from .column_sums import THREADS, Columns, launch
 
-_ELEMENTS = 1024  # of a block, where a thread adds whole sums of four
 _ALONE = 8  # pieces that a thread adds by itself
 _MOST = 32  # threads that share an element
 
@@ -40,7 +39,7 @@ def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
             T.buffer_store(out, total, list(place(element)))
 
         sums = Columns(part, tirx.const(pieces, "int64"), rows * columns)
-        launch(sums, store, _ELEMENTS // _threads_of_an_element(pieces), 1)
+        launch(sums, store, THREADS * sums.lanes // _threads_of_an_element(pieces), 1)
     return builder.get()
 
 
