@@ -104,12 +104,12 @@ def _parted(
 def _dense_path(
     state: State, name: str, parts: tuple[Range, ...], gradient: RowSparse
 ) -> DensePath | None:
-    """The path of these ranges; its buffer is kept as long as they are the same.
+    """The path of these ranges; its buffer is kept as long as they and the width are the same.
 
     None where there is no memory for the buffer and nobody but the cost asked for the path.
     """
     path: DensePath | None = state.paths.get(name)
-    if path is None or path.parts != parts:
+    if path is None or path.parts != parts or path.width != gradient.width:
         state.paths.pop(name, None)  # the old buffer goes before the new one comes
         try:
             path = DensePath(parts, gradient.width, state.dtypes[name])

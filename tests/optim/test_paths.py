@@ -276,6 +276,9 @@ def test_a_table_update_refuses_the_gradient_of_another_table(update, rows, widt
     gradient = RowSparse.from_numpy([rows - 1], np.ones((1, width), dtype), rows)
     with pytest.raises(ConfigError, match="table update: the gradient is .*, the table .50, 4, "):
         step(gradient)
+    assert (as_numpy(step.weight) == 1).all()
+    step(RowSparse.from_numpy([49], np.ones((1, 4), "f4"), 50))  # its own is taken still
+    assert (as_numpy(step.weight) != 1).any(axis=1).nonzero()[0].tolist() == [49]
 
 
 def test_a_storage_without_rows_needs_no_costs(monkeypatch):
