@@ -43,8 +43,8 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
     `offsets` where the run of each begins and the last one ends; padding (ids equal to `num_rows`)
     comes last and belongs to no run. `counts` receives the number of unique rows and the number of
-    ids outside [0, num_rows], with which nothing else means anything. More strips than one need
-    two entries at least. Without `parallel` no thread is started.
+    ids outside [0, num_rows], with which nothing else means anything. Without `parallel` no thread
+    is started.
     """
     with kernel() as built:
         entries, capacity, strips = extents(3)
@@ -166,10 +166,9 @@ def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
     """The first place from `place` on where a run starts, or the end."""
     found = _number(tirx.Cast("int32", place))
     n = tirx.Cast("int64", found[0])
-    # Both sides of `And` are evaluated, so neither may read outside.
-    near = tirx.max(tirx.min(n, entries - 1), const(1, "int64"))
     inside = tirx.And(n > 0, n < entries)
-    with T.While(tirx.And(inside, tirx.Not(starts(near)))):
+    # Not `And`: both of its sides are evaluated, and this one reads.
+    with T.While(tirx.if_then_else(inside, tirx.Not(starts(n)), const(False, "bool"))):
         _set(found, found[0] + 1)
     return found[0]
 

@@ -6,7 +6,8 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.coalesce import make_plan
+from sparsetrain.sparse_tensor.coalesce import digits_of, make_plan
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)
@@ -146,3 +147,20 @@ def test_a_plan_made_without_the_threads_is_the_same(name):
     alone = make_plan(tensor.indices, rows, parallel=False)
     for field in ("rows", "order", "offsets"):
         assert_same_bits(getattr(alone, field), runtime.as_numpy(getattr(tensor.plan(), field)))
+
+
+@pytest.mark.parametrize("indices", [[], [3], [5], [3, 3], [5, 5, 1, 5, 1, 1, 4]])
+def test_more_strips_than_entries_make_the_same_plan(indices):
+    """As in a step of several tables, which share what the largest one sorts with."""
+    count = len(indices)
+    shapes = [(2, count), (2, count), (4, NOTES), (count,), (count + 1,), (2,)]
+    made = [runtime.empty(shape, "int32") for shape in shapes]
+    sort = runtime.compile_kernel(plan_kernel("int32"), runtime.host_target())
+    ids = runtime.as_tensor(np.array(indices, "int32"))
+    sort(ids, *made, *digits_of(5, "int32"), 5)
+    _, order, _, rows, offsets, counts = map(runtime.as_numpy, made)
+    expected, used = make_plan(ids, 5), counts[0]
+    assert counts.tolist() == [expected.num_unique, 0]
+    assert_same_bits(expected.rows, rows[:used])
+    assert_same_bits(expected.offsets, offsets[: used + 1])
+    assert_same_bits(expected.order, order[0])
