@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that CUDA kernels share: launches, vectors, barriers, sums over a block's threads."""
+"""Parts that CUDA kernels share: launches, vectors, barriers."""
 
 from __future__ import annotations
 
@@ -83,26 +83,3 @@ class Number:
     def add(self, value: Any) -> None:
         """Add to it."""
         self.set(self.now + value)
-
-
-def sum_before(sums: Any, thread: Any, mine: Any, threads: int) -> Any:
-    """The sum of what the threads before this one gave; `sums` then holds those up to each.
-
-    A scan in shared memory, doubling the distance each time; all threads must come here.
-    """
-    T.buffer_store(sums, mine, [thread])
-    distance = 1
-    while distance < threads:
-        barrier()
-        other = Number()
-        with T.If(thread >= distance), T.Then():
-            other.set(sums[thread - distance])
-        barrier()
-        T.buffer_store(sums, sums[thread] + other.now, [thread])
-        distance *= 2
-    barrier()
-    before = Number()
-    with T.If(thread > 0), T.Then():
-        before.set(sums[thread - 1])
-    barrier()  # whoever writes `sums` again, or what TVM puts in its place, may
-    return before
