@@ -71,7 +71,6 @@ class FusedSteps:
 
     def __init__(self, program: FusedProgram, state: State) -> None:
         self.program = program
-        self.ranges = state.ranges
         structure = program.structure
         self._rules = updates.rules_of(structure, state)
         self._tables = updates.tables_of(structure)
