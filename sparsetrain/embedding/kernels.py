@@ -23,6 +23,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from tvm import DataType
 from tvm.script import tirx as T
 from tvm.tirx import Cast, PrimFunc, const
 from tvm.tirx import max as tvm_max
@@ -32,7 +33,8 @@ from sparsetrain.formats import computed_in, read_element, stored_width
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
-AHEAD = 16  # ids between asking for a row and reading it: about one memory latency
+LINES = 64  # of all rows that are asked for and not read yet
+LEAST_AHEAD = 16  # ids between asking for a row and reading it: about one memory latency
 LINE = 64  # bytes
 
 
@@ -42,10 +44,15 @@ def _inside(index: Any, rows: Any) -> Any:
     return tvm_max(tvm_min(wide, rows - 1), const(0, "int64"))
 
 
+def _asked_columns(columns: int, dtype: Any) -> range:
+    """Where the lines of a row begin that are asked for: at most its first four."""
+    step = LINE * 8 // DataType(dtype).bits
+    return range(0, min(columns, 4 * step), step)
+
+
 def _ask_for(table: Any, row: Any) -> None:
-    """Prefetch a row to read it, at most its first four lines."""
-    step = LINE * 8 // table.dtype.bits
-    for column in range(0, min(int(table.shape[1]), 4 * step), step):
+    """Prefetch a row to read it."""
+    for column in _asked_columns(int(table.shape[1]), table.dtype):
         address = T.address_of(table[row, column])
         T.evaluate(T.call_intrin("void", "tirx.prefetch", address, 0, 3, 1))
 
@@ -61,6 +68,7 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     tiles, lanes = column_tiles(width)
     columns, out_dtype = stored_width(width, dtype), computed_in(dtype)
     nan = const(float("nan"), out_dtype)
+    ahead = max(LEAST_AHEAD, LINES // len(_asked_columns(columns, dtype)))
 
     @T.prim_func(s_tir=True, private=True)
     def lookup(table: T.handle, ids: T.handle, out: T.handle):
@@ -70,7 +78,7 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         Ids = T.match_buffer(ids, (N,), id_dtype)
         Out = T.match_buffer(out, (N, width), out_dtype)
         for n in T.parallel(N):
-            later: T.let = _inside(Ids[T.min(n + AHEAD, N - 1)], V)
+            later: T.let = _inside(Ids[T.min(n + ahead, N - 1)], V)
             _ask_for(Table, later)
             row: T.let = _inside(Ids[n], V)
             for t in T.serial(tiles):
