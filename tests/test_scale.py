@@ -56,7 +56,7 @@ def trainers():
     made = {rows: _trainer(rows) for rows in (10**3, 10**6)}
     _steps(made[10**3], 10**3, count=1)  # compiles the optimizer's kernels
     for trainer in made.values():
-        trainer.program.compile()
+        trainer.compile()
         trainer.optimizer.describe(trainer.state, trainer.params, 512)  # measures costs, once
     return made
 
@@ -140,7 +140,7 @@ def train(rows: int) -> None:
     began = time.perf_counter()
     trainer = _trainer(rows)
     print(f"memory filled after {time.perf_counter() - began:.1f} s", file=sys.stderr)
-    trainer.program.compile()
+    trainer.compile()
     for size in (128, 2048):
         batches = [_batch(rows, seed, size) for seed in range(100)]
         trainer.step(batches[0])

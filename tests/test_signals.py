@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
-from sparsetrain import build, checkpoint
+from sparsetrain import checkpoint
 from sparsetrain.checkpoint import places
 from sparsetrain.cli import main, passes, training
 from sparsetrain.run import folder, log
@@ -30,7 +30,7 @@ SIGNALS = {
 TRAIN = {
     "encode": (st.data.Encoder, "fit", 1),
     "read held-out rows": (training, "_read_through", 1),
-    "compile": (build.GradientProgram, "compile", 1),
+    "compile": (st.Trainer, "compile", 1),
     "begin the log": (log.Log, "__init__", 1),
     "train": (st.Trainer, "step", 5),
     "validate": (st.Trainer, "_score", 1),
