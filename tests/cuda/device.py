@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import tvm
 import tvm_ffi
+from tvm import relax
 
+from sparsetrain import runtime, schedule
 from sparsetrain.runtime import gpu, staging
 from tests.cuda import emulator
 
@@ -51,6 +53,18 @@ def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> 
     replace(gpu, "target", hopper)
     replace(gpu, "KEEPS_KERNELS", False)  # here it takes longer to link one than to compile it
     replace(staging, "CopyStream", emulator.LateCopies)
+
+
+@contextmanager
+def one_program(
+    names: Iterable[str], add: Callable[[relax.BlockBuilder, str], None]
+) -> Iterator[Any]:
+    """A virtual machine of the functions that `add` emits, all compiled together."""
+    with pytest.MonkeyPatch.context() as patch, as_gpu(patch) as target:
+        builder = relax.BlockBuilder()
+        for name in names:
+            add(builder, name)
+        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
 
 
 @contextmanager

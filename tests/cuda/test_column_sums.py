@@ -44,11 +44,8 @@ def add_sum(builder: relax.BlockBuilder, name: str) -> None:
 @pytest.fixture(scope="module")
 def machine():
     """All sums in one program."""
-    with pytest.MonkeyPatch.context() as patch, device.as_gpu(patch) as target:
-        builder = relax.BlockBuilder()
-        for name in CASES:
-            add_sum(builder, name)
-        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+    with device.one_program(CASES, add_sum) as built:
+        yield built
 
 
 @pytest.mark.parametrize("batch", [1, 700, 20_000])

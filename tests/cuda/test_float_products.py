@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from sparsetrain import runtime, schedule
 from tests.cuda import device
 from tests.cuda.test_kernels import in_every_order, there
 
@@ -60,11 +59,8 @@ def add_product(builder: relax.BlockBuilder, name: str) -> None:
 @pytest.fixture(scope="module")
 def machine():
     """All products in one program."""
-    with pytest.MonkeyPatch.context() as patch, device.as_gpu(patch) as target:
-        builder = relax.BlockBuilder()
-        for name in CASES:
-            add_product(builder, name)
-        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+    with device.one_program(CASES, add_product) as built:
+        yield built
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 import sparsetrain as st
-from sparsetrain import runtime, schedule
+from sparsetrain import runtime
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
 from sparsetrain.precision import BFLOAT16
@@ -66,11 +66,8 @@ def add_product(builder: relax.BlockBuilder, name: str) -> None:
 @pytest.fixture(scope="module")
 def machine():
     """All products in one program."""
-    with pytest.MonkeyPatch.context() as patch, device.as_gpu(patch) as target:
-        builder = relax.BlockBuilder()
-        for name in CASES:
-            add_product(builder, name)
-        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+    with device.one_program(CASES, add_product) as built:
+        yield built
 
 
 def rounded(array: np.ndarray, half: str) -> np.ndarray:
