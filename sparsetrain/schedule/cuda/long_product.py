@@ -6,7 +6,8 @@ One block for each tile of it would leave most of the device idle: a layer of 64
 So the batch is cut into pieces, their products are taken side by side, and added in order. How
 many pieces there are depends on the layer's shape alone, and with it what they take of memory.
 
-Cost: the partial products are written and read once, 17 MB at most.
+Cost: the partial products are written and read once, 17 MB at most; of a layer of more than 264
+tiles there is one piece, as large as its gradient.
 """
 
 from __future__ import annotations
