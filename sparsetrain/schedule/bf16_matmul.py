@@ -20,7 +20,6 @@ from tvm.target.codegen import target_has_features
 
 from .bf16_helpers import HELPERS
 from .bf16_pack import (
-    LANES,
     at,
     dtype_of,
     is_stored_in_pairs,
@@ -31,23 +30,15 @@ from .bf16_pack import (
     round_left,
     to_pairs,
 )
+from .bf16_shape import LANES, Shape, choose_shape
 from .last_panel import narrow_last_panel
 from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
 from .prefetch import prefetch_epilogue, prefetch_next_rows
-from .product import Extent, Product, match_product
+from .product import Product, match_product
 from .rule import CpuRule, vectorize_if_whole
 
 FEATURE = "avx512bf16"
-_TILE_ROWS = 8
-# Rows are padded to this many tiles where few are known beforehand, so more would be waste.
-_TILES_PER_ROW_BLOCK = 4
-# Blocks of rows, or tasks, to aim for, so that every thread gets some.
-_FEWEST_ROW_BLOCKS = 16
-_FEWEST_TASKS = 16
-# Of a task: at a batch of 2048, half a megabyte of the left operand and one of the right.
-_MOST_TILES = 16
-_MOST_PANELS = 8
 
 
 class HalfMatmul(CpuRule):
@@ -89,37 +80,25 @@ def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> 
     return [writer for writer in writers if writer is not None]
 
 
-class _Shape(NamedTuple):
-    """Rows of a register tile, tiles and panels of a task, vectors of 16 columns in a panel."""
-
-    rows: int
-    tiles: int
-    panels: int | None
-    vectors: int
-
-
 def _schedule(
     sch: s_tir.Schedule, product: Product, stages: list[SBlockRV], others: list[SBlockInfo]
 ) -> None:
     block = product.info.block_rv
-    narrow = isinstance(product.columns, int) and product.columns <= LANES
-    vectors = 1 if narrow else 2
     by_task = not product.left.contracted_is_contiguous
-    tiles, panels = _task(product, vectors) if by_task else (_tiles(product.rows), None)
-    shape = _Shape(_TILE_ROWS, tiles, panels, vectors)
+    shape = choose_shape(product)
     source = sch.get(stages[0]).reads[0].source
     final = _inline_all_but_last(sch, others)
     in_place = is_stored_in_pairs(sch, product.left, stages[0])
     if in_place:
         sch.compute_inline(stages[0])
-    sch.pad_einsum(block, [shape.rows * shape.tiles, shape.vectors * LANES, 2])
+    sch.pad_einsum(block, [shape.rows * shape.tiles, shape.columns, 2])
     epilogue = _single_consumer(sch, block, final)
     right = packing_block(sch, block, product.right, stages[1])
     left = None if in_place else packing_block(sch, block, product.left, stages[0])
     if in_place:
         read_in_place(sch, block, product.left)
-    loops = _tile_loops(sch, block, shape, None if by_task else left)
-    to_pairs(sch, right, product.right, shape.vectors * LANES)
+    loops = _tile_loops(sch, block, shape, left)
+    to_pairs(sch, right, product.right, shape.columns)
     if left is not None and by_task:
         to_pairs(sch, left, product.left, shape.rows)
     sch.reverse_compute_at(epilogue, loops.tile)
@@ -141,36 +120,6 @@ def _schedule(
         narrow_last_panel(sch, init, loops.tile, halved, product.columns)
 
 
-def _tiles(rows: Extent) -> int:
-    """Tiles of a task that goes over all panels."""
-    if not isinstance(rows, int):
-        return _TILES_PER_ROW_BLOCK
-    return max(1, min(_TILES_PER_ROW_BLOCK, rows // (_TILE_ROWS * _FEWEST_ROW_BLOCKS)))
-
-
-def _task(product: Product, vectors: int) -> tuple[int, int]:
-    """Tiles and panels of a task where `k` is long, as a batch is.
-
-    A task reads its share of both operands from a far cache, so the more rows and columns it has,
-    the less it reads for what it computes: as many of both as leave tasks enough and fit a near
-    cache.
-    """
-    rows = -(-_known(product.rows) // _TILE_ROWS)
-    columns = -(-_known(product.columns) // (vectors * LANES))
-    choices = [
-        (tiles, panels)
-        for tiles in range(1, min(rows, _MOST_TILES) + 1)
-        for panels in range(1, min(columns, _MOST_PANELS) + 1)
-        if rows % tiles == columns % panels == 0
-        and (rows // tiles) * (columns // panels) >= min(_FEWEST_TASKS, rows * columns)
-    ]
-    return min(choices, key=lambda c: (1 / (_TILE_ROWS * c[0]) + 1 / (vectors * LANES * c[1]), c))
-
-
-def _known(extent: Extent) -> int:
-    return extent if isinstance(extent, int) else 1
-
-
 class _TileLoops(NamedTuple):
     task: LoopRV
     tile: LoopRV
@@ -181,7 +130,7 @@ class _TileLoops(NamedTuple):
 
 
 def _tile_loops(
-    sch: s_tir.Schedule, block: SBlockRV, shape: _Shape, left: SBlockRV | None
+    sch: s_tir.Schedule, block: SBlockRV, shape: Shape, left: SBlockRV | None
 ) -> _TileLoops:
     """Nest: task, column panel, tile of the task, pair of k, row, vector; lane, k in pair.
 
@@ -191,9 +140,9 @@ def _tile_loops(
     task, tile, row = sch.split(i, [None, shape.tiles, shape.rows])
     panel, vector, lane = sch.split(j, [None, shape.vectors, LANES])
     if shape.panels is not None:
-        more, panel = sch.split(panel, [None, shape.panels])
-        sch.reorder(task, more, panel, tile, k, row, vector, lane)
-        task = sch.fuse(task, more)
+        group, panel = sch.split(panel, [None, shape.panels])
+        sch.reorder(task, group, panel, tile, k, row, vector, lane)
+        task = sch.fuse(task, group)
     sch.reorder(task, panel, tile, k, row, vector, lane)
     if left is not None:
         # While `k` is whole: `compute_at` of TVM 0.27 finds no simple bounds of pairs.

@@ -5,7 +5,8 @@
   once by all threads.
 - The left one, if `k` is contiguous in it: rows of pairs, as they lie in memory. Where memory holds
   bfloat16 already it is read in place; otherwise a thread rounds the row block it is about to use.
-- The left one of TN: blocks of 8 rows, `(block, pair, row, k in pair)`, packed once by all threads.
+- The left one of TN: blocks of 8 or 16 rows, `(block, pair, row, k in pair)`, which the task that
+  uses them packs for itself.
 
 Each packing block is one call of a helper for 16 numbers (or 16 x 32), which handles both edges
 without a branch. Cost: one pass over the operand.
@@ -18,15 +19,15 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from .bf16_helpers import SOURCES
+from .bf16_shape import LANES
 from .operands import padding_block
 from .prefetch import PAIRS_AHEAD, prefetch
 from .product import Operand
 from .rule import parallel_over, static_extent
 
-LANES = 16
 # Pairs of `k` in a task that packs rows of memory, and the vectors of each that it copies together.
 _STRETCH = 64
-_TOGETHER = 8
+_TOGETHER = 4
 
 
 def is_stored_in_pairs(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
@@ -70,20 +71,20 @@ def pack_right(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand) -> None
     pair, k = sch.split(loops[operand.contracted], [None, 2])
     sch.reorder(pair, vector, k, lane)
     rewrite(sch, sch.blockize(k), _interleave(LANES))
+    stretch, pair = sch.split(pair, [None, _STRETCH])
     _copy_few_vectors_together(sch, pair, vector)
+    sch.parallel(stretch)
 
 
 def _copy_few_vectors_together(sch: s_tir.Schedule, pair: LoopRV, vector: LoopRV) -> None:
-    """A task copies a stretch of pairs, some vectors at a time, so that it writes few streams.
+    """Go over all pairs with some vectors at a time, so that few streams are written.
 
     Panels are often a power of two apart: all of them at once would evict each other.
     """
     extent = static_extent(sch, vector)
     together = 1 if extent is None else gcd(extent, _TOGETHER)
-    stretch, pair = sch.split(pair, [None, _STRETCH])
     group, vector = sch.split(vector, [None, together])
-    sch.reorder(stretch, group, pair, vector)
-    sch.parallel(stretch)
+    sch.reorder(group, pair, vector)
 
 
 def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
@@ -92,8 +93,8 @@ def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 
 def pack_left(sch: s_tir.Schedule, packing: SBlockRV, rows: int) -> None:
-    """Pack blocks of `rows` columns of memory in parallel, as `pack_right` does panels."""
-    first, second = sch.get_loops(packing)
+    """Pack the blocks of `rows` columns of memory that the task around will use."""
+    *_, first, second = sch.get_loops(packing)
     pair, k = sch.split(first, [None, 2])
     # Whole vectors, of one or two blocks: an uneven split would put its guard into the block.
     width = gcd(LANES, static_extent(sch, second) or rows)

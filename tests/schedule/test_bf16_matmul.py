@@ -72,6 +72,21 @@ def test_one_compile_serves_every_batch_size_in_three_forms(inputs, outputs):
         assert_exact(run(*arguments), reference(*(a.astype("float64") for a in arguments)))
 
 
+@pytest.mark.parametrize(
+    "rows, columns, contracted",
+    [(16, 64, "b"), (59, 300, "b"), (472, 40, "b"), (40, 9, "b"), ("b", 40, 51), (300, "b", 6)],
+)
+def test_a_weights_gradient_may_have_any_shape(rows, columns, contracted):
+    module = function(
+        {"y": (contracted, rows), "x": (contracted, columns)},
+        lambda y, x: half_product(op.permute_dims(y), x),
+    )
+    run = compile_main(module)
+    for batch in (1, 37):
+        y, x = random_arguments(module, batch)
+        assert_exact([run(y, x)], [y.T @ x])
+
+
 @pytest.mark.parametrize("hidden", [64, 13])
 def test_what_is_stored_as_bfloat16_is_read_in_place(hidden):
     module = two_layers(24, hidden, 40)
