@@ -16,6 +16,7 @@ from sparsetrain.transpose import rounds
 # What a packing helper reads, by the dtype in memory: LLVM's element and the rounding of 16 lanes.
 SOURCES = {"float32": "float", "bfloat16": "i16"}
 _BYTES = {"float": 4, "i16": 2}
+_LINE_BYTES = 64
 
 _DECLARATIONS = """
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
@@ -25,6 +26,7 @@ declare <16 x i16> @llvm.masked.load.v16i16.p0(ptr, i32, <16 x i1>, <16 x i16>)
 declare void @llvm.masked.store.v16i16.p0(<16 x i16>, ptr, i32, <16 x i1>)
 declare void @llvm.masked.store.v16i32.p0(<16 x i32>, ptr, i32, <16 x i1>)
 declare void @llvm.masked.store.v16f32.p0(<16 x float>, ptr, i32, <16 x i1>)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 """
 
 _DOT = """
@@ -133,7 +135,10 @@ define linkonce_odr i32 @sparsetrain_pairs_{element}(
 
 
 def _transposed(element: str) -> str:
-    """16 rows of 32 numbers as 16 rows of 16 pairs, `stride_to` apart: a transpose of pairs."""
+    """16 rows of 32 numbers as 16 rows of 16 pairs, `stride_to` apart: a transpose of pairs.
+
+    More streams than a processor foresees, so it asks for the next 32 numbers of every row.
+    """
     lines = []
     lanes = f"@sparsetrain_lanes_{element}"
     for row in range(16):
@@ -150,6 +155,11 @@ def _transposed(element: str) -> str:
             f"<32 x i32> <{', '.join(f'i32 {n}' for n in range(32))}>",
             f"%s0r{row} = bitcast <32 x i16> %ab{row} to <16 x i32>",
         ]
+        for at in range(32, 64, _LINE_BYTES // _BYTES[element]):
+            lines += [
+                f"%next{row}at{at} = getelementptr {element}, ptr %low{row}, i64 {at}",
+                f"call void @llvm.prefetch.p0(ptr %next{row}at{at}, i32 0, i32 3, i32 1)",
+            ]
     lines += rounds("i32")
     for pair in range(16):
         lines += [
