@@ -70,7 +70,7 @@ def test_the_order_is_the_same_for_any_number_of_workers(dataset, workers, seed)
 
 def test_a_large_row_group_is_never_held_whole(tmp_path, monkeypatch):
     path = write(tmp_path / "rows.parquet", encoded_table(WIDE), group=WIDE)
-    monkeypatch.setattr(parquet, "PIECE_ROWS", 64)
+    monkeypatch.setattr(parquet, "CODED_ROWS", 64)
     encoded = []
     learnt = Encoder.fit(path, treat_as="encoded")
     dataset = Dataset(path, learnt)

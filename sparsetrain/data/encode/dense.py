@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow.types as pt
 
 from sparsetrain.errors import ConfigError
 
@@ -26,7 +27,10 @@ _FLOOR, _SHIFT = -2.0, 3.0
 
 def log_transform(values: Array) -> Array:
     """Return log(max(x, -2) + 3) of float64 values."""
-    return np.log(np.maximum(values, _FLOOR) + _SHIFT)
+    shifted = np.maximum(values, _FLOOR)
+    shifted += _SHIFT
+    logarithms: Array = np.log(shifted, out=shifted)
+    return logarithms
 
 
 @dataclass(frozen=True)
@@ -55,20 +59,23 @@ class RawDense:
         return num_columns * (2 if self.flags else 1)
 
     def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place, rows: int) -> Array:
-        """Return (n, width) float32 of `rows` rows.
+        """Return (n, width) float32 of `rows` rows, each column of them contiguous.
 
         Raises
         ------
         DataError
             If a value is no finite number; it names column and row.
         """
-        values = np.empty((len(arrays), rows))
-        missing = np.empty(values.shape, dtype=bool)
+        count = len(arrays)
+        matrix = np.empty((self.width(count), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
-            values[index], missing[index] = read_numbers(array, self.nan, place.of(name))
-        values[missing] = self.fill
-        dense = log_transform(values).T.astype(np.float32, order="C")  # (n, F_dense)
-        return np.hstack([dense, missing.T.astype(np.float32)]) if self.flags else dense
+            values, missing = read_numbers(array, self.nan, place.of(name))
+            if self.fill:
+                values = values + missing * self.fill  # which are 0 there
+            matrix[index] = log_transform(values)
+            if self.flags:
+                matrix[count + index] = missing
+        return matrix.T
 
 
 @dataclass(frozen=True)
@@ -80,19 +87,23 @@ class EncodedDense:
         return num_columns
 
     def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place, rows: int) -> Array:
-        """Return (n, F_dense) float32 of `rows` rows.
+        """Return (n, F_dense) float32 of `rows` rows, each column of them contiguous.
 
         Raises
         ------
         DataError
             If a value is missing, NaN or not finite in float32.
         """
-        dense = np.empty((rows, len(arrays)), dtype=np.float32)
+        matrix = np.empty((len(arrays), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
-            dense[:, index] = self._column(array, place.of(name))
-        return dense
+            matrix[index] = self._column(array, place.of(name))
+        return matrix.T
 
     def _column(self, array: Any, place: Place) -> Array:
+        if pt.is_float32(array.type) and not array.null_count:
+            stored: Array = array.to_numpy()
+            if np.isfinite(stored).all():
+                return stored
         values, missing = read_numbers(array, NanRule("missing"), place)
         with np.errstate(over="ignore"):
             values = values.astype(np.float32)

@@ -260,10 +260,10 @@ class Encoder(Rules):
             yield index, name, (PlainIds(rule.rows) if columns.encoded else rule)
 
     def _read_ids(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Array:
-        ids = np.empty((piece.num_rows, len(columns.categories)), dtype=np.int32)
+        ids = np.empty((len(columns.categories), piece.num_rows), dtype=np.int32)
         for index, name, rule in self._rules(columns):
-            ids[:, index] = rule.encode(piece.column(name), place.of(name))
-        return ids
+            ids[index] = rule.encode(piece.column(name), place.of(name))
+        return ids.T
 
     def _read_bags(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> tuple[Bags, ...]:
         bags = []

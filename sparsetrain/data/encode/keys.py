@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from ..values import kinds
 from ..values.arrays import Array
+from ..values.filled import filled
 from ..values.missing import NanRule
 from ..values.place import Place
 from ..values.text import as_bytes, hex_numbers, lengths
@@ -60,10 +60,7 @@ def _all_numbers(numbers: Array, missing: Array) -> Keys:
 
 
 def _from_integers(array: Any, nan: NanRule, place: Place) -> Keys:
-    missing = array.is_null().to_numpy(zero_copy_only=False)
-    if pt.is_boolean(array.type):
-        array = array.cast(pa.int8())
-    values = (array.fill_null(0) if array.null_count else array).to_numpy()
+    values, missing = filled(array)
     if values.dtype == np.int32:
         values = values.view(np.uint32)
     return _all_numbers(values.astype(np.int64), missing)

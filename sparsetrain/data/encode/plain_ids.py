@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.types as pt
 
 from ..values.arrays import Array
+from ..values.filled import filled
 from ..values.place import Place
 
 # No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
@@ -34,7 +34,7 @@ class PlainIds:
     rows: int
 
     def encode(self, array: Any, place: Place) -> Array:
-        """Return the ids (n,) int64 of an integer Arrow array.
+        """Return the ids (n,) int32 of an integer Arrow array.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class PlainIds:
 
 
 def plain_ids(array: Any, place: Place) -> Array:
-    """Return already encoded ids (n,) int64, none missing, negative or beyond any table."""
+    """Return already encoded ids (n,) int32, none missing, negative or beyond any table."""
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.null_count:
@@ -61,10 +61,8 @@ def plain_ids(array: Any, place: Place) -> Array:
         raise place.error(
             "the id is null in already encoded data; if it is raw, use treat_as='raw'", row
         )
-    array = array.cast(pa.int8()) if pt.is_boolean(array.type) else array
-    ids = array.to_numpy()
-    bad = (ids < 0) | (ids >= LIMIT)
-    if bad.any():
-        row = int(np.argmax(bad))
+    ids, _ = filled(array)
+    if len(ids) and (ids.min() < 0 or ids.max() >= LIMIT):
+        row = int(np.argmax((ids < 0) | (ids >= LIMIT)))
         raise place.error(f"id {ids[row]} is not in 0..{LIMIT - 1}; {_HASHES}", row)
-    return ids.astype(np.int64)
+    return ids.astype(np.int32)

@@ -3,12 +3,14 @@
 
 Everything works on whole arrays and owns what it holds; nothing changes a row. Ids are int32 here,
 which every table allows, and int64 in the batch.
+
+A piece is encoded column by column, and its columns lie so in memory; a batch lies row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,17 +45,58 @@ class Rows(NamedTuple):
         ids: Ids = (
             tuple(bags.at(index) for bags in self.ids)
             if isinstance(self.ids, tuple)
-            else self.ids[index]
+            else _at(self.ids, index)
         )
-        return Rows(self.dense[index], ids, None if self.labels is None else self.labels[index])
+        labels = None if self.labels is None else _at(self.labels, index)
+        return Rows(_at(self.dense, index), ids, labels)
+
+    def plain(self) -> Rows:
+        """Return the rows themselves; see `Mixed`."""
+        return self
 
     def batch(self) -> Batch:
         """Return the rows as a batch; dense and labels may share their memory."""
+        dense = np.ascontiguousarray(self.dense)
         if isinstance(self.ids, tuple):
-            return Batch._trusted(
-                self.dense, tuple(bags.ragged() for bags in self.ids), self.labels
-            )
-        return Batch._trusted(self.dense, self.ids.astype(np.int64), self.labels)
+            return Batch._trusted(dense, tuple(bags.ragged() for bags in self.ids), self.labels)
+        return Batch._trusted(dense, self.ids.astype(np.int64, order="C"), self.labels)
+
+
+class Mixed(NamedTuple):
+    """Some of a window's rows in an order of their own, not gathered yet.
+
+    So a window is gathered batch by batch, into memory that is in a cache, and never as a whole.
+
+    Attributes
+    ----------
+    window : Rows
+    order : (n,) int64
+        Which rows, each of the window's at most once.
+    """
+
+    window: Rows
+    order: Array
+
+    @property
+    def size(self) -> int:
+        """Rows, n."""
+        return len(self.order)
+
+    def at(self, index: slice) -> Mixed:
+        """Return the rows at `index`, as a view."""
+        return Mixed(self.window, self.order[index])
+
+    def plain(self) -> Rows:
+        """Gather the rows."""
+        return self.window.at(self.order)
+
+
+def _at(array: Array, index: Array | slice) -> Array:
+    # `array[index]` gathers a row of some numbers a number at a time: it takes four times as long.
+    return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
+
+
+Piece = TypeVar("Piece", Rows, Mixed)
 
 
 def joined(pieces: list[Rows]) -> Rows:
@@ -70,23 +113,26 @@ def joined(pieces: list[Rows]) -> Rows:
     )
 
 
-def regrouped(pieces: Iterable[Rows], size: int) -> Iterator[Rows]:
-    """Yield the rows of `pieces`, in order, in groups of `size`; the last may be smaller."""
+def regrouped(pieces: Iterable[Rows | Mixed], size: int) -> Iterator[Rows]:
+    """Yield the rows of `pieces`, in order, in groups of `size`; the last may be smaller.
+
+    What is mixed is gathered before the next piece is asked for.
+    """
     open_: list[Rows] = []
     missing = size
     for piece in pieces:
         start = 0
         while piece.size - start >= missing:
-            yield joined([*open_, piece.at(slice(start, start + missing))])
+            yield joined([*open_, piece.at(slice(start, start + missing)).plain()])
             start, open_, missing = start + missing, [], size
         if start < piece.size:
-            open_.append(piece.at(slice(start, None)))
+            open_.append(piece.at(slice(start, None)).plain())
             missing -= piece.size - start
     if open_:
         yield joined(open_)
 
 
-def without_first(pieces: Iterable[Rows], count: int) -> Iterator[Rows]:
+def without_first(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
     """Yield the rows of `pieces` but the first `count`."""
     for piece in pieces:
         if count < piece.size:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..values.arrays import Array
+from ..values.filled import filled
 from ..values.missing import NanRule
 from ..values.place import Place
 from .counts import Counted, is_coded
@@ -85,7 +86,7 @@ class Vocabulary:
         return cls(numbers, ids[: len(numbers)], tuple(texts), ids[len(numbers) :], rows, nan)
 
     def encode(self, array: Any, place: Place) -> Array:
-        """Return the ids (n,) int64 of an Arrow array, all below `rows`.
+        """Return the ids (n,) int32 of an Arrow array, all below `rows`.
 
         Raises
         ------
@@ -93,11 +94,18 @@ class Vocabulary:
             If a value can be no category.
         """
         if is_coded(array):
-            ids = np.append(self._encode(array.dictionary, place), MISSING)
-            return ids[pc.fill_null(array.indices.cast("int64"), len(ids) - 1).to_numpy()]
+            return self._encode_codes(array, place)
         return self._encode(
             array.dictionary_decode() if pt.is_dictionary(array.type) else array, place
         )
+
+    def _encode_codes(self, array: Any, place: Place) -> Array:
+        """Look the dictionary up once, then each row's code in what was found."""
+        ids = np.append(self._encode(array.dictionary, place), np.int32(MISSING))
+        codes, missing = filled(array.indices)
+        if array.indices.null_count:
+            codes = codes.astype(np.int64) + missing * (len(ids) - 1)
+        return np.take(ids, codes)
 
     def _encode(self, array: Any, place: Place) -> Array:
         keys = split_keys(array, self.nan, place)
@@ -110,7 +118,7 @@ class Vocabulary:
     def _encode_texts(self, texts: Any) -> Array:
         coded = pc.dictionary_encode(texts)
         ids = [self._by_text.get(text, UNSEEN) for text in coded.dictionary.to_pylist()]
-        return np.array(ids, dtype=np.int64)[coded.indices.to_numpy()]
+        return np.array(ids, dtype=np.int32)[coded.indices.to_numpy()]
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:

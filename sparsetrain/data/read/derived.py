@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..schema.schema import Derived
+from ..values.filled import filled
 from ..values.missing import NanRule
 from ..values.moments import moments_of
 from ..values.numeric import read_numbers
@@ -76,11 +77,11 @@ def _derive(array: pa.Array, rule: Derived, place: Place) -> pa.Array:
 def _integers(array: pa.Array, place: Place) -> tuple[np.ndarray, np.ndarray]:
     moments = moments_of(array, place)
     if moments is not None:
-        missing = moments.is_null().to_numpy(zero_copy_only=False)
-        return moments.fill_null(0).to_numpy() // 1_000_000, missing
+        microseconds, missing = filled(moments)
+        return microseconds // 1_000_000, missing
     if pa.types.is_integer(array.type):  # float64 would round those beyond 2**53
-        missing = array.is_null().to_numpy(zero_copy_only=False)
-        return array.fill_null(0).to_numpy().astype(np.int64), missing
+        values, missing = filled(array)
+        return values.astype(np.int64), missing
     values, missing = read_numbers(array, NanRule("missing"), place)
     odd = values != np.trunc(values)
     if odd.any():

@@ -130,9 +130,9 @@ class _Reader:
         Parquet stores most text as codes into a dictionary. To spell every row out, only to look
         the words up again, took half of the time of reading.
         """
-        texts = (name for name in coded if pt.is_string(self._schema.field(name).type))
+        texts = [name for name in coded if pt.is_string(self._schema.field(name).type)]
         text = [name for name in texts if self._has_small_dictionary(name)]
-        return self._read(names, CODED_ROWS if text else PIECE_ROWS, text)
+        return self._read(names, CODED_ROWS if text or not texts else PIECE_ROWS, text)
 
     def _has_small_dictionary(self, name: str) -> bool:
         column = self._metadata.row_group(self._group).column(self._leaves[name])

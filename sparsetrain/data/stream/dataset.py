@@ -4,9 +4,9 @@
 `order` says in which order rows come. Every batch says at which position the next one begins;
 giving that back goes on from there, with the same rows in the same order.
 
-Memory of a shuffle: three windows (160 bytes a row at 13 + 26 columns): one going out, one ready,
-one being read; and `prefetch` batches, and a part for each worker above one. A source with a
-larger part than `HELD_ROWS` is read by one.
+Memory of a shuffle: two windows (160 bytes a row at 13 + 26 columns), one going out, one being read
+or ready; and `prefetch` batches, and a part for each worker above one. A source with a larger part
+than `HELD_ROWS` is read by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsetrain.errors import ConfigError
 from ..batch import Batch
 from ..encode.encoder import Encoder
 from ..encode.reserved import ReservedMeter, Share
-from ..encode.rows import Rows, regrouped, without_first
+from ..encode.rows import Mixed, Rows, regrouped, without_first
 from ..position import Position
 from ..read.inputs import open_source
 from ..read.source import HELD_ROWS, BatchSource, Part
@@ -29,6 +29,7 @@ from ..schema.columns import Columns
 from .order import part_order, shuffled, skip_parts
 from .prefetch import prefetched
 from .ranges import check_ranges
+from .window import Spare, windows
 from .workers import ordered_map
 
 BUFFER_ROWS = 262_144
@@ -159,7 +160,8 @@ class Dataset:
 
     def _batches(self, plan: _Plan, drop_last: bool, prefetch: int) -> Iterator[Batch]:
         """Cut the rows into batches and say where each ends."""
-        rows = without_first(self._rows(plan, prefetch), plan.start.row - plan.first_row)
+        rows: Iterator[Any] = self._rows(plan, prefetch)
+        rows = without_first(rows, plan.start.row - plan.first_row)
         held: Rows | None = None
         position = plan.start
         for group in regrouped(rows, plan.batch_size):
@@ -170,20 +172,30 @@ class Dataset:
         if held is not None and not (drop_last and held.size < plan.batch_size):
             yield held.batch()._at(Position(position.epoch + 1))
 
-    def _rows(self, plan: _Plan, prefetch: int) -> Iterator[Rows]:
+    def _rows(self, plan: _Plan, prefetch: int) -> Iterator[Rows] | Iterator[Mixed]:
         if plan.seed is None:
             return self._encoded(plan)
-        shuffle = partial(
-            shuffled,
-            window_rows=plan.buffer_rows,
-            seed=plan.seed,
-            epoch=plan.start.epoch,
-            first_window=plan.start.row // plan.buffer_rows,
-        )
-        if not prefetch:
-            return shuffle(self._encoded(plan))
+        return self._mixed(plan, plan.seed, prefetch)
+
+    def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[Mixed]:
+        """Yield windows; the rows of one are there until the next is asked for."""
         # A window takes long to fill; a thread of its own keeps the batches coming meanwhile.
-        return prefetched(lambda: shuffle(self._encoded(plan)), 1)
+        size = plan.buffer_rows if self.num_rows is None else min(plan.buffer_rows, self.num_rows)
+        spare = Spare(2 if prefetch else 1, size)
+
+        def make() -> Iterator[Mixed]:
+            filled = windows(self._encoded(plan), size, spare)
+            first = plan.start.row // plan.buffer_rows
+            return shuffled(filled, seed, plan.start.epoch, first)
+
+        made: Any = prefetched(make, 1) if prefetch else make()
+        try:
+            for mixed in made:
+                yield mixed
+                spare.give()
+        finally:
+            spare.close()  # before the thread is joined, which may wait for a window
+            made.close()
 
     def _encoded(self, plan: _Plan) -> Iterator[Rows]:
         """Yield encoded pieces in the order of the epoch, from the row at which it begins."""

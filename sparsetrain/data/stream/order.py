@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..encode.rows import Rows, regrouped
+from ..encode.rows import Mixed, Rows
 
 
 def part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:
@@ -41,9 +41,9 @@ def skip_parts(
 
 
 def shuffled(
-    pieces: Iterable[Rows], window_rows: int, seed: int, epoch: int, first_window: int = 0
-) -> Iterator[Rows]:
-    """Yield the windows of `pieces`, which begin with window `first_window`, each permuted."""
-    for number, window in enumerate(regrouped(pieces, window_rows), first_window):
+    windows: Iterable[Rows], seed: int, epoch: int, first_window: int = 0
+) -> Iterator[Mixed]:
+    """Yield each window, the first of which is window `first_window`, with a permutation."""
+    for number, window in enumerate(windows, first_window):
         rng = np.random.default_rng([seed, epoch, number])
-        yield window.at(rng.permutation(window.size))
+        yield Mixed(window, rng.permutation(window.size))

@@ -22,7 +22,8 @@ def read_labels(array: Any, place: Place) -> Array:
         If a label is null, NaN, empty or neither 0 nor 1.
     """
     values, missing = read_numbers(array, NanRule("missing"), place)
-    values = np.where(missing, np.nan, values)
+    if missing.any():
+        values = np.where(missing, np.nan, values)
     bad = (values != 0) & (values != 1)
     if bad.any():
         row = int(np.argmax(bad))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What counts as missing in a numeric column: a null always, a NaN only if the user said so.
 
-Nulls are filled in Arrow, before NumPy sees the column: a null in an integer column would otherwise
-silently turn it into floats.
+Nulls are filled before NumPy sees the column: a null in an integer column would otherwise silently
+turn it into floats.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparsetrain.errors import ConfigError
 
 from .arrays import Array
+from .filled import filled
 from .place import Place
 
 
@@ -38,10 +37,9 @@ class NanRule:
         DataError
             If a value is infinite, or NaN where NaN is an error.
         """
-        missing = array.is_null().to_numpy(zero_copy_only=False)
-        floats = array.cast(pa.float64(), safe=False)
-        values = (pc.fill_null(floats, 0.0) if floats.null_count else floats).to_numpy()
-        finite = np.isfinite(values)
+        stored, missing = filled(array)
+        values = stored.astype(np.float64)
+        finite = np.isfinite(values) if stored.dtype.kind == "f" else np.True_
         if finite.all():
             return values, missing
         bad = np.isinf(values) if self.name == "missing" else ~finite
