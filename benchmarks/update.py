@@ -7,8 +7,12 @@
 
 Tables have the rows of Criteo Kaggle and width 16, ids follow a Zipf law (as in step.py), batches
 rotate. A time is that of one `apply_` without the check for NaN; coalescing is in it. The ways take
-turns of some steps, in every order, so that a disturbance meets all. What is above `--most-rows` is
-not updated densely: the buffer would take as much memory as the table, and the outcome is known.
+turns of a few steps, in one order and then the other, so that a disturbance meets all and `sparse`
+follows `dense` as often as `auto` does, until the ratio is known to `WIDE`; beside it stand the
+2.5th and 97.5th percentile of what resampled rounds give. For a table by itself `auto` runs the
+code of one of the forced ways, so its ratio to that way is noise; what the choice costs is
+`choice`, the forced way that it took beside the better one. What is above `--most-rows` is not
+updated densely: the buffer would take as much memory as the table, and the outcome is known.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import cycle, permutations
+from itertools import cycle
 from typing import NamedTuple
 
 import gpu
@@ -33,7 +37,10 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 
 WIDTH, BATCHES = 16, 17
-WARM, TURN = 3, 8  # steps of a turn: not measured, because another way was there before; measured
+WARM, TURN = 2, 3  # steps of a turn: not measured, because another way was there before; measured
+WIDE = 0.03  # of the ratio's interval
+MOST = 10  # times the wanted steps
+RESAMPLED = 400
 WAYS = ("sparse", "dense", "auto")
 LIMIT = 1.05  # what auto may take of the better of the others
 MAKERS = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
@@ -43,7 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--optimizer", choices=MAKERS, default="sgd")
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 2048, 16_384])
-    parser.add_argument("--steps", type=int, default=60, help="measured steps of each way")
+    parser.add_argument("--steps", type=int, default=60, help="least steps of each way")
     parser.add_argument("--most-rows", type=int, default=300_000)
     parser.add_argument("--whole", action="store_true", help="one storage of all tables")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
@@ -67,16 +74,24 @@ def on_cuda(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 class Case(NamedTuple):
-    """Median microseconds of each way, and how many tables auto updates densely."""
+    """Median microseconds of each way, and which tables auto updates densely.
+
+    `ratio` is that of auto to the better of the forced ways, `low` and `high` its interval.
+    """
 
     label: str
     times: dict[str, float]
     dense: str
+    ratio: float
+    low: float
+    high: float
 
     @property
-    def ratio(self) -> float:
-        """Of auto to the better of the forced ways."""
-        return self.times["auto"] / min(self.times[way] for way in WAYS[:2] if way in self.times)
+    def choice(self) -> float | None:
+        """Of the forced way that auto took to the better one, where it took one."""
+        forced = {way: self.times[way] for way in WAYS[:2] if way in self.times}
+        took = {"-": "sparse", self.label.split(",")[0]: "dense"}.get(self.dense)
+        return forced[took] / min(forced.values()) if took in forced else None
 
 
 def apart(
@@ -118,19 +133,41 @@ def compare(
     weight, tables = storage
     gradients = [gradient_of(batch, int(weight.shape[0]), n) for n, batch in enumerate(ids)]
     updates = {way: Update(optimizer, way, weight, tables) for way in ways}
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    orders = cycle(permutations(ways))
+    rounds: list[list[float]] = []  # microseconds of each way in its turn
+    orders = cycle((range(len(ways)), range(len(ways))[::-1]))
     number = 0
-    while len(seconds["auto"]) < steps:
-        for way in next(orders):
-            for turn in range(WARM + TURN):
+    while True:
+        times = [0.0] * len(ways)
+        for place in next(orders):
+            taken = []
+            for _ in range(WARM + TURN):
                 number += 1
                 begin = time.perf_counter()
-                updates[way](gradients[number % len(gradients)])
-                if turn >= WARM:
-                    seconds[way].append(time.perf_counter() - begin)
-    times = {way: 1e6 * float(np.median(taken)) for way, taken in seconds.items()}
-    return Case(label, times, updates["auto"].dense)
+                updates[ways[place]](gradients[number % len(gradients)])
+                taken.append(time.perf_counter() - begin)
+            times[place] = 1e6 * float(np.median(taken[WARM:]))
+        rounds.append(times)
+        steps_done = TURN * len(rounds)
+        if steps_done < steps or len(rounds) % 10:
+            continue
+        ratio, low, high = interval(np.array(rounds))
+        if high - low < WIDE or steps_done >= MOST * steps:
+            break
+    medians = np.median(rounds, axis=0)
+    shown = dict(zip(ways, map(float, medians), strict=True))
+    return Case(label, shown, updates["auto"].dense, ratio, low, high)
+
+
+def interval(rounds: np.ndarray) -> tuple[float, float, float]:
+    """Of rounds (R, ways), auto last: its ratio to the better of the others, and how sure it is."""
+
+    def ratio(some: np.ndarray) -> np.ndarray:
+        medians = np.median(some, axis=-2)
+        return medians[..., -1] / medians[..., :-1].min(axis=-1)
+
+    drawn = np.random.default_rng(0).integers(0, len(rounds), (RESAMPLED, len(rounds)))
+    low, high = np.percentile(ratio(rounds[drawn]), [2.5, 97.5])
+    return float(ratio(rounds)), float(low), float(high)
 
 
 class Update:
@@ -163,14 +200,21 @@ def report(name: str, size: int, cases: Sequence[Case]) -> None:
     print(
         f"\n{name}, B = {size:,}, width {WIDTH}, {runtime.num_threads()} threads: median us a step"
     )
-    print(f"{'':24}{'sparse':>10}{'dense':>10}{'auto':>10}  auto / better  dense in auto")
+    head = "".join(f"{way:>9}" for way in WAYS)
+    print(f"{'':24}{head}  auto / better (95 %)   choice  dense in auto")
     for case in cases:
         shown = {way: f"{micro:.1f}" for way, micro in case.times.items()}
-        cells = "".join(f"{shown.get(way, '-'):>10}" for way in WAYS)
-        print(f"{case.label:24}{cells}{case.ratio:15.2f}  {case.dense}")
+        cells = "".join(f"{shown.get(way, '-'):>9}" for way in WAYS)
+        known = f"{case.ratio:8.3f} ({case.low:.3f} to {case.high:.3f})"
+        choice = "-" if case.choice is None else f"{case.choice:.3f}"
+        print(f"{case.label:24}{cells}{known}{choice:>8}  {case.dense}")
     worst = max(cases, key=lambda case: case.ratio)
     verdict = "within" if worst.ratio <= LIMIT else "BEYOND"
-    print(f"worst: {worst.label}, {worst.ratio:.2f} of the better, {verdict} {LIMIT}", flush=True)
+    print(
+        f"worst: {worst.label}, {worst.ratio:.3f} ({worst.low:.3f} to {worst.high:.3f}) of the "
+        f"better, {verdict} {LIMIT}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
