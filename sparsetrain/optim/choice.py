@@ -3,22 +3,32 @@
 
 Only where a gradient of 0 changes nothing may the cost decide, because only there the bits are the
 same whichever way is taken. So a choice may differ between machines, or between steps of one run.
+
+Measured lines propose which tables to update densely. Where they say that it makes little
+difference, they are not to be trusted with the answer, and both ways are tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from sparsetrain import runtime
-from sparsetrain.optim.costs import costs_of
+from sparsetrain.errors import ResourceError
+from sparsetrain.optim.costs import costs_of, verdict_of
 from sparsetrain.optim.group import Range, merge, shortened
+from sparsetrain.optim.lines import Costs
+from sparsetrain.optim.remembered import TRIES
+from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
+from sparsetrain.optim.trial import BUSY
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 
 REMEMBERED = 256  # choices; batches of bags have a new number of ids in every step
+DOUBT = 0.4  # of the sparse path's time: a predicted difference below it is tried
 
 
 class Choice(NamedTuple):
@@ -29,11 +39,14 @@ class Choice(NamedTuple):
     dense : tuple of Range
         Those that are updated densely, one table each.
     saved : dict of Range to float
-        Of every table, the microseconds that the dense path saves; fixed costs apart.
+        Of every table, the microseconds that the dense path saves by the lines; fixed costs apart.
+    busy : float
+        How many times slower than at its best the machine was when that was measured.
     """
 
     dense: tuple[Range, ...]
     saved: Mapping[Range, float]
+    busy: float = 1.0
 
 
 def dense_parts(state: State, name: str, gradient: RowSparse, *, chosen: bool) -> tuple[Range, ...]:
@@ -62,14 +75,34 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     each = lookups / len(tables)
     costs = {rule: costs_of(rule, width, dtype, rows, lookups) for rule in {t.rule for t in free}}
     saved = {t: costs[t.rule].saved(t.end - t.first, each) for t in free}
-    some = [table for table in free if saved[table] > 0]
-    first = costs[free[0].rule]
-    fixed = first.dense + first.part * lookups
+    gain, dense = _proposed(tables, saved, costs[free[0].rule], lookups)
+    busy = max(cost.busy for cost in costs.values())
+    if dense and abs(gain) <= DOUBT * _expected(tables, costs, each):
+        near = [table.end - table.first for table in dense]
+        far = int(each * (len(tables) - len(dense)))
+        with suppress(ResourceError):  # without memory to try it the lines decide
+            tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
+            gain, busy = tried.saved, max(busy, tried.busy)
+    return Choice(dense if gain > 0 else (), saved, busy)
+
+
+def _expected(tables: Sequence[Range], costs: Mapping[Rule, Costs], each: float) -> float:
+    """Microseconds of a step in which all tables take the sparse path."""
+    first = next(iter(costs.values()))
+    of = (costs.get(t.rule, first).on_sparse_path(t.end - t.first, each) for t in tables)
+    return first.sparse + sum(of)
+
+
+def _proposed(
+    tables: Sequence[Range], saved: Mapping[Range, float], costs: Costs, lookups: int
+) -> tuple[float, tuple[Range, ...]]:
+    """What the dense path would save at best, and the tables that would take it."""
+    some = [table for table in saved if saved[table] > 0]
+    fixed = costs.dense + costs.part * lookups
     gains = [(sum(saved[t] for t in some) - fixed, tuple(some))] if some else []
-    if len(free) == len(tables):  # without a sparse table the sort and its fixed cost go, too
-        gains.append((sum(saved.values()) - fixed + first.sparse, tuple(free)))
-    best, dense = max(gains, key=lambda gain: gain[0], default=(0.0, ()))
-    return Choice(dense if best > 0 else (), saved)
+    if len(saved) == len(tables):  # without a sparse table the sort and its fixed cost go, too
+        gains.append((sum(saved.values()) - fixed + costs.sparse, tuple(saved)))
+    return max(gains, key=lambda gain: gain[0], default=(0.0, ()))
 
 
 def _tables(state: State, name: str, part: Range) -> list[Range]:
@@ -89,11 +122,14 @@ def reasons(
     With `params` and the ids that a step looks up in each table it is known what is cheaper. On a
     GPU nothing is chosen by cost.
     """
-    answers = (
-        (table.rule.path if on_gpu else _reason(table, choice), table)
+    on_gpu = {name: params is not None and runtime.on_gpu(params[name]) for name in state.tables}
+    choices = {
+        name: None if on_gpu[name] else _choice(state, name, params, lookups)
         for name in state.tables
-        for on_gpu in [params is not None and runtime.on_gpu(params[name])]
-        for choice in [None if on_gpu else _choice(state, name, params, lookups)]
+    }
+    answers = (
+        (table.rule.path if on_gpu[name] else _reason(table, choices[name]), table)
+        for name in state.tables
         for part in state.ranges[name]
         for table in _tables(state, name, part)
     )
@@ -101,7 +137,15 @@ def reasons(
     for why, group in groupby(answers, key=lambda answer: answer[0]):
         names = tuple(label for _, table in group for label in table.names)
         lines.append(f"{shortened(names)}: {why}")
-    return lines
+    busy = max((choice.busy for choice in choices.values() if choice), default=1.0)
+    return [*lines, _doubt(busy)] if busy > BUSY else lines
+
+
+def _doubt(busy: float) -> str:
+    return (
+        f"the costs were measured while the machine was {busy:.1f} times slower than at its best: "
+        f"at most {TRIES} runs measure them"
+    )
 
 
 def _choice(

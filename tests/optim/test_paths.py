@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dense path of row-sparse gradients: the bits of the sparse one, and who takes which."""
 
-import json
-
 import numpy as np
 import pytest
 
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.optim import choice, costs, paths
+from sparsetrain.optim import choice, paths
 from sparsetrain.optim.choice import choose
-from sparsetrain.optim.costs import Costs
+from sparsetrain.optim.lines import Costs
 from sparsetrain.optim.step import Step
+from sparsetrain.optim.trial import Verdict
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
@@ -52,9 +51,10 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def costing(monkeypatch, **numbers) -> None:
-    """Let everything cost nothing but what is named."""
+    """Let everything cost nothing but what is named, and be sure of it."""
     costs_ = Costs(**dict.fromkeys(Costs._fields, 0.0) | {"high": np.inf} | numbers)
     monkeypatch.setattr(choice, "costs_of", lambda *_: costs_)
+    monkeypatch.setattr(choice, "DOUBT", -1.0)
 
 
 @pytest.mark.parametrize("name", NO_OP)
@@ -216,44 +216,39 @@ def test_a_choice_that_would_change_the_meaning_is_refused(make, message):
         make()
 
 
-# --- What is measured -----------------------------------------------------------------------------
+@pytest.mark.parametrize(("saved", "expected"), [(1.0, ["a", "c", "d"]), (-1.0, [])])
+@pytest.mark.parametrize(("numbers", "doubted"), [({"part": 0.5}, True), ({"part": 0.1}, False)])
+def test_what_is_about_the_same_by_the_lines_is_tried(
+    monkeypatch, numbers, doubted, saved, expected
+):
+    # 400 ids cost 400 on the sparse path, or 199 and those of parting; the lines are good to 20 %.
+    costing(monkeypatch, entry=1.0, row=1.0, **numbers)
+    monkeypatch.setattr(choice, "DOUBT", 0.2)
+    asked = []
+    verdict = Verdict(saved, saved)
+    monkeypatch.setattr(choice, "verdict_of", lambda *what: asked.append(what[3:]) or verdict)
+    state = optim.sgd(0.1).init({"t": as_tensor(np.ones((300, 4), "f4"))}, {"t": TABLES})
+    found = labels(choose(state, "t", 400, 4, "float32"))
+    assert found == (expected if doubted else ["a", "c", "d"])
+    assert asked == [(300, [3, 1, 96], 100, 100)] * doubted
 
 
-def test_measured_costs_are_kept_in_a_file_and_a_damaged_one_is_replaced(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path))
-    measured = []
-    figures = Costs(*range(1, 10))
-    monkeypatch.setattr(costs, "measure", lambda *_, many: measured.append(1) or figures)
-    rule = optim.sgd(0.1)._rule()
+def test_without_memory_to_try_it_the_lines_decide(monkeypatch):
+    def full(*_):
+        raise ResourceError("no memory for a table to measure")
 
-    def ask() -> Costs:
-        costs._known.clear()
-        return costs.costs_of(rule, 4, "float32", 300, 100)
-
-    assert ask() == ask() == figures and len(measured) == 1
-    (file,) = tmp_path.iterdir()
-    for damage in ("", "{}", "[]", json.dumps(dict.fromkeys(Costs._fields, -1.0)), "NaN"):
-        file.write_text(damage)
-        assert ask() == figures
-    assert len(measured) == 6
-    costs._known.clear()
+    costing(monkeypatch, entry=1.0, row=1.0)
+    monkeypatch.setattr(choice, "DOUBT", 2.0)
+    monkeypatch.setattr(choice, "verdict_of", full)
+    state = optim.sgd(0.1).init({"t": as_tensor(np.ones((300, 4), "f4"))}, {"t": TABLES})
+    assert labels(choose(state, "t", 400, 4, "float32")) == ["a", "c", "d"]
 
 
-@pytest.mark.parametrize(
-    ("name", "bits", "many"),
-    [*((name, 12, False) for name in NO_OP), ("sgd", 1, False), ("sgd", 31, True)],
-)
-def test_costs_are_numbers_of_0_or_more(name, bits, many):
-    rule = NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule()
-    found = costs.measure(rule, 4, "float32", bits, many=many)
-    assert all(np.isfinite(value) and value >= 0 for value in found)
-    assert found.row > 0 and found.sparse + found.entry > 0
-
-
-def test_rows_where_the_caches_end_have_a_price_of_their_own():
-    numbers = dict.fromkeys(Costs._fields, 0.0) | {"entry": 1.0, "row": 0.5, "far_row": 2.0}
-    found = Costs(**numbers | {"high": 10.0})
-    assert [found.saved(rows, 100.0) for rows in (4, 10, 20)] == [98.0, 95.0, 75.0]
+def test_costs_of_a_slow_minute_are_said_to_be_that(monkeypatch):
+    costing(monkeypatch, entry=1.0, row=1.0, busy=2.5)
+    table = Table(optim.sgd(0.1), 300, 4)
+    *_, last = table.optimizer.describe(table.state, table.params, 90)
+    assert last.startswith("the costs were measured while the machine was 2.5 times")
 
 
 def test_a_table_update_is_the_step_of_its_path():

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures that were measured on this machine, kept in the folder of compiled programs.
+
+A shared machine has slow minutes, and all that is measured then is out of proportion. Others take
+the cores: that is seen by how far rounds of a measurement lie apart, and Linux says how long
+threads waited for a core. Or memory takes several times as long: that is seen by a control, the
+same reads at random places, beside the best it ever was.
+Figures of such a minute are marked, and later runs measure them again, a few times at most and only
+while memory is well. So a run depends on its cache alone, except where the cache says that it
+should not be trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from functools import partial
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sparsetrain import cache as programs
+from sparsetrain.optim.trial import BUSY
+
+TRIES = 3  # measurements of one figure, by as many runs
+CONTROL_BYTES = 2**26  # beyond the caches
+CONTROL_ROWS, CONTROL_WIDTH, CONTROL_CALLS = 8192, 16, 20
+
+Figures = TypeVar("Figures", bound=Any)  # a NamedTuple of floats with a field `busy`
+
+
+class _Kept(NamedTuple):
+    """What a file holds: figures, the control of their measurement, how often it was made."""
+
+    figures: Any
+    control: float
+    tries: int
+
+    def busy(self, lowest: float) -> float:
+        """How many times slower than at its best the machine was, beside the lowest control."""
+        seen: float = self.figures.busy
+        return max(seen, self.control / min(self.control, lowest))
+
+
+_known: dict[Hashable, Any] = {}
+
+
+def remembered(
+    kind: type[Figures],
+    key: tuple[Hashable, ...],
+    described: tuple[object, ...],
+    measure: Callable[[], Figures],
+    least: float = -inf,
+) -> Figures:
+    """Figures as measured before, or now.
+
+    Parameters
+    ----------
+    kind : type
+        A NamedTuple of floats. Its field `busy`, how many times slower than at its best the
+        machine was, comes with what was seen meanwhile and is raised to what the control says.
+    key : tuple
+        Names the figures in this process.
+    described : tuple
+        Names them in the cache: all that decides them, with a `repr` that is the same tomorrow.
+    measure : callable
+        Measures them.
+    least : float
+        A file with a smaller number is damaged.
+    """
+    if key not in _known:
+        place = programs.folder()
+        read = partial(_read, kind=kind, least=least)
+        found = _measured(measure) if place is None else _kept(place, read, described, measure)
+        _known[key] = found.figures
+    return _known[key]
+
+
+def control() -> float:
+    """Microseconds of some reads at random places of memory, at their shortest."""
+    table = np.ones((CONTROL_BYTES // (4 * CONTROL_WIDTH), CONTROL_WIDTH), np.float32)
+    rng = np.random.default_rng(0)
+    taken = np.empty((CONTROL_ROWS, CONTROL_WIDTH), np.float32)
+    shortest = inf
+    for _ in range(CONTROL_CALLS):
+        places = rng.integers(0, len(table), CONTROL_ROWS)
+        begin = time.perf_counter()
+        np.take(table, places, axis=0, out=taken, mode="wrap")
+        shortest = min(shortest, 1e6 * (time.perf_counter() - begin))
+    return shortest
+
+
+def _measured(measure: Callable[[], Any], tries: int = 1) -> _Kept:
+    """Figures, between two controls; the slower one counts."""
+    before, begin, waited = control(), time.perf_counter(), _waited()
+    figures = measure()
+    share = (_waited() - waited) / (time.perf_counter() - begin)
+    figures = figures._replace(busy=figures.busy + share)
+    return _Kept(figures, max(before, control()), tries)
+
+
+def _waited() -> float:
+    """Seconds that the threads of this process were ready to run and did not, if Linux says so."""
+    waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):
+            waited += int(file.read_text().split()[1])
+    return 1e-9 * waited
+
+
+def _kept(
+    place: Path,
+    read: Callable[[Path], _Kept | None],
+    described: tuple[object, ...],
+    measure: Callable[[], Any],
+) -> _Kept:
+    file = place / f"costs-{_digest(described)}.json"
+    best = place / f"costs-{_digest(('control',))}.json"
+    found, lowest = read(file), _lowest(best)
+    if found is None:
+        found = _measured(measure)
+        _write(file, found)
+    elif found.busy(lowest) > BUSY and found.tries < TRIES and control() <= BUSY * lowest:
+        again = _measured(measure, found.tries + 1)
+        kept = (again, found._replace(tries=again.tries))
+        found = min(kept, key=lambda each: each.busy(lowest))
+        _write(file, found)
+    if found.control < lowest:
+        _write(best, _Kept(None, found.control, 1))
+    return found._replace(figures=found.figures._replace(busy=found.busy(lowest)))
+
+
+def _lowest(file: Path) -> float:
+    """The best control so far."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        lowest = float(json.loads(file.read_text())["control"])
+        return lowest if lowest > 0 else inf
+    return inf
+
+
+def _digest(described: tuple[object, ...]) -> str:
+    whole = hashlib.sha256(repr(described).encode() + programs.machine_digest().encode())
+    return whole.hexdigest()[:32]
+
+
+def _read(file: Path, kind: type[Any], least: float) -> _Kept | None:
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        found = json.loads(file.read_text())
+        figures = kind(**{name: float(found["figures"][name]) for name in kind._fields})
+        kept = _Kept(figures, float(found["control"]), int(found["tries"]))
+        if kept.control > 0 and all(isfinite(number) and number >= least for number in figures):
+            return kept
+    return None
+
+
+def _write(file: Path, kept: _Kept) -> None:
+    figures = None if kept.figures is None else kept.figures._asdict()
+    with suppress(OSError), tempfile.TemporaryDirectory(dir=file.parent) as draft:
+        drafted = Path(draft) / file.name
+        drafted.write_text(json.dumps(kept._asdict() | {"figures": figures}))
+        drafted.replace(file)

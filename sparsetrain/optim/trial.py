@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both paths of a row-sparse gradient on tables made for the purpose, and which one is faster.
+
+`contest` lets two ways take turns and compares them round by round, so that whatever slows the
+machine down slows both. The quiet rounds decide: those in which both together took little more than
+ever. What is found is an interval; its middle is the estimate whose error costs least at worst.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from math import inf, sqrt
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.formats import computed_in, is_half, keys_of
+from sparsetrain.optim.apply import RowUpdate, Target
+from sparsetrain.optim.dense_path import DensePath
+from sparsetrain.optim.group import Range
+from sparsetrain.optim.rule import Rule
+from sparsetrain.optim.state import new_slots
+from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.sparse_tensor.coalesce import make_plan
+
+TURN = 3  # steps that are timed, after one that is not, because the other way was there before
+FEWEST, LEAST, MOST = 3, 15, 400  # rounds: of dear steps, of others, of all
+QUIET, DECIDING = 1.1, 7  # times the quietest round; rounds that decide, if fewer are so quiet
+SETTLED = 6  # rounds in which none was quieter by more than `FALL`
+FALL = 0.02
+BUSY = 1.3  # times the quietest round, of a median one: then a few quiet ones may be none
+CLOSE = 0.01  # of a step's time: a difference known to so much is known well enough
+SECONDS = 0.5
+NORMAL = 1.96  # standard deviations: 95 in 100
+
+_NAME = ("a table to measure",)
+
+Work = Callable[[], object]
+Clock = Callable[[], float]
+
+
+class Kind(NamedTuple):
+    """What decides the kernels: formula, width, dtype, and rows by whose bits ids are sorted."""
+
+    rule: Rule
+    width: int
+    dtype: str
+    storage: int
+
+
+class Trial:
+    """A storage that both paths update.
+
+    Parameters
+    ----------
+    kind : Kind
+        What it is a stand-in for.
+    near, far : int
+        Rows that the dense path updates, and rows behind them that it does not.
+    batches : sequence of (N,) int32
+        Ids of some steps, which take turns, so that branches are not learnt by heart.
+    """
+
+    def __init__(self, kind: Kind, near: int, far: int, batches: Sequence[np.ndarray]) -> None:
+        rule, width, dtype, self.storage = kind
+        rows = near + far
+        weight = runtime.zeros((rows, width), dtype, _NAME[0])
+        self.target = Target(weight, new_slots(_NAME[0], rule.formula, weight))
+        self.update_rows_ = RowUpdate(self.target, rule)
+        values = np.zeros((len(batches[0]), width), computed_in(dtype))
+        self.gradients = cycle([RowSparse.from_numpy(batch, values, rows) for batch in batches])
+        self.path = DensePath([Range(_NAME, 0, near, rule)], width, dtype)
+        clip = () if rule.clip_value is None else (rule.clip_value,)
+        keys = keys_of(0, _NAME[0], 1) if is_half(dtype) else ()
+        self.scalars = (*rule.numbers(1), *(1.0,) * rule.scaled, *clip, *keys)
+
+    def sparse_(self) -> None:
+        """A step of which all rows take the sparse path."""
+        self._rows_(next(self.gradients))
+
+    def dense_(self) -> None:
+        """A step of which the near rows take the dense path."""
+        near, rest = self.path.split(next(self.gradients))
+        self.path.update_(self.target, near, lambda rule: self.scalars)
+        if rest is not None:
+            self._rows_(rest)
+
+    def split(self) -> None:
+        """Part the entries of a step."""
+        self.path.split(next(self.gradients))
+
+    def _rows_(self, gradient: RowSparse) -> None:
+        plan = make_plan(gradient.indices, self.storage)
+        self.update_rows_(gradient, plan, self.scalars, (0, plan.num_unique))
+
+
+class Verdict(NamedTuple):
+    """Microseconds that the second way saves: with 95 % the median lies from `low` to `high`.
+
+    `busy` says how many times slower than at its best the machine was.
+    """
+
+    low: float
+    high: float
+    busy: float = 1.0
+
+    @property
+    def saved(self) -> float:
+        """The estimate; to go by its sign is to risk the smaller of the two losses."""
+        return (self.low + self.high) / 2
+
+
+def contest(first: Work, second: Work, clock: Clock = time.perf_counter) -> Verdict:
+    """Compare two ways to do the same, until it is known which one is faster."""
+    rounds: list[tuple[float, float]] = []
+    quietest, since, end = inf, 0, clock() + SECONDS
+    while True:
+        turns = [(first, 0), (second, 1)][:: 1 if len(rounds) % 2 else -1]
+        took = dict(sorted((way, _turn(work, clock)) for work, way in turns))
+        rounds.append((took[0], took[1]))
+        whole = sum(rounds[-1])
+        since = 0 if whole < quietest * (1 - FALL) else since + 1
+        quietest = min(quietest, whole)
+        if len(rounds) >= MOST or (clock() > end and len(rounds) >= FEWEST):
+            return _verdict(rounds)
+        if since >= SETTLED and len(rounds) >= LEAST:
+            verdict = _verdict(rounds)
+            if verdict.busy < BUSY and _is_known(verdict, quietest / 2):
+                return verdict
+
+
+def _turn(work: Work, clock: Clock) -> float:
+    """Microseconds of a step."""
+    work()
+    times = []
+    for _ in range(TURN):
+        begin = clock()
+        work()
+        times.append(1e6 * (clock() - begin))
+    return median(times)
+
+
+def _verdict(rounds: Sequence[tuple[float, float]]) -> Verdict:
+    """Of the quiet rounds, by order statistics: no law of the noise is assumed."""
+    ranked = sorted(rounds, key=sum)
+    limit = QUIET * sum(ranked[0])
+    count = max(DECIDING, sum(sum(each) <= limit for each in ranked))
+    saved = sorted(first - second for first, second in ranked[:count])
+    rank = max(int((len(saved) - NORMAL * sqrt(len(saved))) / 2), 0)
+    spread = sum(ranked[len(ranked) // 2]) / (sum(ranked[0]) or 1.0)
+    return Verdict(saved[rank], saved[-1 - rank], max(spread, 1.0))
+
+
+def _is_known(verdict: Verdict, step: float) -> bool:
+    return verdict.low > 0 or verdict.high < 0 or verdict.high - verdict.low < CLOSE * step

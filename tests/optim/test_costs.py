@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step costs by either path: measured, tried, remembered; and what a busy machine does."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from sparsetrain import optim
+from sparsetrain.optim import calibration, costs, remembered
+from sparsetrain.optim.lines import Costs
+from sparsetrain.optim.trial import Kind, Trial, Verdict, contest
+from sparsetrain.runtime import as_numpy
+from tests.helpers import assert_same_bits
+
+NO_OP = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
+SGD = optim.sgd(0.1)._rule()
+
+
+@dataclass
+class Machine:
+    """A clock that work moves on; what else happens is up to `factor(seconds)`."""
+
+    factor: object = lambda seconds: 1.0
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def work(self, microseconds: float, memory: float = 0.0):
+        """Work of which some microseconds wait for memory."""
+
+        def run() -> None:
+            self.seconds += 1e-6 * (microseconds + memory * self.factor(self.seconds))
+
+        return run
+
+
+def bursts(seconds: float) -> float:
+    """Memory is five times slower in two of three milliseconds."""
+    return 5.0 if seconds * 1e3 % 3 < 2 else 1.0
+
+
+class Noise:
+    """Now and then something takes the core away, for as long as a step takes or longer."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, seconds: float) -> float:
+        return 1 + 4 * self.rng.exponential() * (self.rng.random() < 0.3)
+
+
+DISTURBED = {"quiet": lambda: lambda seconds: 1.0, "bursts": lambda: bursts}
+DISTURBED |= {f"noise {seed}": lambda seed=seed: Noise(seed) for seed in range(4)}
+
+
+@pytest.mark.parametrize("name", DISTURBED)
+@pytest.mark.parametrize("dense", [40.0, 50.0, 70.0])  # microseconds of memory; 60 are the same
+def test_disturbances_do_not_turn_a_contest(name, dense):
+    machine = Machine(DISTURBED[name]())
+    verdict = contest(machine.work(60, 40), machine.work(40, dense), machine)
+    assert np.sign(verdict.saved) == np.sign(60 - dense)
+    assert machine.seconds < 1.0
+
+
+def test_a_contest_of_equals_ends():
+    machine = Machine()
+    assert contest(machine.work(50), machine.work(50), machine) == pytest.approx((0.0, 0.0, 1.0))
+    assert machine.seconds < 0.01
+
+
+def test_a_contest_never_takes_longer_than_it_may():
+    machine = Machine(Noise(0))
+    contest(machine.work(0, 4e4), machine.work(0, 4e4), machine)
+    assert machine.seconds < 3  # three rounds of eight steps
+
+
+def test_the_shortest_times_are_found_between_disturbances():
+    machine = Machine(bursts)
+    found, busy = calibration.shortest([machine.work(10, 30), machine.work(20)], machine)
+    assert found == pytest.approx([40.0, 20.0]) and busy > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "many"),
+    [*((name, 12, False) for name in NO_OP), ("sgd", 1, False), ("sgd", 31, True)],
+)
+def test_costs_are_numbers_of_0_or_more(name, bits, many):
+    rule = NO_OP[name](0.1, clip_value=1.0, clip_norm=1.0)._rule()
+    found = calibration.measure(Kind(rule, 4, "float32", 2**bits - 1), many=many)
+    assert all(np.isfinite(value) and value >= 0 for value in found)
+    assert found.row > 0 and found.sparse + found.entry > 0
+
+
+def test_rows_where_the_caches_end_have_a_price_of_their_own():
+    numbers = dict.fromkeys(Costs._fields, 0.0) | {"entry": 1.0, "row": 0.5, "far_row": 2.0}
+    found = Costs(**numbers | {"high": 10.0})
+    assert [found.saved(rows, 100.0) for rows in (4, 10, 20)] == [98.0, 95.0, 75.0]
+
+
+def test_both_paths_of_a_trial_touch_the_same_rows():
+    found = []
+    for way in ("sparse_", "dense_"):
+        batches = [np.array([0, 3, 3, 6], np.int32), np.array([6, 1, 1, 1], np.int32)]
+        trial = Trial(Kind(SGD, 4, "float32", 7), 4, 3, batches)
+        next_ = iter(trial.gradients)
+        gradients = [next(next_) for _ in batches]
+        for gradient in gradients:
+            as_numpy(gradient.values, writable=True)[...] = 1
+        trial.gradients = iter(gradients)
+        for _ in batches:
+            getattr(trial, way)()
+        found.append(as_numpy(trial.target.param))
+    assert_same_bits(*found)
+    assert found[0].any(axis=1).tolist() == [True, True, False, True, False, False, True]
+
+
+def test_ids_of_a_trial_are_skewed_and_stay_in_their_table():
+    rng = np.random.default_rng(0)
+    ids = costs._ids(rng, [(0, 10, 500), (10, 1, 3), (11, 100, 2000)])
+    assert ids.dtype == np.int32 and len(ids) == 2503
+    counts = np.bincount(ids, minlength=111)
+    assert counts[:10].sum() == 500 and counts[10] == 3 and counts.size == 111
+    assert (counts[:10] > 0).all() and counts[11:].max() > 200
+
+
+def test_counts_of_bags_are_rounded():
+    assert [costs.rounded(n) for n in (0, 1, 7, 9, 15, 128, 2047, 2048)] == [
+        *(0, 1, 7, 8, 14, 128, 1792, 2048)
+    ]
+
+
+# --- What is remembered ---------------------------------------------------------------------------
+
+
+class Shop:
+    """Figures that were measured, by a machine whose control is `control`."""
+
+    def __init__(self, monkeypatch, folder) -> None:
+        monkeypatch.setenv("SPARSETRAIN_CACHE", str(folder))
+        monkeypatch.setattr(remembered, "_known", {})
+        monkeypatch.setattr(remembered, "control", lambda: self.control)
+        monkeypatch.setattr(remembered, "_waited", lambda: self.waited)
+        self.control, self.waited, self.measured = 100.0, 0.0, 0
+        self.folder = folder
+
+    def ask(self) -> Verdict:
+        """As a new process does."""
+        remembered._known.clear()
+        return remembered.remembered(Verdict, ("key",), ("name",), self._measure)
+
+    def _measure(self) -> Verdict:
+        self.measured += 1
+        return Verdict(float(self.measured), float(self.measured))
+
+
+@pytest.fixture
+def shop(monkeypatch, tmp_path):
+    """A cache of its own."""
+    return Shop(monkeypatch, tmp_path)
+
+
+def test_figures_are_measured_once(shop):
+    assert shop.ask() == shop.ask() == Verdict(1.0, 1.0, 1.0)
+    remembered.remembered(Verdict, ("key",), ("name",), None)  # known to this process
+    assert shop.measured == 1
+
+
+@pytest.mark.parametrize("least", [-1.0, 0.0])
+def test_a_damaged_file_is_replaced(shop, least):
+    figures = shop.ask()
+    kept = {path: path.read_text() for path in shop.folder.iterdir()}
+    (file,) = (path for path, text in kept.items() if json.loads(text)["figures"])
+    whole = json.loads(kept[file])
+    damages = ["", "{}", "[]", "NaN", "null", json.dumps(whole | {"control": 0})]
+    damages += [json.dumps(whole | {"figures": figures._asdict() | {"low": float("nan")}})]
+    for number, damage in enumerate(damages):
+        file.write_text(damage)
+        assert shop.ask().low == 2.0 + number
+
+
+def test_a_file_with_too_small_a_number_is_damaged(shop):
+    shop.ask()
+    remembered._known.clear()
+    again = remembered.remembered(Verdict, ("k",), ("name",), lambda: Verdict(9.0, 9.0), least=2.0)
+    assert again.low == 9.0
+
+
+def test_figures_of_a_slow_minute_are_measured_again_in_a_better_one(shop):
+    shop.control = 200.0
+    assert shop.ask() == Verdict(1.0, 1.0, 1.0)  # nobody knows yet that this is slow
+    shop.control = 90.0
+    other = remembered.remembered(Verdict, ("other",), ("other",), lambda: Verdict(0.0, 0.0))
+    assert other.busy == 1.0
+    shop.control = 200.0
+    assert shop.ask() == Verdict(1.0, 1.0, 200 / 90)  # it is slow still: nothing would be won
+    shop.control = 100.0
+    assert shop.ask() == Verdict(2.0, 2.0, 100 / 90)
+    assert shop.ask() == Verdict(2.0, 2.0, 100 / 90) and shop.measured == 2
+
+
+def test_figures_between_which_others_took_the_cores_are_measured_again(shop, monkeypatch):
+    seen = iter([Verdict(1.0, 1.0, 3.0), Verdict(2.0, 2.0, 1.5), Verdict(3.0, 3.0, 2.0)])
+    monkeypatch.setattr(shop, "_measure", lambda: next(seen))
+    assert [shop.ask().low for _ in range(4)] == [1.0, 2.0, 2.0, 2.0]
+    assert next(seen, None) is None
+
+
+def test_figures_for_which_threads_waited_for_a_core_are_measured_again(shop, monkeypatch):
+    waits = iter([9.0, 0.0])
+    monkeypatch.setattr(shop, "_measure", lambda: _wait(shop, next(waits)))
+    assert shop.ask().busy > 10 and shop.ask() == shop.ask() == Verdict(0.0, 0.0)
+
+
+def _wait(shop, seconds):
+    shop.waited += seconds
+    return Verdict(0.0, 0.0)
+
+
+def test_linux_says_how_long_threads_waited():
+    assert 0 <= remembered._waited() <= remembered._waited()
+
+
+def test_figures_are_measured_a_few_times_at_most(shop, monkeypatch):
+    shop.control = 50.0
+    remembered.remembered(Verdict, ("other",), ("other",), lambda: Verdict(0.0, 0.0))
+    # Quiet when asked, slow when measured.
+    controls = iter([100.0, 100.0, *(60.0, 110.0, 110.0) * 9])
+    monkeypatch.setattr(remembered, "control", lambda: next(controls))
+    found = [shop.ask() for _ in range(6)]
+    assert shop.measured == remembered.TRIES
+    assert all(verdict == Verdict(1.0, 1.0, 2.0) for verdict in found)  # of the best minute
+
+
+def test_without_a_folder_figures_are_measured_in_each_process(shop, monkeypatch):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", "")
+    monkeypatch.setattr(remembered.programs, "folder", lambda: None)
+    assert [shop.ask().low, shop.ask().low] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", NO_OP)
+def test_real_tables_are_tried(shop, name):
+    verdict = costs.verdict_of(NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40)
+    assert np.isfinite(verdict).all() and verdict.low <= verdict.high
+    assert costs.costs_of(SGD, 4, "float32", 900, 100).high > 0
