@@ -51,7 +51,7 @@ class Program:
     @cached_property
     def machine(self) -> Any:
         """The virtual machine that runs the function; compiles it."""
-        module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target)
+        module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, self._kept)
         return cache.load_or_build(
             module, self.target, lambda: runtime.compile_relax(module, self.target, pipeline)
         )
@@ -59,6 +59,18 @@ class Program:
     @cached_property
     def _compiled(self) -> Any:
         return self.machine[self.function]
+
+    @property
+    def _kept(self) -> str | None:
+        """The function that is given what it works in; a device has its own pool."""
+        return None if runtime.gpu.is_cuda(self.target) else self.function
+
+    @cached_property
+    def _workspace(self) -> runtime.Workspace:
+        if self._kept is None:
+            return runtime.Workspace(lambda _: [])
+        tell = self.machine[schedule.NEEDS.format(self.function)]
+        return runtime.Workspace(lambda given: runtime.needs_of(tell(*given), schedule.KINDS))
 
     def compile(self) -> Program:
         """Compile now rather than at the first call."""
@@ -86,8 +98,9 @@ class Program:
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
         bound = self.arguments.bind(params, inputs, checked)
-        runtime.bound_pool(bound[: self.arguments.num_inputs])
-        return self._compiled(*runtime.sent(bound, self.target))
+        sizes = runtime.bound_pool(bound[: self.arguments.num_inputs])
+        given = runtime.sent(bound, self.target)
+        return self._compiled(*given, *self._workspace.arrays(sizes, given))
 
 
 class GradientProgram(Program):

@@ -34,3 +34,6 @@ from sparsetrain.runtime.tensors import zeros as zeros
 from sparsetrain.runtime.threads import available_cores as available_cores
 from sparsetrain.runtime.threads import num_threads as num_threads
 from sparsetrain.runtime.threads import set_num_threads as set_num_threads
+from sparsetrain.runtime.workspace import Need as Need
+from sparsetrain.runtime.workspace import Workspace as Workspace
+from sparsetrain.runtime.workspace import needs_of as needs_of

@@ -64,16 +64,18 @@ def _pool(rank: int, dtype: str) -> Any:
     return build_relax(builder.get(), gpu.target())["allocate"]
 
 
+Sizes = tuple[tuple[int, ...], ...]
+
 _POOLED_SIZES = 16  # batch sizes, say: of a training run there are two, of bags one each step
-_seen_sizes: set[Any] = set()
+_seen_sizes: set[Sizes] = set()
 
 
-def bound_pool(tensors: Iterable[NDArray]) -> None:
+def bound_pool(tensors: Iterable[NDArray]) -> Sizes:
     """Tell what a program is about to run on; too many different shapes empty the pool."""
     sizes = tuple(tuple(tensor.shape) for tensor in tensors)
-    if sizes in _seen_sizes:
-        return
-    if len(_seen_sizes) >= _POOLED_SIZES:
-        tvm.get_global_func("vm.builtin.memory_manager.clear")()
-        _seen_sizes.clear()
-    _seen_sizes.add(sizes)
+    if sizes not in _seen_sizes:
+        if len(_seen_sizes) >= _POOLED_SIZES:
+            tvm.get_global_func("vm.builtin.memory_manager.clear")()
+            _seen_sizes.clear()
+        _seen_sizes.add(sizes)
+    return sizes

@@ -26,9 +26,11 @@ from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
 from .fallback import Fallback
 from .fold_transpose import FoldTransposeIntoMatmul
+from .kept_memory import KeepMemory
 from .matmul import Matmul
 from .reduction import RowwiseReductions, SingleReduction
 from .rule import has_blocks, has_wide_extents
+from .trusted_arguments import TrustKeptMemory
 
 # Asked in this order; the first that does not decline decides.
 CPU_RULES = (
@@ -44,13 +46,15 @@ CPU_RULES = (
 RULES = {"llvm": CPU_RULES, "cuda": cuda.RULES}
 
 
-def pipeline(target: Target) -> tvm.transform.Pass:
+def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     """All passes between a Relax module and code generation.
 
     Parameters
     ----------
     target : Target
         An `llvm` target, whose vector width decides the register tiles, or a `cuda` one.
+    kept : str, optional
+        A function that does not allocate what it works in, but takes it, see `KeepMemory`.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def pipeline(target: Target) -> tvm.transform.Pass:
         raise ConfigError(
             f"no schedule for target kind {target.kind.name!r}: use an llvm or a cuda target"
         )
-    sequence = tvm.transform.Sequential(passes(RULES[target.kind.name]))
+    sequence = tvm.transform.Sequential(passes(RULES[target.kind.name], kept))
 
     @tvm.transform.module_pass(opt_level=0, name="SparsetrainPipeline")
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
@@ -83,7 +87,9 @@ def pipeline(target: Target) -> tvm.transform.Pass:
     return run
 
 
-def passes(rules: Sequence[ScheduleRule] = CPU_RULES) -> list[tvm.transform.Pass]:
+def passes(
+    rules: Sequence[ScheduleRule] = CPU_RULES, kept: str | None = None
+) -> list[tvm.transform.Pass]:
     """The whole list, in order; those up to fusion decide what the kernels are."""
     return [
         # Which kernels there are.
@@ -107,12 +113,14 @@ def passes(rules: Sequence[ScheduleRule] = CPU_RULES) -> list[tvm.transform.Pass
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
+        *([] if kept is None else [KeepMemory(kept), relax.transform.Normalize()]),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
+        TrustKeptMemory(),
         ShapeFunctionsDoNotAlias(),
         relax.transform.AttachGlobalSymbol(),
     ]

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that a program works in: one block, laid out once for each size of its inputs.
+
+Arrays that are not in use at the same time share memory, so a step stays in as few lines of the
+cache as it can. The block is as large as the largest inputs so far needed it; for inputs of sizes
+that were seen before nothing is made.
+
+Precondition: a program runs in one thread at a time, as TVM's virtual machine demands too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+
+from sparsetrain.runtime.tensors import NDArray, as_numpy, empty, extents
+
+ALIGNMENT = 64  # bytes, as generated code assumes
+KNOWN = 8  # sizes of inputs whose arrays are kept
+
+
+class Need(NamedTuple):
+    """An array that a program works in.
+
+    Parameters
+    ----------
+    first, last : int
+        Between which steps of the program it is in use, both included.
+    within : int or None
+        The number of another array whose memory it shows in another shape.
+    dtype : str
+    shape : tuple of int
+    """
+
+    first: int
+    last: int
+    within: int | None
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return -(-prod(self.shape) * tvm_ffi.dtype(self.dtype).bits // 8)
+
+
+class Workspace:
+    """The arrays of one program.
+
+    Parameters
+    ----------
+    needs : callable
+        Gives, for the program's arguments, what it works in.
+    """
+
+    def __init__(self, needs: Callable[[Sequence[NDArray]], Sequence[Need]]) -> None:
+        self._needs = needs
+        self._sizes: list[int] = []  # bytes that the places have room for
+        self._places: list[NDArray] = []  # spans of one block
+        self._known: dict[Hashable, list[NDArray]] = {}
+
+    def arrays(self, sizes: Hashable, arguments: Sequence[NDArray]) -> list[NDArray]:
+        """Those for arguments of some sizes; the next call with other sizes writes into them."""
+        known = self._known.get(sizes)
+        if known is None:
+            known = self._views(self._needs(arguments))
+            if len(self._known) >= KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[sizes] = known
+        return known
+
+    def _views(self, needs: Sequence[Need]) -> list[NDArray]:
+        sizes = [need.size for need in needs]
+        if not self._sizes or any(new > old for new, old in zip(sizes, self._sizes, strict=True)):
+            self._make_room_(needs, sizes)
+        return [
+            self._places[number if need.within is None else need.within]._create_view(
+                extents(need.shape), need.dtype
+            )
+            for number, need in enumerate(needs)
+        ]
+
+    def _make_room_(self, needs: Sequence[Need], sizes: Sequence[int]) -> None:
+        """Lay out arrays of these sizes, or of those before where they were larger."""
+        wanted = [max(each) for each in zip(sizes, self._sizes or sizes, strict=True)]
+        self._known.clear()
+        self._sizes, self._places = [], []  # the old block goes before the new one comes
+        spans, whole = layout(needs, wanted)
+        block = as_numpy(empty((whole,), "uint8", "what a program works in"), writable=True)
+        self._places = [tvm.runtime.from_dlpack(block[begin:end]) for begin, end in spans]
+        self._sizes = wanted
+
+
+def layout(needs: Sequence[Need], sizes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+    """Where arrays of so many bytes lie that do not meet, begin and end, and the bytes of all.
+
+    The largest comes first; each lies as low as those let it that are in use meanwhile.
+    """
+    last = [need.last for need in needs]
+    for need in needs:
+        if need.within is not None:
+            last[need.within] = max(last[need.within], need.last)
+    spans = [(0, ALIGNMENT)] * len(needs)
+    placed: list[int] = []
+    for number in sorted(range(len(needs)), key=lambda n: -sizes[n]):
+        if needs[number].within is not None:
+            continue
+        taken = [
+            spans[other]
+            for other in placed
+            if needs[other].first <= last[number] and needs[number].first <= last[other]
+        ]
+        size = -(-max(sizes[number], 1) // ALIGNMENT) * ALIGNMENT
+        begin = _lowest(taken, size)
+        spans[number] = begin, begin + size
+        placed.append(number)
+    return spans, max((end for _, end in spans), default=0)
+
+
+def _lowest(taken: list[tuple[int, int]], size: int) -> int:
+    """The lowest place for so many bytes between spans that are taken."""
+    place = 0
+    for begin, end in sorted(taken):
+        if place + size <= begin:
+            break
+        place = max(place, end)
+    return place
+
+
+def needs_of(rows: Sequence[Any], kinds: Sequence[str]) -> list[Need]:
+    """What `sparsetrain.schedule.KeepMemory` lets a program tell; `kinds` are of numbers."""
+    needs = []
+    for row in rows:
+        first, last, within, kind, bits, *shape = map(int, row)
+        dtype = f"{kinds[kind]}{bits}"
+        needs.append(Need(first, last, None if within < 0 else within, dtype, tuple(shape)))
+    return needs

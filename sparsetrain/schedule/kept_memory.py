@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a function computes in is handed to it, rather than allocated each time it runs.
+
+Between two kernels the virtual machine works on cold caches: to make a storage, a shape and a
+tensor for each result, and to drop them again, took 0.25 ms of a step on Criteo Kaggle. So arrays
+that do not leave a function become arguments at its end. A second function tells what they are;
+whoever calls lays them out, once for each size of the inputs (`sparsetrain.runtime.Workspace`).
+
+Precondition: the module is as `CallTIRRewrite` leaves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import DataType, relax, tirx
+
+NEEDS = "{}_needs"  # the name of the second function
+KINDS = ("int", "uint", "float", "bfloat")  # of numbers that arrays may hold
+KEPT = "sparsetrain.kept"  # attribute of a function: how many of its last arguments these are
+OWN = -1  # in place of an array's number: memory of its own
+
+
+@tvm.transform.module_pass(opt_level=0, name="KeepMemory")
+class KeepMemory:
+    """Make arguments of the arrays that a function works in.
+
+    Parameters
+    ----------
+    function : str
+        Its name. There is another function then, called as in `NEEDS`, that takes what this one
+        took and returns a tuple of shapes, one for each new argument: the first and the last of
+        the bindings that mention it, the number of the argument whose memory it shows in another
+        shape or `OWN`, the kind (in `KINDS`) and bits of its numbers, and its extents.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite the function, and add what tells its needs."""
+        mod = mod.clone()
+        kept = _Kept(mod, mod[self.function])
+        mod[self.function] = kept.rewritten()
+        mod[NEEDS.format(self.function)] = kept.needs(NEEDS.format(self.function))
+        return mod
+
+
+@dataclass
+class _Array:
+    """An array: its variable, what it shares memory with, the bindings that mention it."""
+
+    var: relax.Var
+    within: int
+    first: int
+    last: int
+
+
+class _Kept:
+    """The arrays of a function that do not leave it."""
+
+    def __init__(self, module: tvm.IRModule, function: relax.Function) -> None:
+        self._module, self._function = module, function
+        self._symbols = _input_symbols(function)
+        self._arrays: list[_Array] = []
+        self._numbers: dict[relax.Var, int] = {}
+        self._names: dict[relax.Var, Any] = {}  # what a variable is another name of
+        self._given: dict[relax.Var, relax.Var] = {}
+        self._bindings = [b for block in function.body.blocks for b in block.bindings]
+        leaving = set[int]()
+        for place, binding in enumerate(self._bindings):
+            leaving |= self._read(place, binding)
+        leaving |= self._mentioned(function.body.body)
+        leaving |= {self._root(number) for number in leaving}
+        kept = [n for n in range(len(self._arrays)) if not {n, self._root(n)} & leaving]
+        self._place = {number: place for place, number in enumerate(kept)}
+        self._given |= {
+            self._arrays[number].var: relax.Var(f"kept{place}", self._arrays[number].var.ty)
+            for number, place in self._place.items()
+        }
+
+    def rewritten(self) -> relax.Function:
+        """The function, which takes them as its last arguments."""
+        old = self._function
+        bindings = [
+            relax.VarBinding(binding.var, self._resolved(binding.value))
+            if isinstance(binding, relax.VarBinding)
+            else binding
+            for binding in self._bindings
+            if binding.var not in self._given and not self._names_given(binding.var)
+        ]
+        body = relax.SeqExpr([relax.BindingBlock(bindings)], self._resolved(old.body.body))
+        params = [*old.params, *self._given.values()]
+        new = relax.Function(params, body, old.ret_ty, is_pure=False, attrs=old.attrs)
+        return new.with_attr(KEPT, len(self._given))
+
+    def needs(self, name: str) -> relax.Function:
+        """The function that tells what they are."""
+        old = self._function
+        rows = [relax.ShapeExpr(self._row(self._arrays[number])) for number in self._place]
+        told = [relax.VarBinding(relax.Var("need", row.ty), row) for row in rows]
+        result = relax.Tuple([binding.var for binding in told])
+        body = relax.SeqExpr([relax.BindingBlock(told)], result)
+        function = relax.Function(old.params, body, result.ty, attrs=old.attrs)
+        return relax.utils.copy_with_new_vars(function).with_attr("global_symbol", name)
+
+    def _row(self, array: _Array) -> list[Any]:
+        kind, bits = _number_type(array.var)
+        within = self._place.get(array.within, OWN)
+        head = (array.first, array.last, within, KINDS.index(kind), bits)
+        return [*(tirx.IntImm("int64", number) for number in head), *array.var.ty.shape]
+
+    def _read(self, place: int, binding: Any) -> set[int]:
+        """Note what a binding does with arrays; return those that it may carry off."""
+        value, mentioned = binding.value, self._mentioned(binding.value)
+        for number in mentioned:
+            self._arrays[number].last = place
+        if not isinstance(binding, relax.VarBinding):  # it checks, when the function runs
+            return mentioned
+        if isinstance(value, _NAMES):
+            self._names[binding.var] = self._resolved(value)
+        elif _calls(value, "relax.builtin.alloc_tensor") and self._can_be_given(binding.var):
+            self._add(binding.var, OWN, place)
+        elif _calls(value, "relax.reshape") and mentioned and self._can_be_given(binding.var):
+            (shown,) = mentioned
+            self._add(binding.var, self._root(shown), place)
+        elif not self._is_kernel(value):
+            return mentioned
+        return set()
+
+    def _add(self, var: relax.Var, within: int, place: int) -> None:
+        self._numbers[var] = len(self._arrays)
+        self._arrays.append(_Array(var, within, place, place))
+
+    def _root(self, number: int) -> int:
+        """The array whose memory an array has."""
+        within = self._arrays[number].within
+        return number if within == OWN else within
+
+    def _mentioned(self, value: Any) -> set[int]:
+        """Numbers of the arrays in an expression."""
+        variables = (
+            inner
+            for outer in relax.analysis.free_vars(value)
+            for inner in relax.analysis.free_vars(self._names.get(outer, outer))
+        )
+        return {self._numbers[var] for var in variables if var in self._numbers}
+
+    def _resolved(self, value: Any) -> Any:
+        """An expression without other names, and with the arguments for what is given."""
+        if isinstance(value, relax.Var):
+            meant = self._names.get(value, value)
+            return self._given.get(meant, meant) if meant.same_as(value) else self._resolved(meant)
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._resolved(field) for field in value.fields])
+        if isinstance(value, relax.TupleGetItem):
+            return self._resolved(value.tuple_value)[value.index]
+        if isinstance(value, relax.Call) and self._mentioned(value):
+            arguments = [self._resolved(argument) for argument in value.args]
+            return relax.Call(value.op, arguments, value.attrs, value.ty_args)
+        return value
+
+    def _names_given(self, var: relax.Var) -> bool:
+        """Whether a variable is another name of something that is given."""
+        return var in self._names and not self._place.keys().isdisjoint(self._mentioned(var))
+
+    def _can_be_given(self, var: relax.Var) -> bool:
+        """Whether its size follows from the inputs', and its numbers are of a known kind."""
+        symbols = relax.analysis.tir_vars_in_type(var.ty)
+        return _number_type(var)[0] in KINDS and self._symbols.issuperset(symbols)
+
+    def _is_kernel(self, value: Any) -> bool:
+        """Whether it is a call of a kernel, which returns nothing."""
+        callee = getattr(value, "op", None)
+        return isinstance(callee, tvm.ir.GlobalVar) and isinstance(
+            self._module[callee], tirx.PrimFunc
+        )
+
+
+# Values that are other names of what they hold.
+_NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
+
+
+def _calls(value: Any, name: str) -> bool:
+    return isinstance(value, relax.Call) and getattr(value.op, "name", None) == name
+
+
+def _number_type(var: relax.Var) -> tuple[str, int]:
+    """Kind and bits of an array's numbers."""
+    dtype = DataType(str(var.ty.dtype))
+    return str(dtype).rstrip("0123456789"), dtype.bits
+
+
+def _input_symbols(function: relax.Function) -> set[Any]:
+    """What stands for a number in the shapes of a function's inputs."""
+    inputs = function.params[: int(function.attrs.get("num_input", len(function.params)))]
+    return {symbol for param in inputs for symbol in relax.analysis.tir_vars_in_type(param.ty)}
