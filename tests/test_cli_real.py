@@ -211,6 +211,13 @@ def test_doctor_names_versions_target_and_cuda(capsys):
     assert found["cuda"]
 
 
+@pytest.mark.parametrize("place, said", [("", "SPARSETRAIN_CACHE is empty"), ("kept", "0 files")])
+def test_doctor_says_where_compiled_programs_are(monkeypatch, tmp_path, capsys, place, said):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / place) if place else "")
+    assert main(["doctor", "--json"]) == 0
+    assert said in json.loads(capsys.readouterr().out)["compiled"]
+
+
 @pytest.mark.skipif("SPARSETRAIN_SAMPLE_DATA" not in os.environ, reason="no sample data named")
 def test_real_criteo_rows_train_to_the_score_of_other_frameworks(capsys):
     folder = os.environ["SPARSETRAIN_SAMPLE_DATA"]

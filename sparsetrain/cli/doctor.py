@@ -93,6 +93,20 @@ def _memory() -> str:
     return f"{total:.1f} GiB, {free:.1f} GiB of it free"
 
 
+def _cache() -> str:
+    from sparsetrain import libraries
+
+    place = libraries.folder()
+    if place is None:
+        named = os.environ.get("SPARSETRAIN_CACHE")
+        return "off: every process compiles anew; " + (
+            "SPARSETRAIN_CACHE is empty" if named == "" else "the folder is not the user's alone"
+        )
+    files = [entry for entry in os.scandir(place) if entry.is_file()]
+    size = sum(entry.stat().st_size for entry in files) / 2**20
+    return f"{place} ({len(files)} files, {size:.0f} MiB; SPARSETRAIN_CACHE names another folder)"
+
+
 def _cuda() -> str:
     import tvm
 
@@ -111,5 +125,6 @@ _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "threads": _threads,
     "other pools": _other_pools,
     "memory": _memory,
+    "compiled": _cache,
     "cuda": _cuda,
 }
