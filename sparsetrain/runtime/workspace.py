@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory that a program works in: one block, laid out once for each size of its inputs.
 
-Arrays that are not in use at the same time share memory, so a step stays in as few lines of the
-cache as it can. The block is as large as the largest inputs so far needed it; for inputs of sizes
-that were seen before nothing is made.
+Arrays of one size that are not in use at the same time share memory. The block is as large as the
+largest inputs so far needed it; for inputs of sizes that were seen before nothing is made.
 
 Precondition: a program runs in one thread at a time, as TVM's virtual machine demands too.
 """
@@ -19,7 +18,7 @@ import tvm_ffi
 
 from sparsetrain.runtime.tensors import NDArray, as_numpy, empty, extents
 
-ALIGNMENT = 64  # bytes, as generated code assumes
+PAGE = 4096  # bytes: what an array takes is a multiple, as in TVM's pool
 KNOWN = 8  # sizes of inputs whose arrays are kept
 
 
@@ -98,37 +97,26 @@ class Workspace:
 def layout(needs: Sequence[Need], sizes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
     """Where arrays of so many bytes lie that do not meet, begin and end, and the bytes of all.
 
-    The largest comes first; each lies as low as those let it that are in use meanwhile.
+    An array gets the place of the one of its size, in pages, that was in use last: its lines are
+    still in the cache. Filling gaps instead takes less memory and more time.
     """
     last = [need.last for need in needs]
     for need in needs:
         if need.within is not None:
             last[need.within] = max(last[need.within], need.last)
-    spans = [(0, ALIGNMENT)] * len(needs)
-    placed: list[int] = []
-    for number in sorted(range(len(needs)), key=lambda n: -sizes[n]):
+    spans = [(0, PAGE)] * len(needs)
+    latest: dict[tuple[int, int], int] = {}  # of each place: when it is in use for the last time
+    whole = 0
+    for number in sorted(range(len(needs)), key=lambda n: needs[n].first):
         if needs[number].within is not None:
             continue
-        taken = [
-            spans[other]
-            for other in placed
-            if needs[other].first <= last[number] and needs[number].first <= last[other]
-        ]
-        size = -(-max(sizes[number], 1) // ALIGNMENT) * ALIGNMENT
-        begin = _lowest(taken, size)
-        spans[number] = begin, begin + size
-        placed.append(number)
-    return spans, max((end for _, end in spans), default=0)
-
-
-def _lowest(taken: list[tuple[int, int]], size: int) -> int:
-    """The lowest place for so many bytes between spans that are taken."""
-    place = 0
-    for begin, end in sorted(taken):
-        if place + size <= begin:
-            break
-        place = max(place, end)
-    return place
+        size = -(-max(sizes[number], 1) // PAGE) * PAGE
+        free = [s for s in latest if s[1] - s[0] == size and latest[s] < needs[number].first]
+        span = max(free, key=latest.__getitem__, default=(whole, whole + size))
+        whole = max(whole, span[1])
+        latest[span] = last[number]
+        spans[number] = span
+    return spans, whole
 
 
 def needs_of(rows: Sequence[Any], kinds: Sequence[str]) -> list[Need]:
