@@ -2,11 +2,13 @@
 """How long an arm's steps take, and what memory they need.
 
 No step sees the ids of another one, the first few do not count, and kernels are compiled before.
-Cheap steps are repeated until they fill a time, dear ones at least ten times.
+Cheap steps are repeated until they fill a time, dear ones at least ten times. Large tables settle
+first, see `settle`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -23,6 +25,7 @@ from sparsetrain.compare.case import Case, case_of, settings_of
 from sparsetrain.compare.ids import draw_ids
 from sparsetrain.compare.memory import give_back, peak_of
 from sparsetrain.compare.roofs import random_row_seconds
+from sparsetrain.compare.settle import settle
 from sparsetrain.optim.apply import ROW_UPDATE
 
 LEAST_STEPS = 10
@@ -54,6 +57,8 @@ class Measurement:
         Steps that count.
     median_us, p10_us, p90_us : float
         Microseconds of a step.
+    first_us : float or None
+        Median of the first steps on a large table, before it has settled.
     writes_us : float or None
         Of these, median of the half that writes, after checks and coalescing.
     kernel_us : float or None
@@ -80,6 +85,7 @@ class Measurement:
     median_us: float
     p10_us: float
     p90_us: float
+    first_us: float | None
     writes_us: float | None
     kernel_us: float | None
     traffic_bytes: float
@@ -127,7 +133,12 @@ def ids_of(case: Case, *, dear: bool, seed: int = 0) -> Ids:
 
 def roof_seconds(case: Case, ids: Ids) -> float:
     """Median seconds to read and write a step's distinct rows on a table of this size."""
-    times = random_row_seconds(new_table(case), (np.unique(rows) for rows in ids))
+    table, drawn = new_table(case), _anywhere(case)
+    settle(
+        lambda count: random_row_seconds(table, map(np.unique, islice(drawn, count))).tolist(),
+        case.table_bytes,
+    )
+    times = random_row_seconds(table, (np.unique(rows) for rows in ids))
     return float(np.median(times[min(WARM, len(times) // 2) :]))
 
 
@@ -156,7 +167,7 @@ def measure(
     ResourceError
         If there is no memory for table, slots or a buffer.
     """
-    taken, kernel, need, counted = _take(arm, case, ids)
+    taken, kernel, need, counted, first = _take(arm, case, ids)
     give_back()
     whole = 1e6 * np.array([t.whole for t in taken])
     writes = [1e6 * t.writes for t in taken if t.writes is not None]
@@ -171,6 +182,7 @@ def measure(
         median_us=float(middle),
         p10_us=float(low),
         p90_us=float(high),
+        first_us=None if first is None else 1e6 * first,
         writes_us=float(np.median(writes)) if writes else None,
         kernel_us=None if kernel is None else 1e6 * kernel,
         traffic_bytes=arm.traffic(case, unique),
@@ -191,12 +203,18 @@ def _compile(arm: Arm, case: Case) -> None:
 
 
 class _Found(NamedTuple):
-    """The steps that count; the kernel's seconds, the memory and the counted bytes of one."""
+    """The steps that count; of one: kernel's seconds, memory, counted bytes, seconds at first."""
 
     steps: list[Taken]
     kernel: float | None = None
     memory: int | None = None
     counted: float | None = None
+    first: float | None = None
+
+
+def _anywhere(case: Case) -> Iterator[np.ndarray]:
+    """Ids of steps that meet all of a table, without end."""
+    return draw_ids(replace(case, skew="uniform"), sys.maxsize, seed=2)
 
 
 def _take(arm: Arm, case: Case, ids: Ids) -> _Found:
@@ -206,8 +224,17 @@ def _take(arm: Arm, case: Case, ids: Ids) -> _Found:
     timed, watched = ids[: max(_WATCHED, len(ids) - _WATCHED)], ids[-_WATCHED:]
     step, batches = arm.prepare(case), make_batches(case, timed)
     need = peak_of(lambda: [step(batch) for batch in islice(batches, WARM)])
+    settling = make_batches(case, _anywhere(case))
+    settled_by = (
+        []
+        if arm.dense
+        else settle(
+            lambda count: [step(batch).whole for batch in islice(settling, count)], case.table_bytes
+        )
+    )
+    first = float(np.median(settled_by[:LEAST_STEPS])) if settled_by else None
     steps, kernel = _run(step, batches), _kernel(step, make_batches(case, watched))
-    return _Found(steps, kernel, need, _counted(step, case, ids))
+    return _Found(steps, kernel, need, _counted(step, case, ids), first)
 
 
 def _kernel(step: Step, batches: Iterator[Batch]) -> float | None:
