@@ -154,7 +154,7 @@ class FusedSteps:
         return self._arguments
 
     def _work_for(self, lookups: int) -> runtime.NDArray:
-        strips = strips_for(lookups)
+        strips = max(strips_for(lookups), updates.strips_of(self.program.layout))
         if strips not in self._work:
             self._work[strips] = runtime.empty((strips, NOTES), "int32")
         return self._work[strips]

@@ -149,7 +149,8 @@ class Fused(Apart):
     def _new_steps(self, trainer: Stepping) -> FusedSteps | None:
         gradient = trainer.program.gradient
         shapes = {name: tuple(map(int, param.shape)) for name, param in trainer.params.items()}
-        layout = layout_of(gradient.structure, shapes, trainer.state)
+        columns: dict[str, Any] = getattr(trainer.model, "columns", dict)()
+        layout = layout_of(gradient.structure, shapes, trainer.state, columns)
         if layout is None or trainer.optimizer.clip_norm is not None:
             return None
         known: dict[Any, Any] = trainer.program.extended

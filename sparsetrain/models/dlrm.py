@@ -226,6 +226,18 @@ class DLRM(nn.Module):
         slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
         return {f"embeddings.width{width}.weight": slices}
 
+    def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """For each storage that (B, F) ids are looked up in: each feature's first row, and rows.
+
+        `inputs` lets no other ids pass, so columns can be sorted one by one.
+        """
+        if self._config["pooling"]:
+            return {}
+        width = self._config["dim"]
+        first = self.embeddings.placements[width].first_rows.tolist()
+        pairs = zip(first, self._config["rows"], strict=True)
+        return {f"embeddings.width{width}.weight": tuple(pairs)}
+
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """For each storage, the rows that its functions will read, given what `inputs` returned."""
         return {f"embeddings.width{self._config['dim']}.weight": inputs["rows"]}

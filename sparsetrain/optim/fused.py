@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax
+from tvm.sym import Analyzer
 
 from sparsetrain.formats import is_half, seen_as
 from sparsetrain.optim import fused_kernels as kernels
@@ -30,6 +31,12 @@ from sparsetrain.optim.state import State, slot_shape
 from sparsetrain.optim.together import MOST
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import digits_of
+from sparsetrain.sparse_tensor.column_plan import (
+    Columns,
+    are_sorted_apart,
+    column_plan_kernel,
+    described,
+)
 from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 
 # Parameter -> None for a dense gradient, or a traced row-sparse one; in the order of the results.
@@ -62,11 +69,14 @@ class Layout(NamedTuple):
         Of the rules, by number.
     dense, rows : tuple
         The updates.
+    columns : tuple
+        Of parameters whose ids can be sorted column by column: name and `Columns`.
     """
 
     recipes: tuple[Recipe, ...]
     dense: tuple[DenseUpdate, ...]
     rows: tuple[RowsUpdate, ...]
+    columns: tuple[tuple[str, Columns], ...] = ()
 
 
 def rules_of(structure: Structure, state: State) -> tuple[Rule, ...]:
@@ -75,7 +85,10 @@ def rules_of(structure: Structure, state: State) -> tuple[Rule, ...]:
 
 
 def layout_of(
-    structure: Structure, shapes: Mapping[str, tuple[int, ...]], state: State
+    structure: Structure,
+    shapes: Mapping[str, tuple[int, ...]],
+    state: State,
+    columns: Mapping[str, Columns] | None = None,
 ) -> Layout | None:
     """The updates of gradients of this structure, if they can be fused.
 
@@ -87,6 +100,8 @@ def layout_of(
         Of the parameters.
     state : State
         Its ranges hold the rules.
+    columns : mapping, optional
+        Of parameters that are looked up by (B, F) ids: what each feature reads of them.
     """
     ranges = {name: state.ranges[name] for name in structure}
     if state.histories or not all(
@@ -108,7 +123,8 @@ def layout_of(
         for (number, _), names in alike.items()
         for start in range(0, len(names), MOST)
     ]
-    return Layout(tuple(rule.recipe for rule in rules), tuple(dense), tuple(rows))
+    apart = [each for each in (columns or {}).items() if are_sorted_apart(each[1])]
+    return Layout(tuple(rule.recipe for rule in rules), tuple(dense), tuple(rows), tuple(apart))
 
 
 def _can_fuse(template: RowSparse | None, shape: tuple[int, ...], parts: Sequence[Range]) -> bool:
@@ -137,6 +153,11 @@ def numbers_shape(layout: Layout) -> tuple[int, int]:
     return len(layout.recipes), max((len(r.scalars) for r in layout.recipes), default=0) or 1
 
 
+def strips_of(layout: Layout) -> int:
+    """Strips that `WORK` must have at least."""
+    return max((len(columns) for _, columns in layout.columns), default=1)
+
+
 def fuse_updates(
     module: tvm.IRModule, function: str, structure: Structure, layout: Layout
 ) -> tvm.IRModule:
@@ -149,8 +170,8 @@ def fuse_updates(
     function : str
         Keeps its name; it returns the loss alone. Arguments are added at the end: the slots of
         each parameter, `NUMBERS` (`numbers_shape`) float64, `KEYS` (tables, 2) int64 with the
-        random bits' keys of each table, `WORK` (S, NOTES) int32 for S strips of a sort, `REPORT`
-        (`report_size`,) int64, which is written.
+        random bits' keys of each table, `WORK` (S, NOTES) int32 for S strips of a sort, at least
+        `strips_of` the layout, `REPORT` (`report_size`,) int64, which is written.
     structure : mapping
         Parameter -> kind of its gradient.
     layout : Layout
@@ -246,7 +267,7 @@ class _Tail:
     def check(self) -> None:
         """Make the plans, search all values, and write the report."""
         sparse = {name: self.gradients[name] for name in self.tables}
-        self.plans = {name: self._plan(gradient) for name, gradient in sparse.items()}
+        self.plans = {name: self._plan(name, gradient) for name, gradient in sparse.items()}
         values = [
             self.loss,
             *(sparse[n].values if n in sparse else g for n, g in self.gradients.items()),
@@ -258,7 +279,7 @@ class _Tail:
         verdict = kernels.verdict_kernel(len(values), len(counts))
         self._call("verdict", verdict, [found, *counts, self.step[REPORT]])
 
-    def _plan(self, gradient: RowSparse) -> dict[str, Any]:
+    def _plan(self, name: str, gradient: RowSparse) -> dict[str, Any]:
         entries, dtype = gradient.indices.ty.shape[0], str(gradient.indices.ty.dtype)
         plan = {
             "keys": self._array((2, entries), dtype),
@@ -268,11 +289,20 @@ class _Tail:
             "offsets": self._array((entries + 1,), "int32"),
             "counts": self._array((2,), "int32"),
         }
-        numbers = [
-            relax.prim_value(n) for n in (*digits_of(gradient.num_rows, dtype), gradient.num_rows)
-        ]
-        self._call("sort_of_rows", plan_kernel(dtype), [gradient.indices, *plan.values(), *numbers])
+        kernel, how = self._sort(name, gradient)
+        self._call("sort_of_rows", kernel, [gradient.indices, *plan.values(), *how])
         return plan
+
+    def _sort(self, name: str, gradient: RowSparse) -> tuple[tvm.tirx.PrimFunc, list[Any]]:
+        """What makes a plan, and its last arguments."""
+        columns = dict(self.layout.columns).get(name, ())
+        entries, features = gradient.indices.ty.shape[0], len(columns)
+        dtype = str(gradient.indices.ty.dtype)
+        if features and gradient.source is None and _is_multiple(entries, features):
+            table = relax.const(described(columns, dtype))
+            return column_plan_kernel(dtype, features), [table]
+        numbers = (*digits_of(gradient.num_rows, dtype), gradient.num_rows)
+        return plan_kernel(dtype), [relax.prim_value(n) for n in numbers]
 
     def update_dense(self, update: DenseUpdate) -> None:
         """Update some parameters by their dense gradients."""
@@ -306,3 +336,8 @@ class _Tail:
         own = [param, *self.slots[update.name]]
         given = [plan["counts"], self.step[REPORT], self.step[NUMBERS], self.step[KEYS]]
         self._call("update_of_touched_rows", kernel, [*arrays, *own, *given])
+
+
+def _is_multiple(extent: Any, of: int) -> bool:
+    """Whether a length is one whatever its symbols stand for."""
+    return bool(Analyzer().can_prove_equal(tvm.tirx.floormod(extent, of), 0))

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of ids (B, F) whose columns lie in tables of their own: sorted column by column.
+
+`plan_kernel` sorts all ids on the bits of the storage's rows, three digits for 33 million. A column
+needs those of its own table alone, and stays in the first-level cache while it is sorted. The rows
+of one table come before those of the next, so the sorted columns in the order of their tables are
+the sorted ids: the same plan, to the bit.
+
+What is parallel: columns, each with one writer. Cost: B entries times the digits of its table for
+each column, and two passes over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc, const
+
+from sparsetrain import runtime
+from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.sparse_tensor.coalesce import digits_of
+from sparsetrain.sparse_tensor.plan_kernel import BEGIN, NOTES, OUTSIDE, RUNS
+
+Columns = tuple[tuple[int, int], ...]  # of each feature: first row of its table, and its rows
+
+# What the kernel is told of a column: where it is, its table, how it is sorted; and which column
+# is the turn of the task of this number, so that one thread does not get all large tables.
+FEATURE, FIRST, ROWS, PASSES, BITS, TURN = range(6)
+GOLDEN = 0.6180339887498949  # its multiples, less whole numbers, spread evenly
+EACH = 2  # columns, at least, of a thread
+
+
+def are_sorted_apart(columns: Sequence[tuple[int, int]]) -> bool:
+    """Whether each has a table of its own, and there are enough of them for all threads."""
+    rising = sorted(columns)
+    apart = all(first + rows <= after for (first, rows), (after, _) in pairwise(rising))
+    return apart and len(columns) >= EACH * runtime.num_threads()
+
+
+def described(columns: Columns, index_dtype: str) -> np.ndarray:
+    """The columns in the order of their tables, as the kernel wants them: (F, 6)."""
+    order = sorted(range(len(columns)), key=lambda feature: columns[feature])
+    turns = sorted(range(len(columns)), key=lambda place: place * GOLDEN % 1)
+    table = [
+        (feature, *columns[feature], *digits_of(columns[feature][1] - 1, index_dtype), turn)
+        for feature, turn in zip(order, turns, strict=True)
+    ]
+    return np.array(table, index_dtype)
+
+
+def column_plan_kernel(index_dtype: str, features: int) -> PrimFunc:
+    """`plan_kernel` for the ids of such columns.
+
+    Arguments: ids (B F,), keys (2, B F) and order (2, B F) to sort in, notes (S >= F, NOTES) int32,
+    rows (B F,), offsets (B F + 1,), counts (2,), columns (F, 6) from `described`. An id outside its
+    column's table counts as outside, and then nothing else means anything.
+    """
+    with kernel() as built:
+        entries, strips = extents(2)
+        a = SimpleNamespace(
+            features=features,
+            ids=buffer("ids", (entries,), index_dtype),
+            keys=buffer("keys", (2, entries), index_dtype),
+            order=buffer("order", (2, entries), "int32"),
+            notes=buffer("notes", (strips, NOTES), "int32"),
+            rows=buffer("rows", (entries,), index_dtype),
+            offsets=buffer("offsets", (entries + 1,), "int32"),
+            counts=buffer("counts", (2,), "int32"),
+            columns=buffer("columns", (features, 6), index_dtype),
+            batch=T.Bind(tirx.floordiv(entries, features)),
+        )
+        with T.parallel(0, features) as task:
+            place = T.Bind(tirx.Cast("int64", a.columns[task, TURN]))
+            _read(a, place)
+            _sort(a, place)
+            _count_runs(a, place)
+        _add_up(a)
+        with T.parallel(0, features) as task:
+            _write_runs(a, T.Bind(tirx.Cast("int64", a.columns[task, TURN])))
+    return built.get()
+
+
+def _read(a: SimpleNamespace, place: Any) -> None:
+    """Rows of the table and numbers of the entries, into the half that the first pass reads."""
+    outside = _number()
+    feature = T.Bind(tirx.Cast("int64", a.columns[place, FEATURE]))
+    half = T.Bind(tirx.Cast("int32", a.columns[place, PASSES]) % 2)
+    with T.serial(0, a.batch) as b:
+        entry = T.Bind(b * a.features + feature)
+        row = T.Bind(a.ids[entry] - a.columns[place, FIRST])
+        beyond = tirx.Or(row < 0, row >= a.columns[place, ROWS])
+        T.buffer_store(outside, outside[0] + tirx.Cast("int32", beyond), [0])
+        T.buffer_store(a.keys, row, [half, place * a.batch + b])
+        T.buffer_store(a.order, tirx.Cast("int32", entry), [half, place * a.batch + b])
+    T.buffer_store(a.notes, outside[0], [place, OUTSIDE])
+
+
+def _sort(a: SimpleNamespace, place: Any) -> None:
+    """Digit by digit from the lowest; the last pass writes to half 0."""
+    passes, bits = (T.Bind(tirx.Cast("int32", a.columns[place, n])) for n in (PASSES, BITS))
+    digits = T.Bind(const(1, "int32") << bits)
+    mask = T.Bind(tirx.Cast(a.ids.dtype, digits - 1))
+    base = T.Bind(place * a.batch)
+    with T.serial(0, passes) as number:
+        to = T.Bind((passes - 1 - number) % 2)
+        shift = T.Bind(tirx.Cast(a.ids.dtype, number * bits))
+
+        def digit(n: Any) -> Any:
+            key = a.keys[1 - to, base + n]  # noqa: B023 (called at once)
+            return T.Bind(tirx.Cast("int32", tirx.bitwise_and(key >> shift, mask)))  # noqa: B023
+
+        with T.serial(0, digits) as d:
+            T.buffer_store(a.notes, const(0, "int32"), [place, d])
+        with T.serial(0, a.batch) as n:
+            d = digit(n)
+            T.buffer_store(a.notes, a.notes[place, d] + 1, [place, d])
+        _make_places(lambda d: (a.notes, [place, d]), digits)
+        with T.serial(0, a.batch) as n:
+            d = digit(n)
+            free = T.Bind(a.notes[place, d])
+            T.buffer_store(a.notes, free + 1, [place, d])
+            T.buffer_store(a.keys, a.keys[1 - to, base + n], [to, base + free])
+            T.buffer_store(a.order, a.order[1 - to, base + n], [to, base + free])
+
+
+def _make_places(counter: Any, count: Any) -> Any:
+    """Turn counters into the sums of those before them; return the sum of all."""
+    running = _number()
+    with T.serial(0, count) as d:
+        array, index = counter(d)
+        here = T.Bind(array[tuple(index)])
+        T.buffer_store(array, running[0], index)
+        T.buffer_store(running, running[0] + here, [0])
+    return running[0]
+
+
+def _count_runs(a: SimpleNamespace, place: Any) -> None:
+    runs, base = _number(1), T.Bind(place * a.batch)
+    with T.serial(0, a.batch - 1) as n:
+        T.buffer_store(runs, runs[0] + tirx.Cast("int32", _starts(a, base + n + 1)), [0])
+    T.buffer_store(a.notes, runs[0], [place, RUNS])
+
+
+def _starts(a: SimpleNamespace, n: Any) -> Any:
+    """Whether a run starts at a place; not asked of the first of a column."""
+    return a.keys[0, n] != a.keys[0, n - 1]
+
+
+def _add_up(a: SimpleNamespace) -> None:
+    """Where each column's runs begin, and the two counts."""
+    outside = _number()
+    with T.serial(0, a.features) as place:
+        T.buffer_store(a.notes, a.notes[place, RUNS], [place, BEGIN])
+        T.buffer_store(outside, outside[0] + a.notes[place, OUTSIDE], [0])
+    T.buffer_store(a.counts, _make_places(lambda place: (a.notes, [place, BEGIN]), a.features), [0])
+    T.buffer_store(a.counts, outside[0], [1])
+    T.buffer_store(a.offsets, const(0, "int32"), [0])
+
+
+def _write_runs(a: SimpleNamespace, place: Any) -> None:
+    """Rows and ends of a column's runs: every entry writes, the last one of a run is right."""
+    run = _number(a.notes[place, BEGIN])
+    base, first = T.Bind(place * a.batch), T.Bind(a.columns[place, FIRST])
+
+    def write(n: Any) -> None:
+        T.buffer_store(a.rows, first + a.keys[0, n], [run[0]])
+        T.buffer_store(a.offsets, tirx.Cast("int32", n + 1), [run[0] + 1])
+
+    with T.serial(0, a.batch - 1) as n:
+        write(base + n)
+        starts = _starts(a, base + n + 1)
+        T.buffer_store(run, run[0] + tirx.Cast("int32", starts), [0])
+    write(base + a.batch - 1)
+
+
+def _number(value: Any = 0) -> Any:
+    number = T.alloc_local((1,), "int32")
+    T.buffer_store(number, const(value, "int32") if isinstance(value, int) else value, [0])
+    return number
