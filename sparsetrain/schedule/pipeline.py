@@ -29,6 +29,7 @@ from .fold_transpose import FoldTransposeIntoMatmul
 from .kept_memory import KeepMemory
 from .matmul import Matmul
 from .reduction import RowwiseReductions, SingleReduction
+from .row_product import TakeRowProducts
 from .rule import has_blocks, has_wide_extents
 from .trusted_arguments import TrustKeptMemory
 
@@ -97,6 +98,9 @@ def passes(
         relax.backend.DispatchSortScan(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
+        # Products whose transposes took their place are no longer wanted.
+        relax.transform.DeadCodeElimination(),
+        TakeRowProducts(),
         FoldTransposeIntoMatmul(),
         # A reshape that stays one becomes another view of the same memory, not a copy.
         relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),

@@ -67,11 +67,6 @@ OTHERS = {
         op.matmul,
         lambda x, y: x @ y,
     ),
-    "a matrix times itself": (
-        {"q": STACKED["q"]},
-        lambda q: op.matmul(op.permute_dims(q), q),
-        lambda q: q.T @ q,
-    ),
     "a product whose columns are the batch": (
         {"q": STACKED["q"]},
         lambda q: op.matmul(q, op.permute_dims(q)),

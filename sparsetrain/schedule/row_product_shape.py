@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a product summed over rows is cut: register tiles, blocks of them, and tasks for threads.
+
+A last tile or panel that would reach over the edge begins earlier instead: it computes a few rows
+or columns a second time, to the same bits, and needs neither padding nor masks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tvm.target import Target
+
+from .register_tile import register_tile, vector_unit
+
+# Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 400 KB.
+_MOST_TILES, _MOST_PANELS = 16, 8
+# Ways to cut a product, from few large tasks to many small ones.
+_MOST_CUTS = 6
+# Below this, the reduction rule is as fast.
+_FEWEST_ROWS = 4
+# Beside the sums: a row of the right operand and a number of the left one.
+_OTHER_REGISTERS = 3
+
+
+class Shape(NamedTuple):
+    """A result of `rows` x `columns`: tiles of `height` rows and `vectors` vectors of `lanes`."""
+
+    rows: int
+    columns: int
+    height: int
+    vectors: int
+    lanes: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def tiles(self) -> int:
+        """Tiles on top of each other."""
+        return -(-self.rows // self.height)
+
+    @property
+    def panels(self) -> int:
+        """Panels side by side."""
+        return -(-self.columns // self.width)
+
+    @property
+    def last_vectors(self) -> int:
+        """Vectors of the last panel: no more than what is left needs."""
+        return -(-(self.columns - (self.panels - 1) * self.width) // self.lanes)
+
+    @property
+    def most(self) -> tuple[int, int]:
+        """Tiles and panels of the largest block."""
+        down, across = self.cuts()[0]
+        return -(-self.tiles // down), -(-self.panels // across)
+
+    def cuts(self) -> list[tuple[int, int]]:
+        """Numbers of blocks downwards and sideways, ever more of them."""
+        down, across = -(-self.tiles // _MOST_TILES), -(-self.panels // _MOST_PANELS)
+        found = [(down, across)]
+        while len(found) < _MOST_CUTS and (down < self.tiles or across < self.panels):
+            is_wide = self.columns * down >= self.rows * across
+            if across < self.panels and (is_wide or down == self.tiles):
+                across = min(2 * across, self.panels)
+            else:
+                down = min(2 * down, self.tiles)
+            found.append((down, across))
+        return found
+
+
+def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | None:
+    """The tiles of a product; None if it is too small for vectors."""
+    unit = vector_unit(target)
+    lanes = unit.lanes(dtype)
+    if lanes < 2 or columns < lanes or rows < _FEWEST_ROWS:
+        return None
+    vectors = 2 if columns >= 2 * lanes else 1
+    most = (unit.registers - _OTHER_REGISTERS) // vectors
+    height = rows if rows <= most else register_tile(target, dtype, columns).rows
+    return Shape(rows, columns, height, vectors, lanes)
