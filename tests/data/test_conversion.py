@@ -519,3 +519,13 @@ def test_converted_files_have_checksums_and_name_their_encoder(raw, tmp_path):
     metadata = pq.read_schema(tmp_path / "out" / "part-00000.parquet").metadata
     fingerprint = Encoder.fit(tmp_path / "out").fingerprint
     assert metadata[b"sparsetrain.converted"].decode() == fingerprint
+
+
+def test_converted_columns_are_stored_to_be_read_fast(tmp_path):
+    convert_files(write(tmp_path / "rows.parquet", table(ROWS)), tmp_path / "out", min_count=2)
+    (path,) = (tmp_path / "out").glob("part-*.parquet")
+    with pq.ParquetFile(path) as file:
+        assert not any(field.nullable for field in file.schema_arrow)
+        group = file.metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+    assert {column.compression for column in columns} == {"LZ4"}
