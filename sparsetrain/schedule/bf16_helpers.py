@@ -55,6 +55,16 @@ define linkonce_odr i32 @sparsetrain_store(ptr %to, <16 x float> %sum, i32 %coun
 }}
 """
 
+# 16 numbers, rounded.
+_STORE_HALF = """
+define linkonce_odr i32 @sparsetrain_store_half(ptr %to, <16 x float> %x)
+    alwaysinline nounwind {
+  %half = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  store <16 x bfloat> %half, ptr %to, align 2
+  ret i32 0
+}
+"""
+
 # Two rows of 16 numbers as 16 pairs, by "or" into 16 others.
 _MERGE = f"""
 define linkonce_odr i32 @sparsetrain_merge(ptr %to, ptr %even, ptr %odd) alwaysinline nounwind {{
@@ -188,6 +198,7 @@ HELPERS = "".join(
         _DECLARATIONS,
         _DOT,
         _STORE,
+        _STORE_HALF,
         _MERGE,
         *(
             write(element)

@@ -31,6 +31,7 @@ from .bf16_pack import (
     to_pairs,
 )
 from .bf16_shape import LANES, Shape, choose_shape
+from .bf16_store import store_rounded
 from .last_panel import narrow_last_panel
 from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
@@ -111,6 +112,7 @@ def _schedule(
     sch.parallel(loops.task)
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS)
     prefetch_epilogue(sch, block, epilogue, loops.tile)
+    store_rounded(sch, epilogue, product.columns)
     init = _accumulate_in_registers(sch, block, loops)
     if left is not None and not by_task:
         rows = shape.rows * shape.tiles
