@@ -9,6 +9,8 @@ import tempfile
 
 import pytest
 
+from tests.devices import hide
+
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if IS_WORKER:
     # There are as many workers as cores: a thread that spins would take another worker's.
@@ -20,11 +22,15 @@ _folder = None if IS_WORKER else tempfile.TemporaryDirectory(prefix="sparsetrain
 def pytest_configure():
     """Neither read nor fill the cache of whoever runs the tests.
 
-    With SPARSETRAIN_TEST_CUDA=emulated, "auto" is an emulated GPU in all tests.
+    "auto" is the CPU in all tests but those on CUDA, whether there is a GPU or not. With
+    SPARSETRAIN_TEST_CUDA=device it is the GPU, with SPARSETRAIN_TEST_CUDA=emulated an emulated one.
     """
     if _folder is not None:
         os.environ["SPARSETRAIN_CACHE"] = _folder.name
-    if os.environ.get("SPARSETRAIN_TEST_CUDA") == "emulated":
+    wanted = os.environ.get("SPARSETRAIN_TEST_CUDA")
+    if wanted is None:
+        hide()
+    elif wanted == "emulated":
         from tests.cuda.device import pretend_there_is_one
 
         pretend_there_is_one()

@@ -30,7 +30,7 @@ def _run(script: str, *options: str) -> subprocess.CompletedProcess:
 
 def test_the_gpu_benchmark_says_why_it_cannot_run():
     if gpu.problem() is None:
-        pytest.skip("there is a GPU: it can")
+        pytest.skip("it can, on the GPU that the tests are to use")
     done = _run("gpu.py", "rows")
     assert (done.returncode, done.stderr) == (2, f"gpu.py: {gpu.problem()}\n")
 

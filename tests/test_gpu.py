@@ -16,8 +16,9 @@ from sparsetrain.runtime import gpu, targets
 
 
 @pytest.fixture
-def forgetful():
-    """Ask again what there is, before and after."""
+def forgetful(monkeypatch):
+    """Ask again what there is, before and after; nothing is hidden."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     caches = gpu.target, targets._best_target
     for cache in caches:
         cache.cache_clear()
@@ -79,6 +80,21 @@ def test_auto_goes_to_the_cpu_and_says_so_once_where_there_is_a_driver(monkeypat
 
 def test_auto_is_silent_where_nobody_expects_a_gpu(monkeypatch, forgetful):
     lack("driver", monkeypatch)
+    assert runtime.resolve_target("auto") is runtime.host_target()
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_who_hides_all_devices_runs_on_the_cpu_without_a_word(hidden, monkeypatch, forgetful):
+    lack("nvcc", monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert runtime.resolve_target("auto") is runtime.host_target()
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES hides all devices"):
+        runtime.resolve_target("cuda")
+
+
+def test_in_tests_auto_is_the_cpu():
+    if "SPARSETRAIN_TEST_CUDA" in os.environ:
+        pytest.skip("another device is asked for")
     assert runtime.resolve_target("auto") is runtime.host_target()
 
 

@@ -39,10 +39,17 @@ def has_driver() -> bool:
     return True
 
 
+def is_hidden() -> bool:
+    """Whether the user hides all devices from this process."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+
+
 def problem() -> str | None:
     """Say in one line why CUDA cannot be used, or None if it can."""
     if not has_driver():
         return "there is no NVIDIA driver (libcuda.so.1)"
+    if is_hidden():  # asked first: CUDA, once started, would stay without devices
+        return "CUDA_VISIBLE_DEVICES hides all devices"
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         return "TVM's CUDA runtime does not load: it needs libcudart.so.13 of CUDA 13"
     if not tvm.cuda(0).exist:

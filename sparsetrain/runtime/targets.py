@@ -50,7 +50,7 @@ def _best_target() -> tvm.target.Target:
     why_not = gpu.problem()
     if why_not is None:
         return gpu.target()
-    if gpu.has_driver():  # who has no GPU needs no word about it
+    if gpu.has_driver() and not gpu.is_hidden():  # others expect no GPU
         warnings.warn(f"running on the CPU: {why_not}", RuntimeWarning, stacklevel=4)
     return host_target()
 

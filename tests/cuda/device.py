@@ -16,6 +16,7 @@ from tvm import relax
 from sparsetrain import runtime, schedule
 from sparsetrain.runtime import gpu, staging
 from tests.cuda import emulator
+from tests.devices import show
 
 
 @cache
@@ -26,21 +27,29 @@ def hopper() -> tvm.target.Target:
     )
 
 
+def problem() -> str | None:
+    """Why CUDA cannot be used here, with all devices shown."""
+    with pytest.MonkeyPatch.context() as patch:
+        show(patch)
+        return gpu.problem()
+
+
 def skip_without_any() -> None:
     """Skip the test, with the reason, if nothing here can run a CUDA kernel."""
-    if gpu.problem() is not None and emulator.missing() is not None:
-        pytest.skip(f"{gpu.problem()}; {emulator.missing()}")
+    if problem() is not None and emulator.missing() is not None:
+        pytest.skip(f"{problem()}; {emulator.missing()}")
 
 
 def is_real() -> bool:
     """Whether kernels run on a GPU; what `gpu` says does not count once one is emulated."""
-    return not emulator.is_installed() and gpu.problem() is None
+    return not emulator.is_installed() and problem() is None
 
 
 @contextmanager
 def as_gpu(patch: pytest.MonkeyPatch) -> Iterator[tvm.target.Target]:
     """Let ``"cuda"`` mean the device that there is, for a while."""
     skip_without_any()
+    show(patch)
     if not is_real():
         pretend_there_is_one(patch.setattr)
     yield gpu.target()
