@@ -3,8 +3,8 @@
 
 Pieces come column by column; in a window a row's numbers lie side by side, since it is gathered
 with one copy then, and its columns with one each. A piece is written as soon as it is there, so no
-more than one is held. To give a window's memory back and ask for other was a sixth of the loader's
-time: the system hands out pages one by one.
+more than one is held. Memory is used again because the system hands out pages one by one: a core
+spends as long on 40 MB of new ones as on encoding several batches.
 """
 
 from __future__ import annotations
