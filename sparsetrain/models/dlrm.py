@@ -144,19 +144,20 @@ class DLRM(nn.Module):
         ----------
         batch : Batch
         threads : bool
-            Whether a kernel may do it, on its threads; rows are a tensor then, else an array. For
-            the thread that runs the functions.
+            Whether a kernel may do it, on its threads, for the thread that runs the functions; its
+            results are tensors.
 
         Raises
         ------
         DataError
             If an id is outside its table, or the numbers of features differ.
         """
-        located: Sequence[Any] | None = self._placed(batch.ids) if threads else None
-        if located is None:
-            batch.check_rows(self._config["rows"], self._config["names"])
-            located = self.embeddings.locate(batch.ids)[self._config["dim"]]
         _check_width(batch.dense, self._config["num_dense"])
+        placed = self._placed(batch) if threads else None
+        if placed is not None:
+            return placed
+        batch.check_rows(self._config["rows"], self._config["names"])
+        located = self.embeddings.locate(batch.ids)[self._config["dim"]]
         wanted = 3 if self._config["weighted"] else 2 if self._config["pooling"] else 1
         if len(located) != wanted:
             given = "has" if len(located) > wanted else "lacks"
@@ -165,21 +166,26 @@ class DLRM(nn.Module):
                 f"{self._config['weighted']}"
             )
         names = ("rows", "offsets", "weights")
-        dense = batch.dense if self._config["num_dense"] else np.ones((len(batch), 1), np.float32)
+        dense = batch.dense if self._config["num_dense"] else _constant(batch)
         arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
         return arrays if batch.labels is None else {**arrays, "labels": batch.labels}
 
-    def _placed(self, ids: Any) -> tuple[runtime.NDArray] | None:
-        """Rows of single ids that are inside their tables; None for all others."""
-        count = len(self._config["rows"])
+    def _placed(self, batch: Any) -> dict[str, Any] | None:
+        """The arguments, for single ids that are inside their tables; None for all others."""
+        count, ids = len(self._config["rows"]), batch.ids
         if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
             return None
         if self._placing is None:
             placement = self.embeddings.placements[self._config["dim"]]
             index_dtype = placement.index_dtype
             self._placing = Placing(placement.first_rows, self._config["rows"], index_dtype)
-        rows = self._placing(ids)
-        return None if rows is None else (rows,)
+        floats = {"labels": batch.labels, "dense": batch.dense}
+        given = {name: array for name, array in floats.items() if array is not None and array.size}
+        placed = self._placing(ids, [*given.values()])
+        if placed is None:
+            return None
+        tensors = dict(zip(("rows", *given), placed, strict=True))
+        return tensors if "dense" in given else {**tensors, "dense": _constant(batch)}
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
         """Fresh parameters by name.
@@ -267,6 +273,11 @@ def _check_config(config: Mapping[str, Any]) -> None:
     check_table_dtype(config["table_dtype"], "DLRM")
     if len(config["names"]) != len(config["rows"]):
         raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
+
+
+def _constant(batch: Any) -> np.ndarray:
+    """What stands for the dense features of a batch that has none."""
+    return np.ones((len(batch), 1), np.float32)
 
 
 def _check_width(dense: np.ndarray, num_dense: int) -> None:

@@ -24,7 +24,6 @@ from sparsetrain.runtime.tensors import as_tensor as as_tensor
 from sparsetrain.runtime.tensors import copy_ as copy_
 from sparsetrain.runtime.tensors import empty as empty
 from sparsetrain.runtime.tensors import leading_rows as leading_rows
-from sparsetrain.runtime.tensors import lent as lent
 from sparsetrain.runtime.tensors import moved as moved
 from sparsetrain.runtime.tensors import on_gpu as on_gpu
 from sparsetrain.runtime.tensors import reshaped as reshaped

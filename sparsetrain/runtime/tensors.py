@@ -79,21 +79,6 @@ def _fits(source: np.ndarray, wanted: np.dtype) -> bool:
     return bool(source.min() >= limits.min and source.max() <= limits.max)
 
 
-class _Lent:
-    """What NumPy makes an array of."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array  # which owns the memory
-        interface = array.__array_interface__
-        # A tensor cannot say that it is read-only, so such an array would be refused.
-        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
-
-
-def lent(array: np.ndarray) -> np.ndarray:
-    """Memory of the user's for a kernel that only reads it and takes it however it is aligned."""
-    return np.asarray(_Lent(array))
-
-
 def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
     """View a tensor in host memory as a NumPy array; one on a device is copied.
 

@@ -20,7 +20,8 @@ def ids_of(count: int) -> np.ndarray:
 @pytest.mark.parametrize("count", [1, STRIPS - 1, 100])
 def test_an_id_becomes_a_row_of_its_tables_place(count, dtype):
     ids = ids_of(count)
-    assert_same_bits(Placing(FIRST, ROWS, dtype)(ids), (ids + FIRST).astype(dtype))
+    (rows,) = Placing(FIRST, ROWS, dtype)(ids)
+    assert_same_bits(rows, (ids + FIRST).astype(dtype))
 
 
 @pytest.mark.parametrize("offset", range(8))
@@ -29,8 +30,21 @@ def test_ids_may_lie_anywhere_and_be_read_only(offset):
     ids = memory[offset : offset + 120].reshape(40, 3)
     ids[...] = ids_of(40)
     ids.flags.writeable = False
-    assert_same_bits(Placing(FIRST, ROWS, "int32")(ids), (ids + FIRST).astype("int32"))
+    (rows,) = Placing(FIRST, ROWS, "int32")(ids)
+    assert_same_bits(rows, (ids + FIRST).astype("int32"))
     assert not ids.flags.writeable
+
+
+@pytest.mark.parametrize("count", [1, STRIPS + 1, 100])
+def test_floats_are_copied_from_anywhere_to_aligned_memory(count):
+    memory = np.empty(1 + count * 14, np.float32)
+    labels, dense = memory[1 : count + 1], memory[count + 1 :].reshape(count, 13)
+    memory[...] = RNG.standard_normal(memory.size)
+    memory.flags.writeable = False
+    placed = Placing(FIRST, ROWS, "int32")(ids_of(count), [labels, dense])
+    for copy, array in zip(placed[1:], (labels, dense), strict=True):
+        assert_same_bits(copy, array)
+        assert copy.data_ptr() % 64 == 0 and copy.data_ptr() != array.ctypes.data
 
 
 @pytest.mark.parametrize("place", [0, 50, 99])
