@@ -74,7 +74,7 @@ MAY_IMPORT = {
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
     | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
     "compare": {"data", "loading", "optim", "quiet", "run", "runtime", "sparse_tensor"},
-    "cli": {"__init__", "progress", "settings"},
+    "cli": {"__init__", "libraries", "progress", "settings"},
 }
 # Outside the kernels and the graph, nothing depends on TVM.
 WITHOUT_TVM = {
