@@ -14,6 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
@@ -174,6 +175,9 @@ def _summed(binding: relax.Binding) -> relax.Var | None:
         return None
     matrix = value.args[0]
     if matrix.ty.ndim != 2 or value.ty.ndim != 1 or not isinstance(matrix, relax.Var):
+        return None
+    # A number that was broadcast to a matrix, as a bias (1,), collapses to the sum of it all.
+    if not tvm_ffi.structural_equal(value.ty.shape[0], matrix.ty.shape[1]):
         return None
     return matrix if not is_sum or [int(axis) for axis in value.attrs.axis] == [0] else None
 

@@ -65,6 +65,10 @@ TOGETHER = {
         lambda x, y: relax.Tuple([op.sum(y, axis=0, keepdims=True), _product(x, y)]),
         2,
     ),
+    "a sum of everything": (
+        lambda x, y: relax.Tuple([op.collapse_sum_to(y, (1,)), _product(x, y)]),
+        2,
+    ),
     "two products with one operand": (
         lambda x, y: relax.Tuple([_product(x, y), _product(y, x), op.sum(x, axis=0)]),
         2,
