@@ -108,7 +108,9 @@ def _sort(a: SimpleNamespace, place: Any) -> None:
     mask = T.Bind(tirx.Cast(a.ids.dtype, digits - 1))
     base = T.Bind(place * a.batch)
     with T.serial(0, passes) as number:
-        to = T.Bind((passes - 1 - number) % 2)
+        # The last pass writes to half 0. Not `passes - 1 - number`: of an index that falls as a
+        # loop's variable rises, modulo a number, TVM 0.27 makes another one (`FlattenBuffer`).
+        to = T.Bind((passes + 1 + number) % 2)
         shift = T.Bind(tirx.Cast(a.ids.dtype, number * bits))
 
         def digit(n: Any) -> Any:
