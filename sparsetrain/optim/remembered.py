@@ -100,7 +100,8 @@ def _measured(measure: Callable[[], Any], tries: int = 1) -> _Kept:
     """Figures, between two controls; the slower one counts."""
     before, begin, waited = control(), time.perf_counter(), _waited()
     figures = measure()
-    share = (_waited() - waited) / (time.perf_counter() - begin)
+    # A thread that ended meanwhile takes what it waited along.
+    share = max(_waited() - waited, 0.0) / (time.perf_counter() - begin)
     figures = figures._replace(busy=figures.busy + share)
     return _Kept(figures, max(before, control()), tries)
 

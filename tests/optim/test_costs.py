@@ -245,3 +245,9 @@ def test_real_tables_are_tried(shop, name):
     verdict = costs.verdict_of(NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40)
     assert np.isfinite(verdict).all() and verdict.low <= verdict.high
     assert costs.costs_of(SGD, 4, "float32", 900, 100).high > 0
+
+
+def test_threads_that_end_do_not_make_the_machine_look_quiet(monkeypatch):
+    waited = iter([60.0, 0.0])
+    monkeypatch.setattr(remembered, "_waited", lambda: next(waited))
+    assert remembered._measured(lambda: Verdict(1.0, 2.0)).figures.busy >= 1
