@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import tvm
@@ -21,6 +22,8 @@ from sparsetrain.precision import Policy, to_half
 
 class Program:
     """A compiled Relax function; compiles when it is first called.
+
+    Threads that call it wait for each other: a virtual machine runs one call at a time.
 
     Parameters
     ----------
@@ -47,6 +50,7 @@ class Program:
             self.module = to_half(self.module, function, precision)
         self.function = function
         self.arguments = Arguments(module[function], function)
+        self._turn = Lock()
 
     @cached_property
     def machine(self) -> Any:
@@ -98,9 +102,10 @@ class Program:
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
         bound = self.arguments.bind(params, inputs, checked)
-        sizes = runtime.bound_pool(bound[: self.arguments.num_inputs])
-        given = runtime.sent(bound, self.target)
-        return self._compiled(*given, *self._workspace.arrays(sizes, given))
+        with self._turn:
+            sizes = runtime.bound_pool(bound[: self.arguments.num_inputs])
+            given = runtime.sent(bound, self.target)
+            return self._compiled(*given, *self._workspace.arrays(sizes, given))
 
 
 class GradientProgram(Program):

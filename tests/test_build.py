@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled programs: what is in their IR, and the gate through which arrays come in."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import tvm
@@ -340,3 +342,21 @@ def test_arguments_that_two_threads_bind_at_once_are_not_mixed(monkeypatch):
     monkeypatch.setattr(arguments, "_is_tensor", interrupted)
     bound = known.bind(trainer.params, inputs)
     assert len(seen[0]) == len(bound) == len(known.by_name)
+
+
+def test_two_threads_that_predict_at_once_get_what_each_alone_gets():
+    # Large enough that neither thread is done before the other begins.
+    model = st.models.DLRM(rows=[50, 2000, 7], dim=8, bottom=(64,), top=(64,))
+    trainer = st.Trainer(model, st.optim.sgd(0.1), target="cpu", seed=0)
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((2, 500, 13)).astype(np.float32)
+    ids = rng.integers(0, (50, 2000, 7), (2, 500, 3))
+    batches = [st.data.Batch(*arrays) for arrays in zip(dense, ids, strict=True)]
+    alone = [trainer.predict(batch) for batch in batches]
+
+    def agrees(number: int) -> bool:
+        again = (trainer.predict(batches[number]) for _ in range(100))
+        return all(np.array_equal(found, alone[number]) for found in again)
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(agrees, (0, 1))) == [True, True]

@@ -100,11 +100,13 @@ def _cache() -> str:
     if place is None:
         named = os.environ.get("SPARSETRAIN_CACHE")
         return "off: every process compiles anew; " + (
-            "SPARSETRAIN_CACHE is empty" if named == "" else "the folder is not the user's alone"
+            "SPARSETRAIN_CACHE is empty"
+            if named == ""
+            else "the folder cannot be made, or others may write to it"
         )
-    files = [entry for entry in os.scandir(place) if entry.is_file()]
-    size = sum(entry.stat().st_size for entry in files) / 2**20
-    return f"{place} ({len(files)} files, {size:.0f} MiB; SPARSETRAIN_CACHE names another folder)"
+    sizes = [path.stat().st_size for path in place.glob("*.*") if path.is_file()]
+    held = f"{len(sizes)} files, {sum(sizes) / 2**20:.0f} MiB"
+    return f"{place} ({held}; SPARSETRAIN_CACHE names another folder)"
 
 
 def _cuda() -> str:

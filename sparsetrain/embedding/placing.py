@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class Placing:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside)
         self._dtype = dtype
+        self._turn = Lock()  # of who writes and reads what was found outside
 
     def __call__(
         self, ids: np.ndarray, floats: Sequence[np.ndarray] = ()
@@ -57,15 +59,10 @@ class Placing:
         copies = [runtime.empty(array.shape, "float32") for array in floats]
         held = [a if a.flags.c_contiguous else a.copy() for a in (ids, *floats)]
         run = _kernel(self._dtype, tuple([array.ndim for array in floats]))
-        run(
-            *[_address(array) for array in held],
-            self._first,
-            self._rows,
-            placed,
-            *copies,
-            self._outside,
-        )
-        return None if self._found[STRIPS] else [placed, *copies]
+        arguments = (*[_address(array) for array in held], self._first, self._rows, placed, *copies)
+        with self._turn:
+            run(*arguments, self._outside)
+            return None if self._found[STRIPS] else [placed, *copies]
 
 
 def placing_kernel(dtype: str, ranks: Sequence[int] = ()) -> PrimFunc:

@@ -80,7 +80,7 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     if dense and abs(gain) <= DOUBT * _expected(tables, costs, each):
         near = [table.end - table.first for table in dense]
         far = int(each * (len(tables) - len(dense)))
-        with suppress(ResourceError):  # without memory to try it the lines decide
+        with suppress(ResourceError, MemoryError):  # without memory to try it the lines decide
             tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
             gain, busy = tried.saved, max(busy, tried.busy)
     return Choice(dense if gain > 0 else (), saved, busy)

@@ -4,7 +4,7 @@
 Arrays of one size that are not in use at the same time share memory. The block is as large as the
 largest inputs so far needed it; for inputs of sizes that were seen before nothing is made.
 
-Precondition: a program runs in one thread at a time, as TVM's virtual machine demands too.
+Precondition: one thread at a time, as TVM's virtual machine demands too; `Program` sees to it.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Ids(NamedTuple):
 
     def target(self, number: Any) -> Any:
         """The half that a pass writes."""
-        return tirx.Cast("int64", tirx.floormod(self.passes - 1 - number, 2))
+        return tirx.Cast("int64", tirx.floormod(self.passes + 1 + number, 2))
 
     def key(self, number: Any, n: Any) -> Any:
         """An id as a pass finds it."""

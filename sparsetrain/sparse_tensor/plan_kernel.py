@@ -67,7 +67,7 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
 def _make_plan(a: SimpleNamespace, over: Strips) -> None:
     _sort_digit(a, over, const(0, "int32"), lambda n: (a.ids[n], tirx.Cast("int32", n)), check=True)
     with T.serial(0, a.passes - 1) as after:
-        half = T.Bind((a.passes - 1 - after) % 2)
+        half = T.Bind((a.passes + 1 + after) % 2)  # rising; `column_plan` says why
         _sort_digit(a, over, after + 1, lambda n: (a.keys[half, n], a.order[half, n]))
     padding, outside = _number(), _number()
     with T.serial(0, a.notes.shape[0]) as s:
@@ -84,7 +84,7 @@ def _sort_digit(
     strips, digits = a.notes.shape[0], T.Bind(const(1, "int32") << a.bits)
     shift = T.Bind(tirx.Cast(a.ids.dtype, number * a.bits))
     mask = T.Bind(tirx.Cast(a.ids.dtype, digits - 1))
-    half = T.Bind((a.passes - 1 - number) % 2)
+    half = T.Bind((a.passes + 1 + number) % 2)
 
     def digit(key: Any) -> Any:
         return tirx.Cast("int32", tirx.bitwise_and(key >> shift, mask))

@@ -181,7 +181,7 @@ class Dataset:
         """Yield windows; the rows of one are there until the next is asked for."""
         # A window takes long to fill; a thread of its own keeps the batches coming meanwhile.
         size = plan.buffer_rows if self.num_rows is None else min(plan.buffer_rows, self.num_rows)
-        spare = Spare(2 if prefetch else 1, size)
+        spare = Spare(2 if prefetch else 1, size := max(size, 1))
 
         def make() -> Iterator[Mixed]:
             filled = windows(self._encoded(plan), size, spare)
