@@ -25,7 +25,7 @@ from tvm.tirx import PrimFunc, const
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.sparse_tensor.coalesce import digits_of
-from sparsetrain.sparse_tensor.plan_kernel import BEGIN, NOTES, OUTSIDE, RUNS
+from sparsetrain.sparse_tensor.plan_kernel import BEGIN, NOTES, OUTSIDE, RUNS, counter, put
 
 Columns = tuple[tuple[int, int], ...]  # of each feature: first row of its table, and its rows
 
@@ -88,14 +88,14 @@ def column_plan_kernel(index_dtype: str, features: int) -> PrimFunc:
 
 def _read(a: SimpleNamespace, place: Any) -> None:
     """Rows of the table and numbers of the entries, into the half that the first pass reads."""
-    outside = _number()
+    outside = counter()
     feature = T.Bind(tirx.Cast("int64", a.columns[place, FEATURE]))
     half = T.Bind(tirx.Cast("int32", a.columns[place, PASSES]) % 2)
     with T.serial(0, a.batch) as b:
         entry = T.Bind(b * a.features + feature)
         row = T.Bind(a.ids[entry] - a.columns[place, FIRST])
         beyond = tirx.Or(row < 0, row >= a.columns[place, ROWS])
-        T.buffer_store(outside, outside[0] + tirx.Cast("int32", beyond), [0])
+        put(outside, outside[0] + tirx.Cast("int32", beyond))
         T.buffer_store(a.keys, row, [half, place * a.batch + b])
         T.buffer_store(a.order, tirx.Cast("int32", entry), [half, place * a.batch + b])
     T.buffer_store(a.notes, outside[0], [place, OUTSIDE])
@@ -131,21 +131,21 @@ def _sort(a: SimpleNamespace, place: Any) -> None:
             T.buffer_store(a.order, a.order[1 - to, base + n], [to, base + free])
 
 
-def _make_places(counter: Any, count: Any) -> Any:
+def _make_places(element: Any, count: Any) -> Any:
     """Turn counters into the sums of those before them; return the sum of all."""
-    running = _number()
+    running = counter()
     with T.serial(0, count) as d:
-        array, index = counter(d)
+        array, index = element(d)
         here = T.Bind(array[tuple(index)])
         T.buffer_store(array, running[0], index)
-        T.buffer_store(running, running[0] + here, [0])
+        put(running, running[0] + here)
     return running[0]
 
 
 def _count_runs(a: SimpleNamespace, place: Any) -> None:
-    runs, base = _number(1), T.Bind(place * a.batch)
+    runs, base = counter(1), T.Bind(place * a.batch)
     with T.serial(0, a.batch - 1) as n:
-        T.buffer_store(runs, runs[0] + tirx.Cast("int32", _starts(a, base + n + 1)), [0])
+        put(runs, runs[0] + tirx.Cast("int32", _starts(a, base + n + 1)))
     T.buffer_store(a.notes, runs[0], [place, RUNS])
 
 
@@ -156,10 +156,10 @@ def _starts(a: SimpleNamespace, n: Any) -> Any:
 
 def _add_up(a: SimpleNamespace) -> None:
     """Where each column's runs begin, and the two counts."""
-    outside = _number()
+    outside = counter()
     with T.serial(0, a.features) as place:
         T.buffer_store(a.notes, a.notes[place, RUNS], [place, BEGIN])
-        T.buffer_store(outside, outside[0] + a.notes[place, OUTSIDE], [0])
+        put(outside, outside[0] + a.notes[place, OUTSIDE])
     T.buffer_store(a.counts, _make_places(lambda place: (a.notes, [place, BEGIN]), a.features), [0])
     T.buffer_store(a.counts, outside[0], [1])
     T.buffer_store(a.offsets, const(0, "int32"), [0])
@@ -167,7 +167,7 @@ def _add_up(a: SimpleNamespace) -> None:
 
 def _write_runs(a: SimpleNamespace, place: Any) -> None:
     """Rows and ends of a column's runs: every entry writes, the last one of a run is right."""
-    run = _number(a.notes[place, BEGIN])
+    run = counter(a.notes[place, BEGIN])
     base, first = T.Bind(place * a.batch), T.Bind(a.columns[place, FIRST])
 
     def write(n: Any) -> None:
@@ -177,11 +177,5 @@ def _write_runs(a: SimpleNamespace, place: Any) -> None:
     with T.serial(0, a.batch - 1) as n:
         write(base + n)
         starts = _starts(a, base + n + 1)
-        T.buffer_store(run, run[0] + tirx.Cast("int32", starts), [0])
+        put(run, run[0] + tirx.Cast("int32", starts))
     write(base + a.batch - 1)
-
-
-def _number(value: Any = 0) -> Any:
-    number = T.alloc_local((1,), "int32")
-    T.buffer_store(number, const(value, "int32") if isinstance(value, int) else value, [0])
-    return number

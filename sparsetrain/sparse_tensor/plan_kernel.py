@@ -69,10 +69,10 @@ def _make_plan(a: SimpleNamespace, over: Strips) -> None:
     with T.serial(0, a.passes - 1) as after:
         half = T.Bind((a.passes + 1 + after) % 2)  # rising; `column_plan` says why
         _sort_digit(a, over, after + 1, lambda n: (a.keys[half, n], a.order[half, n]))
-    padding, outside = _number(), _number()
+    padding, outside = counter(), counter()
     with T.serial(0, a.notes.shape[0]) as s:
-        _set(padding, padding[0] + a.notes[s, PADDING])
-        _set(outside, outside[0] + a.notes[s, OUTSIDE])
+        put(padding, padding[0] + a.notes[s, PADDING])
+        put(outside, outside[0] + a.notes[s, OUTSIDE])
     T.buffer_store(a.counts, outside[0], [1])
     _find_runs(a, over, T.Bind(a.ids.shape[0] - tirx.Cast("int64", padding[0])))
 
@@ -98,11 +98,11 @@ def _sort_digit(
         with T.serial(0, end - begin) as n:
             d = T.Bind(digit(entry(begin + n)[0]))
             T.buffer_store(a.notes, a.notes[s, d] + 1, [s, d])
-    running = _number()
+    running = counter()
     with T.serial(0, digits) as d, T.serial(0, strips) as s:
         count = T.Bind(a.notes[s, d])
         T.buffer_store(a.notes, running[0], [s, d])
-        _set(running, running[0] + count)
+        put(running, running[0] + count)
     with over(0, strips) as s:
         begin, end = _share(a, s)
         with T.serial(0, end - begin) as n:
@@ -116,12 +116,12 @@ def _sort_digit(
 
 def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
     """Note how many ids of a strip are padding, and how many neither that nor a row."""
-    padding, outside = _number(), _number()
+    padding, outside = counter(), counter()
     with T.serial(0, end - begin) as n:
         row = T.Bind(tirx.Cast("int64", a.ids[begin + n]))
         beyond = tirx.Or(row < 0, row > a.num_rows)
-        _set(padding, padding[0] + tirx.Cast("int32", row == a.num_rows))
-        _set(outside, outside[0] + tirx.Cast("int32", beyond))
+        put(padding, padding[0] + tirx.Cast("int32", row == a.num_rows))
+        put(outside, outside[0] + tirx.Cast("int32", beyond))
     T.buffer_store(a.notes, padding[0], [s, PADDING])
     T.buffer_store(a.notes, outside[0], [s, OUTSIDE])
 
@@ -146,15 +146,15 @@ def _find_runs(a: SimpleNamespace, over: Strips, entries: Any) -> None:
         T.buffer_store(a.notes, _next_run(starts, entries * s // strips, entries), [s, BEGIN])
     with over(0, strips) as s:
         begin, end = strip(s)
-        runs = _number(tirx.Cast("int32", begin < end))
+        runs = counter(tirx.Cast("int32", begin < end))
         with T.serial(0, tirx.max(end - begin - 1, const(0, "int64"))) as n:
-            _set(runs, runs[0] + tirx.Cast("int32", starts(begin + 1 + n)))
+            put(runs, runs[0] + tirx.Cast("int32", starts(begin + 1 + n)))
         T.buffer_store(a.notes, runs[0], [s, RUNS])
-    running = _number()
+    running = counter()
     with T.serial(0, strips) as s:
         count = T.Bind(a.notes[s, RUNS])
         T.buffer_store(a.notes, running[0], [s, RUNS])
-        _set(running, running[0] + count)
+        put(running, running[0] + count)
     T.buffer_store(a.counts, running[0], [0])
     T.buffer_store(a.offsets, const(0, "int32"), [0])
     with over(0, strips) as s:
@@ -164,12 +164,12 @@ def _find_runs(a: SimpleNamespace, over: Strips, entries: Any) -> None:
 
 def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
     """The first place from `place` on where a run starts, or the end."""
-    found = _number(tirx.Cast("int32", place))
+    found = counter(tirx.Cast("int32", place))
     n = tirx.Cast("int64", found[0])
     inside = tirx.And(n > 0, n < entries)
     # Not `And`: both of its sides are evaluated, and this one reads.
     with T.While(tirx.if_then_else(inside, tirx.Not(starts(n)), const(False, "bool"))):
-        _set(found, found[0] + 1)
+        put(found, found[0] + 1)
     return found[0]
 
 
@@ -178,7 +178,7 @@ def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: An
 
     Every entry writes its row, and that its run ends behind it; the last one of a run is right.
     """
-    run = _number(first)
+    run = counter(first)
 
     def write(n: Any) -> None:
         T.buffer_store(a.rows, a.keys[0, n], [run[0]])
@@ -186,7 +186,7 @@ def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: An
 
     with T.serial(0, tirx.max(end - begin - 1, const(0, "int64"))) as n:
         write(begin + n)
-        _set(run, run[0] + tirx.Cast("int32", starts(begin + n + 1)))
+        put(run, run[0] + tirx.Cast("int32", starts(begin + n + 1)))
     with T.If(begin < end), T.Then():
         write(end - 1)
 
@@ -197,11 +197,13 @@ def _share(a: SimpleNamespace, s: Any) -> tuple[Any, Any]:
     return T.Bind(entries * s // strips), T.Bind(entries * (s + 1) // strips)
 
 
-def _number(value: Any = 0) -> Any:
+def counter(value: Any = 0) -> Any:
+    """A number of one thread, int32, that begins with `value`."""
     number = T.alloc_local((1,), "int32")
-    _set(number, const(value, "int32") if isinstance(value, int) else value)
+    put(number, const(value, "int32") if isinstance(value, int) else value)
     return number
 
 
-def _set(number: Any, value: Any) -> None:
+def put(number: Any, value: Any) -> None:
+    """Write what a `counter` is from now on."""
     T.buffer_store(number, value, [0])
