@@ -58,16 +58,23 @@ def _target() -> str:
     import sparsetrain as st
 
     target = st.runtime.host_target()
-    known = (str(target.attrs[key]) for key in ("mcpu", "mtriple") if key in target.attrs)
-    details = ", ".join(known)
+    known = [str(target.attrs[key]) for key in ("mcpu", "mtriple") if key in target.attrs]
+    corrected = " ".join(map(str, target.attrs.get("mattr", ())))
+    details = ", ".join([*known, f"in fact {corrected}"] if corrected else known)
     return f"{target.kind.name} ({details})" if details else str(target.kind.name)
 
 
 def _bfloat16() -> str:
+    from tvm.target.codegen import target_has_features
+
     import sparsetrain as st
 
-    missing = st.precision.lacks("bfloat16", st.runtime.host_target())
-    return "products at twice the pace of float32" if missing is None else f"no: {missing}"
+    target = st.runtime.host_target()
+    missing = st.precision.lacks("bfloat16", target)
+    if missing is not None:
+        return f"no: {missing}"
+    unit = "AMX tiles" if target_has_features("amx-bf16", target) else "AVX512_BF16"
+    return f"yes, by {unit}"
 
 
 def _threads() -> str:

@@ -10,13 +10,13 @@ from sparsetrain.runtime.compiling import compile_relax as compile_relax
 from sparsetrain.runtime.compiling import virtual_machine as virtual_machine
 from sparsetrain.runtime.compiling import vm_pipeline as vm_pipeline
 from sparsetrain.runtime.compiling import watching as watching
+from sparsetrain.runtime.host import host_target as host_target
 from sparsetrain.runtime.pooled import bound_pool as bound_pool
 from sparsetrain.runtime.pooled import sent as sent
 from sparsetrain.runtime.pooled import temporary as temporary
 from sparsetrain.runtime.staging import Stage as Stage
 from sparsetrain.runtime.staging import Staged as Staged
 from sparsetrain.runtime.targets import device_of as device_of
-from sparsetrain.runtime.targets import host_target as host_target
 from sparsetrain.runtime.targets import resolve_target as resolve_target
 from sparsetrain.runtime.tensors import NDArray as NDArray
 from sparsetrain.runtime.tensors import as_numpy as as_numpy

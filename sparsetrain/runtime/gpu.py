@@ -24,6 +24,7 @@ os.environ.setdefault(
 import tvm  # noqa: E402  (after the settings, as a habit of this package)
 
 from sparsetrain.errors import ConfigError  # noqa: E402
+from sparsetrain.runtime.host import host_target  # noqa: E402
 
 KEEPS_KERNELS = True  # on disk, between processes
 KIND = "cuda"
@@ -79,7 +80,7 @@ def with_host(device: tvm.target.Target) -> tvm.target.Target:
     """A CUDA target whose host code is for this machine's CPU, unless it names a host."""
     if device.host is not None:
         return device
-    return device.with_host(tvm.target.Target.from_device("cpu"))
+    return device.with_host(host_target())
 
 
 def is_cuda(candidate: Any) -> bool:

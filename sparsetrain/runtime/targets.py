@@ -10,12 +10,7 @@ import tvm
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu
-
-
-@cache
-def host_target() -> tvm.target.Target:
-    """This machine's CPU, with the instruction set it really has; always the same object."""
-    return tvm.target.Target.from_device("cpu")
+from sparsetrain.runtime.host import host_target
 
 
 def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:

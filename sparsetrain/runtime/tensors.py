@@ -21,7 +21,7 @@ import tvm_ffi
 from sparsetrain.errors import DataError, ResourceError
 from sparsetrain.memory import LARGE, aligned
 from sparsetrain.runtime import gpu
-from sparsetrain.runtime.targets import host_target
+from sparsetrain.runtime.host import host_target
 
 NDArray: TypeAlias = tvm.runtime.Tensor
 HOST = tvm.cpu()
