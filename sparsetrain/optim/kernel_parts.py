@@ -24,6 +24,7 @@ from sparsetrain.formats.half import narrowed, widened
 from sparsetrain.formats.noise import element_bits, row_bits
 from sparsetrain.formats.words import holding
 from sparsetrain.kernel_builder import buffer, scalar
+from sparsetrain.optim.multiply_add import fused
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
@@ -124,7 +125,7 @@ class Parameter:
             T.buffer_store(total, zero(self.dtype), [0])
             with T.serial(0, self.width) as d:
                 _, g = self.recipe.prepare(self.read(row, d), gradient(d), h)
-                T.buffer_store(total, total[0] + formula.row_mean(g), [0])
+                T.buffer_store(total, fused(total[0] + formula.row_mean(g)), [0])
             shared = T.Bind(total[0] / tirx.Cast(self.dtype, self.width))
         old = tuple(
             T.Bind(array[row]) if slot.per == "row" else None
@@ -167,7 +168,7 @@ class Row:
         )
         weight, gradient = p.recipe.prepare(p.read(*place), gradient, self.h)
         new_weight, new_slots = formula.step(weight, gradient, old, self.h)
-        results = [T.Bind(new_weight), *(T.Bind(value) for value in new_slots)]
+        results = [T.Bind(fused(value)) for value in (new_weight, *new_slots)]
         p.write(*place, results[0], self._noise)
         for slot, array, value in zip(formula.slots, p.slots, results[1:], strict=True):
             if slot.per == "element":
@@ -183,7 +184,7 @@ class Row:
         _, new = formula.step(unused, unused, old, self.h)
         for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):
             if slot.per == "row":
-                T.buffer_store(array, value, [self.row])
+                T.buffer_store(array, fused(value), [self.row])
 
 
 def zero(dtype: str) -> Any:

@@ -8,11 +8,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
+from sparsetrain.runtime import host_target
 from sparsetrain.schedule import pipeline
 from sparsetrain.schedule.pipeline import CPU_RULES, passes
 
 TARGETS = {
-    "host": Target.from_device("cpu"),
+    "host": host_target(),
     "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
     "plain": Target({"kind": "llvm"}),
 }

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which products are fused with which sums: said in a formula's expressions, not left to LLVM.
+
+``a * b + c`` is rounded twice, or once as one instruction. Left to itself LLVM 22 chooses by what
+stands around it: of ``a * b + c * d`` either product may be the fused one, and a product that its
+vectoriser packs with others is fused with none. Then the last elements of a row can differ from the
+first, and one kernel from another, by CPU. So every sum with a product is written as `fma`, the
+left product if there are two; a CPU without such an instruction rounds twice, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx.op import fma
+
+
+def fused(value: Any) -> Any:
+    """The same expression, every sum of a product made one call.
+
+    Parameters
+    ----------
+    value : tirx.Expr
+        Of the floating-point operators of formulas; what is bound to a name stays as it is.
+    """
+    rebuild = _REBUILD.get(type(value))
+    return value if rebuild is None else rebuild(value)
+
+
+def _sum(value: tirx.Add) -> Any:
+    left, right = fused(value.a), fused(value.b)
+    if isinstance(left, tirx.Mul):
+        return fma(left.a, left.b, right)
+    if isinstance(right, tirx.Mul):
+        return fma(right.a, right.b, left)
+    return left + right
+
+
+def _difference(value: tirx.Sub) -> Any:
+    left, right = fused(value.a), fused(value.b)
+    if isinstance(left, tirx.Mul):
+        return fma(left.a, left.b, -right)
+    if isinstance(right, tirx.Mul):
+        return fma(-right.a, right.b, left)
+    return left - right
+
+
+def _both(value: Any) -> Any:
+    return type(value)(fused(value.a), fused(value.b))
+
+
+def _call(value: tvm.ir.Call) -> Any:
+    arguments = [fused(argument) for argument in value.args]
+    return tvm.ir.Call(value.op, arguments, attrs=value.attrs, ret_ty=value.ty)
+
+
+def _select(value: tirx.Select) -> Any:
+    parts = (value.condition, value.true_value, value.false_value)
+    return tirx.Select(*map(fused, parts))
+
+
+def _cast(value: tirx.Cast) -> Any:
+    return tirx.Cast(value.ty, fused(value.value))
+
+
+_REBUILD: dict[type, Callable[[Any], Any]] = {
+    tirx.Add: _sum,
+    tirx.Sub: _difference,
+    tirx.Cast: _cast,
+    tvm.ir.Call: _call,
+    tirx.Select: _select,
+    **dict.fromkeys((tirx.Mul, tirx.Div, tirx.Max, tirx.Min), _both),
+    **dict.fromkeys((tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE), _both),
+}
