@@ -17,6 +17,15 @@ import tvm
 from tvm import tirx
 from tvm.tirx.op import fma
 
+# What CUDA calls it, by dtype; TVM 0.27 knows only LLVM's.
+_ON_CUDA = {"float32": "fmaf", "float64": "fma"}
+
+
+@tirx.register_intrin_lowering("tirx.fma", target="cuda")
+def _on_cuda(call: tvm.ir.Call) -> tvm.ir.Call:
+    dtype = str(call.ty.dtype)  # of vectors too, as in float32x4
+    return tirx.call_pure_extern(dtype, _ON_CUDA[dtype.partition("x")[0]], *call.args)
+
 
 def fused(value: Any) -> Any:
     """The same expression, every sum of a product made one call.
