@@ -17,14 +17,36 @@ import tvm
 from tvm import tirx
 from tvm.tirx.op import fma
 
-# What CUDA calls it, by dtype; TVM 0.27 knows only LLVM's.
-_ON_CUDA = {"float32": "fmaf", "float64": "fma"}
+# `tirx.fma` has no meaning for CUDA. Given one, TVM 0.27 makes it of every sum of a product, in
+# matrix products too, and computes wrong numbers from some vectors. There nvcc fuses.
+_OPERATOR = "tirx.sparsetrain_multiply_add"
+_MEANING = {
+    "llvm": fma,
+    "cuda": lambda x, y, z: x * y + z,
+}
 
 
-@tirx.register_intrin_lowering("tirx.fma", target="cuda")
-def _on_cuda(call: tvm.ir.Call) -> tvm.ir.Call:
-    dtype = str(call.ty.dtype)  # of vectors too, as in float32x4
-    return tirx.call_pure_extern(dtype, _ON_CUDA[dtype.partition("x")[0]], *call.args)
+_ATTRIBUTES = {
+    "TCallEffectKind": tirx.expr.CallEffectKind.Pure.value,
+    "TVectorizable": True,
+    "TScriptPrinterName": "sparsetrain_multiply_add",
+}
+
+
+def _register() -> tvm.ir.Op:
+    for name, value in _ATTRIBUTES.items():
+        tvm.ir.register_op_attr(_OPERATOR, name, value)
+    for kind, meaning in _MEANING.items():
+        tirx.register_intrin_lowering(_OPERATOR, kind, f=lambda call, m=meaning: m(*call.args))
+    return tvm.ir.Op.get(_OPERATOR)
+
+
+_multiply_add = _register()
+
+
+def multiply_add(x: Any, y: Any, z: Any) -> Any:
+    """``x * y + z``, one operation."""
+    return tvm.ir.Call(_multiply_add, [x, y, z], ret_ty=x.ty)
 
 
 def fused(value: Any) -> Any:
@@ -42,18 +64,18 @@ def fused(value: Any) -> Any:
 def _sum(value: tirx.Add) -> Any:
     left, right = fused(value.a), fused(value.b)
     if isinstance(left, tirx.Mul):
-        return fma(left.a, left.b, right)
+        return multiply_add(left.a, left.b, right)
     if isinstance(right, tirx.Mul):
-        return fma(right.a, right.b, left)
+        return multiply_add(right.a, right.b, left)
     return left + right
 
 
 def _difference(value: tirx.Sub) -> Any:
     left, right = fused(value.a), fused(value.b)
     if isinstance(left, tirx.Mul):
-        return fma(left.a, left.b, -right)
+        return multiply_add(left.a, left.b, -right)
     if isinstance(right, tirx.Mul):
-        return fma(-right.a, right.b, left)
+        return multiply_add(-right.a, right.b, left)
     return left - right
 
 

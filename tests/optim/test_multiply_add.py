@@ -14,21 +14,21 @@ from sparsetrain.optim.multiply_add import fused
 A, B, C, D = (tirx.Var(name, "float32") for name in "abcd")
 
 CASES = {
-    "T.fma(a, b, c)": A * B + C,
-    "T.fma(b, c, a)": A + B * C,
-    "T.fma(a, b, c * d)": A * B + C * D,
-    "T.fma(a, b, c * T.float32(-1.0))": A * B - C,
-    "T.fma(b * T.float32(-1.0), c, a)": A - B * C,
-    "T.sqrt(T.fma(a, a, b)) / c": tirx.sqrt(A * A + B) / C,
-    "T.max(T.fma(a, b, c), d)": tirx.max(A * B + C, D),
-    "T.Select(T.fma(a, b, c) < d, a, T.fma(c, d, b))": tirx.Select(A * B + C < D, A, B + C * D),
+    "F(a, b, c)": A * B + C,
+    "F(b, c, a)": A + B * C,
+    "F(a, b, c * d)": A * B + C * D,
+    "F(a, b, c * T.float32(-1.0))": A * B - C,
+    "F(b * T.float32(-1.0), c, a)": A - B * C,
+    "T.sqrt(F(a, a, b)) / c": tirx.sqrt(A * A + B) / C,
+    "T.max(F(a, b, c), d)": tirx.max(A * B + C, D),
+    "T.Select(F(a, b, c) < d, a, F(c, d, b))": tirx.Select(A * B + C < D, A, B + C * D),
     "a * b / c + d": A * B / C + D,
 }
 
 
 @pytest.mark.parametrize("wanted", CASES)
 def test_sums_of_products_become_one_call(wanted):
-    assert str(fused(CASES[wanted])) == wanted
+    assert str(fused(CASES[wanted])).replace("T.sparsetrain_multiply_add", "F") == wanted
 
 
 @pytest.mark.parametrize(
