@@ -19,7 +19,7 @@ import tvm
 from tvm import tirx
 
 PIPELINE = "sparsetrain"
-MOST_BYTES = 2048  # the vector registers of a core with AVX-512
+MOST_BYTES = 4096  # half the tile registers of a core with AMX
 _ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
 
 

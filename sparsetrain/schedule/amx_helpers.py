@@ -15,6 +15,13 @@ whole steps of 32 in `k`. Sums of even and of odd `k` within a step are added ap
 numbers count as zero. Strides are bytes.
 """
 
+from collections.abc import Iterable
+from itertools import product
+
+from sparsetrain.transpose import rounds
+
+from .bf16_helpers import SOURCES
+
 FEATURE = "amx-bf16"
 SIDE = 32  # rows and columns of a product, and the numbers of `k` in a step
 _HALF = SIDE // 2
@@ -114,8 +121,10 @@ declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 define linkonce_odr i32 @sparsetrain_amx_product(
     ptr %to, ptr %left, i64 %stride, i64 %step, ptr %right, i64 %steps,
-    i64 %rows, i64 %columns, i32 %ends) alwaysinline nounwind {{
+    i32 %few_rows, i32 %few_columns, i32 %ends) alwaysinline nounwind {{
 start:
+  %rows = sext i32 %few_rows to i64
+  %columns = sext i32 %few_columns to i64
   %none = icmp slt i64 %rows, 1
   br i1 %none, label %done, label %shape
 shape:
@@ -160,7 +169,73 @@ done:
 }}
 """
 
+
+def _line(element: str) -> str:
+    """Up to 32 numbers of a row, filled up by zeros."""
+    return f"""
+define linkonce_odr i32 @sparsetrain_line_{element}(ptr %to, ptr %source, i32 %columns)
+    alwaysinline nounwind {{
+  %rest = sub i32 %columns, {_HALF}
+  %then = getelementptr {element}, ptr %source, i64 {_HALF}
+  %low = call <16 x i16> @sparsetrain_lanes_{element}(ptr %source, i32 %columns)
+  %high = call <16 x i16> @sparsetrain_lanes_{element}(ptr %then, i32 %rest)
+  %all = shufflevector <16 x i16> %low, <16 x i16> %high, <32 x i32> <{_indices(range(32))}>
+  store <32 x i16> %all, ptr %to, align 2
+  ret i32 0
+}}
+"""
+
+
+def _columns(element: str) -> str:
+    """16 columns of 32 rows as 16 rows of 32 numbers; asks for the columns of the next 32 rows."""
+    mixed = _indices(n // 2 + 16 * (n % 2) for n in range(32))
+    lines = []
+    for row in range(SIDE):
+        lines += [
+            f"%there{row} = icmp sgt i32 %rows, {row}",
+            f"%width{row} = select i1 %there{row}, i32 %columns, i32 0",
+            f"%offset{row} = mul i64 %stride, {row}",
+            f"%from{row} = getelementptr {element}, ptr %source, i64 %offset{row}",
+            f"%next{row} = getelementptr {element}, ptr %from{row}, i64 %ahead",
+            f"call void @llvm.prefetch.p0(ptr %next{row}, i32 0, i32 3, i32 1)",
+            f"%a{row} = call <16 x i16> @sparsetrain_lanes_{element}("
+            f"ptr %from{row}, i32 %width{row})",
+        ]
+    for pair in range(_HALF):
+        both = f"<16 x i16> %a{2 * pair}, <16 x i16> %a{2 * pair + 1}"
+        lines += [
+            f"%ab{pair} = shufflevector {both}, <32 x i32> <{mixed}>",
+            f"%s0r{pair} = bitcast <32 x i16> %ab{pair} to <16 x i32>",
+        ]
+    lines += rounds("i32")
+    for column in range(_HALF):
+        lines += [
+            f"%to{column} = getelementptr i8, ptr %to, i64 {2 * SIDE * column}",
+            f"store <16 x i32> %s4r{column}, ptr %to{column}, align 4",
+        ]
+    body = "\n  ".join(lines)
+    return f"""
+define linkonce_odr i32 @sparsetrain_columns_{element}(
+    ptr %to, ptr %source, i64 %stride, i32 %columns, i32 %rows) alwaysinline nounwind {{
+  %ahead = mul i64 %stride, {SIDE}
+  {body}
+  ret i32 0
+}}
+"""
+
+
+def _indices(numbers: Iterable[int]) -> str:
+    return ", ".join(f"i32 {n}" for n in numbers)
+
+
 SUMS = "".join(_sum(rows, columns) for rows in (1, 2) for columns in (1, 2))
-# For kernels that put together what they need.
 BEGIN_AND_END = _DECLARATIONS + _BEGIN_AND_END
 PRODUCT = SUMS + _PRODUCT
+# Beside the helpers of `bf16_helpers.py`.
+KERNEL = "".join(
+    [
+        BEGIN_AND_END,
+        PRODUCT,
+        *(write(element) for write, element in product((_line, _columns), SOURCES.values())),
+    ]
+)

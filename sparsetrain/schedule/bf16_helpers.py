@@ -147,7 +147,8 @@ define linkonce_odr i32 @sparsetrain_pairs_{element}(
 def _transposed(element: str) -> str:
     """16 rows of 32 numbers as 16 rows of 16 pairs, `stride_to` apart: a transpose of pairs.
 
-    More streams than a processor foresees, so it asks for the next 32 numbers of every row.
+    Numbers that are not there become zeros, as many as there is `room` for. More streams than a
+    processor foresees, so it asks for the next 32 numbers of every row.
     """
     lines = []
     lanes = f"@sparsetrain_lanes_{element}"
@@ -173,7 +174,7 @@ def _transposed(element: str) -> str:
     lines += rounds("i32")
     for pair in range(16):
         lines += [
-            f"%wanted{pair} = icmp sgt i32 %columns, {2 * pair}",
+            f"%wanted{pair} = icmp sgt i32 %room, {2 * pair}",
             f"%one{pair} = insertelement <16 x i1> poison, i1 %wanted{pair}, i32 0",
             f"%mask{pair} = shufflevector <16 x i1> %one{pair}, <16 x i1> poison, "
             "<16 x i32> zeroinitializer",
@@ -185,7 +186,7 @@ def _transposed(element: str) -> str:
     body = "\n  ".join(lines)
     return f"""
 define linkonce_odr i32 @sparsetrain_transposed_{element}(
-    ptr %to, i64 %stride_to, ptr %source, i64 %stride, i32 %columns, i32 %rows)
+    ptr %to, i64 %stride_to, ptr %source, i64 %stride, i32 %columns, i32 %rows, i32 %room)
     alwaysinline nounwind {{
   {body}
   ret i32 0

@@ -19,6 +19,7 @@ from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 from .bf16_helpers import HELPERS
+from .bf16_match import HalfProduct, match_half_product
 from .bf16_pack import (
     at,
     dtype_of,
@@ -36,7 +37,6 @@ from .last_panel import narrow_last_panel
 from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
 from .prefetch import prefetch_epilogue, prefetch_next_rows
-from .product import Product, match_product
 from .rule import CpuRule, vectorize_if_whole
 
 FEATURE = "avx512bf16"
@@ -51,39 +51,15 @@ class HalfMatmul(CpuRule):
         """Pad, pack in pairs, tile and fuse; None for another function or a CPU without pairs."""
         if not target_has_features(FEATURE, target):
             return None
-        products = [match_product(sch, info, _bits_load) for info in blocks]
-        product = next((p for p in products if p is not None), None)
-        if product is None or product.batch_axes:
+        found = match_half_product(sch, blocks)
+        if found is None:
             return None
-        stages = _stages(sch, blocks, product)
-        others = [i for i in blocks if i is not product.info and i not in stages]
-        if len(stages) != 2 or not all(info.is_injective() for info in others):
-            return None
-        _schedule(sch, product, [stage.block_rv for stage in stages], others)
+        _schedule(sch, found)
         return sch
 
 
-def _bits_load(factor: tirx.Expr) -> tirx.Expr:
-    """The load of the bits that `bf16_product.widen` makes a number; anything else as it is."""
-    try:
-        return factor.args[0].a.value
-    except (AttributeError, IndexError):
-        return factor
-
-
-def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> list[SBlockInfo]:
-    """The blocks that compute the bits of the left and the right operand, in this order."""
-    reads = sch.get(product.info.block_rv).reads
-    writers = [
-        next((i for i in blocks if sch.get(i.block_rv).writes[0].source.same_as(source)), None)
-        for source in (reads[o.read].source for o in (product.left, product.right))
-    ]
-    return [writer for writer in writers if writer is not None]
-
-
-def _schedule(
-    sch: s_tir.Schedule, product: Product, stages: list[SBlockRV], others: list[SBlockInfo]
-) -> None:
+def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
+    product, stages, others = found
     block = product.info.block_rv
     by_task = not product.left.contracted_is_contiguous
     shape = choose_shape(product)

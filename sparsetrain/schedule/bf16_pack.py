@@ -127,15 +127,16 @@ def _transpose_pairs(block: s_tir.SBlock) -> tirx.Stmt:
     return _in_steps(
         contracted,
         2 * LANES,
-        lambda k: _call(
+        lambda k: call(
             "transposed",
             source,
-            _address(target.source, [panel, k // 2, lane]),
+            address(target.source, [panel, k // 2, lane]),
             target.source.ty.shape[-1],
-            _address(source.source, [column, k]),
+            address(source.source, [column, k]),
             contracted,
-            _int32(contracted - k),
-            _int32(columns - column),
+            int32(contracted - k),
+            int32(columns - column),
+            int32(2 * target.source.ty.shape[1] - k),
         ),
     )
 
@@ -148,12 +149,12 @@ def _round_row(block: s_tir.SBlock) -> tirx.Stmt:
     return _in_steps(
         contracted,
         LANES,
-        lambda k: _call(
+        lambda k: call(
             "round",
             source,
-            _address(target.source, [at(target)[0], k]),
-            _address(source.source, [tirx.min(row, rows - 1), k]),
-            _int32(contracted - k),
+            address(target.source, [at(target)[0], k]),
+            address(source.source, [tirx.min(row, rows - 1), k]),
+            int32(contracted - k),
         ),
     )
 
@@ -177,31 +178,34 @@ def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
         places = {LANES: [panel, pair, lane + LANES], 8: [panel + 1, pair, lane]}
         next_rows = (k + 2 * PAIRS_AHEAD, k + 2 * PAIRS_AHEAD + 1)
         ahead = [prefetch(source.source, [row, column]) for row in next_rows]
-        interleave = _call(
+        interleave = call(
             "pairs",
             source,
-            _address(target.source, [panel, pair, lane]),
-            _address(target.source, places.get(width, [panel, pair, lane])),
-            _address(source.source, [k, column]),
+            address(target.source, [panel, pair, lane]),
+            address(target.source, places.get(width, [panel, pair, lane])),
+            address(source.source, [k, column]),
             columns,
-            _int32(columns - column),
-            _int32(contracted - k),
+            int32(columns - column),
+            int32(contracted - k),
         )
         return tirx.SeqStmt([*ahead, interleave])
 
     return body
 
 
-def _call(name: str, source: tirx.BufferRegion, *arguments: tirx.Expr) -> tirx.Stmt:
+def call(name: str, source: tirx.BufferRegion, *arguments: tirx.Expr) -> tirx.Stmt:
+    """A call of the helper for the dtype that `source` has in memory."""
     element = SOURCES[dtype_of(source.source)]
     return tirx.Evaluate(tirx.call_extern("int32", f"sparsetrain_{name}_{element}", *arguments))
 
 
-def _address(buffer: tirx.Var, index: list[tirx.Expr]) -> tirx.Expr:
+def address(buffer: tirx.Var, index: list[tirx.Expr]) -> tirx.Expr:
+    """Where an element lies."""
     return tirx.address_of(tirx.BufferLoad(buffer, index))
 
 
-def _int32(value: tirx.Expr) -> tirx.Expr:
+def int32(value: tirx.Expr) -> tirx.Expr:
+    """A number of elements that are left, of which a helper wants 64 at most."""
     return tirx.Cast("int32", tirx.min(value, tirx.const(64, "int64")))
 
 

@@ -20,6 +20,7 @@ from tvm.target import Target
 from sparsetrain.errors import ConfigError
 
 from . import cuda
+from .amx_matmul import TileMatmul
 from .bf16_matmul import HalfMatmul
 from .bf16_product import FoldIntoHalfMatmul
 from .cancel_transpose import CancelTranspose
@@ -35,6 +36,7 @@ from .trusted_arguments import TrustKeptMemory
 
 # Asked in this order; the first that does not decline decides.
 CPU_RULES = (
+    TileMatmul(),
     HalfMatmul(),
     Matmul(),
     Elementwise(),

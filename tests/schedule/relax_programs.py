@@ -12,8 +12,18 @@ from sparsetrain.runtime import host_target
 from sparsetrain.schedule import pipeline
 from sparsetrain.schedule.pipeline import CPU_RULES, passes
 
+
+def without_tiles(target):
+    """The CPU without AMX, for tests of what others have."""
+    features = [f for f in target.attrs.get("mattr", ()) if "amx" not in f]
+    disabled = [f"-{f}" for f in ("amx-bf16", "amx-int8", "amx-tile")]
+    attributes = {name: value for name, value in dict(target.attrs).items() if name != "mattr"}
+    return Target({"kind": "llvm", **attributes, "mattr": [*features, *disabled]})
+
+
 TARGETS = {
     "host": host_target(),
+    "no tiles": without_tiles(host_target()),
     "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
     "plain": Target({"kind": "llvm"}),
 }

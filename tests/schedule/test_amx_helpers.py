@@ -30,7 +30,7 @@ def product(rows, contracted, columns):
             places = [T.address_of(buffer[0, 0]) for buffer in (to, x, y)]
             steps = T.int64(contracted // SIDE)
             strides = T.int64(2 * contracted), T.int64(2 * SIDE)
-            extents = T.int64(rows), T.int64(columns), T.int32(1)
+            extents = T.int32(rows), T.int32(columns), T.int32(1)
             call("product", *places[:2], *strides, places[2], steps, *extents)
             call("end")
     return tvm.compile(tvm.IRModule({"main": built.get()}), target=host_target())["main"]

@@ -24,7 +24,12 @@ HALF = "bfloat16"
 BATCHES = (1, 7, 128, 300)
 LAYERS = [(64, 32), (13, 64), (367, 40), (479, 3), (5, 16), (1, 33), (40, 300)]
 HAS_PAIRS = target_has_features("avx512bf16", TARGETS["host"])
+HAS_TILES = target_has_features("amx-bf16", TARGETS["host"])
 needs_pairs = pytest.mark.skipif(not HAS_PAIRS, reason="the CPU has no AVX512_BF16")
+needs_tiles = pytest.mark.skipif(not HAS_TILES, reason="the CPU has no AMX_BF16")
+# With the best instructions that there are, and with the second best.
+with_each = pytest.mark.parametrize("target", ["host", pytest.param("no tiles", marks=needs_tiles)])
+RULES = {"host": "TileMatmul" if HAS_TILES else "HalfMatmul", "no tiles": "HalfMatmul"}
 
 
 def half_product(a, b):
@@ -63,34 +68,46 @@ def two_layers(inputs, hidden, outputs):
     return function(shapes | {"ct": ("b", outputs)}, body)
 
 
+@with_each
 @pytest.mark.parametrize("inputs, outputs", LAYERS)
-def test_one_compile_serves_every_batch_size_in_three_forms(inputs, outputs):
+def test_one_compile_serves_every_batch_size_in_three_forms(inputs, outputs, target):
     module = layer(inputs, outputs)
-    run = compile_main(module)
+    run = compile_main(module, target)
     for batch in BATCHES:
         arguments = random_arguments(module, batch)
         assert_exact(run(*arguments), reference(*(a.astype("float64") for a in arguments)))
 
 
+@with_each
 @pytest.mark.parametrize(
     "rows, columns, contracted",
     [(16, 64, "b"), (59, 300, "b"), (472, 40, "b"), (40, 9, "b"), ("b", 40, 51), (300, "b", 6)],
 )
-def test_a_weights_gradient_may_have_any_shape(rows, columns, contracted):
+def test_a_weights_gradient_may_have_any_shape(rows, columns, contracted, target):
     module = function(
         {"y": (contracted, rows), "x": (contracted, columns)},
         lambda y, x: half_product(op.permute_dims(y), x),
     )
-    run = compile_main(module)
+    run = compile_main(module, target)
     for batch in (1, 37):
         y, x = random_arguments(module, batch)
         assert_exact([run(y, x)], [y.T @ x])
 
 
+@with_each
+def test_every_extent_may_be_known(target):
+    module = function(
+        {"x": (70, 45), "w": (50, 45)}, lambda x, w: half_product(x, op.permute_dims(w))
+    )
+    x, w = random_arguments(module, 0)
+    assert_exact([compile_main(module, target)(x, w)], [x @ w.T])
+
+
+@with_each
 @pytest.mark.parametrize("hidden", [64, 13])
-def test_what_is_stored_as_bfloat16_is_read_in_place(hidden):
+def test_what_is_stored_as_bfloat16_is_read_in_place(hidden, target):
     module = two_layers(24, hidden, 40)
-    run = compile_main(module)
+    run = compile_main(module, target)
     for batch in (1, 50):
         x, w1, w2, ct = random_arguments(module, batch)
         x, w1 = np.sign(x), np.sign(w1)  # whole numbers up to 24: bfloat16 holds them exactly
@@ -99,9 +116,10 @@ def test_what_is_stored_as_bfloat16_is_read_in_place(hidden):
 
 
 @needs_pairs
-def test_casts_transposes_and_epilogues_become_part_of_the_product():
+@with_each
+def test_casts_transposes_and_epilogues_become_part_of_the_product(target):
     for module in (layer(24, 40), two_layers(24, 64, 40)):
-        assert list(rules_by_kernel(module).values()) == ["HalfMatmul"] * 3
+        assert list(rules_by_kernel(module, target).values()) == [RULES[target]] * 3
 
 
 @needs_pairs
@@ -124,19 +142,21 @@ def test_a_cpu_without_the_instruction_computes_the_same(target):
 
 
 @needs_pairs
-def test_sums_are_rounded_without_a_bias():
+@with_each
+def test_sums_are_rounded_without_a_bias(target):
     # Of positive terms every truncated sum would be too small; 4096 of them have a clear mean.
     random = np.random.default_rng(0)
     x, w = (random.uniform(0.5, 1, (n, 512)).astype("float32") for n in (64, 64))
     shapes = {"x": ("b", 512), "w": (64, 512)}
-    run = compile_main(function(shapes, lambda x, w: half_product(x, op.permute_dims(w))))
+    module = function(shapes, lambda x, w: half_product(x, op.permute_dims(w)))
+    run = compile_main(module, target)
     exact = round_to_half(x).astype("float64") @ round_to_half(w).astype("float64").T
     errors = (run(x, w) - exact) / exact
     assert np.abs(errors).max() < 512 * 2.0**-24
     assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(errors.size)
 
 
-@pytest.mark.parametrize("target", ["host", "plain"])
+@pytest.mark.parametrize("target", ["host", pytest.param("no tiles", marks=needs_tiles), "plain"])
 def test_operands_are_rounded_to_nearest_even_and_sums_are_float32(target):
     module = layer(96, 32)
     random = np.random.default_rng(0)
@@ -149,7 +169,7 @@ def test_operands_are_rounded_to_nearest_even_and_sums_are_float32(target):
     assert_close(results[:1], expected)
 
 
-@pytest.mark.parametrize("target", ["host", "plain"])
+@pytest.mark.parametrize("target", ["host", pytest.param("no tiles", marks=needs_tiles), "plain"])
 @pytest.mark.parametrize("bits", [0x7FC00000, 0xFFFFFFFF, 0x7F800001])
 def test_what_is_not_a_number_stays_in_its_row(target, bits):
     module = layer(16, 20)
@@ -169,5 +189,5 @@ def round_to_half(x):
 
 @needs_pairs
 def test_the_host_is_one_that_has_the_instruction():
-    assert "HalfMatmul" in rules_by_kernel(layer(64, 32)).values()
+    assert RULES["host"] in rules_by_kernel(layer(64, 32)).values()
     assert target_has_features("avx512bf16", Target({"kind": "llvm", "mcpu": "znver5"}))

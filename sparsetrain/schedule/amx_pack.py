@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The left operand of a product by tile registers, in squares of 32 rows by 32 numbers of `k`.
+
+`(block of rows, step of k, row and number in the square)`: what one step of a tile reads is 2 KB in
+a row. A task packs the rows that it uses: where `k` is contiguous, lines of 32 numbers are rounded
+or copied; else (TN) squares of 32 x 16 are transposed. Where memory holds rows of bfloat16 that are
+whole steps long, they are read in place. Cost: one pass over the operand.
+"""
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from .amx_helpers import SIDE
+from .bf16_pack import address, at, call, dtype_of, int32, rewrite
+from .bf16_shape import LANES
+from .product import Operand
+
+
+def is_stored_in_steps(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
+    """Whether memory holds an operand just as tiles want it."""
+    source = sch.get(stage).reads[0].source
+    width = source.ty.shape[operand.contracted]
+    whole = isinstance(width, tirx.IntImm) and int(width) % SIDE == 0
+    return operand.contracted_is_contiguous and dtype_of(source) == "bfloat16" and whole
+
+
+def to_steps(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand) -> None:
+    """Lay an operand out in squares."""
+
+    def squares(*index: tirx.Expr) -> tuple:
+        outer, k = index[operand.outer], index[operand.contracted]
+        return outer // SIDE, k // SIDE, outer % SIDE * SIDE + k % SIDE
+
+    sch.transform_layout(packing, ("write", 0), squares)
+
+
+def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
+    """Round the rows of a task, which are contiguous in `k`."""
+    _, line = sch.split(sch.get_loops(packing)[-1], [None, SIDE])
+    rewrite(sch, sch.blockize(line), _line)
+
+
+def pack_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
+    """Transpose the columns of memory that are a task's rows."""
+    *_, k, row = sch.get_loops(packing)
+    step, k = sch.split(k, [None, SIDE])
+    vector, lane = sch.split(row, [None, LANES])
+    sch.reorder(step, vector, k, lane)
+    rewrite(sch, sch.blockize(k), _columns)
+
+
+def _line(block: s_tir.SBlock) -> tirx.Stmt:
+    """32 numbers of a row; below the last row, of that one again."""
+    source, target = block.reads[0], block.writes[0]
+    row, k = at(source)
+    rows, contracted = source.source.ty.shape
+    return call(
+        "line",
+        source,
+        address(target.source, at(target)),
+        address(source.source, [tirx.min(row, rows - 1), k]),
+        int32(contracted - k),
+    )
+
+
+def _columns(block: s_tir.SBlock) -> tirx.Stmt:
+    """16 columns of 32 rows of memory; zeros where there are none."""
+    source, target = block.reads[0], block.writes[0]
+    k, column = at(source)
+    contracted, columns = source.source.ty.shape
+    return call(
+        "columns",
+        source,
+        address(target.source, at(target)),
+        address(source.source, [k, column]),
+        columns,
+        int32(columns - column),
+        int32(contracted - k),
+    )

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a product by tile registers is cut into tasks for the threads.
+
+A task has some tiles of 32 rows and goes over column panels of 32. A panel, for all of `k`, is
+fetched once for all tiles of a task.
+"""
+
+import itertools
+from typing import NamedTuple
+
+from .amx_helpers import SIDE
+from .product import Product
+
+# Of a task, where few rows are known beforehand: 128 rows.
+_TILES = 4
+_MOST_TILES = 8
+# Tasks to aim for, so that every thread gets some.
+_FEWEST_TASKS = 8
+# Of a tile's rows and of a panel, beside computing one tile of one panel.
+_COST_OF_PACKING = 3.0
+_COST_OF_FETCHING = 1.0
+
+
+class Shape(NamedTuple):
+    """Tiles and panels of a task; None means all panels."""
+
+    tiles: int
+    panels: int | None
+
+
+def choose_shape(product: Product) -> Shape:
+    """The shape for a product, any of whose extents may be known only at run time."""
+    if not isinstance(product.rows, int):
+        return Shape(_TILES, None)
+    tiles = -(-product.rows // SIDE)
+    if not isinstance(product.columns, int):
+        return Shape(max(1, min(_MOST_TILES, tiles // _FEWEST_TASKS)), None)
+    panels = -(-product.columns // SIDE)
+    choices = itertools.product(
+        range(1, min(tiles, _MOST_TILES) + 1),
+        [p for p in range(1, panels + 1) if panels % p == 0],
+    )
+    return Shape(*min(choices, key=lambda choice: _cost(tiles, panels, *choice)))
+
+
+def _cost(all_tiles: int, all_panels: int, tiles: int, panels: int) -> float:
+    """Time of the slowest thread, of as many as there must be tasks; a tile takes 1."""
+    tasks = -(-all_tiles // tiles) * (all_panels // panels)
+    rounds = -(-tasks // _FEWEST_TASKS)
+    return rounds * (tiles * panels + _COST_OF_PACKING * tiles + _COST_OF_FETCHING * panels)
