@@ -27,7 +27,7 @@ from .bf16_match import HalfProduct, match_half_product
 from .bf16_matmul import FEATURE as ROUNDING
 from .bf16_pack import address, at, int32, pack_right, packing_block, rewrite, to_pairs
 from .bf16_shape import LANES
-from .bf16_store import store_rounded
+from .bf16_store import store_masked, store_rounded
 from .matmul import _inline_all_but_last, _single_consumer
 from .operands import read_in_place
 from .prefetch import prefetch_epilogue
@@ -79,6 +79,7 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS + KERNEL)
     prefetch_epilogue(sch, block, epilogue, loops.tile)
     store_rounded(sch, epilogue, product.columns)
+    store_masked(sch, epilogue, product.columns)
     rewrite(sch, sch.blockize(loops.row), _product(product, in_place))
     _configure(sch, loops.task)
 
