@@ -93,7 +93,7 @@ class _TileLoops(NamedTuple):
 def _tile_loops(
     sch: s_tir.Schedule, block: SBlockRV, shape: Shape, left: SBlockRV | None
 ) -> _TileLoops:
-    """Nest: task, column panel, tile of the task; row, column, `k`.
+    """Nest: task, tile of the task and column panel or the other way round; row, column, `k`.
 
     What packs the left operand, if it is given, moves into the task's loop.
     """
@@ -104,10 +104,11 @@ def _tile_loops(
         group, panel = sch.split(panel, [None, shape.panels])
         sch.reorder(task, group, panel, tile, row, column, k)
         task = sch.fuse(task, group)
-    sch.reorder(task, panel, tile, row, column, k)
+    outer, inner = (tile, panel) if shape.by_rows else (panel, tile)
+    sch.reorder(task, outer, inner, row, column, k)
     if left is not None:
         sch.compute_at(left, task)
-    return _TileLoops(task, tile, row)
+    return _TileLoops(task, inner, row)
 
 
 def _product(product: Product, in_place: bool) -> Callable[[s_tir.SBlock], tirx.Stmt]:
