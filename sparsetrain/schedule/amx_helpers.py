@@ -84,13 +84,13 @@ def _sum(rows: int, columns: int) -> str:
         for i, j, n in sums
     ]
     zeros = [f"call void @llvm.x86.tilezero(i8 {n})" for _, _, n in sums]
-    inner = "\n  ".join([*loads, *adds])
+    zero_all, add_all, store_all = map("\n  ".join, (zeros, [*loads, *adds], stores))
     return f"""
 define linkonce_odr void {_name(rows, columns)}(
     ptr %to, ptr %left, i64 %stride, i64 %step, ptr %right, i64 %steps) noinline nounwind {{
 start:
   %below = shl i64 %stride, 4
-  {chr(10).join(zeros)}
+  {zero_all}
   br label %next
 next:
   %n = phi i64 [ 0, %start ], [ %more, %add ]
@@ -103,11 +103,11 @@ add:
   %left1 = getelementptr i8, ptr %left0, i64 %below
   %right0 = getelementptr i8, ptr %right, i64 %down
   %right1 = getelementptr i8, ptr %right0, i64 {4 * _HALF}
-  {inner}
+  {add_all}
   %more = add i64 %n, 1
   br label %next
 store:
-  {chr(10).join(stores)}
+  {store_all}
   ret void
 }}
 """

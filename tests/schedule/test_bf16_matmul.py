@@ -79,6 +79,15 @@ def test_one_compile_serves_every_batch_size_in_three_forms(inputs, outputs, tar
 
 
 @with_each
+@pytest.mark.parametrize("batch", [2048, 4097])
+def test_a_batch_may_be_long(batch, target):
+    module = layer(40, 72)
+    arguments = random_arguments(module, batch)
+    results = compile_main(module, target)(*arguments)
+    assert_exact(results, reference(*(a.astype("float64") for a in arguments)))
+
+
+@with_each
 @pytest.mark.parametrize(
     "rows, columns, contracted",
     [(16, 64, "b"), (59, 300, "b"), (472, 40, "b"), (40, 9, "b"), ("b", 40, 51), (300, "b", 6)],
