@@ -15,24 +15,27 @@ LANES = 16
 PRAGMA = "pragma_import_llvm"
 
 
-def rounds(kind: str) -> list[str]:
+def rounds(kind: str, name: str = "s") -> list[str]:
     """Lines that make ``%s4r0 .. %s4r15`` the transpose of the vectors ``%s0r0 .. %s0r15``.
 
     Parameters
     ----------
     kind : str
         LLVM's name of a 32-bit element.
+    name : str
+        What the names of the vectors begin with.
     """
     lines = []
     for step, size in enumerate((8, 4, 2, 1)):
         for row in range(LANES):
             if row & size:
                 continue
-            pair = f"<16 x {kind}> %s{step}r{row}, <16 x {kind}> %s{step}r{row | size}"
+            pair = f"<16 x {kind}> %{name}{step}r{row}, <16 x {kind}> %{name}{step}r{row | size}"
             for out, shift in ((row, 0), (row | size, size)):
                 take = [(n & ~size) + shift + (LANES if n & size else 0) for n in range(LANES)]
                 index = ", ".join(f"i32 {n}" for n in take)
-                lines.append(f"%s{step + 1}r{out} = shufflevector {pair}, <16 x i32> <{index}>")
+                turned = f"%{name}{step + 1}r{out}"
+                lines.append(f"{turned} = shufflevector {pair}, <16 x i32> <{index}>")
     return lines
 
 

@@ -9,7 +9,7 @@ from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.precision.policy import BFLOAT16, FLOAT16, Policy
+from sparsetrain.precision.policy import BFLOAT16, BFLOAT16_BY_TILES, FLOAT16, Policy
 
 Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
 
@@ -18,6 +18,9 @@ _POLICIES: dict[str, Policy | None] = {
     "bf16": BFLOAT16,
     "fp16": FLOAT16,
 }
+# Instead of those, where a CPU has AMX tiles.
+_POLICIES_BY_TILES: dict[str, Policy | None] = {"bf16": BFLOAT16_BY_TILES}
+_TILES = "amx-bf16"
 # Dtype of a policy -> the feature a CPU needs, as LLVM and as its maker call it.
 _NEEDS = {"bfloat16": ("avx512bf16", "AVX512_BF16")}
 # Dtype of a policy -> the first compute capability whose tensor cores multiply it.
@@ -39,7 +42,7 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
     ConfigError
         If there is no such precision, or the target lacks the instructions for it.
     """
-    policy = precision if isinstance(precision, Policy) else _named(precision)
+    policy = precision if isinstance(precision, Policy) else _named(precision, target)
     if policy is not None:
         _require(policy, target)
     return policy
@@ -60,11 +63,12 @@ def lacks(dtype: str, target: Target) -> str | None:
     return f"the target {target.attrs.get('mcpu', target.kind.name)} has no {name} instructions"
 
 
-def _named(precision: str) -> Policy | None:
+def _named(precision: str, target: Target) -> Policy | None:
     if precision not in _POLICIES:
         known = " or ".join(repr(name) for name in _POLICIES)
         raise ConfigError(f"precision is {known}, not {precision!r}")
-    return _POLICIES[precision]
+    by_tiles = target.kind.name == "llvm" and target_has_features(_TILES, target)
+    return (_POLICIES | _POLICIES_BY_TILES if by_tiles else _POLICIES)[precision]
 
 
 def _require(policy: Policy, target: Target) -> None:

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dot interaction's CPU kernels in bfloat16 by AMX tiles; `interaction` says what they compute.
+
+Operands are rounded as a sample is read, products are summed in float32, results are float32.
+
+Forward, the Gram matrix is blocks of 16 x 16 sums, those above the diagonal left out: rows are the
+embeddings, columns all vectors but the last, transposed in pairs. Backward, the symmetric matrix
+``G`` of the pairs' cotangents times the vectors, which lie in pairs of neighbours as they are;
+its rows are taken in parts of 16, and that of the dense vector alone, as it goes elsewhere.
+
+What is parallel: blocks of samples. Sums of a pair go over 32 columns at a time in one thread.
+
+Precondition: the width is a multiple of 16. Cost: tiles multiply in no time; what is left is
+packing and memory, so what samples read and write is asked for ahead, and large cotangents go past
+the caches. Packing some samples before multiplying them was slower: they leave the first level.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+from tvm.target import Target
+from tvm.target.codegen import target_has_features
+from tvm.tirx import PrimFunc
+
+from sparsetrain.kernel_builder import kernel
+from sparsetrain.models.amx_samples import (
+    NUMBERS,
+    PACKING,
+    ROW_BYTES,
+    rows_of_tiles,
+    symmetric,
+    tiles,
+)
+from sparsetrain.models.interaction_parts import (
+    LANES,
+    address,
+    backward_arguments,
+    call_,
+    cleared,
+    forward_arguments,
+    lanes,
+    long,
+    pair_place,
+    round_up,
+    run,
+    samples_of_tasks,
+)
+
+NEEDS = ("amx-bf16", "avx512bf16")
+TILE = NUMBERS * LANES
+AHEAD = 3  # samples from the one at hand to the one whose memory is asked for
+# Bytes of embeddings' cotangents from which they are written past the caches. Two cores with 2 MB
+# of second-level cache each, the reader's time counted too, gain from 13 MB on and lose at 7 MB.
+STREAMED = 10 << 20
+# The numbers of tiles. Forward: 2 x 2 sums, two left and two right operands. Backward: sums and
+# left operands of 16 rows, of the rows that are left, and of one row; one right operand.
+_LEFT, _RIGHT = (4, 5), (6, 7)
+_FULL, _REST, _ONE = range(3)
+_LEFTS, _VECTORS = (3, 4, 5), 6
+
+
+def runs_on(target: Target | None) -> bool:
+    """Whether a target has the instructions."""
+    return (
+        target is not None
+        and target.kind.name == "llvm"
+        and all(target_has_features(feature, target) for feature in NEEDS)
+    )
+
+
+def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
+    """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2), all float32."""
+    del dtype  # float32: others are not rounded
+    blocks, steps = -(-features // LANES), -(-width // NUMBERS)
+    products = [(_sums(i, j), _LEFT[i], _RIGHT[j]) for i, j in product(range(2), range(2))]
+    with kernel("interaction") as built:
+        dense, embeddings, out = forward_arguments(features, width)
+        with samples_of_tasks(dense.shape[0], PACKING + tiles(products)) as samples:
+            rows = cleared(((blocks + 1) * LANES, steps * NUMBERS), "uint16")
+            pairs = cleared((blocks, steps * TILE), "uint16")
+            gram = cleared((blocks * LANES, blocks * LANES), "float32")
+            call_("amx_begin")
+            with samples() as b:
+                with T.serial(0, -(-int(out.shape[1]) // LANES)) as line:
+                    call_("amx_ask", address(out, b + AHEAD, line * LANES))
+                _round_vectors_(rows, pairs, dense, embeddings, b)
+                for left, right in product(range(0, blocks, 2), range(0, blocks, 2)):
+                    _gram_(gram, rows, pairs, range(left, min(left + 2, blocks)), right)
+                with T.serial(0, width // LANES) as v:
+                    T.buffer_store(out, dense[b, lanes(v)], [b, lanes(v)])
+                for i in range(features):
+                    for j in range(0, i + 1, LANES):
+                        to = address(out, b, pair_place(width, i + 1, j))
+                        call_("store", to, gram[i, run(j, LANES)], min(i + 1 - j, LANES))
+            call_("amx_end")
+    return built.get()
+
+
+def _round_vectors_(rows: Any, pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
+    """All vectors of a sample as rows; all but the last transposed, in pairs of columns.
+
+    What follows them in the last block means nothing: its sums are not read.
+    """
+    features, width = (int(extent) for extent in embeddings.shape[1:])
+    whole, rest = divmod(width, NUMBERS)
+
+    def pack(first: int, step: Any, columns: int) -> None:
+        column = step * NUMBERS
+        call_(
+            f"amx_slab_{columns}",
+            address(rows, first, column),
+            long(rows.shape[1]),
+            address(pairs, first // LANES, step * TILE),
+            address(embeddings, b, first - 1, column) if first else address(dense, b, column),
+            address(embeddings, b, first, column),
+            long(width),
+            long(min(features + 1 - first, LANES)),
+            long(AHEAD * features * width),
+        )
+
+    for first in range(0, features, LANES):
+        with T.serial(0, whole) as step:
+            pack(first, step, NUMBERS)
+        if rest:
+            pack(first, whole, rest)
+    if features % LANES == 0:  # the last vector begins a block, of which there is no column
+        with T.serial(0, width // LANES) as v:
+            source = address(embeddings, b, features - 1, v * LANES)
+            call_("round_float", address(rows, features, v * LANES), source, LANES)
+
+
+def _sums(i: int, j: int) -> int:
+    return 2 * i + j
+
+
+def _gram_(gram: Any, rows: Any, pairs: Any, lefts: range, right: int) -> None:
+    """Two by two blocks of the Gram matrix, without those above the diagonal."""
+    places = [(i, j) for i in lefts for j in (right, right + 1) if j <= i]
+    tile = {(i, j): _sums(i % 2, j % 2) for i, j in places}
+    for place in places:
+        call_(f"amx_zero_{tile[place]}")
+    with T.serial(0, int(rows.shape[1]) // NUMBERS if places else 0) as step:
+        for i in dict.fromkeys(i for i, _ in places):
+            at = address(rows, 1 + i * LANES, step * NUMBERS)
+            call_(f"amx_load_{_LEFT[i % 2]}", at, long(2 * int(rows.shape[1])))
+        for j in dict.fromkeys(j for _, j in places):
+            call_(f"amx_load_{_RIGHT[j % 2]}", address(pairs, j, step * TILE), long(ROW_BYTES))
+        for i, j in places:
+            call_(f"amx_add_{tile[i, j]}_{_LEFT[i % 2]}_{_RIGHT[j % 2]}")
+    for i, j in places:
+        at = address(gram, i * LANES, j * LANES)
+        call_(f"amx_store_{tile[i, j]}", at, long(4 * int(gram.shape[1])))
+
+
+def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
+    """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
+    del dtype  # float32: others are not rounded
+    vectors = features + 1
+    steps = -(-vectors // NUMBERS)
+    heights = [LANES, features % LANES or LANES, 1]
+    products = [(part, _LEFTS[part], _VECTORS) for part in (_FULL, _REST, _ONE)]
+    helpers = PACKING + tiles(products) + symmetric(vectors)
+    with kernel("interaction_backward") as built:
+        arguments = backward_arguments(features, width)
+        dense, embeddings, cotangent, to_dense, to_embeddings = arguments
+        with samples_of_tasks(dense.shape[0], helpers) as samples:
+            matrix = cleared((round_up(vectors, LANES), steps * NUMBERS), "uint16")
+            pairs = cleared((steps * LANES, 2 * width), "uint16")
+            sums = cleared((vectors, width), "float32")
+            call_("amx_rows", long(rows_of_tiles([*heights, *heights, LANES, LANES])))
+            with samples() as b:
+                call_(
+                    f"amx_symmetric_{vectors}", address(matrix, 0, 0), address(cotangent, b, width)
+                )
+                _pair_vectors_(pairs, dense, embeddings, b)
+                with T.serial(0, width // LANES) as v:
+                    for group in _groups(features):
+                        _products_(sums, matrix, pairs, v, group)
+                with T.serial(0, width // LANES) as v:
+                    total = sums[0, lanes(v)] + cotangent[b, lanes(v)]
+                    T.buffer_store(to_dense, total, [b, lanes(v)])
+                _write_(to_embeddings, sums, b)
+            call_("amx_fence")
+            call_("amx_end")
+    return built.get()
+
+
+def _pair_vectors_(pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
+    """All vectors of a sample as (pair of vectors, column and vector in the pair)."""
+    features, width = (int(extent) for extent in embeddings.shape[1:])
+
+    def pair(n: Any, even: Any, odd: Any, rows: int) -> None:
+        with T.serial(0, width // LANES) as v:
+            sources = [address(source, *at, v * LANES) for source, at in (even, odd)]
+            to = address(pairs, n, v * NUMBERS)
+            call_("amx_pair", to, *sources, rows, long(AHEAD * features * width))
+
+    pair(0, (dense, [b]), (embeddings, [b, 0]), 2)
+    with T.serial(0, (features - 1) // 2) as n:
+        pair(n + 1, (embeddings, [b, 2 * n + 1]), (embeddings, [b, 2 * n + 2]), 2)
+    if features % 2 == 0:
+        last = (embeddings, [b, features - 1])
+        pair(features // 2, last, last, 1)
+
+
+def _groups(features: int) -> list[list[tuple[int, int]]]:
+    """First rows of parts of the vectors, each with its tile; a group has none of them twice."""
+    whole, rest = divmod(features, LANES)
+    parts = [(1 + n * LANES, _FULL) for n in range(whole)]
+    parts += [(1 + whole * LANES, _REST)] if rest else []
+    parts.append((0, _ONE))
+    return [parts] if whole < 2 else [[part] for part in parts]
+
+
+def _products_(sums: Any, matrix: Any, pairs: Any, v: Any, group: list[tuple[int, int]]) -> None:
+    """Some rows of ``G`` times 16 columns of the vectors."""
+    width = int(sums.shape[1])
+    for _, part in group:
+        call_(f"amx_zero_{part}")
+    for step in range(int(pairs.shape[0]) // LANES):
+        call_(f"amx_load_{_VECTORS}", address(pairs, step * LANES, v * NUMBERS), long(4 * width))
+        for row, part in group:
+            at = address(matrix, row, step * NUMBERS)
+            call_(f"amx_load_{_LEFTS[part]}", at, long(2 * int(matrix.shape[1])))
+            call_(f"amx_add_{part}_{_LEFTS[part]}_{_VECTORS}")
+    for row, part in group:
+        call_(f"amx_store_{part}", address(sums, row, v * LANES), long(4 * width))
+
+
+def _write_(to_embeddings: Any, sums: Any, b: Any) -> None:
+    """All but the first vector; see `STREAMED`."""
+    features, width = (int(extent) for extent in to_embeddings.shape[1:])
+
+    def each(write: Any) -> None:
+        with T.serial(0, features) as f, T.serial(0, width // LANES) as v:
+            write(f, lanes(v), sums[f + 1, lanes(v)])
+
+    with T.If(to_embeddings.shape[0] * (4 * features * width) >= STREAMED):
+        with T.Then():
+            each(lambda f, at, x: call_("amx_stream", address(to_embeddings, b, f, at.base), x))
+        with T.Else():
+            each(lambda f, at, x: T.buffer_store(to_embeddings, x, [b, f, at]))

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a sample's vectors and pairs come to lie as AMX tiles read them, in LLVM IR.
+
+A left operand is rows of bfloat16, a right one rows of pairs (`sparsetrain.schedule.amx_helpers`).
+Beside the helpers of there and of `bf16_helpers`. One instruction rounds two vectors of 16 numbers
+into one of 32, so halves of a row, or two rows that become pairs, are rounded together.
+
+Rounding is to nearest even. What packs a sample asks for the next one's memory meanwhile: the
+rows of a sample are more streams than a processor foresees.
+"""
+
+from collections.abc import Iterable
+
+from sparsetrain.schedule.amx_helpers import BEGIN_AND_END
+from sparsetrain.schedule.bf16_helpers import HELPERS
+from sparsetrain.transpose import LANES, rounds
+
+ROW_BYTES = 64  # of a tile: 32 numbers of bfloat16, 16 pairs or sums
+NUMBERS = ROW_BYTES // 2
+_NOUGHT = "<16 x float> zeroinitializer"
+_ROUND = "call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+
+_DECLARATIONS = """
+declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
+declare i64 @llvm.smin.i64(i64, i64)
+declare void @llvm.x86.sse.sfence()
+!0 = !{i32 1}
+"""
+
+
+def _define(name: str, arguments: str, lines: Iterable[str]) -> str:
+    body = "\n  ".join([*lines, "ret i32 0"])
+    return f"""
+define linkonce_odr i32 @sparsetrain_{name}({arguments}) alwaysinline nounwind {{
+  {body}
+}}
+"""
+
+
+def tiles(products: Iterable[tuple[int, int, int]]) -> str:
+    """Helpers for tiles by number; each product names its sums, its left and its right operand."""
+    tile = "call void @llvm.x86.tile"
+    there = "ptr %at, i64 %stride"
+    helpers = []
+    for n in range(8):
+        helpers += [
+            _define(f"amx_zero_{n}", "", [f"{tile}zero(i8 {n})"]),
+            _define(f"amx_load_{n}", there, [f"{tile}loadd64(i8 {n}, {there})"]),
+            _define(f"amx_store_{n}", there, [f"{tile}stored64(i8 {n}, {there})"]),
+        ]
+    for three in products:
+        operands = ", ".join(f"i8 {n}" for n in three)
+        line = f"call void @llvm.x86.tdpbf16ps({operands})"
+        helpers.append(_define("amx_add_" + "_".join(map(str, three)), "", [line]))
+    return "".join(helpers)
+
+
+def rows_of_tiles(rows: Iterable[int]) -> int:
+    """What ``sparsetrain_amx_rows`` takes, for so many rows of the tiles 0 .. 7; all have some."""
+    return int.from_bytes(bytes(rows), "little")
+
+
+def _slab(columns: int) -> str:
+    """16 rows of 32 or 16 numbers, rounded: as rows, `stride_to` apart, and as a tile of pairs.
+
+    The first row may lie apart from the others; below the last row, that one is read again.
+    """
+    lines = ["%last = sub i64 %rows, 2"]
+    for r in range(LANES):
+        source = f"%from{r}" if r else "%first"
+        lines += [
+            f"%at{r} = call i64 @llvm.smin.i64(i64 %last, i64 {r - 1})",
+            f"%by{r} = mul i64 %at{r}, %stride",
+            f"%from{r} = getelementptr float, ptr %rest, i64 %by{r}",
+            f"%low{r} = load <16 x float>, ptr {source}, align 4",
+        ]
+        high = _NOUGHT
+        if columns > LANES:
+            lines += [
+                f"%then{r} = getelementptr float, ptr {source}, i64 {LANES}",
+                f"%high{r} = load <16 x float>, ptr %then{r}, align 4",
+            ]
+            high = f"<16 x float> %high{r}"
+        lines += [
+            *_ask_ahead(source, f"row{r}", range(0, columns, LANES)),
+            f"%half{r} = {_ROUND}({high}, <16 x float> %low{r})",
+            f"%s0r{r} = bitcast <32 x bfloat> %half{r} to <16 x i32>",
+            f"%over{r} = mul i64 %stride_to, {r}",
+            f"%to{r} = getelementptr i16, ptr %to, i64 %over{r}",
+            f"store <16 x i32> %s0r{r}, ptr %to{r}, align 4",
+        ]
+    lines += rounds("i32")
+    for r in range(columns // 2):
+        lines += [
+            f"%pair{r} = getelementptr i8, ptr %pairs, i64 {ROW_BYTES * r}",
+            f"store <16 x i32> %s4r{r}, ptr %pair{r}, align 4",
+        ]
+    arguments = "ptr %to, i64 %stride_to, ptr %pairs, ptr %first, ptr %rest, i64 %stride"
+    return _define(f"amx_slab_{columns}", f"{arguments}, i64 %rows, i64 %ahead", lines)
+
+
+def _ask_ahead(source: str, name: str, places: Iterable[int]) -> list[str]:
+    lines = []
+    for place in places:
+        to = f"%{name}at{place}"
+        lines += [
+            f"{to}by = add i64 %ahead, {place}",
+            f"{to} = getelementptr float, ptr {source}, i64 {to}by",
+            f"call void @llvm.prefetch.p0(ptr {to}, i32 0, i32 2, i32 1)",
+        ]
+    return lines
+
+
+def _pair_rows() -> str:
+    """16 numbers of a row and 16 of another one, rounded, as 16 pairs; without that, of zeros."""
+    mixed = ", ".join(f"i32 {n // 2 + LANES * (n % 2)}" for n in range(2 * LANES))
+    load = "call <16 x float> @llvm.masked.load.v16f32.p0"
+    lines = [
+        "%both = icmp sgt i32 %rows, 1",
+        "%one = insertelement <16 x i1> poison, i1 %both, i32 0",
+        "%mask = shufflevector <16 x i1> %one, <16 x i1> poison, <16 x i32> zeroinitializer",
+        *_ask_ahead("%even", "even", [0]),
+        *_ask_ahead("%odd", "odd", [0]),
+        "%a = load <16 x float>, ptr %even, align 4",
+        f"%b = {load}(ptr %odd, i32 4, <16 x i1> %mask, {_NOUGHT})",
+        f"%half = {_ROUND}(<16 x float> %b, <16 x float> %a)",
+        "%bits = bitcast <32 x bfloat> %half to <32 x i16>",
+        f"%pairs = shufflevector <32 x i16> %bits, <32 x i16> poison, <32 x i32> <{mixed}>",
+        "store <32 x i16> %pairs, ptr %to, align 4",
+    ]
+    return _define("amx_pair", "ptr %to, ptr %even, ptr %odd, i32 %rows, i64 %ahead", lines)
+
+
+def _ask() -> str:
+    """Asks for a line that is about to be written."""
+    return _define(
+        "amx_ask", "ptr %at", ["call void @llvm.prefetch.p0(ptr %at, i32 1, i32 3, i32 1)"]
+    )
+
+
+def _stream() -> str:
+    """16 numbers to an aligned place, past the caches: what lies there is not read first."""
+    line = "store <16 x float> %numbers, ptr %to, align 64, !nontemporal !0"
+    fence = _define("amx_fence", "", ["call void @llvm.x86.sse.sfence()"])
+    return _define("amx_stream", "ptr %to, <16 x float> %numbers", [line]) + fence
+
+
+def symmetric(vectors: int) -> str:
+    """A helper: the symmetric matrix of a packed strict lower triangle, rounded.
+
+    Its diagonal and what fills it up to whole tiles are zeros. A block of 16 x 16 is the triangle
+    or its transpose; on the diagonal, where one of them is zero, both.
+    """
+    blocks = -(-vectors // LANES)
+    steps = -(-vectors // NUMBERS)
+    lines = []
+    for i in range(blocks):
+        for j in range(i + 1):
+            lines += _block(i, j, vectors)
+    for i in range(blocks):
+        for r in range(LANES):
+            for k in range(0, blocks, 2):
+                high = f"<16 x float> %g{i}x{k + 1}r{r}" if k + 1 < blocks else _NOUGHT
+                name = f"%row{i}x{k}r{r}"
+                begin = (i * LANES + r) * steps * ROW_BYTES + k // 2 * ROW_BYTES
+                lines += [
+                    f"{name} = {_ROUND}({high}, <16 x float> %g{i}x{k}r{r})",
+                    f"{name}to = getelementptr i8, ptr %to, i64 {begin}",
+                    f"store <32 x bfloat> {name}, ptr {name}to, align 4",
+                ]
+    return _define(f"amx_symmetric_{vectors}", "ptr %to, ptr %triangle", lines)
+
+
+def _block(i: int, j: int, vectors: int) -> list[str]:
+    """Lines that make of a part of the triangle blocks (i, j) and (j, i); row 2 is ``%g0x1r2``."""
+    name = f"b{i}x{j}s"
+    lines = []
+    for r in range(LANES):
+        row, column = i * LANES + r, j * LANES
+        count = row - column if row < vectors else 0
+        mask = ", ".join(f"i1 {str(n < count).lower()}" for n in range(LANES))
+        lines += [
+            f"%{name}at{r} = getelementptr float, ptr %triangle, "
+            f"i64 {row * (row - 1) // 2 + column}",
+            f"%{name}row{r} = call <16 x float> @llvm.masked.load.v16f32.p0("
+            f"ptr %{name}at{r}, i32 4, <16 x i1> <{mask}>, {_NOUGHT})",
+            f"%{name}0r{r} = bitcast <16 x float> %{name}row{r} to <16 x i32>",
+        ]
+    lines += rounds("i32", name)
+    for r in range(LANES):
+        turned = f"%{name}4r{r}"
+        if i == j:
+            lines.append(f"%{name}or{r} = or <16 x i32> %{name}0r{r}, {turned}")
+            turned = f"%{name}or{r}"
+        else:
+            lines.append(f"%g{i}x{j}r{r} = bitcast <16 x i32> %{name}0r{r} to <16 x float>")
+        lines.append(f"%g{j}x{i}r{r} = bitcast <16 x i32> {turned} to <16 x float>")
+    return lines
+
+
+PACKING = "".join(
+    [HELPERS, BEGIN_AND_END, _DECLARATIONS, _slab(32), _slab(16), _pair_rows(), _ask(), _stream()]
+)
