@@ -114,14 +114,17 @@ def _transpose_(columns: Any, embeddings: Any, b: Any) -> None:
     features, width = (int(extent) for extent in embeddings.shape[1:])
     for first in range(0, features, LANES):
         with T.serial(0, -(-width // PAIRS)) as step:
+            whole = width % PAIRS == 0 or width < PAIRS
+            there = min(width, PAIRS) if whole else width - step * PAIRS
             call_(
                 "transposed_float",
                 T.address_of(columns[step * LANES, first * 2]),
                 long(columns.shape[1]),
                 T.address_of(embeddings[b, first, step * PAIRS]),
                 long(width),
-                min(width, PAIRS) if width % PAIRS == 0 or width < PAIRS else width - step * PAIRS,
+                there,
                 min(features - first, LANES),
+                there,
             )
 
 
@@ -168,6 +171,7 @@ def _symmetric_(matrix: Any, lower: Any, cotangent: Any, b: Any, sizes: tuple[in
                 long(across),
                 min(across - column, PAIRS),
                 LANES,
+                min(across - column, PAIRS),
             )
     with T.serial(0, -(-vectors // 2)) as pair:
         for column in range(0, across, LANES):
