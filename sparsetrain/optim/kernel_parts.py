@@ -192,7 +192,7 @@ def zero(dtype: str) -> Any:
     return tirx.const(0, dtype)
 
 
-def prefetch(array: Any, index: Index) -> None:
-    """Ask for a cache line that will be read and written soon."""
+def prefetch(array: Any, index: Index, *, write: bool, near: int) -> None:
+    """Ask for a cache line that will be read, or written, soon; `near` is 3 for the first cache."""
     address = T.address_of(array[tuple(index)])
-    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 1, 3, 1))
+    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, int(write), near, 1))

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of memory are asked for before they are worked on.
 
-The rows of a large table are in no cache, so they are asked for while others are worked on. Narrow
-ones dozens at once: a loop of that alone is so short that as many are on their way together;
-between the sums of others only few are, as a request waits for the processor to look its page up.
-Wide ones fill its queues one by one.
+The rows of a large table are in no cache, so they are asked for while others are worked on. How is
+a table by processor; the bits are the same.
+
+- AMD's Zen: into the first cache, to be written. Narrow rows dozens at once: a loop of that alone
+  is so short that as many are on their way together; between the sums of others only few are, as a
+  request waits for the processor to look its page up. Wide ones fill its queues one by one.
+- Others: into the second cache, to be read, one by one. An Intel core waits for 48 lines that go
+  there, for 16 that go to the first; and what is asked for to be written leaves the other cores'
+  caches, the gradient that was computed there included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain import runtime
 from sparsetrain.formats import is_half
 from sparsetrain.optim.kernel_parts import Parameter, prefetch
 
@@ -27,20 +33,52 @@ VALUE_LINES = 8  # of a row of the gradient: more than of a weight, there is not
 Emit = Callable[[Any], None]  # emits what is done for one run, or one entry
 
 
+class Asking(NamedTuple):
+    """How a processor is asked for lines.
+
+    Parameters
+    ----------
+    write : bool
+        Whether the line is asked for to be written.
+    near : int
+        Into which cache: 3 for the first, 2 for the second.
+    narrow_at_once : bool
+        Whether narrow rows are asked for dozens at once.
+    """
+
+    write: bool
+    near: int
+    narrow_at_once: bool
+
+
+# By the beginning of LLVM's name of the processor.
+ASKING = {"znver": Asking(True, 3, True), "": Asking(False, 2, False)}
+
+
+def asking_of(processor: str) -> Asking:
+    """How a processor of this name is asked."""
+    return next(asking for name, asking in ASKING.items() if processor.startswith(name))
+
+
 def with_rows_ahead(
     parameter: Parameter, runs: Any, span: tuple[Any, Any], last: Any, update: Emit
 ) -> None:
     """Inside a kernel: `update` each run of `span`, in parallel, after asking for what it reads."""
+    asking = asking_of(str(runtime.host_target().attrs.get("mcpu", "")))
+
+    def ask(array: Any, index: list[Any]) -> None:
+        prefetch(array, index, write=asking.write, near=asking.near)
 
     def ask_for(run: Any) -> None:
-        _ask_for(parameter, tirx.Cast("int64", runs.rows[run]), last)
+        _ask_for(parameter, tirx.Cast("int64", runs.rows[run]), last, ask)
 
     def ask_for_value(place: Any) -> None:
         for column in _line_starts(runs.values, VALUE_LINES):
-            prefetch(runs.values, [runs.value_row(place), column])
+            ask(runs.values, [runs.value_row(place), column])
 
     lines = _lines(parameter, runs.values)
-    in_advance = _many_at_once if lines <= NARROW else _one_by_one
+    at_once = asking.narrow_at_once and lines <= NARROW
+    in_advance = _many_at_once if at_once else _one_by_one
     in_advance(span, runs.offsets, lines, (ask_for, ask_for_value), update)
 
 
@@ -102,13 +140,15 @@ def _line_starts(array: Any, most: int) -> range:
     return range(0, min(int(array.shape[1]), most * step), step)
 
 
-def _ask_for(parameter: Parameter, row: Any, last: Any) -> None:
-    """Prefetch the weights and slots of a row."""
+def _ask_for(
+    parameter: Parameter, row: Any, last: Any, ask: Callable[[Any, list[Any]], None]
+) -> None:
+    """Ask for the weights and slots of a row."""
     for array, columns in _lines_of(parameter):
         for column in columns:
-            prefetch(array, [row, column])
+            ask(array, [row, column])
     for slot, array in zip(parameter.recipe.formula.slots, parameter.slots, strict=True):
         if slot.per == "row":
-            prefetch(array, [row])
+            ask(array, [row])
     if last is not None:
-        prefetch(last, [row])
+        ask(last, [row])
