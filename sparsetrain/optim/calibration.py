@@ -17,7 +17,8 @@ import numpy as np
 from sparsetrain.optim.lines import Costs, distinct_rows
 from sparsetrain.optim.trial import Clock, Kind, Trial, Work
 
-IDS = {False: (64, 6144), True: (8192, 32_768)}  # of two steps; whether all threads sort them
+MANY = 8192  # ids of a step; from there all threads may sort them
+IDS = {False: (64, 6144), True: (MANY, 32_768)}  # of two steps; whether they are many
 # Of tables: below where both paths cost the same, above it, and beyond the near caches.
 LOW_BYTES, HIGH_BYTES, FAR_BYTES = 2**18, 2**21, 2**24
 HOT = 64  # distinct rows, where they are few

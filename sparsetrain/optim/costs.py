@@ -15,12 +15,11 @@ from functools import partial
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.optim.calibration import measure
+from sparsetrain.optim.calibration import MANY, measure
 from sparsetrain.optim.lines import Costs
 from sparsetrain.optim.remembered import remembered
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.trial import Kind, Trial, Verdict, contest
-from sparsetrain.sparse_tensor.coalesce import SHARED_FROM
 
 MOST_BITS = 31  # of an int32 id
 BATCHES = 8
@@ -34,7 +33,7 @@ def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Cos
     """
     # Ids are sorted by the bits of the storage's rows.
     kind = Kind(rule, width, dtype, 2 ** min(rows.bit_length(), MOST_BITS) - 1)
-    many = lookups >= SHARED_FROM
+    many = lookups >= MANY
     now = partial(measure, kind, many=many)
     return remembered(Costs, *_names(kind, many), now, least=0.0)
 

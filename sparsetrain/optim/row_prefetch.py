@@ -51,20 +51,15 @@ class Asking(NamedTuple):
     narrow_at_once: bool
 
 
-# By the beginning of LLVM's name of the processor.
+# See `runtime.by_processor`.
 ASKING = {"znver": Asking(True, 3, True), "": Asking(False, 2, False)}
-
-
-def asking_of(processor: str) -> Asking:
-    """How a processor of this name is asked."""
-    return next(asking for name, asking in ASKING.items() if processor.startswith(name))
 
 
 def with_rows_ahead(
     parameter: Parameter, runs: Any, span: tuple[Any, Any], last: Any, update: Emit
 ) -> None:
     """Inside a kernel: `update` each run of `span`, in parallel, after asking for what it reads."""
-    asking = asking_of(str(runtime.host_target().attrs.get("mcpu", "")))
+    asking = runtime.by_processor(ASKING)
 
     def ask(array: Any, index: list[Any]) -> None:
         prefetch(array, index, write=asking.write, near=asking.near)

@@ -20,7 +20,10 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import cuda_coalesce, kernels
 from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
 
-SHARED_FROM = 8192  # ids; one thread sorts 2,048 in 9 us, two take 23: starting them takes longer
+# Ids from which on all threads sort, see `runtime.by_processor`. What one thread writes the others
+# read next. Zen: one sorts 2,048 in 9 us, two take 23. Intel: one sorts 8,192 in 40, two take 169;
+# 53,248 in 365 and 373; 131,072 in 849 and 729.
+SHARED_FROM = {"znver": 8192, "": 65_536}
 
 
 class CoalescePlan:
@@ -116,7 +119,12 @@ def begin_plan(indices: NDArray, num_rows: int) -> Callable[[], CoalescePlan]:
 
 def strips_for(count: int) -> int:
     """How many threads sort so many ids."""
-    return runtime.num_threads() if count >= SHARED_FROM else 1
+    return runtime.num_threads() if count >= _shared_from() else 1
+
+
+@cache
+def _shared_from() -> int:
+    return runtime.by_processor(SHARED_FROM)
 
 
 @cache

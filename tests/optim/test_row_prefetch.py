@@ -14,14 +14,6 @@ from tests.optim.formulas import OPTIMIZERS
 ROWS, ENTRIES = 997, 3000  # more than are asked for at once, with duplicates
 
 
-@pytest.mark.parametrize(
-    ("processor", "narrow_at_once"),
-    [("znver5", True), ("rocketlake", False), ("sapphirerapids", False), ("", False)],
-)
-def test_the_processor_says_how_it_is_asked(processor, narrow_at_once):
-    assert row_prefetch.asking_of(processor).narrow_at_once == narrow_at_once
-
-
 @pytest.mark.parametrize("width", [4, 16, 80])
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_every_way_to_ask_gives_the_same_bits(name, width, monkeypatch):
@@ -36,7 +28,7 @@ def test_every_way_to_ask_gives_the_same_bits(name, width, monkeypatch):
 
 def _updated(name: str, width: int, asking, monkeypatch) -> list[np.ndarray]:
     """Weight and slots after one update by a kernel that asks in this way."""
-    monkeypatch.setattr(row_prefetch, "asking_of", lambda processor: asking)
+    monkeypatch.setattr(row_prefetch, "ASKING", {"": asking})
     recipe = OPTIMIZERS[name]._rule().recipe
     kernel = runtime.compile_kernel(
         row_update_kernel(recipe, width, "float32", "int32", pooled=False, stamped=False),

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What depends on the make of this machine's processor, where no feature of it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from sparsetrain.runtime.targets import host_target
+
+Choice = TypeVar("Choice")
+
+
+def by_processor(choices: Mapping[str, Choice]) -> Choice:
+    """The choice for this processor, by the beginning of LLVM's name for it.
+
+    Parameters
+    ----------
+    choices : mapping of str
+        Tried in its order; ``""`` comes last and stands for all others.
+    """
+    name = str(host_target().attrs.get("mcpu", ""))
+    return next(choice for start, choice in choices.items() if name.startswith(start))

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What depends on the make of the processor."""
+
+import pytest
+from tvm.target import Target
+
+from sparsetrain import runtime
+from sparsetrain.optim.row_prefetch import ASKING
+from sparsetrain.runtime import processors
+from sparsetrain.sparse_tensor.coalesce import SHARED_FROM
+
+CHOICES = {"znver": "Zen", "": "others"}
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [("znver5", "Zen"), ("sapphirerapids", "others"), ("rocketlake", "others"), (None, "others")],
+)
+def test_the_name_of_the_processor_decides(name, choice, monkeypatch):
+    target = Target({"kind": "llvm"} if name is None else {"kind": "llvm", "mcpu": name})
+    monkeypatch.setattr(processors, "host_target", lambda: target)
+    assert runtime.by_processor(CHOICES) == choice
+
+
+@pytest.mark.parametrize("choices", [ASKING, SHARED_FROM], ids=["rows ahead", "shared sort"])
+def test_every_table_ends_with_a_choice_for_all_others(choices):
+    assert [*choices][-1] == ""
