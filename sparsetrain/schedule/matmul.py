@@ -7,7 +7,8 @@
 - **Packed**: the right operand, and the left one of TN; `operands.py` says how and why.
 - **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
   vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
-  it is stored; what it reads is prefetched.
+  it is stored; what it reads and writes is prefetched meanwhile, and the next rows of an operand
+  read in place (`steady_prefetch.py`).
 - **Parallel**: blocks of rows, times column panels where no thread packs rows for itself. A block
   is a few tiles high, for which a panel is fetched once. Every element is summed over `k` in
   order by one thread, so the result does not depend on the number of threads.
@@ -22,10 +23,10 @@ from tvm.target import Target
 
 from .last_panel import narrow_last_panel
 from .operands import pack_panels, pack_row_blocks, read_in_place
-from .prefetch import prefetch_epilogue
 from .product import Extent, Product, match_product
 from .register_tile import RegisterTile, register_tile, vector_unit
 from .rule import CpuRule, output_dtype, parallel_over, vectorize_if_whole
+from .steady_prefetch import Tile, next_rows, prefetch_steadily
 from .whole_vectors import copy_whole_vectors
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
@@ -93,17 +94,21 @@ def _apply_tile(
     packing = pack_panels(sch, block, product.right, tile.columns, lanes)
     if left.contracted_is_contiguous:
         read_in_place(sch, block, left)
-    loops = _tile_loops(sch, product, tile)
+    loops = _tile_loops(sch, product, tile, lanes)
     sch.reverse_compute_at(epilogue, loops.tile)
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], lanes)
     if not left.contracted_is_contiguous:
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
+    source = sch.get(block).reads[left.read].source
     init = _accumulate_in_registers(sch, block, loops)
-    prefetch_epilogue(sch, block, epilogue, loops.tile)
+    following = None
+    if left.contracted_is_contiguous:
+        following = next_rows(source, _rows_of_block(product, tile), product.columns)
+    within = Tile(block, init, epilogue, loops.tile, loops.contracted)
+    prefetch_steadily(sch, within, following)
     copy_whole_vectors(sch, packing)
-    if tile.columns == 2 * lanes:
-        vectors = [sch.get_loops(init)[-1], loops.column]
-        narrow_last_panel(sch, init, loops.tile, vectors, product.columns)
+    vectors = [sch.get_loops(init)[-2], loops.vector]
+    narrow_last_panel(sch, init, loops.tile, vectors, product.columns, tile.columns // lanes)
 
 
 def _inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:
@@ -130,36 +135,42 @@ class _TileLoops(NamedTuple):
     tile: LoopRV
     contracted: LoopRV
     row: LoopRV
-    column: LoopRV
+    vector: LoopRV
+    lane: LoopRV
 
 
-def _tile_loops(sch: s_tir.Schedule, product: Product, tile: RegisterTile) -> _TileLoops:
-    """Nest: row block, column panel, tile of the block, k, row, column."""
+def _tile_loops(
+    sch: s_tir.Schedule, product: Product, tile: RegisterTile, lanes: int
+) -> _TileLoops:
+    """Nest: row block, column panel, tile of the block, k, row, vector, lane."""
     *batch, i, j, k = sch.get_loops(product.info.block_rv)
-    in_place = product.left.contracted_is_contiguous
-    tiles = _tiles(product.rows, tile.rows, _TILES_PER_ROW_BLOCK if in_place else _PACKED_TILES)
+    tiles = _rows_of_block(product, tile) // tile.rows
     row_block, row_tile, row = sch.split(i, [None, tiles, tile.rows])
-    panel, column = sch.split(j, [None, tile.columns])
-    sch.reorder(*batch, row_block, panel, row_tile, k, row, column)
+    panel, vector, lane = sch.split(j, [None, tile.columns // lanes, lanes])
+    sch.reorder(*batch, row_block, panel, row_tile, k, row, vector, lane)
     tasks = [*batch, row_block]
-    if in_place:
+    if product.left.contracted_is_contiguous:
         tasks.append(panel)
-    return _TileLoops(parallel_over(sch, tasks), row_tile, k, row, column)
+    return _TileLoops(parallel_over(sch, tasks), row_tile, k, row, vector, lane)
 
 
-def _tiles(rows: Extent, tile_rows: int, most: int) -> int:
-    """Register tiles in a block of rows."""
-    if not isinstance(rows, int):
-        return most
-    return max(1, min(most, rows // (tile_rows * _FEWEST_ROW_BLOCKS)))
+def _rows_of_block(product: Product, tile: RegisterTile) -> int:
+    """Rows that a task computes, a few register tiles."""
+    in_place = product.left.contracted_is_contiguous
+    most = _TILES_PER_ROW_BLOCK if in_place else _PACKED_TILES
+    if not isinstance(product.rows, int):
+        return tile.rows * most
+    return tile.rows * max(1, min(most, product.rows // (tile.rows * _FEWEST_ROW_BLOCKS)))
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> SBlockRV:
     """Vectorise columns, unroll rows; return the block that sets a tile's sums to zero."""
-    sch.vectorize(loops.column)
+    sch.vectorize(loops.lane)
+    sch.unroll(loops.vector)
     sch.unroll(loops.row)
     init = sch.decompose_reduction(block, loops.contracted)
-    *_, row, column = sch.get_loops(init)
-    sch.vectorize(column)
+    *_, row, vector, lane = sch.get_loops(init)
+    sch.vectorize(lane)
+    sch.unroll(vector)
     sch.unroll(row)
     return init

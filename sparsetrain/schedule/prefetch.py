@@ -45,7 +45,7 @@ def prefetch_epilogue(
     requests = [
         _request(region.source, _axes(inner), inner)
         for region in sch.get(epilogue).reads
-        if not region.source.same_as(product) and _lies_like_result(region, inner[-1].body.block)
+        if not region.source.same_as(product) and lies_like_result(region, inner[-1].body.block)
     ]
     if requests:
         _begin_with(sch, tile, requests)
@@ -128,7 +128,8 @@ def _begin_with(sch: s_tir.Schedule, loop: LoopRV, requests: list[tirx.Stmt]) ->
     sch.state.replace(sch.get_sref(loop), new, {})
 
 
-def _lies_like_result(region: TensorRegion, epilogue: s_tir.SBlock) -> bool:
+def lies_like_result(region: TensorRegion, epilogue: s_tir.SBlock) -> bool:
+    """Whether an operand of `epilogue` is read where the result is written."""
     axes = [axis.var for axis in epilogue.iter_vars]
     return len(region.region) == len(axes) and all(
         at.min.same_as(axis) for at, axis in zip(region.region, axes, strict=True)
