@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from sparsetrain.runtime.targets import host_target
+from sparsetrain.runtime.host import host_target
 
 Choice = TypeVar("Choice")
 
