@@ -170,6 +170,46 @@ done:
 """
 
 
+def _panel(element: str) -> str:
+    """Two rows of 32 numbers as 32 pairs; where all are there, no load is masked."""
+    types = "ptr %to, ptr %source, i64 %stride"
+    interleaved = f"call i32 @sparsetrain_both_{element}({types}"
+    return f"""
+{_both(element)}
+define linkonce_odr i32 @sparsetrain_panel_{element}(
+    {types}, i32 %columns, i32 %rows) alwaysinline nounwind {{
+  %wide = icmp sge i32 %columns, {SIDE}
+  %long = icmp sge i32 %rows, 2
+  %whole = and i1 %wide, %long
+  br i1 %whole, label %all, label %some
+all:
+  %known = {interleaved}, i32 {SIDE}, i32 2)
+  ret i32 0
+some:
+  %guarded = {interleaved}, i32 %columns, i32 %rows)
+  ret i32 0
+}}
+"""
+
+
+def _both(element: str) -> str:
+    """The two rows, halves of 16 numbers one by one."""
+    half = f"call i32 @sparsetrain_pairs_{element}(ptr"
+    return f"""
+define linkonce_odr i32 @sparsetrain_both_{element}(
+    ptr %to, ptr %source, i64 %stride, i32 %columns, i32 %rows) alwaysinline nounwind {{
+  %rest = sub i32 %columns, {_HALF}
+  %from = getelementptr {element}, ptr %source, i64 {_HALF}
+  %to1 = getelementptr i16, ptr %to, i64 {_HALF}
+  %to2 = getelementptr i16, ptr %to, i64 {SIDE}
+  %to3 = getelementptr i16, ptr %to, i64 {SIDE + _HALF}
+  %low = {half} %to, ptr %to1, ptr %source, i64 %stride, i32 %columns, i32 %rows)
+  %high = {half} %to2, ptr %to3, ptr %from, i64 %stride, i32 %rest, i32 %rows)
+  ret i32 0
+}}
+"""
+
+
 def _line(element: str) -> str:
     """Up to 32 numbers of a row, filled up by zeros."""
     return f"""
@@ -257,6 +297,9 @@ KERNEL = "".join(
     [
         BEGIN_AND_END,
         PRODUCT,
-        *(write(element) for write, element in product((_line, _columns), SOURCES.values())),
+        *(
+            write(element)
+            for write, element in product((_panel, _line, _columns), SOURCES.values())
+        ),
     ]
 )

@@ -20,7 +20,7 @@ from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
 from .amx_helpers import FEATURE, KERNEL, SIDE
-from .amx_pack import is_stored_in_steps, pack_left, round_left, to_steps
+from .amx_pack import interleave_panel, is_stored_in_steps, pack_left, round_left, to_steps
 from .amx_shape import Shape, choose_shape
 from .bf16_helpers import HELPERS
 from .bf16_match import HalfProduct, match_half_product
@@ -74,7 +74,7 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     if left is not None:
         pack = round_left if product.left.contracted_is_contiguous else pack_left
         pack(sch, left)
-    pack_right(sch, right, product.right)
+    pack_right(sch, right, product.right, SIDE, interleave_panel)
     sch.parallel(loops.task)
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS + KERNEL)
     prefetch_epilogue(sch, block, epilogue, loops.tile)

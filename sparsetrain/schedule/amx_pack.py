@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The left operand of a product by tile registers, in squares of 32 rows by 32 numbers of `k`.
+"""The operands of a product by tile registers.
 
-`(block of rows, step of k, row and number in the square)`: what one step of a tile reads is 2 KB in
-a row. A task packs the rows that it uses: where `k` is contiguous, lines of 32 numbers are rounded
-or copied; else (TN) squares of 32 x 16 are transposed. Where memory holds rows of bfloat16 that are
-whole steps long, they are read in place. Cost: one pass over the operand.
+- The right one: panels of 32 columns, as `bf16_pack.py` lays them out; where rows are contiguous,
+  two of them are interleaved, a panel wide.
+- The left one: squares, `(block of rows, step of k, row and number in the square)`: what one step
+  of a tile reads is 2 KB in a row. A task packs the rows that it uses: where `k` is contiguous,
+  lines of 32 numbers are rounded or copied; else (TN) squares of 32 x 16 are transposed. Where
+  memory holds rows of bfloat16 that are whole steps long, they are read in place.
+
+Cost: one pass over an operand.
 """
 
-from tvm import s_tir, tirx
+from tvm import DataType, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from .amx_helpers import SIDE
 from .bf16_pack import address, at, call, dtype_of, int32, rewrite
 from .bf16_shape import LANES
+from .prefetch import PAIRS_AHEAD, prefetch
 from .product import Operand
+
+_LINE_BYTES = 64
 
 
 def is_stored_in_steps(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
@@ -47,6 +54,29 @@ def pack_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
     vector, lane = sch.split(row, [None, LANES])
     sch.reorder(step, vector, k, lane)
     rewrite(sch, sch.blockize(k), _columns)
+
+
+def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
+    """Two rows of a panel of the right operand, as rows of pairs; asks for rows further on."""
+    source, target = block.reads[0], block.writes[0]
+    k, column = at(source)
+    contracted, columns = source.source.ty.shape
+    lines = range(0, SIDE, _LINE_BYTES // DataType(dtype_of(source.source)).itemsize)
+    ahead = [
+        prefetch(source.source, [k + 2 * PAIRS_AHEAD + row, column + line])
+        for row in range(2)
+        for line in lines
+    ]
+    interleave = call(
+        "panel",
+        source,
+        address(target.source, at(target)),
+        address(source.source, [k, column]),
+        columns,
+        int32(columns - column),
+        int32(contracted - k),
+    )
+    return tirx.SeqStmt([*ahead, interleave])
 
 
 def _line(block: s_tir.SBlock) -> tirx.Stmt:

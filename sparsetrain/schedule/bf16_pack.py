@@ -59,18 +59,28 @@ def to_pairs(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand, width: in
     sch.transform_layout(packing, ("write", 0), pairs)
 
 
-def pack_right(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand) -> None:
-    """Pack in parallel: by column panels, or by stretches of `k` where rows are contiguous."""
+def pack_right(
+    sch: s_tir.Schedule,
+    packing: SBlockRV,
+    operand: Operand,
+    width: int = LANES,
+    interleave: Callable[[s_tir.SBlock], tirx.Stmt] | None = None,
+) -> None:
+    """Pack in parallel: by column panels, or by stretches of `k` where rows are contiguous.
+
+    Two such rows are interleaved `width` numbers at a time, by `interleave`.
+    """
     loops = sch.get_loops(packing)
-    vector, lane = sch.split(loops[operand.outer], [None, LANES])
     if operand.contracted_is_contiguous:
+        vector, lane = sch.split(loops[operand.outer], [None, LANES])
         rewrite(sch, sch.blockize(lane), _transpose_pairs)
         parallel_over(sch, [vector])
         return
     # Split for the threads afterwards: an uneven split would put its guard into the block.
+    vector, lane = sch.split(loops[operand.outer], [None, width])
     pair, k = sch.split(loops[operand.contracted], [None, 2])
     sch.reorder(pair, vector, k, lane)
-    rewrite(sch, sch.blockize(k), _interleave(LANES))
+    rewrite(sch, sch.blockize(k), interleave or _interleave(LANES))
     stretch, pair = sch.split(pair, [None, _STRETCH])
     _copy_few_vectors_together(sch, pair, vector)
     sch.parallel(stretch)
