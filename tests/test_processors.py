@@ -4,7 +4,6 @@
 import pytest
 from tvm.target import Target
 
-from sparsetrain import runtime
 from sparsetrain.optim.row_prefetch import ASKING
 from sparsetrain.runtime import processors
 from sparsetrain.sparse_tensor.coalesce import SHARED_FROM
@@ -19,7 +18,7 @@ CHOICES = {"znver": "Zen", "": "others"}
 def test_the_name_of_the_processor_decides(name, choice, monkeypatch):
     target = Target({"kind": "llvm"} if name is None else {"kind": "llvm", "mcpu": name})
     monkeypatch.setattr(processors, "host_target", lambda: target)
-    assert runtime.by_processor(CHOICES) == choice
+    assert processors.by_processor(CHOICES) == choice
 
 
 @pytest.mark.parametrize("choices", [ASKING, SHARED_FROM], ids=["rows ahead", "shared sort"])

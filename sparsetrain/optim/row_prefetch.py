@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain import runtime
 from sparsetrain.formats import is_half
 from sparsetrain.optim.kernel_parts import Parameter, prefetch
+from sparsetrain.runtime.processors import by_processor
 
 LINES = 256  # of all rows that are asked for and not used yet
 NARROW = 2  # lines that a row takes
@@ -51,7 +51,7 @@ class Asking(NamedTuple):
     narrow_at_once: bool
 
 
-# See `runtime.by_processor`.
+# See `by_processor`.
 ASKING = {"znver": Asking(True, 3, True), "": Asking(False, 2, False)}
 
 
@@ -59,7 +59,7 @@ def with_rows_ahead(
     parameter: Parameter, runs: Any, span: tuple[Any, Any], last: Any, update: Emit
 ) -> None:
     """Inside a kernel: `update` each run of `span`, in parallel, after asking for what it reads."""
-    asking = runtime.by_processor(ASKING)
+    asking = by_processor(ASKING)
 
     def ask(array: Any, index: list[Any]) -> None:
         prefetch(array, index, write=asking.write, near=asking.near)

@@ -17,10 +17,11 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.processors import by_processor
 from sparsetrain.sparse_tensor import cuda_coalesce, kernels
 from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
 
-# Ids from which on all threads sort, see `runtime.by_processor`. What one thread writes the others
+# Ids from which on all threads sort, see `by_processor`. What one thread writes the others
 # read next. Zen: one sorts 2,048 in 9 us, two take 23. Intel: one sorts 8,192 in 40, two take 169;
 # 53,248 in 365 and 373; 131,072 in 849 and 729.
 SHARED_FROM = {"znver": 8192, "": 65_536}
@@ -124,7 +125,7 @@ def strips_for(count: int) -> int:
 
 @cache
 def _shared_from() -> int:
-    return runtime.by_processor(SHARED_FROM)
+    return by_processor(SHARED_FROM)
 
 
 @cache
