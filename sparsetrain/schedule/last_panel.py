@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product's last column panel may be partly empty: its tiles are then computed less wide.
+"""A product's last column panel may be half empty: its tiles are then computed half as wide.
 
-Columns are padded to whole register tiles, which are two or three vectors wide. Of 367 columns, the
-last 17 of 384 would be computed and thrown away, a twentieth of the product. Vectors that hold none
-of what is left over are not computed there.
+Columns are padded to whole register tiles, which are two vectors wide. Of 367 columns, the last 17
+of 384 would be computed and thrown away, a twentieth of the product. If what is left over fits in
+one vector, the second is not computed there.
 
 Cost: the inner loop exists twice. Invariant: values are unchanged.
 """
@@ -17,14 +17,9 @@ from .rule import tile_columns
 
 
 def narrow_last_panel(
-    sch: s_tir.Schedule,
-    init: SBlockRV,
-    tile: LoopRV,
-    vectors: list[LoopRV],
-    columns: Extent,
-    count: int = 2,
+    sch: s_tir.Schedule, init: SBlockRV, tile: LoopRV, vectors: list[LoopRV], columns: Extent
 ) -> None:
-    """Shorten the loops `vectors` over the columns of a tile where its upper part is padding.
+    """Halve the loops `vectors` over the columns of a tile where the upper half is padding.
 
     The last step of a schedule: blocks have two copies afterwards, which primitives refuse.
 
@@ -33,23 +28,17 @@ def narrow_last_panel(
     init : SBlockRV
         Sets the sums of a tile to zero.
     tile : LoopRV
-        Its body computes one tile.
+        Its body computes one tile, of two vectors in a row.
     vectors : list of LoopRV
-        Loops within, over the vectors of a row or over their columns.
+        Loops within, over both vectors or over the columns of both.
     columns : Extent
         Of the result.
-    count : int
-        Vectors in a row of the tile.
     """
     first, width = tile_columns(sch, init, tile)
-    if not isinstance(columns, int):
-        return
-    wanted = -(-(columns % width) * count // width)
-    if wanted in (0, count):
+    if not isinstance(columns, int) or not 0 < columns % width <= width // 2:
         return
     around = sch.get(tile)
-    variables = [sch.get(loop).loop_var for loop in vectors]
-    narrow = _Copier(variables, wanted, count).copy(around.body, {})
+    narrow = _Copier([sch.get(loop).loop_var for loop in vectors]).copy(around.body, {})
     body = tirx.IfThenElse(first >= columns // width * width, narrow, around.body)
     new = tirx.For(around.loop_var, around.min, around.extent, around.kind, body)
     sch.state.replace(sch.get_sref(tile), new, {})
@@ -58,20 +47,18 @@ def narrow_last_panel(
 class _Copier:
     """Copies loops with variables of their own: one may be bound only once in a function."""
 
-    def __init__(self, shortened: list[tirx.Var], wanted: int, of: int) -> None:
-        self._shortened, self._wanted, self._of = shortened, wanted, of
+    def __init__(self, halved: list[tirx.Var]) -> None:
+        self._halved = halved
 
     def copy(self, body: tirx.Stmt, names: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
-        """`body` with `wanted` of every `of` iterations of the loops over `shortened`."""
+        """`body` with half as many iterations of the loops over `halved`."""
         if isinstance(body, tirx.SeqStmt):
             return tirx.SeqStmt([self.copy(part, names) for part in body])
         if isinstance(body, s_tir.SBlockRealize):
             return _copy_block(body, names)
         var = tirx.Var(body.loop_var.name, "int64")
-        is_shortened = any(body.loop_var.same_as(one) for one in self._shortened)
-        extent = _renamed(body.extent, names)
-        if is_shortened:
-            extent = extent * self._wanted // self._of
+        is_halved = any(body.loop_var.same_as(one) for one in self._halved)
+        extent = body.extent // 2 if is_halved else _renamed(body.extent, names)
         inner = self.copy(body.body, {**names, body.loop_var: var})
         return tirx.For(var, body.min, extent, body.kind, inner)
 

@@ -48,7 +48,7 @@ def prefetch_epilogue(
         if not region.source.same_as(product) and lies_like_result(region, inner[-1].body.block)
     ]
     if requests:
-        _begin_with(sch, tile, requests)
+        begin_with(sch, tile, requests)
 
 
 def prefetch_rows_ahead(sch: s_tir.Schedule, packing: SBlockRV, contracted: int, k: LoopRV) -> None:
@@ -61,7 +61,7 @@ def prefetch_rows_ahead(sch: s_tir.Schedule, packing: SBlockRV, contracted: int,
         return
     index = _axes(inner)
     index[contracted] += ROWS_AHEAD
-    _begin_with(sch, k, [_request(sch.get(packing).reads[0].source, index, inner)])
+    begin_with(sch, k, [_request(sch.get(packing).reads[0].source, index, inner)])
 
 
 def prefetch_next_rows(
@@ -107,7 +107,7 @@ def prefetch_next_rows(
     lines = tirx.const(-(-share // line_length), "int64")
     request = tirx.For(line, zero, lines, tirx.ForKind.SERIAL, request)
     request = tirx.For(row, zero, own_row.extent, tirx.ForKind.UNROLLED, request)
-    _begin_with(sch, tile, [request])
+    begin_with(sch, tile, [request])
 
 
 def prefetch(source: tirx.Var, index: list[tirx.Expr]) -> tirx.Stmt:
@@ -121,7 +121,8 @@ def _axes(nest: list[tirx.For]) -> list[tirx.Expr]:
     return [axis.var for axis in nest[-1].body.block.iter_vars]
 
 
-def _begin_with(sch: s_tir.Schedule, loop: LoopRV, requests: list[tirx.Stmt]) -> None:
+def begin_with(sch: s_tir.Schedule, loop: LoopRV, requests: list[tirx.Stmt]) -> None:
+    """Put `requests` before what an iteration of `loop` does."""
     around = sch.get(loop)
     body = tirx.SeqStmt([*requests, around.body])
     new = tirx.For(around.loop_var, around.min, around.extent, around.kind, body)

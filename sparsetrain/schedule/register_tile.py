@@ -2,9 +2,8 @@
 """How many numbers a CPU core holds in registers: the shape of the innermost tile.
 
 A product's tile of `rows` x `columns` accumulators must hide the latency of fused multiply-adds
-(about eight must be in flight) and leave registers for one row of the right operand. 8 x 3
-vectors of the 32 AVX-512 registers and 6 x 2 of the 16 older ones do both. A step of 8 x 3 loads 11
-numbers or vectors for 24 multiply-adds, one of 8 x 2 loads 10 for 16.
+(about eight must be in flight) and leave registers for one row of the right operand. 8 x 2
+vectors of the 32 AVX-512 registers and 6 x 2 of the 16 older ones do both.
 
 The width comes from the target's features. `llvm_get_vector_width` is not used: in TVM 0.27 it
 answers 512 for every x86 CPU.
@@ -52,20 +51,9 @@ def vector_unit(target: Target) -> VectorUnit:
 def register_tile(target: Target, dtype: str, columns: int | None) -> RegisterTile:
     """The tile for a product of `columns` columns (None: known at run time only).
 
-    Narrow results get fewer vectors per row, so that at most one vector's width is wasted.
+    Narrow results get one vector per row, so that at most one vector's width is wasted.
     """
     unit = vector_unit(target)
     lanes = unit.lanes(dtype)
-    has_many = unit.registers >= 32
-    vectors = _vectors(None if columns is None else -(-columns // lanes), 3 if has_many else 2)
-    return RegisterTile(rows=8 if has_many else 6, columns=vectors * lanes)
-
-
-def _vectors(in_row: int | None, most: int) -> int:
-    """Vectors of a tile's row, of `in_row` in a row of the result.
-
-    Fewer than the `most` where one vector would be left over: a tile of one is half as fast.
-    """
-    if in_row is None:
-        return 2
-    return most if in_row >= most and (most < 3 or in_row % most != 1) else min(in_row, 2)
+    vectors = 1 if columns is not None and columns <= lanes else 2
+    return RegisterTile(rows=8 if unit.registers >= 32 else 6, columns=vectors * lanes)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask for what a tile will need a few lines at a time, between the steps of its sums.
 
-Where the last cache is far away (190 ns on a Granite Rapids Xeon, of 2 cores), a product of 2048
-rows waits for its operands a fifth of its time. Asked for all at once, they take every slot that a
+Where the last cache is far away (190 ns on a Granite Rapids Xeon), a product of 2048 rows waits for
+its operands a fifth of its time. Asked for all at once, they take every slot that a
 core has for lines under way, and the loads of the product queue behind them. So the sum over `k` is
 cut into as many pieces as a tile has rows, and before each piece comes a share of:
 
@@ -24,7 +24,7 @@ from tvm.ir import Range
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 
-from .prefetch import lies_like_result
+from .prefetch import begin_with, lies_like_result
 from .product import Extent
 from .rule import loops_within, tile_columns
 
@@ -84,18 +84,15 @@ def prefetch_steadily(sch: s_tir.Schedule, tile: Tile, following: NextRows | Non
         requests.append(_of_next_rows(sch, tile, following, piece, height, pieces))
     if not requests:
         return
-    length = -(-int(k.extent) // pieces) if pieces > 1 else k.extent
+    if pieces == 1:
+        begin_with(sch, tile.loop, [_with_value(one, piece, _whole(0)) for one in requests])
+        return
+    length = -(-int(k.extent) // pieces)
+    is_even = int(k.extent) % pieces == 0
+    count = _whole(length) if is_even else tirx.min(_whole(length), k.extent - piece * length)
     step = tirx.Var("step", "int64")
-    rest = k.extent - piece * length
-    is_even = pieces == 1 or int(k.extent) % pieces == 0
-    steps = tirx.For(
-        step,
-        _whole(0),
-        length if is_even else tirx.min(_whole(length), rest),
-        k.kind,
-        _with_value(k.body, k.loop_var, piece * length + step),
-    )
-    body = tirx.SeqStmt([*requests, steps])
+    sums = _with_value(k.body, k.loop_var, piece * length + step)
+    body = tirx.SeqStmt([*requests, tirx.For(step, _whole(0), count, k.kind, sums)])
     new = tirx.For(piece, _whole(0), _whole(pieces), tirx.ForKind.SERIAL, body)
     sch.state.replace(sch.get_sref(tile.contracted), new, {})
 

@@ -76,11 +76,8 @@ def test_other_products_are_left_to_legalisation(parameters, body):
     [
         ({"kind": "llvm", "mcpu": "znver5"}, "float32", 256, (8, 32)),
         ({"kind": "llvm", "mcpu": "skylake-avx512"}, "float32", None, (8, 32)),
-        ({"kind": "llvm", "mcpu": "znver5"}, "float32", 512, (8, 48)),
-        ({"kind": "llvm", "mcpu": "znver5"}, "float32", 33, (8, 48)),
-        ({"kind": "llvm", "mcpu": "znver5"}, "float32", 32, (8, 32)),
         ({"kind": "llvm", "mcpu": "znver5"}, "float32", 16, (8, 16)),
-        ({"kind": "llvm", "mcpu": "znver5"}, "float64", 256, (8, 24)),
+        ({"kind": "llvm", "mcpu": "znver5"}, "float64", 256, (8, 16)),
         ({"kind": "llvm", "mcpu": "haswell"}, "float32", 256, (6, 16)),
         ({"kind": "llvm", "mcpu": "haswell"}, "float64", 3, (6, 4)),
         ({"kind": "llvm"}, "float32", 256, (6, 8)),
