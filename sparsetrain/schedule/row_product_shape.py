@@ -13,7 +13,7 @@ from tvm.target import Target
 
 from .register_tile import register_tile, vector_unit
 
-# Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 400 KB.
+# Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 460 KB.
 _MOST_TILES, _MOST_PANELS = 16, 8
 # Ways to cut a product, from few large tasks to many small ones.
 _MOST_CUTS = 6
@@ -78,7 +78,13 @@ def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | Non
     lanes = unit.lanes(dtype)
     if lanes < 2 or columns < lanes or rows < _FEWEST_ROWS:
         return None
-    vectors = 2 if columns >= 2 * lanes else 1
-    most = (unit.registers - _OTHER_REGISTERS) // vectors
-    height = rows if rows <= most else register_tile(target, dtype, columns).rows
+    vectors = min(2, columns // lanes)
+    free = unit.registers - _OTHER_REGISTERS
+    if rows * vectors <= free:
+        return Shape(rows, columns, rows, vectors, lanes)
+    height = register_tile(target, dtype, columns).rows
+    in_row = -(-columns // lanes)
+    # A panel begins within the result and ends there; of a single vector it would be half as fast.
+    if columns >= 3 * lanes and 3 * height <= free and in_row % 3 != 1:
+        vectors = 3
     return Shape(rows, columns, height, vectors, lanes)

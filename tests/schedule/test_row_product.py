@@ -35,6 +35,8 @@ def _gradients(x, y):
         (13, 37, "host", "float32"),
         (70, 13, "host", "float32"),
         (300, 8, "host", "float64"),
+        (100, 70, "host", "float32"),
+        (48, 16, "host", "float32"),
         (45, 70, "avx2", "float32"),
         (37, 13, "plain", "float32"),
     ],
