@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -23,8 +23,19 @@ from sparsetrain.runtime import NDArray
 STREAM_BYTES = 2**28
 _STREAM_CALLS = 10
 _LANES = 16
-_AHEAD = (0, 16, 64)  # rows
 _STRIP = 4096  # vectors that one task of the stream works on
+
+
+class _Asking(NamedTuple):
+    """How a row is asked for: so many ahead of its use, to be written, into which cache."""
+
+    ahead: int
+    write: int = 1
+    near: int = 3
+
+
+# Not at all; into the first cache; into the second, which waits for more lines on some processors.
+_WAYS = (_Asking(0), _Asking(16), _Asking(64), _Asking(64, 0, 2))
 
 
 def stream_bandwidth() -> float:
@@ -39,11 +50,11 @@ def stream_bandwidth() -> float:
 def random_row_seconds(table: NDArray, places: Iterable[np.ndarray]) -> np.ndarray:
     """Seconds to read and write rows of `table` (V, D), for each array of distinct row numbers.
 
-    The rows are changed. Of kernels that ask for rows more or less ahead of their use, or not at
-    all, the times of the fastest.
+    The rows are changed. Of kernels that ask for rows in several ways, or not at all, the times of
+    the fastest.
     """
     arrays = [runtime.as_tensor(rows, "int32") for rows in places]
-    kernels = [partial(_row_kernel(int(table.shape[1]), ahead), table) for ahead in _AHEAD]
+    kernels = [partial(_row_kernel(int(table.shape[1]), asking), table) for asking in _WAYS]
     # Each sees arrays of its own, so that none sees rows that another has made warm.
     found = [_times(run, arrays[first :: len(kernels)]) for first, run in enumerate(kernels)]
     return min((times for times in found if times.size), key=np.median)
@@ -74,12 +85,12 @@ def _stream_kernel() -> Any:
 
 
 @cache
-def _row_kernel(width: int, ahead: int) -> Any:
+def _row_kernel(width: int, asking: _Asking) -> Any:
     lanes = next(n for n in (16, 8, 4, 2, 1) if width % n == 0)
-    return runtime.compile_kernel(_rows(width, lanes, ahead), runtime.host_target())
+    return runtime.compile_kernel(_rows(width, lanes, *asking), runtime.host_target())
 
 
-def _rows(width: int, lanes: int, ahead: int) -> tvm.tirx.PrimFunc:
+def _rows(width: int, lanes: int, ahead: int, write: int, near: int) -> tvm.tirx.PrimFunc:
     @T.prim_func(s_tir=True)
     def rewrite(weights: T.handle, places: T.handle):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
@@ -93,8 +104,8 @@ def _rows(width: int, lanes: int, ahead: int) -> tvm.tirx.PrimFunc:
                         "void",
                         "tirx.prefetch",
                         T.address_of(table[rows[T.min(i + ahead, count - 1)], 0]),
-                        1,
-                        3,
+                        write,
+                        near,
                         1,
                     )
                 )
