@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "run": {"checkpoint"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "precision": set(),
-    "schedule": {"kernel_builder", "relax_op", "transpose"},
+    "schedule": {"kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op"},
     "ad": {"sparse_tensor", "relax_op"},
     "optim": {"cache", "kernel_builder", "sparse_tensor", "runtime", "relax_op", "formats"},

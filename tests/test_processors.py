@@ -6,6 +6,7 @@ from tvm.target import Target
 
 from sparsetrain.optim.row_prefetch import ASKING
 from sparsetrain.runtime import processors
+from sparsetrain.schedule.makes import make_of
 from sparsetrain.sparse_tensor.coalesce import SHARED_FROM
 
 CHOICES = {"znver": "Zen", "": "others"}
@@ -24,3 +25,8 @@ def test_the_name_of_the_processor_decides(name, choice, monkeypatch):
 @pytest.mark.parametrize("choices", [ASKING, SHARED_FROM], ids=["rows ahead", "shared sort"])
 def test_every_table_ends_with_a_choice_for_all_others(choices):
     assert [*choices][-1] == ""
+
+
+@pytest.mark.parametrize(("mcpu", "steadily"), [("znver5", False), ("sapphirerapids", True)])
+def test_products_are_scheduled_for_the_processor_that_the_target_names(mcpu, steadily):
+    assert make_of(Target({"kind": "llvm", "mcpu": mcpu})).asks_steadily == steadily

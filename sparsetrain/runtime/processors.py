@@ -6,18 +6,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from tvm.target import Target
+
 from sparsetrain.runtime.host import host_target
 
 Choice = TypeVar("Choice")
 
 
-def by_processor(choices: Mapping[str, Choice]) -> Choice:
-    """The choice for this processor, by the beginning of LLVM's name for it.
+def by_processor(choices: Mapping[str, Choice], target: Target | None = None) -> Choice:
+    """The choice for a processor, by the beginning of LLVM's name for it.
 
     Parameters
     ----------
     choices : mapping of str
         Tried in its order; ``""`` comes last and stands for all others.
+    target : Target, optional
+        By default this machine's.
     """
-    name = str(host_target().attrs.get("mcpu", ""))
+    name = str((target or host_target()).attrs.get("mcpu", ""))
     return next(choice for start, choice in choices.items() if name.startswith(start))

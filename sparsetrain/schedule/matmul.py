@@ -7,8 +7,8 @@
 - **Packed**: the right operand, and the left one of TN; `operands.py` says how and why.
 - **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
   vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
-  it is stored; what it reads and writes is prefetched meanwhile, and the next rows of an operand
-  read in place (`steady_prefetch.py`).
+  it is stored; what it reads is prefetched, on most makes bit by bit, with what it writes and the
+  next rows of an operand read in place (`steady_prefetch.py`).
 - **Parallel**: blocks of rows, times column panels where no thread packs rows for itself. A block
   is a few tiles high, for which a panel is fetched once. Every element is summed over `k` in
   order by one thread, so the result does not depend on the number of threads.
@@ -22,7 +22,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from .last_panel import narrow_last_panel
+from .makes import Make, make_of
 from .operands import pack_panels, pack_row_blocks, read_in_place
+from .prefetch import prefetch_epilogue
 from .product import Extent, Product, match_product
 from .register_tile import RegisterTile, register_tile, vector_unit
 from .rule import CpuRule, output_dtype, parallel_over, vectorize_if_whole
@@ -31,9 +33,9 @@ from .whole_vectors import copy_whole_vectors
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
 _TILES_PER_ROW_BLOCK = 16
-# The same for sums of few steps, where it is what is written that must stay near: half as high, a
-# product of 2048 x 13 by 13 x 512 takes four fifths of the time.
-_TILES_OF_SHORT_SUMS, _SHORT_SUM = 8, 64
+# Below so many steps it is what is written that must stay near: with half as many tiles a product
+# of 2048 x 13 by 13 x 512 takes four fifths of the time, on some makes (`makes.py`).
+_SHORT_SUM = 64
 # The same where each block's rows are packed over the whole of `k`, a batch: half of a second-level
 # cache at 2048 steps.
 _PACKED_TILES = 8
@@ -61,7 +63,7 @@ class Matmul(CpuRule):
         columns = product.columns if isinstance(product.columns, int) else None
         tile = register_tile(target, dtype, columns)
         lanes = vector_unit(target).lanes(dtype)
-        _apply_tile(sch, product, others, tile, lanes)
+        _apply_tile(sch, product, others, tile, (lanes, make_of(target)))
         return sch
 
 
@@ -88,27 +90,31 @@ def _apply_tile(
     product: Product,
     others: list[SBlockInfo],
     tile: RegisterTile,
-    lanes: int,
+    processor: tuple[int, Make],
 ) -> None:
+    lanes, make = processor
     block, left = product.info.block_rv, product.left
+    tiles = _tiles(product, tile, make)
     final = _inline_all_but_last(sch, others)
     sch.pad_einsum(block, [1] * product.batch_axes + [tile.rows, tile.columns, 1])
     epilogue = _single_consumer(sch, block, final)
     packing = pack_panels(sch, block, product.right, tile.columns, lanes)
     if left.contracted_is_contiguous:
         read_in_place(sch, block, left)
-    loops = _tile_loops(sch, product, tile)
+    loops = _tile_loops(sch, product, tile, tiles)
     sch.reverse_compute_at(epilogue, loops.tile)
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], lanes)
     if not left.contracted_is_contiguous:
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
     source = sch.get(block).reads[left.read].source
     init = _accumulate_in_registers(sch, block, loops)
-    following = None
-    if left.contracted_is_contiguous:
-        following = next_rows(source, _rows_of_block(product, tile), product.columns)
-    within = Tile(block, init, epilogue, loops.tile, loops.contracted)
-    prefetch_steadily(sch, within, following)
+    if make.asks_steadily:
+        within = Tile(block, init, epilogue, loops.tile, loops.contracted)
+        in_place = left.contracted_is_contiguous
+        following = next_rows(source, tiles * tile.rows, product.columns) if in_place else None
+        prefetch_steadily(sch, within, following)
+    else:
+        prefetch_epilogue(sch, block, epilogue, loops.tile)
     copy_whole_vectors(sch, packing)
     if tile.columns == 2 * lanes:
         vectors = [sch.get_loops(init)[-1], loops.column]
@@ -142,10 +148,11 @@ class _TileLoops(NamedTuple):
     column: LoopRV
 
 
-def _tile_loops(sch: s_tir.Schedule, product: Product, tile: RegisterTile) -> _TileLoops:
+def _tile_loops(
+    sch: s_tir.Schedule, product: Product, tile: RegisterTile, tiles: int
+) -> _TileLoops:
     """Nest: row block, column panel, tile of the block, k, row, column."""
     *batch, i, j, k = sch.get_loops(product.info.block_rv)
-    tiles = _rows_of_block(product, tile) // tile.rows
     row_block, row_tile, row = sch.split(i, [None, tiles, tile.rows])
     panel, column = sch.split(j, [None, tile.columns])
     sch.reorder(*batch, row_block, panel, row_tile, k, row, column)
@@ -155,19 +162,19 @@ def _tile_loops(sch: s_tir.Schedule, product: Product, tile: RegisterTile) -> _T
     return _TileLoops(parallel_over(sch, tasks), row_tile, k, row, column)
 
 
-def _rows_of_block(product: Product, tile: RegisterTile) -> int:
-    """Rows that a task computes, a few register tiles."""
-    most = _most_tiles(product)
+def _tiles(product: Product, tile: RegisterTile, make: Make) -> int:
+    """Register tiles in a block of rows, which a task computes."""
+    most = _most_tiles(product, make)
     if not isinstance(product.rows, int):
-        return tile.rows * most
-    return tile.rows * max(1, min(most, product.rows // (tile.rows * _FEWEST_ROW_BLOCKS)))
+        return most
+    return max(1, min(most, product.rows // (tile.rows * _FEWEST_ROW_BLOCKS)))
 
 
-def _most_tiles(product: Product) -> int:
+def _most_tiles(product: Product, make: Make) -> int:
     if not product.left.contracted_is_contiguous:
         return _PACKED_TILES
     is_short = isinstance(product.contracted, int) and product.contracted < _SHORT_SUM
-    return _TILES_OF_SHORT_SUMS if is_short else _TILES_PER_ROW_BLOCK
+    return make.tiles_of_short_sum if is_short else _TILES_PER_ROW_BLOCK
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> SBlockRV:

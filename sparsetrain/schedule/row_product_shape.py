@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tvm.target import Target
 
+from .makes import make_of
 from .register_tile import register_tile, vector_unit
 
 # Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 460 KB.
@@ -85,6 +86,7 @@ def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | Non
     height = register_tile(target, dtype, columns).rows
     in_row = -(-columns // lanes)
     # A panel begins within the result and ends there; of a single vector it would be half as fast.
-    if columns >= 3 * lanes and 3 * height <= free and in_row % 3 != 1:
+    has_room = columns >= 3 * lanes and 3 * height <= free
+    if make_of(target).gradient_vectors >= 3 and has_room and in_row % 3 != 1:
         vectors = 3
     return Shape(rows, columns, height, vectors, lanes)
