@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "errors": set(),
     "relax_op": set(),
     "transpose": set(),
+    "past_caches": set(),
     "formats": set(),
     "kernel_builder": {"relax_op"},
     "progress": set(),
@@ -44,9 +45,10 @@ MAY_IMPORT = {
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op"},
     "ad": {"sparse_tensor", "relax_op"},
     "optim": {"cache", "kernel_builder", "sparse_tensor", "runtime", "relax_op", "formats"},
-    "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"},
+    "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
+    | {"past_caches", "transpose"},
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
-    | {"transpose", "formats", "schedule"},
+    | {"transpose", "past_caches", "formats", "schedule"},
     "build": {"ad", "arguments", "cache", "embedding", "precision", "runtime", "schedule"},
     "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
     "scoring": {"data", "metrics"},

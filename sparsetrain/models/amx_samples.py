@@ -23,8 +23,6 @@ _ROUND = "call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 _DECLARATIONS = """
 declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
 declare i64 @llvm.smin.i64(i64, i64)
-declare void @llvm.x86.sse.sfence()
-!0 = !{i32 1}
 """
 
 
@@ -138,13 +136,6 @@ def _ask() -> str:
     )
 
 
-def _stream() -> str:
-    """16 numbers to an aligned place, past the caches: what lies there is not read first."""
-    line = "store <16 x float> %numbers, ptr %to, align 64, !nontemporal !0"
-    fence = _define("amx_fence", "", ["call void @llvm.x86.sse.sfence()"])
-    return _define("amx_stream", "ptr %to, <16 x float> %numbers", [line]) + fence
-
-
 def symmetric(vectors: int) -> str:
     """A helper: the symmetric matrix of a packed strict lower triangle, rounded.
 
@@ -199,5 +190,5 @@ def _block(i: int, j: int, vectors: int) -> list[str]:
 
 
 PACKING = "".join(
-    [HELPERS, BEGIN_AND_END, _DECLARATIONS, _slab(32), _slab(16), _pair_rows(), _ask(), _stream()]
+    [HELPERS, BEGIN_AND_END, _DECLARATIONS, _slab(32), _slab(16), _pair_rows(), _ask()]
 )
