@@ -4,6 +4,7 @@
 import pytest
 from tvm.target import Target
 
+from sparsetrain.embedding import lookup_kernel
 from sparsetrain.optim.row_prefetch import ASKING
 from sparsetrain.runtime import processors
 from sparsetrain.schedule.makes import make_of
@@ -22,7 +23,11 @@ def test_the_name_of_the_processor_decides(name, choice, monkeypatch):
     assert processors.by_processor(CHOICES) == choice
 
 
-@pytest.mark.parametrize("choices", [ASKING, SHARED_FROM], ids=["rows ahead", "shared sort"])
+@pytest.mark.parametrize(
+    "choices",
+    [ASKING, SHARED_FROM, lookup_kernel.ASKING],
+    ids=["rows ahead", "shared sort", "lookup"],
+)
 def test_every_table_ends_with_a_choice_for_all_others(choices):
     assert [*choices][-1] == ""
 

@@ -9,8 +9,6 @@ multiplied by a width: V * D may pass 2**31.
 A table may be stored in half precision or in rows of int8: an element is widened when it is read,
 in registers, and all else is float32.
 
-The rows of a large table are in no cache: `lookup` asks for them some ids ahead.
-
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
 do not depend on the number of threads. What is vectorised: the columns of a row.
 
@@ -21,72 +19,18 @@ offsets; its result stands at ``[b, f]``, where the interaction wants it.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-from tvm import DataType
 from tvm.script import tirx as T
-from tvm.tirx import Cast, PrimFunc, const
-from tvm.tirx import max as tvm_max
-from tvm.tirx import min as tvm_min
+from tvm.tirx import PrimFunc, const
 
+from sparsetrain.embedding.lookup_kernel import lookup_kernel as lookup_kernel
 from sparsetrain.formats import computed_in, read_element, stored_width
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
-LINES = 64  # of all rows that are asked for and not read yet
-LEAST_AHEAD = 16  # ids between asking for a row and reading it: about one memory latency
-LINE = 64  # bytes
-
-
-def _inside(index: Any, rows: Any) -> Any:
-    """The nearest row of a table; another number than `index` if that is outside."""
-    wide = Cast("int64", index)
-    return tvm_max(tvm_min(wide, rows - 1), const(0, "int64"))
-
-
-def _asked_columns(columns: int, dtype: Any) -> range:
-    """Where the lines of a row begin that are asked for: at most its first four."""
-    step = LINE * 8 // DataType(dtype).bits
-    return range(0, min(columns, 4 * step), step)
-
-
-def _ask_for(table: Any, row: Any) -> None:
-    """Prefetch a row to read it."""
-    for column in _asked_columns(int(table.shape[1]), table.dtype):
-        address = T.address_of(table[row, column])
-        T.evaluate(T.call_intrin("void", "tirx.prefetch", address, 0, 3, 1))
-
-
 # TVMScript reads every name below as part of the kernel, so the variants are chosen by flags
 # that are Python constants when the script is parsed: no branch is left in the compiled code.
 # Each variant is parsed once: that takes tens of milliseconds, and programs share variants.
-
-
-@cache
-def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """``out[n] = table[ids[n]]``; `dtype` is the table's, as in all kernels here."""
-    tiles, lanes = column_tiles(width)
-    columns, out_dtype = stored_width(width, dtype), computed_in(dtype)
-    nan = const(float("nan"), out_dtype)
-    ahead = max(LEAST_AHEAD, LINES // len(_asked_columns(columns, dtype)))
-
-    @T.prim_func(s_tir=True, private=True)
-    def lookup(table: T.handle, ids: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        V, N = T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, columns), dtype)
-        Ids = T.match_buffer(ids, (N,), id_dtype)
-        Out = T.match_buffer(out, (N, width), out_dtype)
-        for n in T.parallel(N):
-            later: T.let = _inside(Ids[T.min(n + ahead, N - 1)], V)
-            _ask_for(Table, later)
-            row: T.let = _inside(Ids[n], V)
-            for t in T.serial(tiles):
-                for d in T.vectorized(lanes):
-                    value: T.let = read_element(Table, row, t * lanes + d)
-                    Out[n, t * lanes + d] = T.Select(T.int64(Ids[n]) == row, value, nan)
-
-    return lookup
 
 
 @cache
