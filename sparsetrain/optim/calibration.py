@@ -66,13 +66,14 @@ def _trial(kind: Kind, rows: int, ids: int, distinct: int) -> Trial:
 def _fit(
     at: SimpleNamespace, ids: tuple[int, int], spread: tuple[int, int, int], large: tuple[int, int]
 ) -> Costs:
-    """The lines through the measured points; noise makes no cost negative."""
+    """The lines through the measured points; noise makes no cost negative, and none many times."""
     (fewer, more), (some, low, most), (high, far) = ids, spread, large
     between = more - fewer
     few_rows, hot_rows, wide_rows = (
         distinct_rows(rows, count) for rows, count in ((low, fewer), (some, more), (most, more))
     )
-    touched = max(at.sparse_wide - at.sparse_hot, 0.0) / max(wide_rows - hot_rows, 1.0)
+    # A storage of few rows has both points at about the same rows: their difference is noise.
+    touched = max(at.sparse_wide - at.sparse_hot, 0.0) / max(wide_rows - hot_rows, HOT)
     entries = at.sparse_hot - at.sparse_fewer + touched * (few_rows - hot_rows)
     entry = max(entries, 0.0) / between
     both = max(at.dense_more - at.dense_fewer, 0.0) / between

@@ -3,13 +3,14 @@
 
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sparsetrain import optim
 from sparsetrain.optim import calibration, costs, remembered
-from sparsetrain.optim.lines import Costs
+from sparsetrain.optim.lines import Costs, distinct_rows
 from sparsetrain.optim.trial import Kind, Trial, Verdict, contest
 from sparsetrain.runtime import as_numpy
 from tests.helpers import assert_same_bits
@@ -92,6 +93,34 @@ def test_costs_are_numbers_of_0_or_more(name, bits, many):
     found = calibration.measure(Kind(rule, 4, "float32", 2**bits - 1), many=many)
     assert all(np.isfinite(value) and value >= 0 for value in found)
     assert found.row > 0 and found.sparse + found.entry > 0
+
+
+def on_lines(kind, rows, ids, distinct):
+    """Microseconds of a trial whose costs are straight lines."""
+    entries = 0.005 * ids
+    return SimpleNamespace(
+        sparse_=lambda: 20 + entries + 0.01 * distinct_rows(distinct, ids),
+        dense_=lambda: 30 + 1.5 * entries + 0.005 * rows,
+        split=lambda: 5 + 0.5 * entries,
+    )
+
+
+@pytest.mark.parametrize("late", range(9), ids="point {}".format)
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 31, 63, 127, 1023, 2**20 - 1])
+def test_what_disturbs_one_point_is_not_multiplied(monkeypatch, rows, many, late):
+    noise = 10.0
+
+    def shortest(works):
+        return [work() + noise * (place == late) for place, work in enumerate(works)], 1.0
+
+    monkeypatch.setattr(calibration, "_trial", on_lines)
+    monkeypatch.setattr(calibration, "shortest", shortest)
+    found = calibration.measure(Kind(SGD, 16, "float32", rows), many=many)
+    lookups = calibration.IDS[many][1] // 2
+    expected = on_lines(None, rows, lookups, rows).sparse_()
+    sparse = found.sparse + found.on_sparse_path(rows, lookups)
+    assert abs(sparse - expected) <= 2 * noise
 
 
 def test_rows_where_the_caches_end_have_a_price_of_their_own():
