@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
+from sparsetrain.errors import DataError
 from sparsetrain.sparse_tensor import RowSparse, coalesce
 from sparsetrain.sparse_tensor.coalesce import digits_of, make_plan
 from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
@@ -148,6 +149,35 @@ def test_a_plan_made_without_the_threads_is_the_same(name, monkeypatch):
     alone = make_plan(tensor.indices, rows, parallel=False)
     for field in ("rows", "order", "offsets"):
         assert_same_bits(getattr(alone, field), runtime.as_numpy(getattr(tensor.plan(), field)))
+
+
+SPREADS = {
+    "all equal": lambda rows, n: np.full(n, rows - 1),
+    "two values": lambda rows, n: np.arange(n) % 2 * (rows - 1),
+    "falling": lambda rows, n: np.linspace(rows, 0, n),
+    "neighbours": lambda rows, n: np.maximum(rows - RNG.integers(0, 9, n), 0),
+    "spread": lambda rows, n: RNG.integers(0, rows + 1, n),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("rows", [1, 2047, 2048, 10**4, 2**22 - 1, 2**22, 10**8, 2**31 - 1])
+@pytest.mark.parametrize("spread", SPREADS)
+def test_one_thread_sorts_by_any_number_of_digits(spread, rows, dtype):
+    for count in 1, 130, 2048:
+        indices = SPREADS[spread](rows, count).astype(dtype)
+        plan = make_plan(runtime.as_tensor(indices), rows, parallel=False)
+        assert_same_bits(plan.order, np.argsort(indices, kind="stable").astype("i4"))
+        assert_same_bits(plan.rows, np.unique(indices[indices < rows]))
+
+
+@pytest.mark.parametrize("rows", [5, 2048, 2**22])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_indices_outside_the_rows_are_counted(rows, parallel, monkeypatch):
+    monkeypatch.setattr(coalesce, "_shared_from", lambda: 1)
+    indices = np.array([0, rows + 1, rows, -1, 2**31 - 1, -(2**31), rows - 1], "int32")
+    with pytest.raises(DataError, match="4 of 7"):
+        make_plan(runtime.as_tensor(indices), rows, parallel=parallel)
 
 
 @pytest.mark.parametrize("indices", [[], [3], [5], [3, 3], [5, 5, 1, 5, 1, 1, 4]])
