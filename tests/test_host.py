@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host's target has the instructions that Linux lists, whatever the CPU is called."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from tvm.script import tirx as T
@@ -77,3 +80,44 @@ def test_a_kernel_for_the_host_runs():
     x, y = runtime.as_tensor(np.arange(64, dtype="float32")), runtime.empty((64,), "float32")
     kernel(x, y)
     np.testing.assert_array_equal(runtime.as_numpy(y), 2 * np.arange(64))
+
+
+TILED = Target({"kind": "llvm", "mcpu": "sapphirerapids"})
+
+
+def test_a_users_target_loses_its_tiles_where_they_are_refused(monkeypatch):
+    monkeypatch.setattr(host, "_may_use_tiles", lambda: False)
+    target = runtime.resolve_target(TILED)
+    assert target_has_features("amx-bf16", TILED)
+    assert not target_has_features("amx-tile", target)
+    assert not target_has_features("amx-bf16", target)
+    assert target_has_features("avx512bf16", target)
+    assert str(target.attrs["mcpu"]) == "sapphirerapids"
+
+
+def test_a_users_target_stays_where_tiles_are_allowed(monkeypatch):
+    monkeypatch.setattr(host, "_may_use_tiles", lambda: True)
+    assert runtime.resolve_target(TILED) is TILED
+
+
+ASK = """
+import ctypes
+from tvm.target import Target
+from sparsetrain import runtime
+runtime.resolve_target(Target({"kind": "llvm", "mcpu": "sapphirerapids"}))
+allowed = ctypes.c_uint64()
+ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(allowed))
+print(allowed.value >> 18 & 1)
+"""
+
+
+def test_a_users_target_with_tiles_asks_for_them():
+    if not {"amx_tile", "amx_bf16"} <= (host._flags() or set()) or not host._may_use_tiles():
+        pytest.skip("no tiles that this process may use")
+    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
+def test_what_llvm_may_use_by_itself_is_taken_away_but_not_added():
+    assert changes(WIDE | {"avx512fp16"}, WIDE) == ["-avx512fp16"]
+    assert changes(WIDE, WIDE | {"avx512_fp16"}) == []

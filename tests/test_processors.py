@@ -32,6 +32,12 @@ def test_every_table_ends_with_a_choice_for_all_others(choices):
     assert [*choices][-1] == ""
 
 
+def test_a_target_that_names_none_is_for_this_machine(monkeypatch):
+    zen = Target({"kind": "llvm", "mcpu": "znver5"})
+    monkeypatch.setattr(processors, "host_target", lambda: zen)
+    assert processors.by_processor(CHOICES, Target("llvm")) == "Zen"
+
+
 @pytest.mark.parametrize(("mcpu", "steadily"), [("znver5", False), ("sapphirerapids", True)])
 def test_products_are_scheduled_for_the_processor_that_the_target_names(mcpu, steadily):
     assert make_of(Target({"kind": "llvm", "mcpu": mcpu})).asks_steadily == steadily

@@ -108,7 +108,8 @@ def _profile(profile: dict[str, Any], roofs: dict[str, float]) -> dict[str, Any]
     kernels = sorted(profile["kernels"], key=lambda kernel: -kernel["seconds"])
     products = [kernel for kernel in kernels if kernel["flops"]]
     seconds = sum(kernel["seconds"] for kernel in products)
-    gflops = sum(kernel["flops"] for kernel in products) / seconds / 1e9
+    flops = sum(kernel["flops"] for kernel in products)
+    gflops = flops / seconds / 1e9 if products else 0.0
     return {
         "step_ms": step * 1e3,
         "kernels": [_kernel(kernel, step) for kernel in kernels],

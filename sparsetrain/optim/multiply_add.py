@@ -63,6 +63,8 @@ def fused(value: Any) -> Any:
 
 def _sum(value: tirx.Add) -> Any:
     left, right = fused(value.a), fused(value.b)
+    if not _is_float(value):
+        return left + right
     if isinstance(left, tirx.Mul):
         return multiply_add(left.a, left.b, right)
     if isinstance(right, tirx.Mul):
@@ -72,11 +74,17 @@ def _sum(value: tirx.Add) -> Any:
 
 def _difference(value: tirx.Sub) -> Any:
     left, right = fused(value.a), fused(value.b)
+    if not _is_float(value):
+        return left - right
     if isinstance(left, tirx.Mul):
         return multiply_add(left.a, left.b, -right)
     if isinstance(right, tirx.Mul):
         return multiply_add(-right.a, right.b, left)
     return left - right
+
+
+def _is_float(value: Any) -> bool:
+    return str(value.ty.dtype).startswith("float")
 
 
 def _both(value: Any) -> Any:
@@ -104,5 +112,7 @@ _REBUILD: dict[type, Callable[[Any], Any]] = {
     tvm.ir.Call: _call,
     tirx.Select: _select,
     **dict.fromkeys((tirx.Mul, tirx.Div, tirx.Max, tirx.Min), _both),
+    tirx.Not: lambda value: tirx.Not(fused(value.a)),
+    **dict.fromkeys((tirx.And, tirx.Or), _both),
     **dict.fromkeys((tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE), _both),
 }

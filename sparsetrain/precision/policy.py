@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tvm import tirx
 
 MOST_VECTORS = 64  # of a sample, in the interaction's kernels: more of them leave its caches
-WIDE = 64
+WIDE = 64  # numbers of a vector; from there the backward by tiles is quicker than float32's
 
 
 class Policy(NamedTuple):

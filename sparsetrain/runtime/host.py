@@ -7,7 +7,8 @@ instructions the model has. Linux says which there are, so what the name lacks i
 target (``+avx512bf16``), what it promises in vain is taken away (``-avx512f``).
 
 AMX tiles also need the kernel's permission, once per process, before the first of them is used; a
-machine that refuses has no AMX.
+process that is refused it has no AMX. With it, signal stacks of 8 KB are too small for the kernel:
+it is asked for only where there are tiles.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import tvm
 from tvm.target import Target
-from tvm.target.codegen import llvm_get_cpu_features
+from tvm.target.codegen import llvm_get_cpu_features, target_has_features
 
 _CPUINFO = Path("/proc/cpuinfo")
 # What Linux calls an instruction set -> what LLVM does: all that decides which kernels there are.
@@ -39,6 +40,22 @@ _VECTORS = {
     "avx512_bf16": "avx512bf16",
 }
 _TILES = {"amx_tile": "amx-tile", "amx_bf16": "amx-bf16"}
+# Taken away where they are not there, never added: LLVM may use them by itself, no kernel asks.
+_BESIDE = {
+    "avx512_fp16": "avx512fp16",
+    "avx512vbmi": "avx512vbmi",
+    "avx512_vbmi2": "avx512vbmi2",
+    "avx512ifma": "avx512ifma",
+    "avx512_bitalg": "avx512bitalg",
+    "avx512_vpopcntdq": "avx512vpopcntdq",
+    "avx_vnni": "avxvnni",
+    "gfni": "gfni",
+    "vaes": "vaes",
+    "vpclmulqdq": "vpclmulqdq",
+    "bmi1": "bmi",
+    "bmi2": "bmi2",
+}
+_NO_TILES = ["-amx-tile", "-amx-bf16", "-amx-int8"]
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64, since version 5.16.
 _ASK = (158, 0x1023, 18)
 
@@ -51,7 +68,8 @@ def host_target() -> Target:
     if flags is None:
         return named
     promised = set(map(str, llvm_get_cpu_features(named)))
-    changes = corrections(promised, flags, tiles_allowed=_may_use_tiles())
+    allowed = flags >= set(_TILES) and _may_use_tiles()
+    changes = corrections(promised, flags, tiles_allowed=allowed)
     if not changes:
         return named
     return Target({"kind": "llvm", **dict(named.attrs), "mattr": changes})
@@ -71,11 +89,21 @@ def corrections(promised: Set[str], flags: Set[str], *, tiles_allowed: bool) -> 
     """
     there = {feature: flag in flags for flag, feature in _VECTORS.items()}
     there |= {feature: flag in flags and tiles_allowed for flag, feature in _TILES.items()}
-    return [
+    changed = [
         ("+" if has else "-") + feature
         for feature, has in there.items()
         if has != (feature in promised)
     ]
+    lost = [f for flag, f in _BESIDE.items() if f in promised and flag not in flags]
+    return changed + [f"-{feature}" for feature in lost]
+
+
+def permitted(target: Target) -> Target:
+    """A user's CPU target; without its tiles where this process may not use them."""
+    if not target_has_features("amx-tile", target) or _may_use_tiles():
+        return target
+    changes = [*map(str, target.attrs.get("mattr", ())), *_NO_TILES]
+    return Target({"kind": target.kind.name, **dict(target.attrs), "mattr": changes})
 
 
 def _flags() -> set[str] | None:
@@ -90,6 +118,7 @@ def _flags() -> set[str] | None:
     return next(map(set, found), None)
 
 
+@cache
 def _may_use_tiles() -> bool:
     """Ask the kernel to let this process, all its threads and children, use AMX."""
     if sys.platform != "linux" or sys.maxsize <= 2**32:

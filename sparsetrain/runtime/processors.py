@@ -21,7 +21,9 @@ def by_processor(choices: Mapping[str, Choice], target: Target | None = None) ->
     choices : mapping of str
         Tried in its order; ``""`` comes last and stands for all others.
     target : Target, optional
-        By default this machine's.
+        By default this machine's, which also stands for one that names no processor.
     """
-    name = str((target or host_target()).attrs.get("mcpu", ""))
+    named = [] if target is None else [target]
+    names = (str(one.attrs.get("mcpu", "")) for one in (*named, host_target()))
+    name = next(filter(None, names), "")
     return next(choice for start, choice in choices.items() if name.startswith(start))

@@ -10,7 +10,7 @@ import tvm
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu
-from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.host import host_target, permitted
 
 
 def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:
@@ -37,7 +37,7 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
             f"target {str(target)!r} is not supported: use 'auto', 'cpu', 'cuda', 'llvm' or a "
             "tvm.target.Target of kind 'llvm' or 'cuda'"
         )
-    return target
+    return permitted(target)
 
 
 @cache

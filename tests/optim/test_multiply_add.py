@@ -55,6 +55,16 @@ def test_vectors_and_single_numbers_have_the_same_bits(target):
         assert len(np.unique(runtime.as_numpy(found))) == 4
 
 
+def test_integers_stay_as_they_are():
+    n = tirx.Var("n", "int32")
+    assert str(fused(tirx.Cast("float32", n * 2 + 1))) == 'T.Cast("float32", n * 2 + 1)'
+
+
+def test_conditions_are_seen():
+    found = str(fused(tirx.Select(tirx.And(A * B + C > D, C > D), A, B)))
+    assert "a * b +" not in found
+
+
 def test_what_is_bound_to_a_name_stays():
     assert fused(A).same_as(A)
     assert str(fused(A * B)) == "a * b"
