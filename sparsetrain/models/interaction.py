@@ -37,6 +37,7 @@ from sparsetrain.models import (
     cuda_interaction,
     cuda_interaction_backward,
 )
+from sparsetrain.models.interaction_parts import round_up
 from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
 from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
@@ -50,21 +51,17 @@ def output_width(features: int, width: int) -> int:
     return width + features * (features + 1) // 2
 
 
-def _round_up(number: int, to: int) -> int:
-    return -(-number // to) * to
-
-
 def row_tile(vectors: int, lanes: int) -> int:
     """Rows of a register tile of `lanes` columns: as many as fit, with the least padding."""
-    most = max(1, min(vectors, ACCUMULATORS * LANES // _round_up(lanes, LANES)))
-    return min(range(-(-most // 2), most + 1), key=lambda rows: (_round_up(vectors, rows), -rows))
+    most = max(1, min(vectors, ACCUMULATORS * LANES // round_up(lanes, LANES)))
+    return min(range(-(-most // 2), most + 1), key=lambda rows: (round_up(vectors, rows), -rows))
 
 
 @cache
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
     groups, rest = divmod(features, LANES)
-    columns = _round_up(features, LANES)
+    columns = round_up(features, LANES)
     tiles, lanes = column_tiles(width)
     out_width = output_width(features, width)
     in_vectors = width % LANES == 0 and dtype == "float32"

@@ -58,25 +58,15 @@ def pack_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
     """Two rows of a panel of the right operand, as rows of pairs; asks for rows further on."""
-    source, target = block.reads[0], block.writes[0]
+    source = block.reads[0]
     k, column = at(source)
-    contracted, columns = source.source.ty.shape
     lines = range(0, SIDE, _LINE_BYTES // DataType(dtype_of(source.source)).itemsize)
     ahead = [
         prefetch(source.source, [k + 2 * PAIRS_AHEAD + row, column + line])
         for row in range(2)
         for line in lines
     ]
-    interleave = call(
-        "panel",
-        source,
-        address(target.source, at(target)),
-        address(source.source, [k, column]),
-        columns,
-        int32(columns - column),
-        int32(contracted - k),
-    )
-    return tirx.SeqStmt([*ahead, interleave])
+    return tirx.SeqStmt([*ahead, _of_columns("panel", block)])
 
 
 def _line(block: s_tir.SBlock) -> tirx.Stmt:
@@ -95,11 +85,16 @@ def _line(block: s_tir.SBlock) -> tirx.Stmt:
 
 def _columns(block: s_tir.SBlock) -> tirx.Stmt:
     """16 columns of 32 rows of memory; zeros where there are none."""
+    return _of_columns("columns", block)
+
+
+def _of_columns(helper: str, block: s_tir.SBlock) -> tirx.Stmt:
+    """A call that packs columns of memory, which end at both edges."""
     source, target = block.reads[0], block.writes[0]
     k, column = at(source)
     contracted, columns = source.source.ty.shape
     return call(
-        "columns",
+        helper,
         source,
         address(target.source, at(target)),
         address(source.source, [k, column]),
