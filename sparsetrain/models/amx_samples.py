@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a sample's vectors and pairs come to lie as AMX tiles read them, in LLVM IR.
 
-A left operand is rows of bfloat16, a right one rows of pairs (`sparsetrain.schedule.amx_helpers`).
-Beside the helpers of there and of `bf16_helpers`. One instruction rounds two vectors of 16 numbers
-into one of 32, so halves of a row, or two rows that become pairs, are rounded together.
+A left operand is rows of bfloat16, a right one rows of pairs (`sparsetrain.schedule.amx.helpers`).
+Beside the helpers of there and of `sparsetrain.schedule.bf16.helpers`. One instruction rounds two
+vectors of 16 numbers into one of 32, so halves of a row, or two rows that become pairs, are rounded
+together.
 
 Rounding is to nearest even. What packs a sample asks for the next one's memory meanwhile: the
 rows of a sample are more streams than a processor foresees.
@@ -11,8 +12,8 @@ rows of a sample are more streams than a processor foresees.
 
 from collections.abc import Iterable
 
-from sparsetrain.schedule.amx_helpers import BEGIN_AND_END
-from sparsetrain.schedule.bf16_helpers import HELPERS
+from sparsetrain.schedule.amx.helpers import BEGIN_AND_END
+from sparsetrain.schedule.bf16.helpers import HELPERS
 from sparsetrain.transpose import LANES, rounds
 
 ROW_BYTES = 64  # of a tile: 32 numbers of bfloat16, 16 pairs or sums

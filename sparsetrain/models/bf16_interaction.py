@@ -43,7 +43,7 @@ from sparsetrain.models.interaction_parts import (
     run,
     samples_of_tasks,
 )
-from sparsetrain.schedule.bf16_helpers import HELPERS
+from sparsetrain.schedule.bf16.helpers import HELPERS
 
 NEEDS = "avx512bf16"
 PAIRS = 2 * LANES  # numbers of a vector of pairs

@@ -15,7 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.relax_op import rewrite_functions
 
-from .bf16_product import is_half_matmul
+from .fold_rounding import is_half_matmul
 from .fold_transpose import is_plain_matmul, transposed_source
 
 

@@ -20,12 +20,12 @@ from tvm.target import Target
 from sparsetrain.errors import ConfigError
 
 from . import cuda
-from .amx_matmul import TileMatmul
-from .bf16_matmul import HalfMatmul
-from .bf16_product import FoldIntoHalfMatmul
+from .amx import TileMatmul
+from .bf16 import HalfMatmul
 from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
 from .fallback import Fallback
+from .fold_rounding import FoldIntoHalfMatmul
 from .fold_transpose import FoldTransposeIntoMatmul
 from .kept_memory import KeepMemory
 from .matmul import Matmul

@@ -10,7 +10,7 @@ from tvm.target.codegen import target_has_features
 
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.runtime import host_target
-from sparsetrain.schedule.amx_helpers import BEGIN_AND_END, FEATURE, PRODUCT, SIDE
+from sparsetrain.schedule.amx.helpers import BEGIN_AND_END, FEATURE, PRODUCT, SIDE
 
 pytestmark = pytest.mark.skipif(
     not target_has_features(FEATURE, host_target()), reason="the CPU has no AMX_BF16"

@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 from tvm import tirx
 
-from sparsetrain.schedule.amx_helpers import SIDE
-from sparsetrain.schedule.amx_shape import choose_shape
+from sparsetrain.schedule.amx.helpers import SIDE
+from sparsetrain.schedule.amx.shape import choose_shape
 from sparsetrain.schedule.product import Operand, Product
 
 SIZES = list(product((8, 13, 16, 64, 100, 367, 472, 512, 1024), repeat=2))

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
-from sparsetrain.schedule.bf16_matmul import HalfMatmul
+from sparsetrain.schedule.bf16.matmul import HalfMatmul
 
 op = relax.op
 HALF = "bfloat16"

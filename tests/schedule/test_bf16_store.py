@@ -12,7 +12,7 @@ from relax_programs import (
 from test_bf16_matmul import HALF, half_product, needs_pairs, round_to_half
 from tvm import relax, tirx
 
-from sparsetrain.schedule.bf16_matmul import HalfMatmul
+from sparsetrain.schedule.bf16.matmul import HalfMatmul
 
 op = relax.op
 

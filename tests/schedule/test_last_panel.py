@@ -17,7 +17,7 @@ from test_bf16_matmul import half_product, needs_pairs
 from tvm import relax, tirx
 from tvm.target import Target
 
-from sparsetrain.schedule.bf16_matmul import HalfMatmul
+from sparsetrain.schedule.bf16.matmul import HalfMatmul
 from sparsetrain.schedule.matmul import Matmul
 
 op = relax.op

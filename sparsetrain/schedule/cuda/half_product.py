@@ -58,7 +58,7 @@ def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> Any:
 
 
 def _load_of_bfloat16(factor: tirx.Expr) -> tirx.Expr:
-    """The load of the bits that `bf16_product.widen` makes a number; anything else as it is."""
+    """The load of the bits that `fold_rounding.widen` makes a number; anything else as it is."""
     try:
         return factor.args[0].a.value
     except (AttributeError, IndexError):

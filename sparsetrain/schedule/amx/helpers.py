@@ -5,7 +5,7 @@ Eight registers hold 16 rows of 64 bytes. One instruction multiplies two of them
 numbers, and adds to a third: 16 float32 sums of rows by columns. A product here is 32 x 32: four
 registers of sums, two for the left operand, two for the right one.
 
-Written in LLVM IR and imported into a kernel by a pragma, as `bf16_helpers.py`. What works in
+Written in LLVM IR and imported into a kernel by a pragma, as `bf16/helpers.py`. What works in
 tiles calls `begin` first and `end` last, once for a task: both cost some hundred cycles, and tiles
 left in use would have to be saved whenever the system switches threads. Afterwards they hold
 nothing.
@@ -20,7 +20,7 @@ from itertools import product
 
 from sparsetrain.transpose import rounds
 
-from .bf16_helpers import SOURCES
+from ..bf16.helpers import SOURCES
 
 FEATURE = "amx-bf16"
 SIDE = 32  # rows and columns of a product, and the numbers of `k` in a step
@@ -292,7 +292,7 @@ def _indices(numbers: Iterable[int]) -> str:
 SUMS = "".join(_sum(rows, columns) for rows in (1, 2) for columns in (1, 2))
 BEGIN_AND_END = _DECLARATIONS + _BEGIN_AND_END
 PRODUCT = SUMS + _PRODUCT
-# Beside the helpers of `bf16_helpers.py`.
+# Beside the helpers of `bf16/helpers.py`.
 KERNEL = "".join(
     [
         BEGIN_AND_END,

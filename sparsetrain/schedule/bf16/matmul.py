@@ -18,9 +18,14 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
-from .bf16_helpers import HELPERS
-from .bf16_match import HalfProduct, match_half_product
-from .bf16_pack import (
+from ..last_panel import narrow_last_panel
+from ..matmul import _inline_all_but_last, _single_consumer
+from ..operands import read_in_place
+from ..prefetch import prefetch_epilogue, prefetch_next_rows
+from ..rule import CpuRule, vectorize_if_whole
+from .helpers import HELPERS
+from .match import HalfProduct, match_half_product
+from .pack import (
     at,
     dtype_of,
     is_stored_in_pairs,
@@ -31,13 +36,8 @@ from .bf16_pack import (
     round_left,
     to_pairs,
 )
-from .bf16_shape import LANES, Shape, choose_shape
-from .bf16_store import store_rounded
-from .last_panel import narrow_last_panel
-from .matmul import _inline_all_but_last, _single_consumer
-from .operands import read_in_place
-from .prefetch import prefetch_epilogue, prefetch_next_rows
-from .rule import CpuRule, vectorize_if_whole
+from .shape import LANES, Shape, choose_shape
+from .store import store_rounded
 
 FEATURE = "avx512bf16"
 

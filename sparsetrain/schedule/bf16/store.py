@@ -13,8 +13,8 @@ from tvm import ir, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir.schedule import SBlockRV
 
-from .bf16_shape import LANES
-from .product import Extent
+from ..product import Extent
+from .shape import LANES
 
 
 def store_rounded(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:

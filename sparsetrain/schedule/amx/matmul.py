@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of bfloat16 on a CPU by tile registers (AMX): many times the pace of float32.
 
-As `bf16_matmul.py`, with one difference: one call sums 32 x 32 results over the whole of `k` in
+As `bf16/matmul.py`, with one difference: one call sums 32 x 32 results over the whole of `k` in
 registers that no other instruction sees, and stores them to a small array. From there the epilogue
 takes them, rounds them if need be, and writes what is there. Operands are padded with zeros to
 whole steps of 32 in `k`.
@@ -19,20 +19,20 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
-from .amx_helpers import FEATURE, KERNEL, SIDE
-from .amx_pack import interleave_panel, is_stored_in_steps, pack_left, round_left, to_steps
-from .amx_shape import Shape, choose_shape
-from .bf16_helpers import HELPERS
-from .bf16_match import HalfProduct, match_half_product
-from .bf16_matmul import FEATURE as ROUNDING
-from .bf16_pack import address, at, int32, pack_right, packing_block, rewrite, to_pairs
-from .bf16_shape import LANES
-from .bf16_store import store_masked, store_rounded
-from .matmul import _inline_all_but_last, _single_consumer
-from .operands import read_in_place
-from .prefetch import prefetch_epilogue
-from .product import Product
-from .rule import CpuRule, vectorize_if_whole
+from ..bf16.helpers import HELPERS
+from ..bf16.match import HalfProduct, match_half_product
+from ..bf16.matmul import FEATURE as ROUNDING
+from ..bf16.pack import address, at, int32, pack_right, packing_block, rewrite, to_pairs
+from ..bf16.shape import LANES
+from ..bf16.store import store_masked, store_rounded
+from ..matmul import _inline_all_but_last, _single_consumer
+from ..operands import read_in_place
+from ..prefetch import prefetch_epilogue
+from ..product import Product
+from ..rule import CpuRule, vectorize_if_whole
+from .helpers import FEATURE, KERNEL, SIDE
+from .pack import interleave_panel, is_stored_in_steps, pack_left, round_left, to_steps
+from .shape import Shape, choose_shape
 
 
 class TileMatmul(CpuRule):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recognise a product of bfloat16: two blocks that round its operands, and an epilogue.
 
-An operand is bits until the product widens them, see `bf16_product.py`.
+An operand is bits until the product widens them, see `fold_rounding.py`.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import SBlockRV
 
-from .product import Product, match_product
+from ..product import Product, match_product
 
 
 class HalfProduct(NamedTuple):
@@ -35,7 +35,7 @@ def match_half_product(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> HalfPro
 
 
 def _bits_load(factor: tirx.Expr) -> tirx.Expr:
-    """The load of the bits that `bf16_product.widen` makes a number; anything else as it is."""
+    """The load of the bits that `fold_rounding.widen` makes a number; anything else as it is."""
     try:
         return factor.args[0].a.value
     except (AttributeError, IndexError):

@@ -14,7 +14,7 @@ computes. A few rows leave too few tasks; then each has some of the panels only.
 import itertools
 from typing import NamedTuple
 
-from .product import Extent, Product
+from ..product import Extent, Product
 
 LANES = 16
 _SUMS = 16

@@ -14,8 +14,8 @@ import itertools
 from math import prod
 from typing import NamedTuple
 
-from .amx_helpers import SIDE
-from .product import Product
+from ..product import Product
+from .helpers import SIDE
 
 # Of a task, where few rows are known beforehand: 128 rows.
 _TILES = 4

@@ -18,12 +18,12 @@ from math import gcd
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from .bf16_helpers import SOURCES
-from .bf16_shape import LANES
-from .operands import padding_block
-from .prefetch import PAIRS_AHEAD, prefetch
-from .product import Operand
-from .rule import parallel_over, static_extent
+from ..operands import padding_block
+from ..prefetch import PAIRS_AHEAD, prefetch
+from ..product import Operand
+from ..rule import parallel_over, static_extent
+from .helpers import SOURCES
+from .shape import LANES
 
 # Pairs of `k` in a task that packs rows of memory, and the vectors of each that it copies together.
 _STRETCH = 64

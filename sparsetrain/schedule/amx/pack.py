@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operands of a product by tile registers.
 
-- The right one: panels of 32 columns, as `bf16_pack.py` lays them out; where rows are contiguous,
+- The right one: panels of 32 columns, as `bf16/pack.py` lays them out; where rows are contiguous,
   two of them are interleaved, a panel wide.
 - The left one: squares, `(block of rows, step of k, row and number in the square)`: what one step
   of a tile reads is 2 KB in a row. A task packs the rows that it uses: where `k` is contiguous,
@@ -14,11 +14,11 @@ Cost: one pass over an operand.
 from tvm import DataType, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from .amx_helpers import SIDE
-from .bf16_pack import address, at, call, dtype_of, int32, rewrite
-from .bf16_shape import LANES
-from .prefetch import PAIRS_AHEAD, prefetch
-from .product import Operand
+from ..bf16.pack import address, at, call, dtype_of, int32, rewrite
+from ..bf16.shape import LANES
+from ..prefetch import PAIRS_AHEAD, prefetch
+from ..product import Operand
+from .helpers import SIDE
 
 _LINE_BYTES = 64
 
