@@ -30,8 +30,9 @@ from ..operands import read_in_place
 from ..prefetch import prefetch_epilogue
 from ..product import Product
 from ..rule import CpuRule, vectorize_if_whole
-from .helpers import FEATURE, KERNEL, SIDE
+from .helpers import BEGIN_AND_END, FEATURE, PRODUCT, SIDE
 from .pack import interleave_panel, is_stored_in_steps, pack_left, round_left, to_steps
+from .pack_helpers import PACKING
 from .shape import Shape, choose_shape
 
 
@@ -76,7 +77,7 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
         pack(sch, left)
     pack_right(sch, right, product.right, SIDE, interleave_panel)
     sch.parallel(loops.task)
-    sch.annotate(loops.task, "pragma_import_llvm", HELPERS + KERNEL)
+    sch.annotate(loops.task, "pragma_import_llvm", HELPERS + BEGIN_AND_END + PRODUCT + PACKING)
     prefetch_epilogue(sch, block, epilogue, loops.tile)
     store_rounded(sch, epilogue, product.columns)
     store_masked(sch, epilogue, product.columns)
