@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "profile": {"runtime"},
     "run": {"checkpoint"},
     "fit": {"checkpoint", "data", "progress", "run"},
-    "precision": set(),
+    "precision": {"runtime"},
     "schedule": {"kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op"},
     "ad": {"sparse_tensor", "relax_op"},

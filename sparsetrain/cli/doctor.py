@@ -65,15 +65,13 @@ def _target() -> str:
 
 
 def _bfloat16() -> str:
-    from tvm.target.codegen import target_has_features
-
     import sparsetrain as st
 
     target = st.runtime.host_target()
     missing = st.precision.lacks("bfloat16", target)
     if missing is not None:
         return f"no: {missing}"
-    unit = "AMX tiles" if target_has_features("amx-bf16", target) else "AVX512_BF16"
+    unit = "AMX tiles" if st.runtime.instructions.has_tiles(target) else "AVX512_BF16"
     return f"yes, by {unit}"
 
 

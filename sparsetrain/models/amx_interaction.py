@@ -21,8 +21,6 @@ from itertools import product
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
-from tvm.target import Target
-from tvm.target.codegen import target_has_features
 from tvm.tirx import PrimFunc
 
 from sparsetrain import past_caches
@@ -50,7 +48,6 @@ from sparsetrain.models.interaction_parts import (
     samples_of_tasks,
 )
 
-NEEDS = ("amx-bf16", "avx512bf16")
 TILE = NUMBERS * LANES
 AHEAD = 3  # samples from the one at hand to the one whose memory is asked for
 # Bytes of embeddings' cotangents from which they are written past the caches. Two cores with 2 MB
@@ -61,15 +58,6 @@ STREAMED = 10 << 20
 _LEFT, _RIGHT = (4, 5), (6, 7)
 _FULL, _REST, _ONE = range(3)
 _LEFTS, _VECTORS = (3, 4, 5), 6
-
-
-def runs_on(target: Target | None) -> bool:
-    """Whether a target has the instructions."""
-    return (
-        target is not None
-        and target.kind.name == "llvm"
-        and all(target_has_features(feature, target) for feature in NEEDS)
-    )
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:

@@ -23,8 +23,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
-from tvm.target import Target
-from tvm.target.codegen import target_has_features
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import kernel
@@ -45,15 +43,9 @@ from sparsetrain.models.interaction_parts import (
 )
 from sparsetrain.schedule.bf16.helpers import HELPERS
 
-NEEDS = "avx512bf16"
 PAIRS = 2 * LANES  # numbers of a vector of pairs
 MOST_SUMS = 28  # vectors of LANES in registers, beside what is multiplied
 BESIDE = 4  # vectors of a row in a register tile: their stores fill neighbouring lines
-
-
-def runs_on(target: Target | None) -> bool:
-    """Whether a target has the instructions."""
-    return target is not None and target.kind.name == "llvm" and target_has_features(NEEDS, target)
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:

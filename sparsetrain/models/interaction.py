@@ -39,6 +39,7 @@ from sparsetrain.models import (
 )
 from sparsetrain.models.interaction_parts import round_up
 from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op, for_target
+from sparsetrain.runtime.instructions import has_pairs, has_tiles
 from sparsetrain.sparse_tensor.kernels import column_tiles
 from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
 
@@ -248,9 +249,10 @@ def _sizes(call: Any) -> tuple[int, int, str]:
     return int(embeddings.shape[1]), int(embeddings.shape[2]), str(embeddings.dtype)
 
 
-# Kernels that round, the fastest first. Where AVX512_BF16 is slow (Intel has 0.4 products of
-# vectors a cycle) its kernels take about as long as the float32 ones, so no CPU is told apart.
-_ROUNDING = (amx_interaction, bf16_interaction)
+# Whether a target has the instructions -> the kernels that round by them, the fastest first. Where
+# AVX512_BF16 is slow (Intel has 0.4 products of vectors a cycle) its kernels take about as long as
+# the float32 ones, so no CPU is told apart.
+_ROUNDING = ((has_tiles, amx_interaction), (has_pairs, bf16_interaction))
 
 
 def _rounding(call: Any) -> Any:
@@ -258,7 +260,7 @@ def _rounding(call: Any) -> Any:
     if call.attrs is None or "rounds" not in call.attrs:
         return None
     target = Target.current(allow_none=True)
-    return next((kernels for kernels in _ROUNDING if kernels.runs_on(target)), None)
+    return next((kernels for has, kernels in _ROUNDING if has(target)), None)
 
 
 def _forward_type(call: Any) -> relax.Type:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.precision.policy import BFLOAT16, BFLOAT16_BY_TILES, FLOAT16, Policy
+from sparsetrain.runtime.instructions import has_pairs, has_tensor_cores, has_tiles
 
 Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
 
@@ -20,11 +20,12 @@ _POLICIES: dict[str, Policy | None] = {
 }
 # Instead of those, where a CPU has AMX tiles.
 _POLICIES_BY_TILES: dict[str, Policy | None] = {"bf16": BFLOAT16_BY_TILES}
-_TILES = "amx-bf16"
-# Dtype of a policy -> the feature a CPU needs, as LLVM and as its maker call it.
-_NEEDS = {"bfloat16": ("avx512bf16", "AVX512_BF16")}
-# Dtype of a policy -> the first compute capability whose tensor cores multiply it.
-_CAPABILITIES = {"bfloat16": 80, "float16": 80}
+# Kind of target and dtype of a policy -> whether a target multiplies it, and what is wrong if not.
+_NEEDS = {
+    ("llvm", "bfloat16"): (has_pairs, "the target {} has no AVX512_BF16 instructions"),
+    ("cuda", "bfloat16"): (has_tensor_cores, "a device of {} has no tensor cores for bfloat16"),
+    ("cuda", "float16"): (has_tensor_cores, "a device of {} has no tensor cores for float16"),
+}
 
 
 def policy_for(precision: str | Policy, target: Target) -> Policy | None:
@@ -50,25 +51,20 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
 
 def lacks(dtype: str, target: Target) -> str | None:
     """Why `target` cannot compute products of `dtype` at speed, or None if it can."""
-    if target.kind.name == "cuda" and dtype in _CAPABILITIES:
-        arch = str(target.attrs["arch"])
-        capability = int("".join(c for c in arch if c.isdigit()))
-        enough = capability >= _CAPABILITIES[dtype]
-        return None if enough else f"a device of {arch} has no tensor cores for {dtype}"
-    if dtype not in _NEEDS:
-        return f"no {target.kind.name} target computes products of {dtype}"
-    feature, name = _NEEDS[dtype]
-    if target.kind.name == "llvm" and target_has_features(feature, target):
-        return None
-    return f"the target {target.attrs.get('mcpu', target.kind.name)} has no {name} instructions"
+    kind = target.kind.name
+    if (kind, dtype) not in _NEEDS:
+        return f"no {kind} target computes products of {dtype}"
+    is_there, complaint = _NEEDS[kind, dtype]
+    names = (target.attrs.get(key) for key in ("mcpu", "arch"))
+    return None if is_there(target) else complaint.format(next(filter(None, names), kind))
 
 
 def _named(precision: str, target: Target) -> Policy | None:
     if precision not in _POLICIES:
         known = " or ".join(repr(name) for name in _POLICIES)
         raise ConfigError(f"precision is {known}, not {precision!r}")
-    by_tiles = target.kind.name == "llvm" and target_has_features(_TILES, target)
-    return (_POLICIES | _POLICIES_BY_TILES if by_tiles else _POLICIES)[precision]
+    policies = _POLICIES | _POLICIES_BY_TILES if has_tiles(target) else _POLICIES
+    return policies[precision]
 
 
 def _require(policy: Policy, target: Target) -> None:

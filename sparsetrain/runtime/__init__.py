@@ -2,6 +2,7 @@
 """The one door to TVM's runtime: threads, targets, memory, compiling."""
 
 from sparsetrain.runtime import gpu as gpu
+from sparsetrain.runtime import instructions as instructions
 from sparsetrain.runtime import threads as threads
 from sparsetrain.runtime.compiling import Kernel as Kernel
 from sparsetrain.runtime.compiling import build_relax as build_relax

@@ -12,17 +12,19 @@ import sparsetrain as st
 from sparsetrain.models import amx_interaction, bf16_interaction
 from sparsetrain.precision import BFLOAT16, policy_for, to_half
 from sparsetrain.runtime import as_numpy, as_tensor, compile_kernel, empty, host_target
+from sparsetrain.runtime.instructions import has_pairs, has_tiles
 from tests.models.interactions import in_numpy, module, vjp_in_numpy
 
 CASES = [
     pytest.param(
         kernels,
-        marks=pytest.mark.skipif(
-            not kernels.runs_on(host_target()), reason=f"the CPU has no {instructions}"
-        ),
+        marks=pytest.mark.skipif(not there(host_target()), reason=f"the CPU has no {instructions}"),
         id=instructions,
     )
-    for kernels, instructions in ((bf16_interaction, "AVX512_BF16"), (amx_interaction, "AMX_BF16"))
+    for kernels, there, instructions in (
+        (bf16_interaction, has_pairs, "AVX512_BF16"),
+        (amx_interaction, has_tiles, "AMX_BF16"),
+    )
 ]
 EACH_KERNEL = pytest.mark.parametrize("kernels", CASES)
 # Features and width: around one and two vectors of 16, a step of 32 columns, the registers' rows.
@@ -89,7 +91,7 @@ def test_cotangents_are_sums_over_rounded_pairs(kernels, features, width):
         assert_cotangents(found, x, e, cotangent)
 
 
-@pytest.mark.skipif(not amx_interaction.runs_on(host_target()), reason="the CPU has no AMX_BF16")
+@pytest.mark.skipif(not has_tiles(host_target()), reason="the CPU has no AMX_BF16")
 def test_cotangents_that_go_past_the_caches_are_the_same(monkeypatch):
     x, e, cotangent = draw(17, 32, 21)
     results = []
@@ -140,9 +142,7 @@ def test_bits_are_those_of_any_number_of_threads(kernels):
     assert len(found) == 1
 
 
-@pytest.mark.skipif(
-    not bf16_interaction.runs_on(host_target()), reason="the CPU has no AVX512_BF16"
-)
+@pytest.mark.skipif(not has_pairs(host_target()), reason="the CPU has no AVX512_BF16")
 def test_a_program_under_the_policy_runs_them():
     # Programs keep the whole widths alone; elsewhere the float32 kernels stay.
     for width, rounds in [(32, True), (24, False)]:
@@ -153,7 +153,7 @@ def test_a_program_under_the_policy_runs_them():
         assert_close(found[:, width:], expected[:, width:])
 
 
-@pytest.mark.skipif(not amx_interaction.runs_on(host_target()), reason="the CPU has no AMX_BF16")
+@pytest.mark.skipif(not has_tiles(host_target()), reason="the CPU has no AMX_BF16")
 def test_where_there_are_tiles_the_backward_of_wide_vectors_rounds_too():
     policy = policy_for("bf16", host_target())
     for width, rounds in [(64, True), (32, False)]:

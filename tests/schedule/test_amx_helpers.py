@@ -6,15 +6,13 @@ import pytest
 import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
-from tvm.target.codegen import target_has_features
 
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.runtime import host_target
-from sparsetrain.schedule.amx.helpers import BEGIN_AND_END, FEATURE, PRODUCT, SIDE
+from sparsetrain.runtime.instructions import has_tiles
+from sparsetrain.schedule.amx.helpers import BEGIN_AND_END, PRODUCT, SIDE
 
-pytestmark = pytest.mark.skipif(
-    not target_has_features(FEATURE, host_target()), reason="the CPU has no AMX_BF16"
-)
+pytestmark = pytest.mark.skipif(not has_tiles(host_target()), reason="the CPU has no AMX_BF16")
 
 
 def product(rows, contracted, columns):

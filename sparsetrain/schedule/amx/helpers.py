@@ -15,7 +15,6 @@ whole steps of 32 in `k`. Sums of even and of odd `k` within a step are added ap
 numbers count as zero. Strides are bytes.
 """
 
-FEATURE = "amx-bf16"
 SIDE = 32  # rows and columns of a product, and the numbers of `k` in a step
 _HALF = SIDE // 2
 _PAIRS_BYTES = SIDE * 4  # a row of the right operand: 32 columns of pairs

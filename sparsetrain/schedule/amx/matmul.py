@@ -17,11 +17,11 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
+
+from sparsetrain.runtime.instructions import has_tiles
 
 from ..bf16.helpers import HELPERS
 from ..bf16.match import HalfProduct, match_half_product
-from ..bf16.matmul import FEATURE as ROUNDING
 from ..bf16.pack import address, at, int32, pack_right, packing_block, rewrite, to_pairs
 from ..bf16.shape import LANES
 from ..bf16.store import store_masked, store_rounded
@@ -30,7 +30,7 @@ from ..operands import read_in_place
 from ..prefetch import prefetch_epilogue
 from ..product import Product
 from ..rule import CpuRule, vectorize_if_whole
-from .helpers import BEGIN_AND_END, FEATURE, PRODUCT, SIDE
+from .helpers import BEGIN_AND_END, PRODUCT, SIDE
 from .pack import interleave_panel, is_stored_in_steps, pack_left, round_left, to_steps
 from .pack_helpers import PACKING
 from .shape import Shape, choose_shape
@@ -43,7 +43,7 @@ class TileMatmul(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Pad, pack in steps, tile and fuse; None for another function or a CPU without tiles."""
-        if not target_has_features([FEATURE, ROUNDING], target):
+        if not has_tiles(target):
             return None
         found = match_half_product(sch, blocks)
         if found is None:

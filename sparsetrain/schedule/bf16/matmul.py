@@ -16,7 +16,8 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
+
+from sparsetrain.runtime.instructions import has_pairs
 
 from ..last_panel import narrow_last_panel
 from ..matmul import _inline_all_but_last, _single_consumer
@@ -39,8 +40,6 @@ from .pack import (
 from .shape import LANES, Shape, choose_shape
 from .store import store_rounded
 
-FEATURE = "avx512bf16"
-
 
 class HalfMatmul(CpuRule):
     """Schedule a function that rounds two matrices, multiplies them, and goes on elementwise."""
@@ -49,7 +48,7 @@ class HalfMatmul(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Pad, pack in pairs, tile and fuse; None for another function or a CPU without pairs."""
-        if not target_has_features(FEATURE, target):
+        if not has_pairs(target):
             return None
         found = match_half_product(sch, blocks)
         if found is None:

@@ -16,9 +16,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.target import Target
 
+from sparsetrain.runtime.instructions import has_tensor_cores
+
 from ..product import Operand, Product, match_product
 from .epilogue import stored
-from .half_tile import has_tensor_cores
 from .kinds import scheduled, tiled_product
 
 

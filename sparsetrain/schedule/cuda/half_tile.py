@@ -20,7 +20,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
-from tvm.target import Target
 
 from . import half_source
 from .half_operand import DEPTH, Reader
@@ -29,16 +28,6 @@ from .tiles import Place, Store, TiledProduct
 _WARP = 32
 _WARP_ROWS, _WARP_COLUMNS = 2, 4  # warps of a block, along rows and columns
 _ROWS, _COLUMNS, _STEPS = 16, 8, 16  # of the instruction
-
-_NEEDS = 80  # compute capability: tensor cores that know bfloat16
-
-
-def has_tensor_cores(target: Target | None) -> bool:
-    """Whether a target multiplies halves of both kinds: sm_80 and later."""
-    if target is None or target.kind.name != "cuda":
-        return False
-    digits = "".join(c for c in str(target.attrs["arch"]).removeprefix("sm_") if c.isdigit())
-    return bool(digits) and int(digits) >= _NEEDS
 
 
 class HalfTile:

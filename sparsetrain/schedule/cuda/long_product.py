@@ -19,7 +19,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
-from .half_tile import has_tensor_cores
+from sparsetrain.runtime.instructions import has_tensor_cores
+
 from .kinds import kind_of, scheduled
 from .sum_of_pieces import sum_kernel
 from .tiles import Store, TiledProduct
