@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tvm
 
 from sparsetrain.embedding import cuda_kernels as embedding
-from sparsetrain.models import cuda_interaction, cuda_interaction_backward
+from sparsetrain.models.interaction import cuda
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim import cuda_kernels as optim
 from sparsetrain.optim.finite import nonfinite_kernel
@@ -42,8 +42,8 @@ def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
         yield f"bag{width}_sum", embedding.bag_kernel(width, "float32", "int32", 26, False, False)
         yield f"chunks{width}", chunk_sums_kernel(width, "float32", False)
         yield f"sum{width}", segment_sum_kernel(width, "float32", False)
-        yield f"pairs{width}", cuda_interaction.forward_kernel(26, width, "float32")
-        yield f"pairs_back{width}", cuda_interaction_backward.backward_kernel(26, width, "float32")
+        yield f"pairs{width}", cuda.forward_kernel(26, width, "float32")
+        yield f"pairs_back{width}", cuda.backward_kernel(26, width, "float32")
     yield "bag_mean", embedding.bag_kernel(16, "float32", "int32", 26, True, False)
     yield "bag_weighted", embedding.bag_kernel(16, "float32", "int32", 26, False, True)
     yield "bag_source", embedding.bag_source_kernel(26, "int32")
@@ -55,8 +55,8 @@ def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for pooled in (False, True):
         yield f"scatter_{pooled}", rows.scatter_add_kernel(16, "float32", "int32", pooled)
     yield "squares_of_rows", rows.row_squares_kernel(16, "float32")
-    yield "many_pairs", cuda_interaction.forward_kernel(250, 16, "float32")
-    yield "many_pairs_back", cuda_interaction_backward.backward_kernel(250, 16, "float32")
+    yield "many_pairs", cuda.forward_kernel(250, 16, "float32")
+    yield "many_pairs_back", cuda.backward_kernel(250, 16, "float32")
 
 
 def _of_optimizer(name: str, recipe) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:

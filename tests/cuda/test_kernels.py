@@ -190,11 +190,10 @@ def test_the_interaction_and_its_cotangents(target, features, width, batch):
 
 
 def interaction_kernels(features, width, target):
-    from sparsetrain.models import cuda_interaction, cuda_interaction_backward, interaction
+    from sparsetrain.models.interaction import cpu, cuda
 
-    makers = interaction.forward_kernel, interaction.backward_kernel
-    if target != "cpu":
-        makers = cuda_interaction.forward_kernel, cuda_interaction_backward.backward_kernel
+    kernels = cpu if target == "cpu" else cuda
+    makers = kernels.forward_kernel, kernels.backward_kernel
     resolved = runtime.resolve_target(target)
     return [runtime.compile_kernel(make(features, width, "float32"), resolved) for make in makers]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
-from sparsetrain.models import amx_interaction, bf16_interaction
+from sparsetrain.models.interaction import amx, bf16
 from sparsetrain.precision import BFLOAT16, policy_for, to_half
 from sparsetrain.runtime import as_numpy, as_tensor, compile_kernel, empty, host_target
 from sparsetrain.runtime.instructions import has_pairs, has_tiles
@@ -22,8 +22,8 @@ CASES = [
         id=instructions,
     )
     for kernels, there, instructions in (
-        (bf16_interaction, has_pairs, "AVX512_BF16"),
-        (amx_interaction, has_tiles, "AMX_BF16"),
+        (bf16, has_pairs, "AVX512_BF16"),
+        (amx, has_tiles, "AMX_BF16"),
     )
 ]
 EACH_KERNEL = pytest.mark.parametrize("kernels", CASES)
@@ -96,8 +96,8 @@ def test_cotangents_that_go_past_the_caches_are_the_same(monkeypatch):
     x, e, cotangent = draw(17, 32, 21)
     results = []
     for bytes_ in (0, 1 << 60):
-        monkeypatch.setattr(amx_interaction, "STREAMED", bytes_)
-        kernel = compile_kernel(amx_interaction.backward_kernel(17, 32, "float32"), host_target())
+        monkeypatch.setattr(amx, "STREAMED", bytes_)
+        kernel = compile_kernel(amx.backward_kernel(17, 32, "float32"), host_target())
         results.append(run(kernel, (x, e, cotangent), [x.shape, e.shape]))
     assert_cotangents(results[0], x, e, cotangent)
     for found, expected in zip(*results, strict=True):
@@ -119,7 +119,7 @@ def test_a_number_that_is_not_finite_stays_among_its_pairs(kernels, special):
 HASHES = """
 import sys, hashlib, numpy as np
 import tests.models.test_bf16_interaction as t
-kernels = sys.modules["sparsetrain.models." + sys.argv[1]]
+kernels = sys.modules[sys.argv[1]]
 x, e, cotangent = t.draw(26, 16, 101)
 for make, arguments, outputs in [
     (kernels.forward_kernel, (x, e), [cotangent.shape]),
@@ -133,11 +133,10 @@ for make, arguments, outputs in [
 
 @EACH_KERNEL
 def test_bits_are_those_of_any_number_of_threads(kernels):
-    name = kernels.__name__.rsplit(".", 1)[1]
     found = set()
     for threads in ("1", "2", "3"):
         environment = os.environ | {"TVM_NUM_THREADS": threads, "TVM_BIND_THREADS": "0"}
-        command = [sys.executable, "-c", HASHES, name]
+        command = [sys.executable, "-c", HASHES, kernels.__name__]
         found.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     assert len(found) == 1
 

@@ -4,7 +4,8 @@
 import numpy as np
 import pytest
 
-from sparsetrain.models.interaction import forward_kernel, output_width
+from sparsetrain.models.interaction import output_width
+from sparsetrain.models.interaction.cpu import forward_kernel
 from sparsetrain.runtime import (
     as_numpy,
     as_tensor,

@@ -1,13 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM's dot interaction: every pair of a sample's F + 1 vectors gives one number.
-
-With ``x_0`` the dense vector and ``x_1 .. x_F`` the embeddings of a sample, the result is
-``[x_0, x_1.x_0, x_2.x_0, x_2.x_1, x_3.x_0, ...]``: the dense vector, then the strict lower triangle
-of the Gram matrix row by row (Naumov et al. 2019, https://arxiv.org/abs/1906.00091, with
-``interaction_itself`` off).
-
-One operator with its own kernel each way: through matrix products the (F + 1) x (F + 1) matrices
-of a batch would all go through memory. Here they stay in registers and the first-level cache.
+"""The dot interaction's CPU kernels; `operator` says what they compute.
 
 What is parallel: samples. What is vectorised: forward the columns of the Gram matrix (the vectors
 are transposed, so that no dot product needs a sum across lanes), backward the width. A tile of rows
@@ -23,33 +15,18 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from tvm import relax
-from tvm.relax.frontend import nn
 from tvm.script import tirx as T
 from tvm.script.ir_builder import tirx as build
-from tvm.target import Target
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.ad import defvjp
-from sparsetrain.models import (
-    amx_interaction,
-    bf16_interaction,
-    cuda_interaction,
-    cuda_interaction_backward,
-)
-from sparsetrain.models.interaction_parts import round_up
-from sparsetrain.relax_op import SCHEDULED, call_kernel, define_op, for_target
-from sparsetrain.runtime.instructions import has_pairs, has_tiles
+from sparsetrain.models.interaction.parts import round_up
+from sparsetrain.models.interaction.places import output_width, pair_place
+from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import column_tiles
 from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
 
 MAX_BACKWARD_LANES = 64
 ACCUMULATORS = 16  # vectors of LANES that a register tile holds; with 2 more per step they fit 32
-
-
-def output_width(features: int, width: int) -> int:
-    """Columns of the result for F embeddings of width D: ``D + F (F + 1) / 2``."""
-    return width + features * (features + 1) // 2
 
 
 def row_tile(vectors: int, lanes: int) -> int:
@@ -134,7 +111,7 @@ def _multiply_block(column: Any, embeddings: Any, out: Any, b: Any, place: Any) 
                 build.buffer_store(gram, gram[r, j] + term, [r, j])
     for r in range(rows):
         i = group * LANES + r + 1
-        begin = width + i * (i - 1) // 2 + block * LANES
+        begin = pair_place(width, i, block * LANES)
         with build.vectorized(0, _stored(features, i, r) if block is group else LANES) as j:
             build.buffer_store(out, gram[r, j], [b, begin + j])
 
@@ -242,69 +219,3 @@ def _sum_rows(inputs: Any, outputs: Any, part: Any, first: Any, rows: int) -> No
                 build.buffer_store(outputs[0], top, [b, column + d])
             else:
                 build.buffer_store(outputs[1], total[r, d], [b, first + r - 1, column + d])
-
-
-def _sizes(call: Any) -> tuple[int, int, str]:
-    embeddings = call.args[1].ty
-    return int(embeddings.shape[1]), int(embeddings.shape[2]), str(embeddings.dtype)
-
-
-# Whether a target has the instructions -> the kernels that round by them, the fastest first. Where
-# AVX512_BF16 is slow (Intel has 0.4 products of vectors a cycle) its kernels take about as long as
-# the float32 ones, so no CPU is told apart.
-_ROUNDING = ((has_tiles, amx_interaction), (has_pairs, bf16_interaction))
-
-
-def _rounding(call: Any) -> Any:
-    """The module of the kernels that round, None if operands may not be or the target has none."""
-    if call.attrs is None or "rounds" not in call.attrs:
-        return None
-    target = Target.current(allow_none=True)
-    return next((kernels for has, kernels in _ROUNDING if has(target)), None)
-
-
-def _forward_type(call: Any) -> relax.Type:
-    features, width, dtype = _sizes(call)
-    return relax.TensorType((call.args[0].ty.shape[0], output_width(features, width)), dtype)
-
-
-def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    rounding = _rounding(call)
-    make = for_target(llvm=forward_kernel, cuda=cuda_interaction.forward_kernel)
-    if rounding is not None:
-        make = rounding.forward_kernel
-    kernel = make(*_sizes(call))
-    return call_kernel(builder, kernel, "interaction", list(call.args), call.ty)
-
-
-def _backward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    sizes = _sizes(call)
-    rounding = _rounding(call)
-    make = for_target(llvm=backward_kernel, cuda=cuda_interaction_backward.backward_kernel)
-    if rounding is not None:
-        make = rounding.backward_kernel
-    outputs = [call.args[0].ty, call.args[1].ty]
-    return call_kernel(builder, make(*sizes), "interaction_backward", list(call.args), outputs)
-
-
-interaction = define_op("interaction", ("dense", "embeddings"), _forward_type, _forward)
-interaction_backward = define_op(
-    "interaction_backward",
-    ("dense", "embeddings", "cotangent"),
-    lambda call: relax.TupleType([call.args[0].ty, call.args[1].ty]),
-    _backward,
-)
-
-
-def _vjp(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: see `backward_kernel`."""
-    both = builder.emit(interaction_backward(*call.args, cotangent))
-    return [relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1)]
-
-
-defvjp("relax.sparsetrain.interaction", _vjp)
-
-
-def dot_interaction(dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
-    """The operator in `nn` models: (B, D), (B, F, D) -> (B, D + F (F + 1) / 2)."""
-    return nn.op.wrap_nested(interaction(dense._expr, embeddings._expr), "interaction")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernel of the dot interaction's cotangents; `interaction` says what it computes.
+"""The CUDA kernel of the dot interaction's cotangents; `operator` says what it computes.
 
 A sample's cotangents are the symmetric matrix of its pairs' cotangents times its vectors. The
 matrix lies in shared memory; the vectors do not: a thread owns a few columns of all results, so it
@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, kernel
-from sparsetrain.models.cuda_blocking import SHARED, Inputs, below_diagonal
+from sparsetrain.models.interaction.cuda_blocking import SHARED, Inputs, below_diagonal
 from sparsetrain.relax_op import vector_lanes
 from sparsetrain.sparse_tensor.cuda_parts import barrier, blocks_of_threads, store_vector
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernel of the dot interaction; `interaction` says what it computes.
+"""The CUDA kernels of the dot interaction; `operator` says what they compute.
 
-Usual widths have a kernel of their own, `cuda_interaction_registers`. Here a thread owns a square
-of `SIDE` x `SIDE` pairs in registers, so that one value read serves `SIDE` products; the pairs
-leave through shared memory, because a sample's results lie side by side. Sums run first to last.
+The backward one lies in `cuda_backward`; forward, usual widths have a kernel of their own,
+`cuda_registers`. Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one
+value read serves `SIDE` products; the pairs leave through shared memory, because a sample's results
+lie side by side. Sums run first to last.
 
-Cost: what is read and written once, 1 GB for a batch of 65,536 at F = 26 and D = 128.
+Cost, forward: what is read and written once, 1 GB for a batch of 65,536 at F = 26 and D = 128.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, kernel
-from sparsetrain.models import cuda_interaction_registers
-from sparsetrain.models.cuda_blocking import (
+from sparsetrain.models.interaction import cuda_registers
+from sparsetrain.models.interaction.cuda_backward import backward_kernel as backward_kernel
+from sparsetrain.models.interaction.cuda_blocking import (
     SIDE,
     Block,
     Inputs,
@@ -36,8 +38,8 @@ _ITEMSIZE = {"float32": 4, "float64": 8}
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
-    if cuda_interaction_registers.fits(features, width, dtype):
-        return cuda_interaction_registers.forward_kernel(features, width)
+    if cuda_registers.fits(features, width, dtype):
+        return cuda_registers.forward_kernel(features, width)
     cut = forward_blocking(features + 1, width, _ITEMSIZE[dtype])
     tiles = -(-(features + 1) // SIDE)
     squares = tiles * (tiles + 1) // 2

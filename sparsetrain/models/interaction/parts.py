@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the interaction's rounding CPU kernels share: tasks of samples, places, calls of helpers."""
+"""What the interaction's rounding CPU kernels share: tasks of samples, arrays, calls of helpers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernel_builder import buffer
+from sparsetrain.models.interaction.places import output_width
 from sparsetrain.transpose import PRAGMA
 
 LANES = 16
@@ -23,7 +24,7 @@ def forward_arguments(features: int, width: int) -> tuple[Any, Any, Any]:
     return (
         buffer("dense", (batch, width), "float32"),
         buffer("embeddings", (batch, features, width), "float32"),
-        buffer("out", (batch, pair_place(width, features + 1, 0)), "float32"),
+        buffer("out", (batch, output_width(features, width)), "float32"),
     )
 
 
@@ -33,7 +34,7 @@ def backward_arguments(features: int, width: int) -> tuple[Any, Any, Any, Any, A
     return (
         buffer("dense", (batch, width), "float32"),
         buffer("embeddings", (batch, features, width), "float32"),
-        buffer("cotangent", (batch, pair_place(width, features + 1, 0)), "float32"),
+        buffer("cotangent", (batch, output_width(features, width)), "float32"),
         buffer("dense_cotangent", (batch, width), "float32"),
         buffer("embeddings_cotangent", (batch, features, width), "float32"),
     )
@@ -52,11 +53,6 @@ def samples_of_tasks(batch: Any, helpers: str) -> Iterator[Any]:
                 yield T.Bind(task * SAMPLES + sample)
 
         yield samples
-
-
-def pair_place(width: int, i: int, j: int) -> int:
-    """Where the pair i > j is in a row of the result; 0 is the dense vector."""
-    return width + i * (i - 1) // 2 + j
 
 
 def call_(name: str, *arguments: Any) -> None:

@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, kernel
-from sparsetrain.models.cuda_blocking import Inputs
+from sparsetrain.models.interaction.cuda_blocking import Inputs
 from sparsetrain.sparse_tensor.cuda_parts import blocks_of_threads, store_vector
 
 LANES = 4  # columns of a thread

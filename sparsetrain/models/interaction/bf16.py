@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction's CPU kernels in bfloat16; `interaction` says what they compute.
+"""The dot interaction's CPU kernels in bfloat16; `operator` says what they compute.
 
 Operands are rounded as a sample is read, products are summed in float32, results are float32. An
 instruction multiplies pairs of neighbours in the summed axis, so what it reads is laid out in
@@ -26,7 +26,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import kernel
-from sparsetrain.models.interaction_parts import (
+from sparsetrain.models.interaction.parts import (
     LANES,
     address,
     backward_arguments,
@@ -36,11 +36,11 @@ from sparsetrain.models.interaction_parts import (
     lanes,
     local,
     long,
-    pair_place,
     round_up,
     run,
     samples_of_tasks,
 )
+from sparsetrain.models.interaction.places import pair_place
 from sparsetrain.schedule.bf16.helpers import HELPERS
 
 PAIRS = 2 * LANES  # numbers of a vector of pairs

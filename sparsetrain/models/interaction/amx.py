@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction's CPU kernels in bfloat16 by AMX tiles; `interaction` says what they compute.
+"""The dot interaction's CPU kernels in bfloat16 by AMX tiles; `operator` says what they compute.
 
 Operands are rounded as a sample is read, products are summed in float32, results are float32.
 
@@ -25,7 +25,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import past_caches
 from sparsetrain.kernel_builder import kernel
-from sparsetrain.models.amx_samples import (
+from sparsetrain.models.interaction.amx_samples import (
     NUMBERS,
     PACKING,
     ROW_BYTES,
@@ -33,7 +33,7 @@ from sparsetrain.models.amx_samples import (
     symmetric,
     tiles,
 )
-from sparsetrain.models.interaction_parts import (
+from sparsetrain.models.interaction.parts import (
     LANES,
     address,
     backward_arguments,
@@ -42,11 +42,11 @@ from sparsetrain.models.interaction_parts import (
     forward_arguments,
     lanes,
     long,
-    pair_place,
     round_up,
     run,
     samples_of_tasks,
 )
+from sparsetrain.models.interaction.places import pair_place
 
 TILE = NUMBERS * LANES
 AHEAD = 3  # samples from the one at hand to the one whose memory is asked for

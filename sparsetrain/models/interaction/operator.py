@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLRM's dot interaction: every pair of a sample's F + 1 vectors gives one number.
+
+With ``x_0`` the dense vector and ``x_1 .. x_F`` the embeddings of a sample, the result is
+``[x_0, x_1.x_0, x_2.x_0, x_2.x_1, x_3.x_0, ...]``: the dense vector, then the strict lower triangle
+of the Gram matrix row by row (Naumov et al. 2019, https://arxiv.org/abs/1906.00091, with
+``interaction_itself`` off).
+
+One operator with its own kernel each way: through matrix products the (F + 1) x (F + 1) matrices
+of a batch would all go through memory. In a kernel they stay in registers and the first-level
+cache. Which kernels there are depends on the target, and on whether operands may be rounded:
+`cpu`, `bf16` and `amx`, `cuda`, each with a `forward_kernel` and a `backward_kernel`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.relax.frontend import nn
+from tvm.target import Target
+
+from sparsetrain.ad import defvjp
+from sparsetrain.models.interaction import amx, bf16, cpu, cuda
+from sparsetrain.models.interaction.places import output_width
+from sparsetrain.relax_op import call_kernel, define_op, for_target
+from sparsetrain.runtime.instructions import has_pairs, has_tiles
+
+# Whether a target has the instructions -> the kernels that round by them, the fastest first. Where
+# AVX512_BF16 is slow (Intel has 0.4 products of vectors a cycle) its kernels take about as long as
+# the float32 ones, so no CPU is told apart.
+_ROUNDING = ((has_tiles, amx), (has_pairs, bf16))
+
+
+def _kernels(call: Any) -> Any:
+    """The module of the kernels for the current target; they round if the call says so."""
+    target, rounding = Target.current(allow_none=True), None
+    if call.attrs is not None and "rounds" in call.attrs:
+        rounding = next((kernels for has, kernels in _ROUNDING if has(target)), None)
+    return rounding or for_target(llvm=cpu, cuda=cuda)
+
+
+def _sizes(call: Any) -> tuple[int, int, str]:
+    embeddings = call.args[1].ty
+    return int(embeddings.shape[1]), int(embeddings.shape[2]), str(embeddings.dtype)
+
+
+def _forward_type(call: Any) -> relax.Type:
+    features, width, dtype = _sizes(call)
+    return relax.TensorType((call.args[0].ty.shape[0], output_width(features, width)), dtype)
+
+
+def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    kernel = _kernels(call).forward_kernel(*_sizes(call))
+    return call_kernel(builder, kernel, "interaction", list(call.args), call.ty)
+
+
+def _backward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    kernel = _kernels(call).backward_kernel(*_sizes(call))
+    outputs = [call.args[0].ty, call.args[1].ty]
+    return call_kernel(builder, kernel, "interaction_backward", list(call.args), outputs)
+
+
+interaction = define_op("interaction", ("dense", "embeddings"), _forward_type, _forward)
+interaction_backward = define_op(
+    "interaction_backward",
+    ("dense", "embeddings", "cotangent"),
+    lambda call: relax.TupleType([call.args[0].ty, call.args[1].ty]),
+    _backward,
+)
+
+
+def _vjp(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: see `cpu.backward_kernel`."""
+    both = builder.emit(interaction_backward(*call.args, cotangent))
+    return [relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1)]
+
+
+defvjp("relax.sparsetrain.interaction", _vjp)
+
+
+def dot_interaction(dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
+    """The operator in `nn` models: (B, D), (B, F, D) -> (B, D + F (F + 1) / 2)."""
+    return nn.op.wrap_nested(interaction(dense._expr, embeddings._expr), "interaction")

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where numbers lie in a row of the interaction's result: the dense vector, then the pairs."""
+
+from typing import Any
+
+
+def output_width(features: int, width: int) -> int:
+    """Columns of the result for F embeddings of width D: ``D + F (F + 1) / 2``."""
+    return width + features * (features + 1) // 2
+
+
+def pair_place(width: int, i: Any, j: Any) -> Any:
+    """Where the pair i > j is, numbers or expressions; vector 0 is the dense one."""
+    return width + i * (i - 1) // 2 + j
