@@ -21,7 +21,20 @@ from sparsetrain.ad import GradientModule
 from sparsetrain.build import Program
 from sparsetrain.errors import DataError
 from sparsetrain.optim import Applied, Optimizer, State
-from sparsetrain.optim import fused as updates
+from sparsetrain.optim.fused import fuse_updates
+from sparsetrain.optim.fused_layout import (
+    KEYS,
+    NUMBERS,
+    REPORT,
+    WORK,
+    Layout,
+    numbers_shape,
+    report_size,
+    rules_of,
+    slot_name,
+    strips_of,
+    tables_of,
+)
 from sparsetrain.optim.gradients import is_finite, problem_of
 from sparsetrain.precision import Policy, to_half
 from sparsetrain.sparse_tensor.coalesce import strips_for
@@ -46,7 +59,7 @@ class FusedProgram(Program):
     def __init__(
         self,
         gradient: GradientModule,
-        layout: updates.Layout,
+        layout: Layout,
         target: Any = "auto",
         precision: Policy | None = None,
     ) -> None:
@@ -54,7 +67,7 @@ class FusedProgram(Program):
         module = gradient.module
         if precision is not None:  # before the updates, which stay float32
             module = to_half(module, gradient.function, precision)
-        module = updates.fuse_updates(module, gradient.function, self.structure, layout)
+        module = fuse_updates(module, gradient.function, self.structure, layout)
         super().__init__(module, gradient.function, target)
 
 
@@ -72,11 +85,11 @@ class FusedSteps:
     def __init__(self, program: FusedProgram, state: State) -> None:
         self.program = program
         structure = program.structure
-        self._rules = updates.rules_of(structure, state)
-        self._tables = updates.tables_of(structure)
-        self._numbers = runtime.zeros(updates.numbers_shape(program.layout), "float64")
+        self._rules = rules_of(structure, state)
+        self._tables = tables_of(structure)
+        self._numbers = runtime.zeros(numbers_shape(program.layout), "float64")
         self._keys = runtime.zeros((len(self._tables), 2), "int64")
-        self._report = runtime.zeros((updates.report_size(structure),), "int64")
+        self._report = runtime.zeros((report_size(structure),), "int64")
         self._found = runtime.as_numpy(self._report)
         self._set: tuple[list[Any], list[Any]] = [], []
         self._work: dict[int, runtime.NDArray] = {}
@@ -116,7 +129,7 @@ class FusedSteps:
         self._set_numbers_(state, number, scale)
         arguments = self._arguments_of(params, state)
         work = self._work_for(lookups)
-        loss = self.program(arguments, {**inputs, updates.WORK: work}, checked=True)
+        loss = self.program(arguments, {**inputs, WORK: work}, checked=True)
         if self._found[0]:
             problem = self._problem(loss)
             overflowed = may_overflow and is_finite(loss)
@@ -141,20 +154,20 @@ class FusedSteps:
         tensors = [*params.values(), *chain.from_iterable(map(dict.values, state.values()))]
         if names != self._given[0] or not all(map(is_, tensors, self._given[1])):
             slots = {
-                updates.slot_name(name, slot): tensor
+                slot_name(name, slot): tensor
                 for name, own in state.items()
                 for slot, tensor in own.items()
             }
             ours = {
-                updates.NUMBERS: self._numbers,
-                updates.KEYS: self._keys,
-                updates.REPORT: self._report,
+                NUMBERS: self._numbers,
+                KEYS: self._keys,
+                REPORT: self._report,
             }
             self._given, self._arguments = (names, tensors), {**params, **slots, **ours}
         return self._arguments
 
     def _work_for(self, lookups: int) -> runtime.NDArray:
-        strips = max(strips_for(lookups), updates.strips_of(self.program.layout))
+        strips = max(strips_for(lookups), strips_of(self.program.layout))
         if strips not in self._work:
             self._work[strips] = runtime.empty((strips, NOTES), "int32")
         return self._work[strips]

@@ -9,7 +9,8 @@ import sparsetrain as st
 from sparsetrain import optim, runtime, schedule
 from sparsetrain.errors import DataError, NumericalError
 from sparsetrain.fused import FusedSteps
-from sparsetrain.optim import fused
+from sparsetrain.optim import fused_layout as layouts
+from sparsetrain.optim.fused import fuse_updates
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.plan_kernel import NOTES
@@ -74,30 +75,30 @@ class Program:
             {key: shape for key, (_, shape) in self.tables.items()},
         )
         numbers = {key: number for number, key in enumerate(self.cases)}
-        self.layout = fused.Layout(
+        self.layout = layouts.Layout(
             tuple(rule.recipe for rule in self.rules),
             tuple(
-                fused.DenseUpdate(numbers[f"{name} {SHAPES[0]}"], names)
+                layouts.DenseUpdate(numbers[f"{name} {SHAPES[0]}"], names)
                 for name in EACH
                 for names in [tuple(f"{name} {shape}" for shape in SHAPES)]
             ),
             tuple(
-                fused.RowsUpdate(numbers[key], key, *part)
+                layouts.RowsUpdate(numbers[key], key, *part)
                 for place, key in enumerate(self.tables)
                 for part in (((0, 4), (4, TABLE[0])) if place < 2 else ((0, TABLE[0]),))
             ),
         )
         target = runtime.host_target()
-        module = fused.fuse_updates(module, "f", structure, self.layout)
+        module = fuse_updates(module, "f", structure, self.layout)
         self.run = runtime.build_relax(module, target, schedule.pipeline(target))["f"]
-        self.report = as_tensor(np.zeros(fused.report_size(structure), np.int64))
+        self.report = as_tensor(np.zeros(layouts.report_size(structure), np.int64))
         self.keys = as_tensor(np.zeros((len(self.tables), 2), np.int64))
 
     def runs(self, weights):
         return {key: Run(optimizer, weights[key]) for key, (optimizer, _) in self.cases.items()}
 
     def step_(self, runs, ids=INDICES, strips=1):
-        numbers = np.zeros(fused.numbers_shape(self.layout))
+        numbers = np.zeros(layouts.numbers_shape(self.layout))
         for row, rule in zip(numbers, self.rules, strict=True):
             scalars = rule.scalars(rule.numbers(1), 1.0)
             row[: len(scalars)] = scalars
