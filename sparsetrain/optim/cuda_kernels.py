@@ -2,8 +2,8 @@
 """From a formula to its CUDA kernels: in place on touched rows, dense, and caught up.
 
 The arithmetic is that of the CPU's kernels: the same recipe, applied to the same elements. What
-differs is who does it. Touched rows: a thread for each vector of four columns of each row. Dense
-parameters: a thread for each element, all parameters of a step in one launch. Formulas that share
+differs is who does it. Touched rows: a thread for each vector of four columns of each row. A dense
+parameter: a thread for each element; `cuda_arrays` has all those of a step. Formulas that share
 something within a row (a mean, a slot for each row): the threads of a row meet at a barrier before
 the first of them writes.
 
@@ -12,7 +12,7 @@ One writer for each element, no atomic operations: the same bits in every run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,15 +27,12 @@ from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import THREADS, vector_lanes
 from sparsetrain.sparse_tensor.cuda_parts import (
-    Number,
     barrier,
     blocks_of_threads,
     each_of,
     store_vector,
 )
 from sparsetrain.sparse_tensor.cuda_runs import Sums, clear
-
-EACH = 16  # elements that a thread of a pass over many arrays takes
 
 
 def row_update_kernel(
@@ -167,7 +164,7 @@ def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
         h = scalars(recipe.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         if by_row:
-            _dense_rows(parameter, gradient, h, first, end)
+            dense_rows(parameter, gradient, h, first, end)
         else:
             with each_of(end - first) as number:
                 state = parameter.begin_row(0, lambda d: gradient[0, d], h)
@@ -175,8 +172,8 @@ def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
     return built.get()
 
 
-def _dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
-    """A block for each row."""
+def dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
+    """Inside a kernel: update rows [first, end), a block for each."""
     with (
         blocks_of_threads(end - first) as (block, thread),
         T.If(block < end - first),
@@ -190,111 +187,6 @@ def _dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: An
                 state.update(column, gradient[block, column])
         with T.If(thread == 0), T.Then():
             state.end()
-
-
-def update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
-    """Inside a kernel: update whole parameters by their gradients; see `together`.
-
-    One launch for all, or one for each where rows share something.
-    """
-    if seen[0][0].recipe.formula.by_row:
-        for parameter, gradient in seen:
-            _dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])
-        return
-    with _each_array([gradient.shape[1] for _, gradient in seen]) as branches:
-        for branch, (parameter, gradient) in zip(branches, seen, strict=True):
-            with branch as place:
-                here = gradient[0, place]
-                # Such a formula asks for no element but the one that is updated.
-                state = parameter.begin_row(tirx.const(0, "int64"), _nothing, h)
-                state.update(place, here)
-
-
-def _nothing(_column: Any) -> Any:
-    raise AssertionError("a formula without a part for each row reads no other element")
-
-
-def search_all(arrays: Sequence[Any], found: Any) -> None:
-    """Inside a kernel: note in `found` (K, S) which arrays (1, n) hold NaN or an infinity."""
-    count, strips = (int(extent) for extent in found.shape)
-    with each_of(tirx.const(count * strips, "int64")) as number:
-        place = [tirx.floordiv(number, strips), tirx.floormod(number, strips)]
-        T.buffer_store(found, tirx.const(0, "int32"), place)
-    with _each_array([array.shape[1] for array in arrays], again=True) as branches:
-        bad = Number()
-        for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
-            # Told at the end: so the reads of a thread do not wait for one another.
-            with branch as place:
-                bad.set(tirx.bitwise_or(bad.now, _is_not_finite(array[0, place])))
-            with T.If(bad.now != 0), T.Then():
-                # Many threads may write this 1; it is the same 1.
-                T.buffer_store(found, tirx.const(1, "int32"), [number, 0])
-                bad.set(tirx.const(0, "int32"))
-
-
-def squares_kernel(dtype: str) -> PrimFunc:
-    """Sums of squares of blocks of 1024 elements of (n,), in float64; as the CPU's."""
-    size_of_block = 1024
-    with kernel() as built:
-        (size,) = extents(1)
-        values = buffer("values", (size,), dtype)
-        partial = buffer("partial", (tirx.ceildiv(size, size_of_block),), "float64")
-        with blocks_of_threads(tirx.ceildiv(size, size_of_block)) as (block, thread):
-            sums = T.alloc_buffer((THREADS,), "float64", scope="shared")
-            total = T.alloc_local((1,), "float64")
-            T.buffer_store(total, tirx.const(0, "float64"), [0])
-            with T.serial(0, size_of_block // THREADS) as step:
-                place = T.Bind(block * size_of_block + step * THREADS + thread)
-                with T.If(place < size), T.Then():
-                    value = T.Bind(tirx.Cast("float64", values[place]))
-                    T.buffer_store(total, total[0] + value * value, [0])
-            T.buffer_store(sums, total[0], [thread])
-            half = THREADS // 2
-            while half:
-                barrier()
-                with T.If(thread < half), T.Then():
-                    T.buffer_store(sums, sums[thread] + sums[thread + half], [thread])
-                half //= 2
-            with T.If(tirx.And(thread == 0, block * size_of_block < size)), T.Then():
-                T.buffer_store(partial, sums[0], [block])
-    return built.get()
-
-
-def _is_not_finite(value: Any) -> Any:
-    """By the bits, all ones in the exponent: a comparison may be rewritten as if NaN were none."""
-    wide = str(value.ty.dtype) == "float64"
-    kind, exponent = ("uint64", 0x7FF0000000000000) if wide else ("uint32", 0x7F800000)
-    bound = T.Bind(value)
-    mask = tirx.const(exponent, kind)
-    return tirx.Cast("int32", tirx.bitwise_and(tirx.reinterpret(kind, bound), mask) == mask)
-
-
-@contextmanager
-def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]]:
-    """Launch threads for all elements of arrays of some sizes; yields a context for each array.
-
-    Within an array's context, which yields a place in it, code runs once for each of its elements;
-    for the last one `again` and again by threads that have none, instead of a branch.
-    """
-    per_block = THREADS * EACH
-    counts = [tirx.ceildiv(size, per_block) for size in sizes]
-
-    @contextmanager
-    def branch(number: int, first: Number, block: Any, thread: Any) -> Iterator[Any]:
-        inside = tirx.And(block >= first.now, block < first.now + counts[number])
-        with T.If(inside), T.Then(), T.serial(0, EACH) as step:
-            place = T.Bind((block - first.now) * per_block + step * THREADS + thread)
-            if again:
-                yield T.Bind(tirx.min(place, sizes[number] - 1))
-            else:
-                with T.If(place < sizes[number]), T.Then():
-                    yield place
-        first.add(counts[number])
-
-    with blocks_of_threads(sum(counts, tirx.const(0, "int64"))) as (block, thread):
-        # Counted as the kernel goes: TVM takes seconds to simplify sums of a dozen lengths.
-        first = Number("int64")
-        yield [branch(number, first, block, thread) for number in range(len(sizes))]
 
 
 def catch_up_kernel(

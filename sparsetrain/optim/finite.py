@@ -22,7 +22,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.optim import cuda_kernels
+from sparsetrain.optim import cuda_arrays
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
 
@@ -126,7 +126,7 @@ def _search(values: Any, strip: Any, report: Any) -> None:
         report(lane, tirx.Cast("int32", largest[lane] == whole))
 
 
-_SEARCHES: dict[str, Body] = {"llvm": _in_strips, "cuda": cuda_kernels.search_all}
+_SEARCHES: dict[str, Body] = {"llvm": _in_strips, "cuda": cuda_arrays.search_all}
 
 
 @cache

@@ -20,7 +20,7 @@ from tvm.tirx import PrimFunc
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.optim import cuda_kernels
+from sparsetrain.optim import cuda_arrays
 from sparsetrain.optim.finite import which_nonfinite
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
@@ -140,7 +140,7 @@ def _kind(gradient: Gradient) -> tuple[Any, ...]:
 
 @cache
 def _squares(target: Any, dtype: str) -> Any:
-    make = {"llvm": squares_kernel, "cuda": cuda_kernels.squares_kernel}[target.kind.name]
+    make = {"llvm": squares_kernel, "cuda": cuda_arrays.squares_kernel}[target.kind.name]
     return runtime.compile_kernel(make(dtype), target, "sum of squares")
 
 

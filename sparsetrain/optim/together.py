@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.optim import cuda_kernels
+from sparsetrain.optim import cuda_arrays
 from sparsetrain.optim.apply import Target
 from sparsetrain.optim.kernel_parts import Parameter, flat, matrix, scalars
 from sparsetrain.optim.kernels import dense_tasks
@@ -112,7 +112,7 @@ def seen(recipe: Recipe, gradient: Any, weight: Any, slots: Sequence[Any]) -> tu
     return Parameter.of(recipe, view(weight), viewed), view(gradient)
 
 
-_BODIES: dict[str, Bodies] = {"llvm": in_strips, "cuda": cuda_kernels.update_all}
+_BODIES: dict[str, Bodies] = {"llvm": in_strips, "cuda": cuda_arrays.update_all}
 
 
 @cache

@@ -9,7 +9,7 @@ import tvm
 
 from sparsetrain.embedding import cuda_kernels as embedding
 from sparsetrain.models.interaction import cuda
-from sparsetrain.optim import OPTIMIZERS
+from sparsetrain.optim import OPTIMIZERS, cuda_arrays
 from sparsetrain.optim import cuda_kernels as optim
 from sparsetrain.optim.finite import nonfinite_kernel
 from sparsetrain.optim.together import together_kernel
@@ -32,8 +32,8 @@ def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     yield from _by_width()
     for name, make in OPTIMIZERS.items():
         yield from _of_optimizer(name, make(0.1)._rule().recipe)
-    yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=optim.search_all)
-    yield "squares", optim.squares_kernel("float32")
+    yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=cuda_arrays.search_all)
+    yield "squares", cuda_arrays.squares_kernel("float32")
 
 
 def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
@@ -64,7 +64,7 @@ def _of_optimizer(name: str, recipe) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for width in WIDTHS if name == "adagrad" else WIDTHS[:1]:
         kernel = optim.row_update_kernel(recipe, width, "float32", "int32", False, False)
         yield f"rows{width}_{name}", kernel
-    yield f"all_{name}", together_kernel(recipe, "float32", (2, 1), optim.update_all)
+    yield f"all_{name}", together_kernel(recipe, "float32", (2, 1), cuda_arrays.update_all)
     if name in ("adam", "rowwise_adagrad"):
         stamped = optim.row_update_kernel(recipe, 16, "float32", "int64", True, True)
         yield f"rows_stamped_{name}", stamped
