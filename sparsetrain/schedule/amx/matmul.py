@@ -22,11 +22,10 @@ from sparsetrain.runtime.instructions import has_tiles
 
 from ..bf16.helpers import HELPERS
 from ..bf16.match import HalfProduct, match_half_product
-from ..bf16.pack import address, at, int32, pack_right, packing_block, rewrite, to_pairs
+from ..bf16.pack import address, at, int32, pack_right, rewrite, to_pairs
+from ..bf16.prepare import prepare
 from ..bf16.shape import LANES
 from ..bf16.store import store_masked, store_rounded
-from ..matmul import _inline_all_but_last, _single_consumer
-from ..operands import read_in_place
 from ..prefetch import prefetch_epilogue
 from ..product import Product
 from ..rule import CpuRule, vectorize_if_whole
@@ -53,19 +52,11 @@ class TileMatmul(CpuRule):
 
 
 def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
-    product, (left_stage, right_stage), others = found
+    product, (left_stage, _), _ = found
     block = product.info.block_rv
     shape = choose_shape(product)
-    final = _inline_all_but_last(sch, others)
     in_place = is_stored_in_steps(sch, product.left, left_stage)
-    if in_place:
-        sch.compute_inline(left_stage)
-    sch.pad_einsum(block, [SIDE * shape.tiles, SIDE, SIDE])
-    epilogue = _single_consumer(sch, block, final)
-    right = packing_block(sch, block, product.right, right_stage)
-    left = None if in_place else packing_block(sch, block, product.left, left_stage)
-    if in_place:
-        read_in_place(sch, block, product.left)
+    left, right, epilogue = prepare(sch, found, [SIDE * shape.tiles, SIDE, SIDE], in_place)
     loops = _tile_loops(sch, block, shape, left)
     to_pairs(sch, right, product.right, SIDE)
     if left is not None:

@@ -20,8 +20,6 @@ from tvm.target import Target
 from sparsetrain.runtime.instructions import has_pairs
 
 from ..last_panel import narrow_last_panel
-from ..matmul import _inline_all_but_last, _single_consumer
-from ..operands import read_in_place
 from ..prefetch import prefetch_epilogue, prefetch_next_rows
 from ..rule import CpuRule, vectorize_if_whole
 from .helpers import HELPERS
@@ -32,11 +30,11 @@ from .pack import (
     is_stored_in_pairs,
     pack_left,
     pack_right,
-    packing_block,
     rewrite,
     round_left,
     to_pairs,
 )
+from .prepare import prepare
 from .shape import LANES, Shape, choose_shape
 from .store import store_rounded
 
@@ -58,21 +56,14 @@ class HalfMatmul(CpuRule):
 
 
 def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
-    product, stages, others = found
+    product, (left_stage, _), _ = found
     block = product.info.block_rv
     by_task = not product.left.contracted_is_contiguous
     shape = choose_shape(product)
-    source = sch.get(stages[0]).reads[0].source
-    final = _inline_all_but_last(sch, others)
-    in_place = is_stored_in_pairs(sch, product.left, stages[0])
-    if in_place:
-        sch.compute_inline(stages[0])
-    sch.pad_einsum(block, [shape.rows * shape.tiles, shape.columns, 2])
-    epilogue = _single_consumer(sch, block, final)
-    right = packing_block(sch, block, product.right, stages[1])
-    left = None if in_place else packing_block(sch, block, product.left, stages[0])
-    if in_place:
-        read_in_place(sch, block, product.left)
+    source = sch.get(left_stage).reads[0].source
+    in_place = is_stored_in_pairs(sch, product.left, left_stage)
+    tile = [shape.rows * shape.tiles, shape.columns, 2]
+    left, right, epilogue = prepare(sch, found, tile, in_place)
     loops = _tile_loops(sch, block, shape, left)
     to_pairs(sch, right, product.right, shape.columns)
     if left is not None and by_task:

@@ -18,7 +18,6 @@ from math import gcd
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..operands import padding_block
 from ..prefetch import PAIRS_AHEAD, prefetch
 from ..product import Operand
 from ..rule import parallel_over, static_extent
@@ -36,17 +35,6 @@ def is_stored_in_pairs(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -
     width = source.ty.shape[operand.contracted]
     even = isinstance(width, tirx.IntImm) and int(width) % 2 == 0
     return operand.contracted_is_contiguous and dtype_of(source) == "bfloat16" and even
-
-
-def packing_block(
-    sch: s_tir.Schedule, block: SBlockRV, operand: Operand, stage: SBlockRV
-) -> SBlockRV:
-    """The block that writes what the product reads: the padding, else the rounding itself."""
-    padding = padding_block(sch, block, operand)
-    if padding is None or sch.get(padding).same_as(sch.get(stage)):
-        return stage
-    sch.compute_inline(stage)
-    return padding
 
 
 def to_pairs(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand, width: int) -> None:
