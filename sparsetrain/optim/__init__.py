@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers as values: a formula each, from which the dense and the row kernel are made.
 
-Read `adagrad` (a formula), `kernels` (how it becomes kernels), `optimizer` (how they are applied),
-`catch_up` (how rows that were not touched get the bits of a dense optimizer).
+Read `formulas.adagrad` (a formula), `kernels` (how it becomes kernels), `optimizer` (how they are
+applied), `catch_up` (how rows that were not touched get the bits of a dense optimizer).
 """
 
-from sparsetrain.optim.adagrad import adagrad as adagrad
-from sparsetrain.optim.adam import adam as adam
-from sparsetrain.optim.adamw import adamw as adamw
 from sparsetrain.optim.formula import Formula as Formula
 from sparsetrain.optim.formula import Slot as Slot
 from sparsetrain.optim.formula import maximum as maximum
 from sparsetrain.optim.formula import minimum as minimum
 from sparsetrain.optim.formula import sqrt as sqrt
-from sparsetrain.optim.ftrl import ftrl as ftrl
+from sparsetrain.optim.formulas.adagrad import adagrad as adagrad
+from sparsetrain.optim.formulas.adam import adam as adam
+from sparsetrain.optim.formulas.adamw import adamw as adamw
+from sparsetrain.optim.formulas.ftrl import ftrl as ftrl
+from sparsetrain.optim.formulas.momentum import momentum as momentum
+from sparsetrain.optim.formulas.momentum import nesterov as nesterov
+from sparsetrain.optim.formulas.rmsprop import rmsprop as rmsprop
+from sparsetrain.optim.formulas.rowwise_adagrad import rowwise_adagrad as rowwise_adagrad
+from sparsetrain.optim.formulas.sgd import sgd as sgd
 from sparsetrain.optim.gradients import accumulate_ as accumulate_
 from sparsetrain.optim.gradients import global_norm as global_norm
 from sparsetrain.optim.group import Group as Group
-from sparsetrain.optim.momentum import momentum as momentum
-from sparsetrain.optim.momentum import nesterov as nesterov
 from sparsetrain.optim.optimizer import Applied as Applied
 from sparsetrain.optim.optimizer import Optimizer as Optimizer
-from sparsetrain.optim.rmsprop import rmsprop as rmsprop
-from sparsetrain.optim.rowwise_adagrad import rowwise_adagrad as rowwise_adagrad
 from sparsetrain.optim.schedules import Schedule as Schedule
 from sparsetrain.optim.schedules import constant as constant
 from sparsetrain.optim.schedules import cosine as cosine
@@ -30,7 +31,6 @@ from sparsetrain.optim.schedules import inverse_sqrt as inverse_sqrt
 from sparsetrain.optim.schedules import polynomial as polynomial
 from sparsetrain.optim.schedules import step_decay as step_decay
 from sparsetrain.optim.schedules import warmup as warmup
-from sparsetrain.optim.sgd import sgd as sgd
 from sparsetrain.optim.state import State as State
 from sparsetrain.optim.table_update import TableUpdate as TableUpdate
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsetrain.optim.adam import ADAM
+from sparsetrain.optim.formulas.adam import ADAM
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import make, require_above_zero, require_below_one
 from sparsetrain.optim.rule import Number
