@@ -17,13 +17,10 @@ from typing import Any, NamedTuple
 
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
-from sparsetrain.optim.costs import costs_of, verdict_of
+from sparsetrain.optim.costs import BUSY, TRIES, Costs, costs_of, verdict_of
 from sparsetrain.optim.group import Range, merge, shortened
-from sparsetrain.optim.lines import Costs
-from sparsetrain.optim.remembered import TRIES
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
-from sparsetrain.optim.trial import BUSY
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sparsetrain import optim
-from sparsetrain.optim import calibration, costs, remembered
-from sparsetrain.optim.lines import Costs, distinct_rows
-from sparsetrain.optim.trial import Kind, Trial, Verdict, contest
+from sparsetrain.optim.costs import calibration, figures, remembered
+from sparsetrain.optim.costs.lines import Costs, distinct_rows
+from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
 from sparsetrain.runtime import as_numpy
 from tests.helpers import assert_same_bits
 
@@ -148,7 +148,7 @@ def test_both_paths_of_a_trial_touch_the_same_rows():
 
 def test_ids_of_a_trial_are_skewed_and_stay_in_their_table():
     rng = np.random.default_rng(0)
-    ids = costs._ids(rng, [(0, 10, 500), (10, 1, 3), (11, 100, 2000)])
+    ids = figures._ids(rng, [(0, 10, 500), (10, 1, 3), (11, 100, 2000)])
     assert ids.dtype == np.int32 and len(ids) == 2503
     counts = np.bincount(ids, minlength=111)
     assert counts[:10].sum() == 500 and counts[10] == 3 and counts.size == 111
@@ -156,7 +156,7 @@ def test_ids_of_a_trial_are_skewed_and_stay_in_their_table():
 
 
 def test_counts_of_bags_are_rounded():
-    assert [costs.rounded(n) for n in (0, 1, 7, 9, 15, 128, 2047, 2048)] == [
+    assert [figures.rounded(n) for n in (0, 1, 7, 9, 15, 128, 2047, 2048)] == [
         *(0, 1, 7, 8, 14, 128, 1792, 2048)
     ]
 
@@ -271,9 +271,9 @@ def test_without_a_folder_figures_are_measured_in_each_process(shop, monkeypatch
 
 @pytest.mark.parametrize("name", NO_OP)
 def test_real_tables_are_tried(shop, name):
-    verdict = costs.verdict_of(NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40)
+    verdict = figures.verdict_of(NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40)
     assert np.isfinite(verdict).all() and verdict.low <= verdict.high
-    assert costs.costs_of(SGD, 4, "float32", 900, 100).high > 0
+    assert figures.costs_of(SGD, 4, "float32", 900, 100).high > 0
 
 
 def test_threads_that_end_do_not_make_the_machine_look_quiet(monkeypatch):

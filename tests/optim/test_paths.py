@@ -8,9 +8,9 @@ from sparsetrain import optim
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.optim import choice, paths
 from sparsetrain.optim.choice import choose
-from sparsetrain.optim.lines import Costs
+from sparsetrain.optim.costs.lines import Costs
+from sparsetrain.optim.costs.trial import Verdict
 from sparsetrain.optim.step import Step
-from sparsetrain.optim.trial import Verdict
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two paths of a row-sparse gradient cost on this machine: measured once, then remembered.
+"""The figures that a choice asks for: measured once on this machine, then remembered.
 
 Straight lines (`lines`) tell most choices apart, but are good to some 30 %. Where they say that the
 paths cost about the same, both are tried on tables of the very sizes, see `verdict_of`. Figures are
@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.optim.calibration import MANY, measure
-from sparsetrain.optim.lines import Costs
-from sparsetrain.optim.remembered import remembered
+from sparsetrain.optim.costs.calibration import MANY, measure
+from sparsetrain.optim.costs.lines import Costs
+from sparsetrain.optim.costs.remembered import remembered
+from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.trial import Kind, Trial, Verdict, contest
 
 MOST_BITS = 31  # of an int32 id
 BATCHES = 8

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sparsetrain import cache as programs
-from sparsetrain.optim.trial import BUSY
+from sparsetrain.optim.costs.trial import BUSY
 
 TRIES = 3  # measurements of one figure, by as many runs
 CONTROL_BYTES = 2**26  # beyond the caches
