@@ -17,6 +17,7 @@ operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule regis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import tvm
@@ -71,13 +72,10 @@ def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Ex
         ``RowSparse(indices=ids flattened, values=cotangent as one row per id)``
     """
     shape = [int(extent) for extent in table.ty.shape]
-    width = 1
-    for extent in shape[1:]:
-        width *= extent
     indices = emit(op.reshape(ids, [-1])) if len(ids.ty.shape) != 1 else ids
     values = cotangent
     if len(shape) != 2 or len(ids.ty.shape) != 1:
-        values = emit(op.reshape(cotangent, [-1, width]))
+        values = emit(op.reshape(cotangent, [-1, prod(shape[1:])]))
     return RowSparse(indices, values, shape[0], shape=tuple(shape))
 
 
