@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of bfloat16 on a CPU with dot products of pairs: twice the pace of float32.
 
-As the float32 rule (`matmul.py`), with one difference: an instruction multiplies pairs of
+As the float32 rule (`schedule/matmul.py`), with one difference: an instruction multiplies pairs of
 neighbours in `k` and adds both products to a float32. So operands are laid out in pairs, and a step
 of the inner loop is one call, in place of the two loops over 16 columns and one pair, which TVM
 0.27 cannot replace by an intrinsic of its own (`Schedule.tensorize` crashes).
