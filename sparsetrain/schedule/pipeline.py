@@ -13,7 +13,7 @@ Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that foll
 from collections.abc import Sequence
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.s_tir.dlight import ApplyDefaultSchedule, ScheduleRule
 from tvm.target import Target
 
@@ -27,11 +27,12 @@ from .elementwise import Elementwise
 from .fallback import Fallback
 from .fold_rounding import FoldIntoHalfMatmul
 from .fold_transpose import FoldTransposeIntoMatmul
+from .hand_written import KeepHandWrittenKernels
 from .kept_memory import KeepMemory
 from .matmul import Matmul
 from .reduction import RowwiseReductions, SingleReduction
 from .row_product import TakeRowProducts
-from .rule import has_blocks, has_wide_extents
+from .shape_functions import ShapeFunctionsDoNotAlias
 from .trusted_arguments import TrustKeptMemory
 
 # Asked in this order; the first that does not decline decides.
@@ -130,51 +131,3 @@ def passes(
         ShapeFunctionsDoNotAlias(),
         relax.transform.AttachGlobalSymbol(),
     ]
-
-
-@tvm.transform.module_pass(opt_level=0, name="KeepHandWrittenKernels")
-class KeepHandWrittenKernels:
-    """Make scheduled kernels opaque to fusion, and those that fusion cannot take apart.
-
-    They come with the module, or from operators that are legalised into them. Fusion would undo
-    the schedule of a kernel marked `tirx.is_scheduled`, and fails on kernels without blocks or with
-    32-bit extents.
-    """
-
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Set `op_pattern` of such kernels to opaque."""
-        opaque = 8  # OpPatternKind.kOpaque, which Python does not name.
-        functions = {
-            name: function.with_attr("op_pattern", opaque) if _is_kept(function) else function
-            for name, function in mod.functions_items()
-        }
-        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-
-
-def _is_kept(function: tvm.ir.BaseFunc) -> bool:
-    return isinstance(function, tirx.PrimFunc) and not (
-        has_blocks(function)
-        and has_wide_extents(function)
-        and not function.attrs.get("tirx.is_scheduled")
-    )
-
-
-@tvm.transform.module_pass(opt_level=0, name="ShapeFunctionsDoNotAlias")
-class ShapeFunctionsDoNotAlias:
-    """Say that generated shape functions do not alias, which they cannot: they have one buffer.
-
-    TVM 0.27 drops `noalias` from a whole LLVM module if one function lacks it and sorts last by
-    name. The kernels then keep their accumulators in memory, at a third of the speed.
-    Hand-written kernels should therefore carry `tirx.noalias` too.
-    """
-
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Set `tirx.noalias` on host functions that `VMShapeLower` made."""
-        for name, function in mod.functions_items():
-            if isinstance(function, tirx.PrimFunc) and function.attrs.get("tirx.is_host_func"):
-                mod[name] = function.with_attr("tirx.noalias", True)
-        return mod
