@@ -28,9 +28,18 @@ class Prepared(NamedTuple):
 def prepare(
     sch: s_tir.Schedule, found: HalfProduct, tile: Sequence[int], in_place: bool
 ) -> Prepared:
-    """Pad the product to multiples of `tile`, rows, columns and `k`, and merge what can be.
+    """Pad the product, and merge all other blocks into those that are left.
 
-    `in_place` says that memory holds the left operand just as the product wants it.
+    Parameters
+    ----------
+    sch : Schedule
+        Written.
+    found : HalfProduct
+        The blocks.
+    tile : sequence of 3 int
+        What rows, columns and the length of a sum are padded to multiples of.
+    in_place : bool
+        Whether memory holds the left operand just as the product wants it.
     """
     product, (left_stage, right_stage), others = found
     block = product.info.block_rv
