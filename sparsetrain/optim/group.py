@@ -9,14 +9,15 @@ with equal rules become one. Cost: resolved once, when the state is made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from numbers import Real
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update
+from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, plain
+from sparsetrain.optim.schedules import Function, Schedule, constant
 
 # Parameter -> its tables by name, as slices of its rows.
 Tables = Mapping[str, Mapping[str, slice]]
@@ -125,10 +126,26 @@ def resolve(
 def _rule_of(name: str, rule: Rule, groups: Sequence[Group]) -> Rule:
     for group in groups:
         if fnmatchcase(name, group.match):
-            rule = rule.changed(
-                group.lr, group.scale, group.weight_decay, group.mode, group.cap, group.update
-            )
+            rule = _changed(rule, group)
     return rule
+
+
+def _changed(rule: Rule, group: Group) -> Rule:
+    """A rule with what a group says; None leaves a thing as it is."""
+    hyper = dict(rule.hyper)
+    if group.lr is not None:
+        hyper["lr"] = plain(rule.formula, "lr", group.lr)
+    if group.scale != 1:
+        hyper["lr"] = _scaled(hyper["lr"], group.scale)
+    names = ("weight_decay", "mode", "cap", "update")
+    said = {name: getattr(group, name) for name in names if getattr(group, name) is not None}
+    return replace(rule, hyper=tuple(hyper.items()), **said)
+
+
+def _scaled(lr: float | Function, scale: float) -> float | Function:
+    if isinstance(lr, Schedule):
+        return constant(scale) * lr
+    return Schedule((lr,)) * scale if callable(lr) else lr * scale
 
 
 def merge(ranges: Sequence[Range]) -> tuple[Range, ...]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import isfinite
 from numbers import Real
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.recipe import Recipe
-from sparsetrain.optim.schedules import Function, Schedule, constant
+from sparsetrain.optim.schedules import Function, Schedule
 
 Number = float | Schedule | Callable[[int], float]
 Mode = Literal["lazy", "exact", "dense"]
@@ -145,30 +145,6 @@ class Rule:
             extra = (1 - hyper["lr"] * self.weight_decay,)
         return (*hyper.values(), *map(float, more.values()), *extra)
 
-    def changed(
-        self,
-        lr: Number | None,
-        scale: float,
-        weight_decay: float | None,
-        mode: Mode | None,
-        cap: int | None,
-        update: Update | None,
-    ) -> Rule:
-        """This rule with what a group says; None leaves a thing as it is."""
-        hyper = dict(self.hyper)
-        if lr is not None:
-            hyper["lr"] = plain(self.formula, "lr", lr)
-        if scale != 1:
-            hyper["lr"] = _scaled(hyper["lr"], scale)
-        return replace(
-            self,
-            hyper=tuple(hyper.items()),
-            weight_decay=self.weight_decay if weight_decay is None else weight_decay,
-            mode=mode or self.mode,
-            cap=self.cap if cap is None else cap,
-            update=update or self.update,
-        )
-
 
 def plain(formula: Formula, name: str, value: Any) -> float | Function:
     """A hyper-parameter as a float, or as the function of the step that it is.
@@ -271,9 +247,3 @@ def _step_names(formula: Formula, hyper: Mapping[str, float | Function]) -> tupl
         return tuple(hyper)
     first = {name: at(value, 1) for name, value in hyper.items()}
     return (*hyper, *formula.per_step(first, 1))
-
-
-def _scaled(lr: float | Function, scale: float) -> float | Function:
-    if isinstance(lr, Schedule):
-        return constant(scale) * lr
-    return Schedule((lr,)) * scale if callable(lr) else lr * scale
