@@ -18,7 +18,7 @@ from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
 from .row_product_shape import Shape
-from .row_product_side import CHUNK, PIECES, Chunk, Numbers, load, unrolled, wide
+from .row_product_side import Chunk, Numbers, load, unrolled, wide
 
 _LINE_BYTES = 64
 # Lines of a row that are asked for one after the other.
@@ -60,7 +60,7 @@ def stretches(
     numbers : Numbers
         Of the task.
     """
-    start = numbers.hold(tirx.Select(chunk.is_last, wide(0), chunk.start + CHUNK))
+    start = numbers.hold(tirx.Select(chunk.is_last, wide(0), chunk.start + shape.chunk))
     found = []
     for source, part, width in zip(sources, parts, (shape.height, shape.width), strict=True):
         line = _line(source)
@@ -71,18 +71,20 @@ def stretches(
     return found
 
 
-def asker(ahead: list[Stretch], number: Any, of: Any, numbers: Numbers) -> Callable[[Any], None]:
+def asker(
+    shape: Shape, ahead: list[Stretch], number: Any, of: Any, numbers: Numbers
+) -> Callable[[Any], None]:
     """What prefetches a piece of one of `of` shares of the rows to come."""
     left, right = ahead
-    all_groups = (left.groups + right.groups) * CHUNK
+    all_groups = (left.groups + right.groups) * shape.chunk
     first = numbers.hold(tirx.floordiv(number * all_groups, of))
     share = numbers.hold(tirx.floordiv((number + 1) * all_groups, of) - first)
 
     def ask(piece: Any) -> None:
-        begin = first + tirx.floordiv(share * piece, PIECES)
-        end = first + tirx.floordiv(share * (piece + 1), PIECES)
+        begin = first + tirx.floordiv(share * piece, shape.pieces)
+        end = first + tirx.floordiv(share * (piece + 1), shape.pieces)
         with T.serial(wide(0), end - begin) as n:
-            row, group = (of(begin + n, CHUNK) for of in (tirx.floormod, tirx.floordiv))
+            row, group = (of(begin + n, shape.chunk) for of in (tirx.floormod, tirx.floordiv))
             with T.If(group < left.groups):
                 with T.Then():
                     _prefetch(left, row, group)

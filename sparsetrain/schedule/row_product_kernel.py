@@ -23,7 +23,7 @@ from sparsetrain.kernel_builder import buffer, extents, kernel
 
 from .row_product_ahead import Part, asker, stretches
 from .row_product_shape import Shape
-from .row_product_side import CHUNK, Chunk, Numbers, Side, load, wide
+from .row_product_side import Chunk, Numbers, Side, load, wide
 from .row_product_tile import Block, compute_tile
 
 
@@ -99,8 +99,8 @@ def _run_task(whole: _Whole, task: Any) -> None:
     left_sums, right_sums = whole.totals
     block = Block(
         shape,
-        Side(whole.sources[0], shape.height, most[0], shape.panels > 1, left_sums),
-        Side(whole.sources[1], shape.width, most[1], shape.tiles > 1, right_sums),
+        Side(whole.sources[0], (most[0], shape.chunk, shape.window), shape.panels > 1, left_sums),
+        Side(whole.sources[1], (most[1], shape.chunk, shape.width), shape.tiles > 1, right_sums),
         T.alloc_buffer((most[0] * most[1] * shape.height * shape.width,), str(whole.out.dtype)),
         whole.out,
         whole.flipped,
@@ -112,15 +112,17 @@ def _run_task(whole: _Whole, task: Any) -> None:
     )
     length = whole.sources[0].shape[0]
     # Without rows there is one chunk all the same: it writes zeros.
-    with T.serial(wide(0), tirx.max(tirx.ceildiv(length, CHUNK), wide(1))) as number:
-        start = numbers.hold(number * CHUNK)
-        count = numbers.hold(tirx.min(wide(CHUNK), length - start))
+    with T.serial(wide(0), tirx.max(tirx.ceildiv(length, shape.chunk), wide(1))) as number:
+        start = numbers.hold(number * shape.chunk)
+        count = numbers.hold(tirx.min(wide(shape.chunk), length - start))
         chunk = Chunk(start, count, number == 0, start + count == length)
         # After a task's last chunk comes the first one of the next task.
         next_task = numbers.hold(task + tirx.Select(chunk.is_last, wide(1), wide(0)))
         ahead = stretches(shape, whole.sources, chunk, _parts(whole, next_task, numbers), numbers)
         with T.serial(wide(0), panels.count) as panel, T.serial(wide(0), tiles.count) as tile:
-            ask = asker(ahead, panel * tiles.count + tile, tiles.count * panels.count, numbers)
+            ask = asker(
+                shape, ahead, panel * tiles.count + tile, tiles.count * panels.count, numbers
+            )
             compute_tile(block, chunk, tile, panel, ask)
 
 

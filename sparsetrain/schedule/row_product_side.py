@@ -15,10 +15,6 @@ from typing import Any, NamedTuple
 from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
-# Rows of a chunk: a tile's panels of it take a third of a first-level cache. Before each of the
-# pieces of a chunk, a tile asks for some of the next chunk: not for all at once, which would keep
-# the loads of the tile waiting.
-CHUNK, PIECES = 64, 4
 # Panels that lie a power of two apart would evict each other.
 _GAP_BYTES = 64
 
@@ -30,20 +26,21 @@ class Side:
     ----------
     source : Buffer
         (K, columns).
-    width : int
-        Columns of a panel.
-    most : int
-        Panels of a task.
+    panels : tuple of int
+        How many a task has; the rows and the columns of each.
     is_reused : bool
         Whether a panel is read again, and so worth keeping.
     sums : Buffer, optional
         (columns,), where the sums of the source's columns go.
     """
 
-    def __init__(self, source: Any, width: int, most: int, is_reused: bool, sums: Any) -> None:
+    def __init__(
+        self, source: Any, panels: tuple[int, int, int], is_reused: bool, sums: Any
+    ) -> None:
+        most, chunk, width = panels
         self.source, self.width, self.is_reused, self.sums = source, width, is_reused, sums
         self.dtype = str(source.dtype)
-        self._stride = CHUNK * width + _GAP_BYTES // DataType(self.dtype).itemsize
+        self._stride = chunk * width + _GAP_BYTES // DataType(self.dtype).itemsize
         self._packed = T.alloc_buffer((most * self._stride,), self.dtype)
         if sums is not None:
             self._totals = T.alloc_buffer((most * width,), self.dtype)
@@ -52,9 +49,10 @@ class Side:
 
     def number(self, reading: Reading, row: tuple[Any, Any], column: int) -> Any:
         """A number of a row; `row` as below."""
+        at = reading.shift + column
         if reading.is_first:
-            return load(self.source, row[0], reading.column + column)
-        return load(self._packed, self._place(reading.panel, row[1]) + column)
+            return load(self.source, row[0], reading.column + at)
+        return load(self._packed, self._place(reading.panel, row[1]) + at)
 
     def begin(self, reading: Reading) -> Any:
         """Sums of columns of a piece of a chunk, zero as yet; None if this tile takes none."""
@@ -134,6 +132,8 @@ class Reading(NamedTuple):
         Of a row.
     is_first : bool
         Whether this tile is the first to read it.
+    shift : Expr
+        From there to the first number that the tile multiplies.
     """
 
     panel: Any
@@ -141,6 +141,7 @@ class Reading(NamedTuple):
     vectors: int
     lanes: int
     is_first: bool
+    shift: Any = 0
 
     @contextmanager
     def each(self) -> Iterator[Any]:

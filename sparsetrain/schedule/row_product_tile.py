@@ -17,8 +17,6 @@ from tvm.script.ir_builder import tirx as T
 
 from .row_product_shape import Shape
 from .row_product_side import (
-    CHUNK,
-    PIECES,
     Chunk,
     Numbers,
     Reading,
@@ -75,11 +73,15 @@ def compute_tile(
     row = block.numbers.hold(
         tirx.min((block.tile + tile) * shape.height, wide(shape.rows - shape.height))
     )
+    begin, is_cut = row, shape.window > shape.height
+    if is_cut:
+        begin = block.numbers.hold(tirx.min(row, wide(shape.rows - shape.window)))
 
     def of(vectors: int) -> None:
         last = wide(shape.columns - vectors * shape.lanes)
         column = block.numbers.hold(tirx.min((block.panel + panel) * shape.width, last))
-        _Tile(block, chunk, (tile, panel), (row, column), vectors, ask).compute()
+        corner = _Corner(row, column, begin, row - begin if is_cut else 0)
+        _Tile(block, chunk, (tile, panel), corner, vectors, ask).compute()
 
     if shape.last_vectors == shape.vectors:
         of(shape.vectors)
@@ -88,13 +90,22 @@ def compute_tile(
         _either(is_last, lambda: of(shape.last_vectors), lambda: of(shape.vectors))
 
 
+class _Corner(NamedTuple):
+    """Where a tile begins, and where its window of the left operand does: `shift` before that."""
+
+    row: Any
+    column: Any
+    begin: Any
+    shift: Any
+
+
 class _Tile:
     def __init__(
         self,
         block: Block,
         chunk: Chunk,
         number: tuple[Any, Any],
-        corner: tuple[Any, Any],
+        corner: _Corner,
         vectors: int,
         ask: Callable[[Any], None],
     ) -> None:
@@ -111,7 +122,7 @@ class _Tile:
         """Take up the sums, add to them, put them down."""
         shape, (tile, panel) = self.block.shape, self.number
         _either(self.chunk.is_first, self._start, self._take_up)
-        with T.serial(wide(0), wide(PIECES)) as piece:
+        with T.serial(wide(0), wide(shape.pieces)) as piece:
             self.ask(piece)
             _if_first(
                 panel,
@@ -124,13 +135,13 @@ class _Tile:
 
     def _add(self, piece: Any, first_panel: bool, first_tile: bool) -> None:
         """Add a piece of the chunk. In the first panel the left side is read where it lies."""
-        block, chunk, (tile, panel) = self.block, self.chunk, self.number
-        row, column = self.corner
-        left = Reading(tile, row, 1, self.height, first_panel)
-        right = Reading(panel, column, self.vectors, self.lanes, first_tile)
+        block, chunk, at, (tile, panel) = self.block, self.chunk, self.corner, self.number
+        left = Reading(tile, at.begin, 1, block.shape.window, first_panel, at.shift)
+        right = Reading(panel, at.column, self.vectors, self.lanes, first_tile)
         partial = block.left.begin(left), block.right.begin(right)
-        first = piece * (CHUNK // PIECES)
-        count = tirx.min(wide(CHUNK // PIECES), chunk.count - first)
+        rows = block.shape.chunk // block.shape.pieces
+        first = piece * rows
+        count = tirx.min(wide(rows), chunk.count - first)
         with T.serial(wide(0), count) as k:
             self._add_row(left, right, first + k, partial)
         block.left.finish(left, partial[0], tirx.all(chunk.is_last, block.owns_left))
@@ -163,7 +174,8 @@ class _Tile:
             T.buffer_store(self.block.sums, load(self.own, self._own(r, v)), [self._kept(r, v)])
 
     def _store(self) -> None:
-        (row, column), out = self.corner, self.block.out
+        row, column, *_ = self.corner
+        out = self.block.out
         if not self.block.flipped:
             with self._each() as (r, v):
                 at = ramp(column + v * self.lanes, self.lanes)

@@ -20,8 +20,8 @@ from sparsetrain.schedule.row_product_kernel import row_product
 from sparsetrain.schedule.row_product_shape import Shape, shape_of
 
 op = relax.op
-# One chunk and none, a whole one, several with a rest.
-BATCHES = (0, 1, 64, 150)
+# One chunk and none, a whole one of 64 rows or of 128, several with a rest.
+BATCHES = (0, 1, 64, 128, 150, 300)
 
 
 def _gradients(x, y):
@@ -38,6 +38,8 @@ def _gradients(x, y):
         (100, 70, "host", "float32"),
         (48, 16, "host", "float32"),
         (45, 70, "avx2", "float32"),
+        (70, 8, "avx2", "float32"),
+        (40, 30, "avx2", "float64"),
         (37, 13, "plain", "float32"),
     ],
 )
@@ -107,6 +109,20 @@ def test_a_product_takes_along_the_sums_that_it_can(name):
 def test_other_products_are_left_to_the_rules(parameters):
     module = function(parameters, _product)
     assert set(rules_by_kernel(module).values()) <= {"Matmul", "SingleReduction"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "target", "window"),
+    [(45, "avx2", 8), (8, "avx2", 8), (7, "avx2", 6), (4, "avx2", 4), (7, "plain", 6)],
+)
+def test_a_tile_reads_a_power_of_two_of_numbers_if_there_are_as_many(rows, target, window):
+    assert shape_of(rows, 64, "float32", TARGETS[target]).window == window
+
+
+def test_tiles_of_avx512_read_what_they_multiply():
+    wide = tvm.target.Target({"kind": "llvm", "mcpu": "znver5"})
+    shapes = [shape_of(rows, 64, "float32", wide) for rows in range(4, 40)]
+    assert all(shape.window == shape.height and shape.chunk == 64 for shape in shapes)
 
 
 @pytest.mark.parametrize("flipped", [False, True])
