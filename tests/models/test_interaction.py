@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from sparsetrain.models.interaction import output_width
-from sparsetrain.models.interaction.cpu import forward_kernel
+from sparsetrain.models.interaction.cpu import backward_kernel, forward_kernel
+from sparsetrain.models.interaction.tile import Tile, tile_of
 from sparsetrain.runtime import (
     as_numpy,
     as_tensor,
@@ -14,6 +15,7 @@ from sparsetrain.runtime import (
     host_target,
     leading_rows,
 )
+from sparsetrain.schedule.register_tile import VectorUnit, vector_unit
 from tests.models.interactions import in_numpy, program, vjp_in_numpy
 
 # Features, width, dtype: around tiles of 4 to 16 rows and the vector of 16 columns.
@@ -67,10 +69,42 @@ def test_whole_vectors_stored_for_a_row_end_within_its_sample(features, width):
     x, e, _ = draw(features, width, "float32", 2)
     out = empty((3, output_width(features, width)), "float32")
     as_numpy(out, writable=True)[...] = 7
-    kernel = compile_kernel(forward_kernel(features, width, "float32"), host_target())
+    tile = tile_of(vector_unit(host_target()))
+    kernel = compile_kernel(forward_kernel(features, width, "float32", tile), host_target())
     kernel(as_tensor(x), as_tensor(e), leading_rows(out, 2))
     assert_close(as_numpy(out)[:2], in_numpy(x.astype("f8"), e.astype("f8")), "float32")
     assert (as_numpy(out)[2] == 7).all()
+
+
+@pytest.mark.parametrize(("features", "width"), [(2, 16), (17, 48), (26, 64), (33, 37)])
+def test_bits_do_not_depend_on_the_registers(features, width):
+    x, e, cotangent = draw(features, width, "float32", 3)
+    results = []
+    for unit in [(512, 32), (256, 16), (128, 32), (128, 16)]:
+        sizes = (features, width, "float32", tile_of(VectorUnit(*unit)))
+        outs = [empty(a.shape, "float32") for a in (cotangent, x, e)]
+        given = [as_tensor(a) for a in (x, e, cotangent)]
+        compile_kernel(forward_kernel(*sizes), host_target())(*given[:2], outs[0])
+        compile_kernel(backward_kernel(*sizes), host_target())(*given, *outs[1:])
+        results.append([as_numpy(out) for out in outs])
+    for other in results[1:]:
+        for found, expected in zip(other, results[0], strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("unit", "tile", "heights", "rows"),
+    [
+        ((512, 32), Tile(16, 1, 64), [16], {16: 9, 64: 3}),
+        ((256, 16), Tile(6, 2, 16), [5, 5, 6], {16: 4}),
+        ((128, 16), Tile(2, 4, 16), [2] * 8, {16: 2}),
+    ],
+    ids=["AVX-512", "AVX2", "SSE"],
+)
+def test_sums_fit_the_registers(unit, tile, heights, rows):
+    assert tile_of(VectorUnit(*unit)) == tile
+    assert tile.forward_rows(16) == heights
+    assert {lanes: tile.backward_rows(27, lanes) for lanes in rows} == rows
 
 
 def test_the_result_begins_with_the_dense_vector_and_goes_on_row_by_row():

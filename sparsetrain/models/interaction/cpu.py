@@ -17,27 +17,44 @@ from typing import Any
 
 from tvm.script import tirx as T
 from tvm.script.ir_builder import tirx as build
+from tvm.target import Target
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.models.interaction.parts import round_up
 from sparsetrain.models.interaction.places import output_width, pair_place
+from sparsetrain.models.interaction.tile import Tile, tile_of
 from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.runtime import host_target
+from sparsetrain.schedule.register_tile import vector_unit
 from sparsetrain.sparse_tensor.kernels import column_tiles
 from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
 
-MAX_BACKWARD_LANES = 64
-ACCUMULATORS = 16  # vectors of LANES that a register tile holds; with 2 more per step they fit 32
+
+def forward_kernel(features: int, width: int, dtype: str, tile: Tile | None = None) -> PrimFunc:
+    """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2).
+
+    What is summed in registers is `tile`, by default as large as those of the target allow.
+    """
+    return _forward(features, width, dtype, tile or _tile())
 
 
-def row_tile(vectors: int, lanes: int) -> int:
-    """Rows of a register tile of `lanes` columns: as many as fit, with the least padding."""
-    most = max(1, min(vectors, ACCUMULATORS * LANES // round_up(lanes, LANES)))
-    return min(range(-(-most // 2), most + 1), key=lambda rows: (round_up(vectors, rows), -rows))
+def backward_kernel(features: int, width: int, dtype: str, tile: Tile | None = None) -> PrimFunc:
+    """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D).
+
+    With G the symmetric matrix of the pairs' cotangents and zeros on its diagonal, the vectors'
+    cotangents are the rows of ``G X``; the dense one gets the first D columns on top. G is never
+    written out: left of the diagonal its rows are read, right of it its columns.
+    """
+    return _backward(features, width, dtype, tile or _tile())
+
+
+def _tile() -> Tile:
+    """For the registers of the target that is being compiled for; without one, this machine's."""
+    return tile_of(vector_unit(Target.current(allow_none=True) or host_target()))
 
 
 @cache
-def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
+def _forward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
     groups, rest = divmod(features, LANES)
     columns = round_up(features, LANES)
     tiles, lanes = column_tiles(width)
@@ -60,8 +77,8 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                 for d in T.vectorized(lanes):
                     Out[b, t * lanes + d] = Dense[b, t * lanes + d]
             for group in T.serial(groups):
-                _multiply_group(column, Embeddings, Out, b, group, LANES)
-            _multiply_group(column, Embeddings, Out, b, groups, rest)
+                _multiply_group(column, Embeddings, Out, b, group, tile.forward_rows(LANES))
+            _multiply_group(column, Embeddings, Out, b, groups, tile.forward_rows(rest))
 
     return interaction
 
@@ -87,33 +104,38 @@ def _transpose_vectors(column: Any, dense: Any, embeddings: Any, b: Any) -> None
             build.evaluate(transpose(column[d, first], column.shape[1], top, below, width, vectors))
 
 
-def _multiply_group(column: Any, embeddings: Any, out: Any, b: Any, group: Any, rows: int) -> None:
-    """Vectors ``16 group + 1 ..``, `rows` of them, times all before each.
+def _multiply_group(
+    column: Any, embeddings: Any, out: Any, b: Any, group: Any, heights: list[int]
+) -> None:
+    """Vectors ``16 group + 1 ..``, in tiles of these heights, times all before each.
 
     Results are stored in whole vectors of 16. What a row has too much on the diagonal lies where
     later rows go, so that block is the first.
     """
-    if rows:
+    tiles = [range(sum(heights[:n]), sum(heights[: n + 1])) for n in range(len(heights))]
+    for rows in tiles:
         _multiply_block(column, embeddings, out, b, (group, group, rows))
+    if tiles:
         with build.serial(0, group) as block:
-            _multiply_block(column, embeddings, out, b, (group, block, rows))
+            for rows in tiles:
+                _multiply_block(column, embeddings, out, b, (group, block, rows))
 
 
 def _multiply_block(column: Any, embeddings: Any, out: Any, b: Any, place: Any) -> None:
     group, block, rows = place
     features, width = map(int, embeddings.shape[1:])
     dtype = str(embeddings.dtype)
-    gram = _zeros(rows, LANES, dtype)
+    gram = _zeros(len(rows), LANES, dtype)
     with build.serial(0, width) as d:
-        for r in range(rows):
+        for n, r in enumerate(rows):
             with build.vectorized(0, LANES) as j:
                 term = embeddings[b, group * LANES + r, d] * column[d, block * LANES + j]
-                build.buffer_store(gram, gram[r, j] + term, [r, j])
-    for r in range(rows):
+                build.buffer_store(gram, gram[n, j] + term, [n, j])
+    for n, r in enumerate(rows):
         i = group * LANES + r + 1
         begin = pair_place(width, i, block * LANES)
         with build.vectorized(0, _stored(features, i, r) if block is group else LANES) as j:
-            build.buffer_store(out, gram[r, j], [b, begin + j])
+            build.buffer_store(out, gram[n, j], [b, begin + j])
 
 
 def _zeros(rows: int, lanes: int, dtype: str) -> Any:
@@ -137,15 +159,9 @@ def _stored(features: int, i: Any, r: int) -> int:
 
 
 @cache
-def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D).
-
-    With G the symmetric matrix of the pairs' cotangents and zeros on its diagonal, the vectors'
-    cotangents are the rows of ``G X``; the dense one gets the first D columns on top. G is never
-    written out: left of the diagonal its rows are read, right of it its columns.
-    """
-    tiles, lanes = column_tiles(width, MAX_BACKWARD_LANES)
-    tile_rows = row_tile(features + 1, lanes)
+def _backward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
+    tiles, lanes = column_tiles(width, tile.most_lanes)
+    tile_rows = tile.backward_rows(features + 1, lanes)
     whole, rest = divmod(features + 1, tile_rows)
     out_width = output_width(features, width)
 
@@ -170,8 +186,8 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
             for t in T.serial(tiles):
                 part = T.meta_var((b, t * lanes, lanes))
                 _sum_rows(inputs, outputs, part, 0, tile_rows)
-                for tile in T.serial(whole - 1):
-                    _sum_rows(inputs, outputs, part, (tile + 1) * tile_rows, tile_rows)
+                for n in T.serial(whole - 1):
+                    _sum_rows(inputs, outputs, part, (n + 1) * tile_rows, tile_rows)
                 _sum_rows(inputs, outputs, part, whole * tile_rows, rest)
 
     return interaction_backward
