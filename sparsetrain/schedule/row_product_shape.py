@@ -20,7 +20,7 @@ _MOST_TILES, _MOST_PANELS = 16, 8
 # chunk. All at once would keep its own loads waiting. A tile of fewer sums takes more rows to make
 # up for what its beginning and end cost: its panels take a third of a first-level cache either way.
 # Of 2048 rows, 256 x 512 on two cores of Zen 3: 106 GFLOP/s by 64, 117 by 128 in 4 pieces, 120 in
-# 2; 106 by 192, with fewer panels.
+# 2; 107 by 192, with fewer panels.
 _CHUNKS = {32: (64, 4), 16: (128, 2)}
 # Ways to cut a product, from few large tasks to many small ones.
 _MOST_CUTS = 6
