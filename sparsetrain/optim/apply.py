@@ -60,6 +60,7 @@ class RowUpdate:
     def __init__(self, target: Target, rule: Rule) -> None:
         self._recipe, self._target = rule.recipe, target
         self._views = target.views(rule.recipe, *matrix_shape(target.param))
+        self._on_gpu = runtime.on_gpu(target.param)
         self._kernels: dict[Any, Any] = {}
 
     def __call__(
@@ -75,7 +76,7 @@ class RowUpdate:
             return
         source, values = gradient.source, gradient.values
         rows, order, offsets = plan.arrays
-        variant = rows.dtype, source is not None, now is not None
+        variant = plan.index_dtype, source is not None, now is not None
         if variant not in self._kernels:
             self._kernels[variant] = self._kernel(*variant)
         self._kernels[variant](
@@ -84,7 +85,7 @@ class RowUpdate:
             offsets,
             order if source is None else source,
             values,
-            *_sums_of_long_runs(plan, gradient),
+            *(chunk_sums(plan, values, source) if self._on_gpu else ()),
             *self._views,
             *(() if now is None else (self._target.slots[LAST],)),
             *scalars,
@@ -92,17 +93,10 @@ class RowUpdate:
             *(() if now is None else (now,)),
         )
 
-    def _kernel(self, index_dtype: Any, pooled: bool, stamped: bool) -> Any:
+    def _kernel(self, index_dtype: str, pooled: bool, stamped: bool) -> Any:
         param = self._target.param
-        kind = matrix_shape(param)[1], str(param.dtype), str(index_dtype)
+        kind = matrix_shape(param)[1], str(param.dtype), index_dtype
         return _row_kernel(runtime.target_of(param), self._recipe, *kind, pooled, stamped)
-
-
-def _sums_of_long_runs(plan: CoalescePlan, gradient: RowSparse) -> tuple[NDArray, ...]:
-    """What the kernels of a device add for a run of many entries, so that no thread waits long."""
-    if not runtime.on_gpu(gradient.values):
-        return ()
-    return chunk_sums(plan, gradient.values, gradient.source)
 
 
 def update_dense_(

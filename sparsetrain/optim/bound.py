@@ -3,7 +3,8 @@
 
 Between two kernels Python runs on cold caches, several times slower than by itself. So a step asks
 as little as it can: whether it is given the same tensors as the last one, by identity. The shapes
-of gradients, which are new in every step, are compared by the kernel that reads them first.
+of gradients, which are new in every step, and the dtypes of all their values are compared by the
+kernels that read them first.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from operator import is_
-from typing import Any
 
 from sparsetrain.optim.apply import RowUpdate, Target
 from sparsetrain.optim.finite import Search
 from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.repeated import Repeated
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.optim.together import Together
@@ -48,25 +49,26 @@ class Bound:
         self._tensors = _tensors(params, state)
         sparse = {n: g for n, g in gradients.items() if isinstance(g, RowSparse)}
         self.tables = [*sparse]
-        self._shapes = [_kind(gradient) for gradient in sparse.values()]
+        self._shapes = [gradient.shape for gradient in sparse.values()]
         ranges = [part for name in gradients for part in state.ranges[name]]
         self.rules = tuple(dict.fromkeys(part.rule for part in ranges))
         self._searches: dict[tuple[str, int] | None, Search] = {}
         self._parted: dict[frozenset[str], Parted] = {}
         self._updates: dict[tuple[str, int], RowUpdate] = {}
+        self._repeated: dict[str, Repeated] = {}
 
     def holds(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> bool:
         """Whether these are the same tensors by the same names, and gradients of the same kinds.
 
-        Shapes of dense gradients are left to `nonfinite`.
+        Shapes of dense gradients, and dtypes, are left to `nonfinite`.
         """
         return (
             [*gradients] == self._names
             and [*params] == self._params
             and [*map(type, gradients.values())] == self._kinds
-            and [_kind(gradients[name]) for name in self.tables] == self._shapes
+            and [gradients[name].shape for name in self.tables] == self._shapes
             and all(map(is_, _tensors(params, state), self._tensors))
         )
 
@@ -116,6 +118,18 @@ class Bound:
             self._updates[key] = RowUpdate(self._targets[name], rule)
         return self._updates[key]
 
+    def repeated(self, name: str, gradient: RowSparse) -> Repeated | None:
+        """The update of the last step, if that of this gradient is alike; nobody else has it then.
+
+        Two steps may be prepared before one is finished: the second finds its own way.
+        """
+        known = self._repeated.pop(name, None)
+        return known if known is not None and known.takes(gradient) else None
+
+    def repeat(self, name: str, update: Repeated) -> None:
+        """Keep the update of a step that is finished for the next one."""
+        self._repeated[name] = update
+
 
 def bound_to(
     params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
@@ -125,11 +139,6 @@ def bound_to(
         state.bound = Bound(params, gradients, state)
     bound: Bound = state.bound
     return bound
-
-
-def _kind(gradient: Any) -> tuple[tuple[int, ...], Any]:
-    """Shape and dtype; TVM's form of it, which need not be spelt."""
-    return gradient.shape, gradient.values.dtype
 
 
 def _tensors(params: Mapping[str, NDArray], state: State) -> list[NDArray]:

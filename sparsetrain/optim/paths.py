@@ -23,7 +23,7 @@ from sparsetrain.optim.group import Range
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
-from sparsetrain.sparse_tensor.coalesce import begin_plan
+from sparsetrain.sparse_tensor.coalesce import Sort, begin_plan
 
 
 class Paths(NamedTuple):
@@ -35,10 +35,13 @@ class Paths(NamedTuple):
         Those of rows that are updated densely.
     sparse : tuple of RowSparse and CoalescePlan, optional
         All others, or all where a plan of all was known.
+    sort : Sort, optional
+        What made that plan in this step, if the next one may use it.
     """
 
     dense: tuple[DensePath, Near] | None
     sparse: tuple[RowSparse, CoalescePlan] | None
+    sort: Sort | None = None
 
 
 def begin_plans(
@@ -79,12 +82,21 @@ def paths_of(
     near, rest = _parted(state, name, gradient, chosen=plan is None)
     if rest is None:
         return Paths(near, None)
+    sort = None
     if plan is None:
-        plan = rest.plan()
+        plan, sort = _sorted(rest)
     else:
         rest = gradient
     require_current_(params, state, name, plan)
-    return Paths(near, (rest, plan))
+    return Paths(near, (rest, plan), sort)
+
+
+def _sorted(gradient: RowSparse) -> tuple[CoalescePlan, Sort | None]:
+    """A plan of a gradient that has none."""
+    if runtime.on_gpu(gradient.indices):
+        return gradient.plan(), None
+    sort = Sort(gradient.indices, gradient.num_rows)
+    return sort(gradient.indices), sort if sort.is_small else None
 
 
 def _parted(

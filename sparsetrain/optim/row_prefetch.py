@@ -4,9 +4,11 @@
 The rows of a large table are in no cache, so they are asked for while others are worked on. How is
 a table by processor; the bits are the same.
 
-- AMD's Zen: into the first cache, to be written. Narrow rows dozens at once: a loop of that alone
-  is so short that as many are on their way together; between the sums of others only few are, as a
-  request waits for the processor to look its page up. Wide ones fill its queues one by one.
+- AMD's Zen 4 and 5: into the first cache, to be written. Narrow rows dozens at once: a loop of that
+  alone is so short that as many are on their way together; between the sums of others only few are,
+  as a request waits for the processor to look its page up. Wide ones fill its queues one by one.
+- Zen 3: into the first cache, to be read, one by one. It has fewer requests on their way than a
+  dozen rows need; asked for at once they only wait for one another before the first is worked on.
 - Others: into the second cache, to be read, one by one. An Intel core waits for 48 lines that go
   there, for 16 that go to the first; and what is asked for to be written leaves the other cores'
   caches, the gradient that was computed there included.
@@ -52,7 +54,11 @@ class Asking(NamedTuple):
 
 
 # See `by_processor`.
-ASKING = {"znver": Asking(True, 3, True), "": Asking(False, 2, False)}
+ASKING = {
+    "znver3": Asking(False, 3, False),
+    "znver": Asking(True, 3, True),
+    "": Asking(False, 2, False),
+}
 
 
 def with_rows_ahead(

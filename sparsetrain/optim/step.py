@@ -21,7 +21,8 @@ from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.exact import replay_range_
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
-from sparsetrain.optim.paths import paths_of
+from sparsetrain.optim.paths import Paths, paths_of
+from sparsetrain.optim.repeated import Repeated
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.runtime import NDArray
@@ -72,10 +73,16 @@ class Step:
         self.number = state.step + 1
         self._bound = bound or bound_to(params, gradients, state)
         self._numbers = {rule: rule.numbers(self.number) for rule in self._bound.rules}
-        self._paths = {
-            name: paths_of(params, state, name, gradients[name], (plans or {}).get(name))
-            for name in self._bound.tables
-        }
+        self._repeated: dict[str, Repeated] = {}
+        self._paths: dict[str, Paths] = {}
+        for name in self._bound.tables:
+            gradient: Any = gradients[name]
+            again = None if state.plans else self._bound.repeated(name, gradient)
+            if again is not None:
+                self._repeated[name] = again
+            else:
+                plan = plans.get(name) if plans else None
+                self._paths[name] = paths_of(params, state, name, gradient, plan)
 
     def finish_(self, without: Collection[str] = ()) -> Applied:
         """Write: update every parameter but those that somebody else has updated."""
@@ -83,7 +90,9 @@ class Step:
         for group in together:
             group.update_(self.gradients, self.scalars(group.rule))
         for name in others:
-            if name in self._paths:
+            if name in self._repeated:
+                self._repeated_(name)
+            elif name in self._paths:
                 self._row_sparse_(name)
             else:
                 self._whole_(name, self.gradients[name])
@@ -95,11 +104,18 @@ class Step:
         """What kernels get."""
         return rule.scalars(self._numbers[rule], self.scale)
 
+    def _repeated_(self, name: str) -> None:
+        """Update one table as in the last step."""
+        update = self._repeated[name]
+        scalars = *self.scalars(update.rule), *self.state.noise_keys(name, self.number)
+        update.finish_(self.gradients[name], scalars)
+        self._bound.repeat(name, update)
+
     def _row_sparse_(self, name: str) -> None:
         """Update one table, the dense rows first, then range by range those of the plan."""
         target = Target(self.params[name], self.state[name])
         keys = self.state.noise_keys(name, self.number)
-        dense, sparse = self._paths[name]
+        dense, sparse, sort = self._paths[name]
         if dense is not None:
             path, near = dense
             path.update_(target, near, lambda rule: (*self.scalars(rule), *keys))
@@ -116,6 +132,9 @@ class Step:
                 self._range_(name, densified(gradient, plan, part, span), part)
             if history is not None:
                 history.append(self._numbers[part.rule], keys)
+        if sort is not None and dense is None and len(parts) == 1 and not self.state.histories:
+            rule = parts[0].rule
+            self._bound.repeat(name, Repeated(sort, self._bound.row_update(name, 0), rule))
 
     def _whole_(self, name: str, gradient: NDArray) -> None:
         """Update one parameter by a dense gradient, range by range."""

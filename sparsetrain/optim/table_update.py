@@ -64,7 +64,12 @@ class TableUpdate:
 
     def __call__(self, gradient: RowSparse) -> None:
         """Take one step."""
-        self.prepare(gradient).finish_()
+        step = self.prepare(gradient)
+        try:
+            step.finish_()
+        except TypeError:
+            self._check(gradient)  # in words that say what is wrong
+            raise
 
     def prepare(self, gradient: RowSparse) -> Step:
         """All of a step that comes before its writes; its `finish_` makes them.
@@ -74,7 +79,8 @@ class TableUpdate:
         Raises
         ------
         ConfigError
-            If the gradient is that of another table.
+            If the gradient has the shape of another table. One of another dtype may come as far as
+            `finish_`, whose kernels refuse it.
         """
         if self.state.histories:
             self._check(gradient)

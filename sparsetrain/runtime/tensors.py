@@ -30,7 +30,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # NumPy's protocols do not know it: it 
 
 def on_gpu(tensor: NDArray) -> bool:
     """Whether a tensor lies in the memory of a CUDA device."""
-    return bool(tensor.device.dlpack_device_type() == gpu.DEVICE_TYPE)
+    return bool(tensor.__dlpack_device__()[0] == gpu.DEVICE_TYPE)
 
 
 def target_of(tensor: NDArray) -> tvm.target.Target:

@@ -122,7 +122,10 @@ class RowSparse:
     @property
     def nse(self) -> Any:
         """Number of specified entries N, duplicates and padding counted; symbolic in a trace."""
-        extent = _shape(self.indices)[0]
+        indices = self.indices
+        if isinstance(indices, runtime.NDArray):
+            return indices.size(0)  # its shape takes four times as long to ask
+        extent = _shape(indices)[0]
         return int(extent) if isinstance(extent, int) else extent
 
     @property

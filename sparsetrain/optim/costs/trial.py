@@ -25,7 +25,7 @@ from sparsetrain.optim.group import Range
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import new_slots
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.coalesce import make_plan
+from sparsetrain.sparse_tensor.coalesce import Sort
 
 TURN = 3  # steps that are timed, after one that is not, because the other way was there before
 FEWEST, LEAST, MOST = 3, 15, 400  # rounds: of dear steps, of others, of all
@@ -73,6 +73,8 @@ class Trial:
         self.update_rows_ = RowUpdate(self.target, rule)
         values = np.zeros((len(batches[0]), width), computed_in(dtype))
         self.gradients = cycle([RowSparse.from_numpy(batch, values, rows) for batch in batches])
+        sort = Sort(next(self.gradients).indices, self.storage)
+        self._sort = sort if sort.is_small else None  # what a step keeps for the next one
         self.path = DensePath([Range(_NAME, 0, near, rule)], width, dtype)
         clip = () if rule.clip_value is None else (rule.clip_value,)
         keys = keys_of(0, _NAME[0], 1) if is_half(dtype) else ()
@@ -80,21 +82,22 @@ class Trial:
 
     def sparse_(self) -> None:
         """A step of which all rows take the sparse path."""
-        self._rows_(next(self.gradients))
+        gradient = next(self.gradients)
+        self._rows_(gradient, self._sort or Sort(gradient.indices, self.storage))
 
     def dense_(self) -> None:
         """A step of which the near rows take the dense path."""
         near, rest = self.path.split(next(self.gradients))
         self.path.update_(self.target, near, lambda rule: self.scalars)
         if rest is not None:
-            self._rows_(rest)
+            self._rows_(rest, Sort(rest.indices, self.storage))
 
     def split(self) -> None:
         """Part the entries of a step."""
         self.path.split(next(self.gradients))
 
-    def _rows_(self, gradient: RowSparse) -> None:
-        plan = make_plan(gradient.indices, self.storage)
+    def _rows_(self, gradient: RowSparse, sort: Sort) -> None:
+        plan = sort(gradient.indices)
         self.update_rows_(gradient, plan, self.scalars, (0, plan.num_unique))
 
 
