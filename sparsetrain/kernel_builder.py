@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kernels are written that are put together from Python functions: head and arguments.
+"""How kernels are written that are put together from Python functions: head, arguments, requests.
 
 Between `kernel()` and the end of its block, what is emitted by TVM's builder belongs to the kernel,
 whichever function emits it. So parts of kernels are functions, and loops over Python values leave
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count as count_up
-from typing import Any
+from typing import Any, NamedTuple
 
+from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
@@ -64,3 +65,24 @@ def scalar(name: str, dtype: str) -> Any:
     """A number as an argument."""
     kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}
     return T.arg(name, kinds[dtype]())
+
+
+class Asking(NamedTuple):
+    """How a processor is asked for a line of memory that is needed soon.
+
+    Parameters
+    ----------
+    write : bool
+        Whether the line is asked for to be written.
+    near : int
+        Into which cache: 3 for the first, 2 for the second.
+    """
+
+    write: bool
+    near: int
+
+    def line(self, array: Any, index: list[Any]) -> None:
+        """Ask for the line of an element."""
+        address = T.address_of(array[tuple(index)])
+        hints = int(self.write), self.near, 1
+        T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *hints))

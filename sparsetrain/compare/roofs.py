@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tvm
 from tvm.script import tirx as T
 
 from sparsetrain import runtime
+from sparsetrain.kernel_builder import Asking
 from sparsetrain.runtime import NDArray
 
 STREAM_BYTES = 2**28
@@ -26,16 +27,10 @@ _LANES = 16
 _STRIP = 4096  # vectors that one task of the stream works on
 
 
-class _Asking(NamedTuple):
-    """How a row is asked for: so many ahead of its use, to be written, into which cache."""
-
-    ahead: int
-    write: int = 1
-    near: int = 3
-
-
-# Not at all; into the first cache; into the second, which waits for more lines on some processors.
-_WAYS = (_Asking(0), _Asking(16), _Asking(64), _Asking(64, 0, 2))
+_FIRST, _SECOND = Asking(write=True, near=3), Asking(write=False, near=2)
+# How many rows ahead, and how: not at all; into the first cache; into the second, which waits for
+# more lines on some processors.
+_WAYS = ((0, _FIRST), (16, _FIRST), (64, _FIRST), (64, _SECOND))
 
 
 def stream_bandwidth() -> float:
@@ -54,7 +49,7 @@ def random_row_seconds(table: NDArray, places: Iterable[np.ndarray]) -> np.ndarr
     the fastest.
     """
     arrays = [runtime.as_tensor(rows, "int32") for rows in places]
-    kernels = [partial(_row_kernel(int(table.shape[1]), asking), table) for asking in _WAYS]
+    kernels = [partial(_row_kernel(int(table.shape[1]), *way), table) for way in _WAYS]
     # Each sees arrays of its own, so that none sees rows that another has made warm.
     found = [_times(run, arrays[first :: len(kernels)]) for first, run in enumerate(kernels)]
     return min((times for times in found if times.size), key=np.median)
@@ -85,12 +80,14 @@ def _stream_kernel() -> Any:
 
 
 @cache
-def _row_kernel(width: int, asking: _Asking) -> Any:
+def _row_kernel(width: int, ahead: int, asking: Asking) -> Any:
     lanes = next(n for n in (16, 8, 4, 2, 1) if width % n == 0)
-    return runtime.compile_kernel(_rows(width, lanes, *asking), runtime.host_target())
+    return runtime.compile_kernel(_rows(width, lanes, ahead, asking), runtime.host_target())
 
 
-def _rows(width: int, lanes: int, ahead: int, write: int, near: int) -> tvm.tirx.PrimFunc:
+def _rows(width: int, lanes: int, ahead: int, asking: Asking) -> tvm.tirx.PrimFunc:
+    write, near = int(asking.write), asking.near
+
     @T.prim_func(s_tir=True)
     def rewrite(weights: T.handle, places: T.handle):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})

@@ -23,7 +23,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import past_caches
 from sparsetrain.formats import computed_in, read_element, stored_width
-from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.kernel_builder import Asking, buffer, extents, kernel
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.processors import by_processor
 from sparsetrain.sparse_tensor.kernels import column_tiles
@@ -41,36 +41,39 @@ STREAMED = 20 << 20
 TASK = 64  # rows of a task that writes past the caches
 
 
-class Asking(NamedTuple):
+class Ahead(NamedTuple):
     """How a processor is asked for rows.
 
     Parameters
     ----------
+    asking : Asking
+        For a line of them.
     row_lines : int
         Lines of a row that are asked for, at most.
     lines : int
         Lines of all rows that are asked for and not read yet, within `LEAST_AHEAD` and `MOST_AHEAD`
         rows.
-    near : int
-        Into which cache: 3 for the first, 2 for the second.
     streamed_width : int or None
         From which width on a large result is written past the caches, None if never.
     """
 
+    asking: Asking
     row_lines: int
     lines: int
-    near: int
     streamed_width: int | None
 
 
 # See `by_processor`.
-ASKING = {"znver": Asking(4, 64, 3, None), "": Asking(64, 256, 2, 64)}
+ASKING = {
+    "znver": Ahead(Asking(write=False, near=3), 4, 64, None),
+    "": Ahead(Asking(write=False, near=2), 64, 256, 64),
+}
 
 
 @cache
-def lookup_kernel(width: int, dtype: str, id_dtype: str, asking: Asking | None = None) -> PrimFunc:
-    """``out[n] = table[ids[n]]``; `dtype` is the table's, `asking` that of this processor."""
-    asking = asking or by_processor(ASKING)
+def lookup_kernel(width: int, dtype: str, id_dtype: str, ahead: Ahead | None = None) -> PrimFunc:
+    """``out[n] = table[ids[n]]``; `dtype` is the table's, `ahead` that of this processor."""
+    ahead = ahead or by_processor(ASKING)
     with kernel("lookup") as built:
         height, count = extents(2)
         table = buffer("table", (height, stored_width(width, dtype)), dtype)
@@ -79,14 +82,14 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str, asking: Asking | None =
 
         def copy(write: Write) -> Each:
             def row_of(n: Any) -> None:
-                _ask_ahead(table, ids, n, asking)
+                _ask_ahead(table, ids, n, ahead)
                 row = T.Bind(_inside(ids[n], height))
                 there = tirx.Cast("int64", ids[n]) == row
                 write(out, n, lambda column: _number(table, row, column, there))
 
             return row_of
 
-        if _may_stream(out, asking):
+        if _may_stream(out, ahead):
             with T.If(count * (4 * width) >= STREAMED):
                 with T.Then():
                     _each_of_tasks(count, copy(_stream_))
@@ -112,11 +115,11 @@ def _stream_(out: Any, n: Any, number: Number) -> None:
         past_caches.stream_(out, [n, t * lanes], numbers[tirx.Ramp(0, 1, lanes)])
 
 
-def _may_stream(out: Any, asking: Asking) -> bool:
+def _may_stream(out: Any, ahead: Ahead) -> bool:
     width = int(out.shape[1])
     return (
-        asking.streamed_width is not None
-        and width >= asking.streamed_width
+        ahead.streamed_width is not None
+        and width >= ahead.streamed_width
         and width % past_caches.LANES == 0
         and str(out.dtype) == "float32"
         and past_caches.can_stream(host_target())
@@ -140,15 +143,14 @@ def _each_of_tasks(count: Any, do: Each) -> None:
         past_caches.fence_()
 
 
-def _ask_ahead(table: Any, ids: Any, n: Any, asking: Asking) -> None:
+def _ask_ahead(table: Any, ids: Any, n: Any, ahead: Ahead) -> None:
     """Prefetch the row of a later id to read it."""
     step = LINE * 8 // DataType(table.dtype).bits
-    columns = range(0, min(int(table.shape[1]), asking.row_lines * step), step)
-    ahead = max(LEAST_AHEAD, min(MOST_AHEAD, asking.lines // len(columns)))
-    later = T.Bind(_inside(ids[tirx.min(n + ahead, ids.shape[0] - 1)], table.shape[0]))
+    columns = range(0, min(int(table.shape[1]), ahead.row_lines * step), step)
+    rows = max(LEAST_AHEAD, min(MOST_AHEAD, ahead.lines // len(columns)))
+    later = T.Bind(_inside(ids[tirx.min(n + rows, ids.shape[0] - 1)], table.shape[0]))
     for column in columns:
-        address = T.address_of(table[later, column])
-        T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, asking.near, 1))
+        ahead.asking.line(table, [later, column])
 
 
 def _inside(index: Any, rows: Any) -> Any:

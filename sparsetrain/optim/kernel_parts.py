@@ -190,9 +190,3 @@ class Row:
 def zero(dtype: str) -> Any:
     """The constant 0."""
     return tirx.const(0, dtype)
-
-
-def prefetch(array: Any, index: Index, *, write: bool, near: int) -> None:
-    """Ask for a cache line that will be read, or written, soon; `near` is 3 for the first cache."""
-    address = T.address_of(array[tuple(index)])
-    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, int(write), near, 1))

@@ -23,7 +23,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.formats import is_half
-from sparsetrain.optim.kernel_parts import Parameter, prefetch
+from sparsetrain.kernel_builder import Asking
+from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.runtime.processors import by_processor
 
 LINES = 256  # of all rows that are asked for and not used yet
@@ -35,29 +36,26 @@ VALUE_LINES = 8  # of a row of the gradient: more than of a weight, there is not
 Emit = Callable[[Any], None]  # emits what is done for one run, or one entry
 
 
-class Asking(NamedTuple):
-    """How a processor is asked for lines.
+class Ahead(NamedTuple):
+    """How rows are asked for.
 
     Parameters
     ----------
-    write : bool
-        Whether the line is asked for to be written.
-    near : int
-        Into which cache: 3 for the first, 2 for the second.
+    asking : Asking
+        For one line of them, and of the gradient.
     narrow_at_once : bool
         Whether narrow rows are asked for dozens at once.
     """
 
-    write: bool
-    near: int
+    asking: Asking
     narrow_at_once: bool
 
 
 # See `by_processor`.
 ASKING = {
-    "znver3": Asking(False, 3, False),
-    "znver": Asking(True, 3, True),
-    "": Asking(False, 2, False),
+    "znver3": Ahead(Asking(write=False, near=3), narrow_at_once=False),
+    "znver": Ahead(Asking(write=True, near=3), narrow_at_once=True),
+    "": Ahead(Asking(write=False, near=2), narrow_at_once=False),
 }
 
 
@@ -65,10 +63,8 @@ def with_rows_ahead(
     parameter: Parameter, runs: Any, span: tuple[Any, Any], last: Any, update: Emit
 ) -> None:
     """Inside a kernel: `update` each run of `span`, in parallel, after asking for what it reads."""
-    asking = by_processor(ASKING)
-
-    def ask(array: Any, index: list[Any]) -> None:
-        prefetch(array, index, write=asking.write, near=asking.near)
+    asking, narrow_at_once = by_processor(ASKING)
+    ask = asking.line
 
     def ask_for(run: Any) -> None:
         _ask_for(parameter, tirx.Cast("int64", runs.rows[run]), last, ask)
@@ -78,7 +74,7 @@ def with_rows_ahead(
             ask(runs.values, [runs.value_row(place), column])
 
     lines = _lines(parameter, runs.values)
-    at_once = asking.narrow_at_once and lines <= NARROW
+    at_once = narrow_at_once and lines <= NARROW
     in_advance = _many_at_once if at_once else _one_by_one
     in_advance(span, runs.offsets, lines, (ask_for, ask_for_value), update)
 
