@@ -22,7 +22,7 @@ from sparsetrain.optim.exact import replay_range_
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.paths import Paths, paths_of
-from sparsetrain.optim.repeated import Repeated
+from sparsetrain.optim.repeated import Repeated, RepeatedDense, RepeatedRows
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.runtime import NDArray
@@ -106,16 +106,16 @@ class Step:
 
     def _repeated_(self, name: str) -> None:
         """Update one table as in the last step."""
-        update = self._repeated[name]
-        scalars = *self.scalars(update.rule), *self.state.noise_keys(name, self.number)
-        update.finish_(self.gradients[name], scalars)
+        update, gradient = self._repeated[name], self.gradients[name]
+        keys = self.state.noise_keys(name, self.number)
+        update.finish_(gradient, lambda rule: (*self.scalars(rule), *keys))
         self._bound.repeat(name, update)
 
     def _row_sparse_(self, name: str) -> None:
         """Update one table, the dense rows first, then range by range those of the plan."""
         target = Target(self.params[name], self.state[name])
         keys = self.state.noise_keys(name, self.number)
-        dense, sparse, sort = self._paths[name]
+        dense, sparse, _ = self._paths[name]
         if dense is not None:
             path, near = dense
             path.update_(target, near, lambda rule: (*self.scalars(rule), *keys))
@@ -132,9 +132,19 @@ class Step:
                 self._range_(name, densified(gradient, plan, part, span), part)
             if history is not None:
                 history.append(self._numbers[part.rule], keys)
-        if sort is not None and dense is None and len(parts) == 1 and not self.state.histories:
-            rule = parts[0].rule
-            self._bound.repeat(name, Repeated(sort, self._bound.row_update(name, 0), rule))
+        if not self.state.histories:
+            self._keep(name, target)
+
+    def _keep(self, name: str, target: Target) -> None:
+        """Let the next step repeat this one, if all entries took one path."""
+        dense, sparse, sort = self._paths[name]
+        parts = self.state.ranges[name]
+        if sparse is None and dense is not None:
+            count = self.gradients[name].nse
+            self._bound.repeat(name, RepeatedDense(dense[0], target, count))
+        elif sort is not None and dense is None and len(parts) == 1:
+            update = self._bound.row_update(name, 0)
+            self._bound.repeat(name, RepeatedRows(sort, update, parts[0].rule))
 
     def _whole_(self, name: str, gradient: NDArray) -> None:
         """Update one parameter by a dense gradient, range by range."""

@@ -12,14 +12,15 @@ from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
 
 ROWS, WIDTH = 97, 3
+CHOOSING = "sparsetrain.optim.step.paths_of"
 
 
 class Trained:
     """A table under Adagrad."""
 
-    def __init__(self) -> None:
+    def __init__(self, update: str = "sparse") -> None:
         self.params = {"t": as_tensor(np.ones((ROWS, WIDTH), "f4"))}
-        self.optimizer = optim.adagrad(0.1, update="sparse")
+        self.optimizer = optim.adagrad(0.1, update=update)
         self.state = self.optimizer.init(self.params, {"t": {"t": slice(0, ROWS)}})
 
     def prepare(self, gradient: RowSparse) -> Step:
@@ -36,7 +37,7 @@ def gradient(seed: int, count: int, dtype: str = "int32") -> RowSparse:
 
 
 def afresh(gradients: list[RowSparse]) -> np.ndarray:
-    """The weights after these steps if none knows of the last one."""
+    """The sparse path's weights after these steps if none knows of the last one."""
     table = Trained()
     for each in gradients:
         table.state.bound = None
@@ -53,18 +54,20 @@ def afresh(gradients: list[RowSparse]) -> np.ndarray:
     ],
     ids=["alike", "other counts", "other dtypes"],
 )
-def test_steps_after_others_give_the_same_bits(kinds):
+@pytest.mark.parametrize("update", ["sparse", "dense"])
+def test_steps_after_others_give_the_same_bits(update, kinds):
     gradients = [gradient(seed, *kind) for seed, kind in enumerate(kinds)]
-    table = Trained()
+    table = Trained(update)
     for each in gradients:
         table.prepare(each).finish_()
     assert_same_bits(table.weights(), afresh(gradients))
 
 
-def test_a_step_like_the_last_one_makes_no_sort_of_its_own(monkeypatch):
-    table = Trained()
+@pytest.mark.parametrize("update", ["sparse", "dense"])
+def test_a_step_like_the_last_one_chooses_nothing(update, monkeypatch):
+    table = Trained(update)
     table.prepare(gradient(0, 40)).finish_()
-    monkeypatch.setattr("sparsetrain.optim.paths.Sort", None)
+    monkeypatch.setattr(CHOOSING, None)
     table.prepare(gradient(1, 40)).finish_()
     with pytest.raises(TypeError, match="not callable"):
         table.prepare(gradient(2, 41))
@@ -94,7 +97,7 @@ def test_what_sorts_many_ids_is_not_kept(monkeypatch):
     monkeypatch.setattr("sparsetrain.sparse_tensor.coalesce._shared_from", lambda: 30)
     table = Trained()
     table.prepare(gradient(0, 40)).finish_()
-    monkeypatch.setattr("sparsetrain.optim.paths.Sort", None)
+    monkeypatch.setattr(CHOOSING, None)
     with pytest.raises(TypeError, match="not callable"):
         table.prepare(gradient(1, 40))
 
