@@ -7,8 +7,8 @@ a table by processor; the bits are the same.
 - AMD's Zen 4 and 5: into the first cache, to be written. Narrow rows dozens at once: a loop of that
   alone is so short that as many are on their way together; between the sums of others only few are,
   as a request waits for the processor to look its page up. Wide ones fill its queues one by one.
-- Zen 3: into the first cache, to be read, one by one. It has fewer requests on their way than a
-  dozen rows need; asked for at once they only wait for one another before the first is worked on.
+- Zen 3: into the first cache, to be read, one by one: 2,048 rows of a million take 26 us so, and 32
+  in the way of Zen 5.
 - Others: into the second cache, to be read, one by one. An Intel core waits for 48 lines that go
   there, for 16 that go to the first; and what is asked for to be written leaves the other cores'
   caches, the gradient that was computed there included.
