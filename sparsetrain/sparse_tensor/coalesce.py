@@ -22,9 +22,9 @@ from sparsetrain.sparse_tensor import cuda_coalesce, kernels
 from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
 
 # Ids from which on all threads sort, see `by_processor`. What one thread writes the others
-# read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3: one sorts 16,384 of a million rows
-# in 162, two take 287, 53,248 in 640 and 567; of 34 million rows it is 8,192 that take both 80 to 90.
-# Intel: one sorts 8,192 in 40, two take 169; 53,248 in 365 and 373; 131,072 in 849 and 729.
+# read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3, of a million rows: one sorts 16,384
+# in 162, two take 287; 53,248 in 640 and 567; of 34 million rows 8,192 in 80 and 90. Intel: one
+# sorts 8,192 in 40, two take 169; 53,248 in 365 and 373; 131,072 in 849 and 729.
 SHARED_FROM = {"znver3": 32_768, "znver": 8192, "": 65_536}
 
 
