@@ -78,7 +78,8 @@ BAD = {
     "a gap": (
         schema("I1", "I3", "C1", "label"),
         {},
-        "f: column I2: the dense column is missing; the nearest name there is I1",
+        "f: column I2: the dense column is missing; the nearest name there is I1; "
+        "if there is none, a schema file names those there are",
     ),
     "no dense column": (
         schema("a", "b", "c", "d"),
@@ -95,7 +96,8 @@ BAD = {
     "another case": (
         schema("I1", "c1", "C3", "label"),
         {},
-        "f: column C1: the category column is missing; the nearest name there is c1",
+        "f: column C1: the category column is missing; the nearest name there is c1; "
+        "if there is none, a schema file names those there are",
     ),
     "fewer than wanted": (
         KAGGLE,

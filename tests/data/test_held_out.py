@@ -63,6 +63,13 @@ def test_a_moment_divides_into_before_and_from_then_on(make, at, tmp_path):
         assert half.num_rows in (None, len(rows))
 
 
+@pytest.mark.parametrize("make", [pa.Table.to_pandas, pa.Table.to_pydict], ids=["frame", "dict"])
+def test_the_time_column_of_rows_in_memory_needs_no_schema(make):
+    rows = pa.table({"label": [0, 1, 0], "I1": [1, 2, 3], "C1": [4, 5, 6], "day": [7, 8, 9]})
+    train, valid = split_time(make(rows), "day", 9)
+    assert (train.num_rows, valid.num_rows) == (2, 1)
+
+
 START = datetime(2014, 10, 21)
 TIMES = {
     "timestamps": pa.timestamp("ns"),
@@ -102,8 +109,22 @@ def test_halves_of_encoded_rows_are_not_judged_by_statistics_of_the_whole(tmp_pa
     assert sum(rows) == encoded_table().num_rows
 
 
+def test_a_half_of_encoded_rows_may_begin_with_row_groups_that_lost_theirs(tmp_path):
+    path = write(tmp_path / "a.parquet", encoded_table(), group=1)
+    halves = split_share(path, 0.5)
+    assert [half.parts[0].num_rows for half in halves].count(0) == 1
+    whole = Encoder.fit(path)
+    for half in halves:
+        assert len(Encoder.fit(half).rows) == len(whole.rows)
+
+
 REFUSED = {
     "no share": (lambda data: split_share(data, 1), ConfigError, "share is 1; it must be between"),
+    "no row left": (
+        lambda data: split_share(data.slice(0, 1), 0.5),
+        DataError,
+        "table: a share of 0.5 of 1 rows leaves one side none",
+    ),
     "no column": (lambda data: split_time(data, "day", 1), DataError, "column day: the time colum"),
     "no moment": (lambda data: split_time(data, "hour", "soon"), ConfigError, "'soon' is no momen"),
     "no time": (

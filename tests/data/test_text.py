@@ -16,6 +16,7 @@ from sparsetrain.errors import DataError
 ROWS = make_rows()
 NAMES = tuple(ROWS)
 ENCODER = Encoder.fit(table(ROWS), min_count=2, schema_file=Schema(text=TextFormat(names=NAMES)))
+PLAIN = Encoder.fit(table(ROWS), min_count=2)  # reads names from each file
 EXPECTED = ENCODER.encode(table(ROWS))
 
 
@@ -49,6 +50,27 @@ def test_a_header_names_the_columns(delimiter, tmp_path):
     schema = Schema(text=TextFormat(delimiter=delimiter))
     encoder = Encoder.fit(path, min_count=2, schema_file=schema)
     assert_batches_equal(joined(Dataset(path, encoder).batches(7)), EXPECTED)
+
+
+def test_an_index_without_a_name_is_a_column_that_is_not_used(tmp_path):
+    path = tmp_path / "a.csv"
+    header, *rows = lines(",", header=True).splitlines()
+    indexed = [f",{header}", *(f"{number},{row}" for number, row in enumerate(rows))]
+    path.write_text("\n".join(indexed))
+    encoder = Encoder.fit(path, min_count=2)
+    assert_batches_equal(joined(Dataset(path, encoder).batches(7)), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda path: Encoder.fit(path), lambda path: list(Dataset(path, PLAIN).batches(7, seed=0))],
+    ids=["learnt from", "read"],
+)
+def test_a_header_alone_is_no_rows(use, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(lines(",", header=True).splitlines()[0] + "\n")
+    with pytest.raises(DataError, match=r"a\.csv: no rows$"):
+        use(path)
 
 
 def test_quoted_fields_may_hold_delimiters_and_newlines(tmp_path):

@@ -22,7 +22,7 @@ from tests.models.interactions import in_numpy, mlp_in_numpy
         ({"rows": [5, 0]}, r"every number in rows must be 1 or more: \[5, 0\]"),
         ({"rows": [5], "top": [-1]}, r"every number in top must be 1 or more: \[-1\]"),
         ({"rows": [5.5]}, r"rows must be whole numbers, not \[5.5\]"),
-        ({"rows": 5}, "rows must be whole numbers, not 5"),
+        ({"rows": 5}, "rows must be whole numbers, not 5; give a list"),
         ({"rows": [5], "bottom": ["64"]}, r"bottom must be whole numbers, not \['64'\]"),
         ({"rows": [5], "dim": 16.0}, r"dim must be whole numbers, not \[16.0\]"),
         ({"rows": [5], "pooling": "max"}, "pooling is None, 'sum' or 'mean', not 'max'"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 
 from ..read.source import Part
 from ..schema.columns import AUTO, Columns
@@ -35,13 +35,23 @@ _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
 def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tuple[Vocabulary, ...]:
-    """Count the values of every category column and give the frequent ones their ids."""
+    """Count the values of every category column and give the frequent ones their ids.
+
+    Raises
+    ------
+    DataError
+        If there are no rows, or a value cannot be a category.
+    """
     names = parts[0][1].categories
     counts = [ValueCounts() for _ in names]
+    rows = 0
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
+            rows += piece.num_rows
             for count, name in zip(counts, columns.categories, strict=True):
                 count_column(count, piece.column(name), settings.nan_rule, place.of(name))
+    if not rows:  # of text that shows only now
+        raise DataError(f"{parts[0][0].place.name}: no rows")
     return tuple(
         vocabulary_of(name, count, settings, schema)
         for name, count in zip(names, counts, strict=True)
@@ -99,7 +109,10 @@ def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
     """Refuse to guess when "already encoded" floats are whole numbers too large for logarithms."""
     if settings.treat_as != AUTO or not columns.dense:
         return
-    place, piece = next(part.pieces(columns.dense))
+    first = next(part.pieces(columns.dense), None)
+    if first is None:
+        return
+    place, piece = first
     dense = EncodedDense().matrix(
         [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
     )

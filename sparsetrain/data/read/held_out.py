@@ -61,6 +61,8 @@ def split_share(
     ------
     ConfigError
         If the share is not between 0 and 1.
+    DataError
+        If one side has no rows.
 
     Examples
     --------
@@ -77,6 +79,10 @@ def split_share(
             _half(part, (), partial(_by_chance, index, seed, share, inside), None)
             for index, part in enumerate(opened.parts)
         ]
+        if all(part.num_rows == 0 for part in parts):
+            raise DataError(
+                f"{opened.name}: a share of {share} of {opened.num_rows} rows leaves one side none"
+            )
         halves.append(replace(opened, parts=tuple(parts)))
     return halves[0], halves[1]
 
@@ -111,7 +117,7 @@ def split_time(
         If the column is missing or a value of it is, or one side has no rows.
     """
     moment = _moment(at)
-    opened = _open(source, schema)
+    opened = _open(source, replace(schema or Schema(), time=column))
     halves = []
     for later in (False, True):
         parts = [half for part in opened.parts for half in _of_part(part, column, moment, later)]

@@ -97,7 +97,8 @@ def _check_frame(file: str) -> None:
     check_familiar(file, head)
     if head[:4] != _MAGIC:
         raise DataError(
-            f"{file}: not a parquet file (it begins with {head[:4]!r}); convert it to parquet first"
+            f"{file}: not a parquet file (it begins with {head[:4]!r}); convert it to parquet "
+            "first, or name it .csv, .tsv or .txt if it is text"
         )
     if tail != _MAGIC:
         raise DataError(

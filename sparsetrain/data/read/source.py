@@ -136,7 +136,8 @@ class BatchSource:
         for index, item in enumerate(self.items):
             if not isinstance(item, Batch):
                 raise DataError(
-                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch"
+                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch "
+                    "(rows come as one DataFrame, Arrow table or dict of columns)"
                 )
             yield item
         if index < 0:

@@ -123,8 +123,12 @@ def _check_delimiter(line: str, file: str) -> None:
 
 
 def _is_header(fields: list[str]) -> bool:
-    """Return whether all fields are names; a row of data has a number or an empty field."""
-    return all(field and not field[:1].isdigit() and field[0] != "-" for field in fields)
+    """Return whether all fields are names; a row of data has a number or an empty field.
+
+    The first may be empty: so pandas writes the name of an index.
+    """
+    named = fields[1:] if len(fields) > 1 and not fields[0] else fields
+    return all(field and not field[:1].isdigit() and field[0] != "-" for field in named)
 
 
 def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:

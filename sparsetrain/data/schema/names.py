@@ -36,6 +36,7 @@ class Family(NamedTuple):
 DENSE = (Family("I", 1, "Criteo"), Family("int_", 0, "torchrec"))
 CATEGORIES = (Family("C", 1, "Criteo"), Family("cat_", 0, "torchrec"))
 _OTHER = "; a schema file says how yours are called"
+_FEWER = "; if there is none, a schema file names those there are"
 
 
 def relevant(names: Sequence[str]) -> list[str]:
@@ -56,8 +57,9 @@ def numbered(
         both = " and ".join(f.name(0) for f in families)
         raise place.error(f"{what} columns are there under two names, {both}; drop one set")
     found = _all(family, wanted or max(family.count(names), 1))
+    advice = _OTHER if not max(counts) else _FEWER if wanted is None else ""
     for name in found:
-        check_once(names, name, what, place, "" if max(counts) else _OTHER)
+        check_once(names, name, what, place, advice)
     return found
 
 

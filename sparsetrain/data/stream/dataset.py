@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
+from numbers import Integral
 from typing import Any, NamedTuple
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 
 from ..batch import Batch
 from ..encode.encoder import Encoder
@@ -142,7 +143,7 @@ class Dataset:
         Raises
         ------
         DataError
-            When a bad row is reached.
+            When a bad row is reached, or the end if there was no row.
         ConfigError
             At once, if an argument is out of range.
         """
@@ -150,6 +151,8 @@ class Dataset:
         limits = {"batch_size": (batch_size, 1), "epoch": (epoch, 0), "prefetch": (prefetch, 0)}
         limits |= {"buffer_rows": (buffer_rows, 1), "seed": (seed or 0, 0), "workers": (workers, 1)}
         for name, (value, least) in limits.items():
+            if not isinstance(value, Integral):
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number")
             if value < least:
                 raise ConfigError(f"{name} is {value}; it must be {least} or more")
         if isinstance(self._source, BatchSource):
@@ -169,6 +172,8 @@ class Dataset:
                 position = Position(position.epoch, position.row + held.size, position.batch + 1)
                 yield held.batch()._at(position)
             held = group
+        if held is None and plan.start.row == 0:  # of text that shows only now
+            raise DataError(f"{self._source.name}: no rows")
         if held is not None and not (drop_last and held.size < plan.batch_size):
             yield held.batch()._at(Position(position.epoch + 1))
 
