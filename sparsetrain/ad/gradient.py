@@ -20,6 +20,7 @@ from tvm.relax.utils import copy_with_new_vars
 from sparsetrain.ad.cotangent import densify as to_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
+from sparsetrain.relax_op import in_turn
 from sparsetrain.sparse_tensor import RowSparse
 
 LOSS_SCALE = "loss_scale"
@@ -57,6 +58,7 @@ class GradientModule:
         }
 
 
+@in_turn
 def gradient(
     module: tvm.IRModule,
     function: str,

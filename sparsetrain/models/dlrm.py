@@ -25,6 +25,7 @@ from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.models.interaction import dot_interaction, output_width
 from sparsetrain.models.mlp import MLP
+from sparsetrain.relax_op import in_turn
 
 
 class DLRM(nn.Module):
@@ -122,6 +123,7 @@ class DLRM(nn.Module):
         each = nn.op.wrap_nested(bce_with_logits(logits._expr, targets._expr), "bce")
         return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
 
+    @in_turn
     def export(self) -> tvm.IRModule:
         """A Relax module with the functions ``loss`` and ``logits`` and a symbolic batch size."""
         index_dtype = self.embeddings.placements[self._config["dim"]].index_dtype
@@ -257,7 +259,8 @@ def _whole(name: str, numbers: Sequence[int]) -> list[int]:
     try:
         return [index(number) for number in numbers]
     except TypeError:
-        raise ConfigError(f"DLRM: {name} must be whole numbers, not {numbers!r}") from None
+        fix = "; give a list" if isinstance(numbers, int) else ""
+        raise ConfigError(f"DLRM: {name} must be whole numbers, not {numbers!r}{fix}") from None
 
 
 def _check_config(config: Mapping[str, Any]) -> None:

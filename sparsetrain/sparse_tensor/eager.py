@@ -9,6 +9,7 @@ call costs a few microseconds. Numbers among the arguments become scalar inputs,
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,13 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.relax_op import in_turn
 
 if TYPE_CHECKING:
     from sparsetrain.sparse_tensor.row_sparse import RowSparse
 
 _compiled: dict[Any, tuple[Any, RowSparse | None]] = {}
+_turn = RLock()
 
 
 def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
@@ -32,15 +35,17 @@ def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
     arguments = tuple(_scalar(a, first.dtype, place) if _is_number(a) else a for a in arguments)
     target = runtime.target_of(place)
     key = (rule.__name__, target.kind.name, *map(_signature, arguments))
-    if key not in _compiled:
-        _compiled[key] = _compile(rule, arguments, target)
-    function, structure = _compiled[key]
     leaves = [leaf for a in arguments for leaf in _leaves(a)]
-    runtime.bound_pool(leaves)
-    result = function(*leaves)
+    with _turn:  # threads share the virtual machine
+        if key not in _compiled:
+            _compiled[key] = _compile(rule, arguments, target)
+        function, structure = _compiled[key]
+        runtime.bound_pool(leaves)
+        result = function(*leaves)
     return result if structure is None else structure.with_leaves(tuple(result))
 
 
+@in_turn
 def _compile(
     rule: Callable[..., Any], arguments: tuple[Any, ...], target: tvm.target.Target
 ) -> tuple[Any, Any]:
