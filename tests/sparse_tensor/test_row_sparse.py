@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The type: what it refuses, what it prints, what goes to SciPy and back."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -112,6 +114,29 @@ def test_indices_stay_int32_if_they_are_and_become_int64_otherwise(given, kept):
 )
 def test_it_prints_on_one_line(make, text):
     assert repr(make()) == text
+
+
+COPIES = {
+    "pickled": lambda tensor: pickle.loads(pickle.dumps(tensor)),  # noqa: S301
+    "copied": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("source", [None, [1, 1, 0]])
+def test_a_pickled_or_copied_tensor_has_the_same_bits(copied, source):
+    values = np.arange(12, dtype="float32").reshape(3, 4)
+    tensor = replace(RowSparse.from_numpy([2, 0, 2], values, 6, source), shape=(2, 3, 4))
+    for made in (tensor, tensor.coalesce()):
+        again = copied(made)
+        assert repr(again) == repr(made)
+        for leaf, expected in zip(again.leaves, made.leaves, strict=True):
+            assert_same_bits(leaf, runtime.as_numpy(expected))
+
+
+def test_it_does_not_become_an_array_silently():
+    with pytest.raises(TypeError, match=r"does not become dense silently: to_dense\(\) has all"):
+        np.asarray(RowSparse.from_numpy([2, 0], ones(2), 5))
 
 
 def test_the_number_of_entries_counts_duplicates_and_padding():
