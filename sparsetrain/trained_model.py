@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from sparsetrain import runtime
 from sparsetrain.checkpoint import Saved
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats import check_trainable
+from sparsetrain.formats import check_trainable, numpy_dtype
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact import check_saved
 from sparsetrain.precision import LossScale, Precision, policy_for, scaling_for
@@ -52,6 +53,9 @@ class TrainedModel(Predictor):
         tables = named_tables(model.tables())
         scaled = scaling is not None
         self.state = optimizer.init(self.params, tables, fill=initialize, seed=seed, scaled=scaled)
+
+    def _described(self) -> list[str]:
+        return [self.optimizer.formula.name]
 
     @property
     def seed(self) -> int:
@@ -107,6 +111,15 @@ class TrainedModel(Predictor):
     def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:
         count = self.state.count if self.optimizer.counts_steps else None
         return self.params, self.state, self.model.tables(), count
+
+    @property
+    def _bytes(self) -> int:
+        """Bytes of all parameters and slots: what a checkpoint holds at least."""
+        slots = [tensor for of_one in self.state.values() for tensor in of_one.values()]
+        return sum(
+            prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
+            for tensor in (*self.params.values(), *slots)
+        )
 
     def _flush(self) -> None:
         """Make every row current before it is read; only exact mode has something to do."""

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +251,16 @@ def test_a_full_disk_in_a_checkpoint_ends_the_run_and_leaves_the_one_before(
     with pytest.raises(ResourceError, match="cannot be written"):
         _fitted(tmp_path)
     assert st.load(tmp_path / "run").steps == 2
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 4096))
+    stepped = []
+    monkeypatch.setattr(st.Trainer, "step", lambda self, batch: stepped.append(batch))
+    with pytest.raises(ResourceError, match=r"run needs 1\.\d MB, but the disk has 0\.0 MB free"):
+        _fitted(tmp_path)
+    assert not stepped and not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

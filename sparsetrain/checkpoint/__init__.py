@@ -15,4 +15,5 @@ from sparsetrain.checkpoint.reading import Saved as Saved
 from sparsetrain.checkpoint.reading import opened as opened
 from sparsetrain.checkpoint.reading import read as read
 from sparsetrain.checkpoint.writing import errors_of as errors_of
+from sparsetrain.checkpoint.writing import require_room as require_room
 from sparsetrain.checkpoint.writing import write as write

@@ -130,7 +130,18 @@ def _checked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _require_space(target: Path, arrays: dict[str, np.ndarray]) -> None:
-    needed = _SLACK + sum(file_size(a.dtype.name, a.shape) for a in arrays.values())
+    require_room(target, sum(file_size(a.dtype.name, a.shape) for a in arrays.values()))
+
+
+def require_room(target: Path, size: int) -> None:
+    """Raise unless the disk has room for a checkpoint of `size` bytes of arrays at `target`.
+
+    Raises
+    ------
+    ResourceError
+        Which says how much is lacking.
+    """
+    needed = _SLACK + size
     existing = next(parent for parent in target.parents if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
