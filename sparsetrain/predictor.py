@@ -17,9 +17,24 @@ from sparsetrain.formats import check_target
 from sparsetrain.precision import Precision, policy_for
 from sparsetrain.state import named_arrays
 
+_OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
+
 
 def table_dtype_of(model: Any) -> str:
-    """What a model stores its tables in."""
+    """What a model stores its tables in.
+
+    Raises
+    ------
+    ConfigError
+        If it is no model, by what it lacks.
+    """
+    lacking = [name for name in _OF_MODELS if not callable(getattr(model, name, None))]
+    if lacking:
+        raise ConfigError(
+            f"a {type(model).__name__} lacks {', '.join(lacking)} of a model such as "
+            "sparsetrain.models.DLRM; whatever can be exported trains by "
+            "sparsetrain.value_and_grad and an optimizer, see examples/dlrm/train.py"
+        )
     return str(model.config().get("table_dtype", "float32"))
 
 
@@ -48,6 +63,20 @@ class Predictor:
         check_target(table_dtype_of(model), target.kind.name)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
         self._module = model.export()
+
+    def __repr__(self) -> str:
+        what = ", ".join([type(self.model).__name__, *self._described()])
+        return f"<{type(self).__name__}: {what}, {self.steps} steps, on {self.target.kind.name}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} is not pickled or copied: save it in a folder and load that, "
+            "or take its state_dict()"
+        )
+
+    def _described(self) -> list[str]:
+        """What `repr` says besides the model's kind."""
+        return []
 
     def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
         """Parameters where the target wants them; empties `params`, so that no two copies stay."""

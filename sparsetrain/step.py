@@ -31,13 +31,16 @@ Taken = tuple[NDArray, Applied]  # the loss of the whole batch, and what became 
 
 
 class Loss:
-    """Mean loss of a batch, before the step; ``float(loss)`` reads it."""
+    """Mean loss of a batch, before the step; ``float(loss)`` and ``f"{loss:.4f}"`` read it."""
 
     def __init__(self, tensor: NDArray) -> None:
         self._tensor = tensor
 
     def __float__(self) -> float:
         return float(runtime.as_numpy(self._tensor))
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec)
 
     def __repr__(self) -> str:
         return f"Loss({float(self):.6f})"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,12 +142,17 @@ class Trainer(TrainedModel):
         Raises
         ------
         DataError
-            If the batch has no labels or does not fit the model.
+            If it is no batch, has no labels or does not fit the model.
         NumericalError
             If the loss or a gradient is not finite; nothing is updated then. With
             ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``; so
             is one in which a gradient overflows while the loss's scale can fall.
         """
+        if not isinstance(batch, Batch):
+            raise DataError(
+                f"step takes a Batch, not a {type(batch).__name__}; encoder.encode(table) makes "
+                "one of a table, Batch(dense, ids, labels) of arrays"
+            )
         take = partial(self._step, batch)
         if self._watch is None:
             return take()
@@ -238,7 +244,7 @@ class Trainer(TrainedModel):
         Raises
         ------
         ConfigError
-            If `epochs` or `batch_size` is below 1.
+            If `epochs` or `batch_size` is below 1, or there are no rows for a validation.
         CheckpointError
             If data or an argument differs from the resumed run's, or the run cannot be written.
         NumericalError
@@ -246,8 +252,15 @@ class Trainer(TrainedModel):
         ResourceError
             If memory or disk is used up; the last checkpoint stays.
         """
-        if epochs < 1:
-            raise ConfigError(f"epochs is {epochs}; it must be 1 or more")
+        if not isinstance(epochs, Integral) or epochs < 1:
+            raise ConfigError(f"epochs is {epochs!r}; it must be a whole number, 1 or more")
+        needing = {
+            "validate_every": validate_every,
+            "early_stopping": early_stopping and early_stopping.patience,
+        }
+        for name, value in needing.items():
+            if validation is None and value is not None:
+                raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")
         plan = Plan(
             until=epochs if resume else self.epochs + epochs,
             batch_size=batch_size,

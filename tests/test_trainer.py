@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Trainer` from outside: a step, an epoch, scores, and what it refuses."""
 
+import copy
+import pickle
 import resource
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +31,44 @@ def test_the_loss_of_a_batch_falls(kind):
     assert trainer.steps == 40
 
 
+def test_a_trainer_says_what_it_is():
+    trainer = small_dlrm.trainer()
+    trainer.step(small_dlrm.batch(4))
+    assert repr(trainer) == "<Trainer: DLRM, adagrad, 1 steps, on llvm>"
+    assert repr(trainer.quantized()) == "<QuantizedModel: DLRM, 1 steps, on llvm>"
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_a_trainer_is_saved_and_loaded_rather_than_copied(copied):
+    with pytest.raises(TypeError, match="a Trainer is not pickled or copied: save it in a folder"):
+        copied(small_dlrm.trainer())
+
+
+def test_a_model_that_is_none_is_told_what_it_lacks_and_another_way():
+    class Half:
+        def export(self): ...
+
+    with pytest.raises(ConfigError, match="a Half lacks config, initialize, .*value_and_grad"):
+        st.Trainer(Half(), optimizer=st.optim.sgd(0.1))
+
+
+def test_threads_that_make_and_train_models_at_once_get_what_one_gets():
+    together = threading.Barrier(4)
+
+    def trained(seed: int, wait: bool) -> dict[str, np.ndarray]:
+        if wait:
+            together.wait()
+        trainer = st.Trainer(small_dlrm.model(), st.optim.adagrad(0.05, clip_norm=0.1), seed=seed)
+        for step in range(3):
+            trainer.step(small_dlrm.batch(16, step))
+        return trainer.state_dict()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(trained, range(4), [True] * 4))
+    for seed, state in enumerate(found):
+        assert_same_state(state, trained(seed, wait=False))
+
+
 def test_a_step_returns_the_loss_from_before_it():
     trainer, batch = small_dlrm.trainer(), small_dlrm.batch(37)
     for _ in range(3):
@@ -35,6 +76,15 @@ def test_a_step_returns_the_loss_from_before_it():
         loss = trainer.step(batch)
         assert float(loss) == pytest.approx(expected, rel=1e-5)
     assert repr(loss) == f"Loss({float(loss):.6f})"
+    assert f"{loss:.3f}" == f"{float(loss):.3f}"
+
+
+@pytest.mark.parametrize(
+    "given", [({}, [[1]], [1]), {"I1": [1]}, None], ids=["tuple", "dict", "None"]
+)
+def test_a_step_on_what_is_no_batch_says_how_to_make_one(given):
+    with pytest.raises(DataError, match=r"step takes a Batch, not a \w+; encoder\.encode\(table\)"):
+        small_dlrm.trainer().step(given)
 
 
 def test_a_loss_that_is_read_late_is_still_that_of_its_step():
@@ -352,6 +402,13 @@ def test_batches_of_ones_own_are_trained_on_as_they_come():
 
 REFUSED = {
     "no epochs": ({"epochs": 0}, "epochs is 0"),
+    "epochs as text": ({"epochs": "1"}, "epochs is '1'; it must be a whole number"),
+    "half a row": ({"batch_size": 12.5}, "batch_size is 12.5; it must be a whole number"),
+    "stopping by nothing": (
+        {"early_stopping": st.EarlyStopping(patience=2)},
+        r"early_stopping needs rows to validate on: fit\(\.\.\., validation=\.\.\.\)",
+    ),
+    "validating nothing": ({"validate_every": 2}, "validate_every needs rows to validate on"),
     "no rows in a batch": ({"batch_size": 0}, "batch_size is 0"),
 }
 
