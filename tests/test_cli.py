@@ -327,9 +327,12 @@ USAGE = [
     (["train", "a", "--target", "gpu"], "--target: train.target = 'gpu' must be 'auto', 'cpu'"),
     (["train", "a", "--set", "train.epoch=1"], "did you mean 'train.epochs'?"),
     (["train", "a", "--config", "none.toml"], "none.toml: cannot read settings"),
+    (["train", "a", "--set", "train.seed=-1"], "train.seed = -1 must be greater"),
+    (["demo", "--folder", "/"], "--folder /: exists already"),
     (["evaluate", "model"], "Missing argument 'DATA'"),
     (["predict", "model", "a", "--out", "a.txt"], "--out a.txt: predictions end in .parquet or"),
     (["predict", "model", "a"], "Missing option '--out'"),
+    (["predict", "model", "a", "--out", "a.csv", "--keep", "probability"], "--keep probability: "),
 ]
 
 
@@ -374,6 +377,42 @@ def test_a_signal_before_the_training_stops_at_once(library, monkeypatch):
     monkeypatch.setitem(vars(sparsetrain), "data", fake)
     assert main(["train", "a"]) == 143
     assert library.calls == []
+
+
+def test_a_model_that_will_not_be_kept_is_said_first(library, capsys, tmp_path):
+    said = "the trained model will not be kept: --out FOLDER keeps it"
+    assert main(["train", "a"]) == 0
+    assert said in capsys.readouterr().err.splitlines()[0]
+    assert main(["train", "a", "--out", str(tmp_path / "run")]) == 0
+    assert said not in capsys.readouterr().err
+
+
+def test_instructions_that_are_missing_are_found_before_data_are_read(library, capsys):
+    assert main(["train", "a", "--precision", "bf16", "--target", "llvm"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "sparsetrain: error: precision: the target llvm has no AVX512_BF16 instructions; "
+        "use --precision float32"
+    )
+    assert library.calls == []
+
+
+@pytest.mark.parametrize("option", ["--early-stopping", "--validate-every"])
+def test_what_validation_decides_needs_rows_to_validate_on(library, capsys, option):
+    assert main(["train", "a", option, "2"]) == 2
+    assert f"{option} (train." in (said := capsys.readouterr().err)
+    assert "needs rows to validate on: add --valid, --valid-share, --valid-from" in said
+    assert library.calls == []
+    assert main(["train", "a", "--valid", "v", option, "2"]) == 0
+
+
+def test_settings_are_listed_as_a_file_for_config(capsys, tmp_path):
+    assert main(["settings", "--set", "model.dim=8"]) == 0
+    listed = capsys.readouterr().out
+    (tmp_path / "mine.toml").write_text(listed)
+    assert main(["settings", "--config", str(tmp_path / "mine.toml")]) == 0
+    assert capsys.readouterr().out == listed
+    assert main(["settings", "--config", str(tmp_path / "mine.toml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["dim"] == 8
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])

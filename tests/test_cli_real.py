@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -71,6 +72,24 @@ def test_predict_needs_no_label_and_keeps_the_order(run, files, tables, tmp_path
     assert probability.dtype == np.float32
     labels = tables["test"]["label"].to_numpy()[:700]
     assert probability[labels == 1].mean() > probability[labels == 0].mean()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_predict_keeps_columns_beside_the_probabilities(run, tables, suffix, tmp_path, capsys):
+    model, _ = run
+    rows = tables["test"].slice(0, 300)
+    rows = rows.append_column("user", pa.array([f"user {number}" for number in range(300)]))
+    source, out = tmp_path / f"rows.{suffix}", tmp_path / f"out.{suffix}"
+    pq.write_table(rows, source) if suffix == "parquet" else csv.write_csv(rows, source)
+    keep = ["--keep", "user", "--keep", "label"]
+    assert main(["predict", str(model), str(source), "--out", str(out), *keep]) == 0
+    found = pq.read_table(out) if suffix == "parquet" else csv.read_csv(out)
+    assert found.column_names == ["user", "label", "probability"]
+    assert found["user"].to_pylist() == rows["user"].to_pylist()
+    assert found["label"].to_pylist() == rows["label"].to_pylist()
+    capsys.readouterr()
+    assert main(["predict", str(model), str(source), "--out", str(out), "--keep", "usr"]) == 3
+    assert "column usr: --keep names it, and it is not there" in capsys.readouterr().err
 
 
 def test_a_quantized_model_is_smaller_and_scores_nearly_the_same(run, files, tmp_path, capsys):

@@ -8,6 +8,7 @@ import pytest
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.settings import DataSettings, ModelSettings, Settings, resolve_settings
+from sparsetrain.settings.listing import as_toml, meanings
 from sparsetrain.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
 from sparsetrain.settings.sources import Entry, parse_text
 
@@ -224,6 +225,30 @@ def test_defaults_of_the_data_section_are_those_of_the_encoder():
     signature = inspect.signature(Encoder.fit).parameters
     for name, value in DataSettings().encoding().items():
         assert signature[name].default == value
+
+
+def test_every_setting_says_what_it_means():
+    for field in Settings.model_fields.values():
+        said = meanings(field.annotation)
+        assert list(said) == list(field.annotation.model_fields)
+        assert all(meaning.endswith(".") for _, meaning in said.values())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["model.top=64,32", "optimizer.name=adam", "optimizer.beta1=0.5", "train.shuffle=false"],
+        [
+            'optimizer.groups=[{match = "*.bias", weight_decay = 0.0}]',
+            "data.valid_from='2014-10-30'",
+        ],
+    ],
+    ids=["defaults", "numbers and lists", "groups and texts"],
+)
+def test_listed_settings_read_back(overrides, tmp_path):
+    settings = resolve_settings(overrides=overrides)
+    assert resolve_settings(written(tmp_path, as_toml(settings))) == settings
 
 
 def test_settings_cannot_be_changed():

@@ -21,6 +21,7 @@ from sparsetrain.cli import (
     plot,
     predict,
     quantize,
+    settings,
     train,
 )
 from sparsetrain.cli.failure import explain
@@ -43,6 +44,7 @@ app.command("inspect")(inspect.inspect)
 app.command("generate")(generate.generate)
 app.command("plot")(plot.plot)
 app.command("compare")(compare.compare)
+app.command("settings")(settings.settings)
 app.command("doctor")(doctor.doctor)
 
 

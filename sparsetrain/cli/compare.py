@@ -68,7 +68,10 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what updates cost here, sparse and dense, and where they cross."""
+    """Measure what sparse and dense updates cost here.
+
+    Tells where the one becomes cheaper than the other.
+    """
     import sparsetrain as st
 
     require_writable(out)

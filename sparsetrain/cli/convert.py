@@ -51,7 +51,10 @@ def convert(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert raw logs to encoded parquet; run again after an interruption, it goes on."""
+    """Convert raw logs to encoded parquet.
+
+    Run again after an interruption, it goes on.
+    """
     import sparsetrain as st
 
     options = {"--schema": schema, "--min-count": min_count, "--max-rows": max_rows}

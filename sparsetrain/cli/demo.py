@@ -41,7 +41,7 @@ def demo(
 ) -> None:
     """Train on synthetic data with a known ceiling."""
     if folder is not None:
-        require_free(folder)
+        require_free(folder, "--folder")
     settings = settings_from({"--seed": seed}, None, None)
     place = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
     with StopSignals() as stop, place as name:

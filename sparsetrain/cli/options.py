@@ -17,7 +17,11 @@ Config = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; wins over all others."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="One setting, of those that `sparsetrain settings` lists; wins over all others.",
+    ),
 ]
 BatchSize = Annotated[
     int, typer.Option("--batch-size", min=1, help="Rows per batch; changes speed, not results.")
@@ -57,6 +61,12 @@ _SETTINGS = {
     "--valid-from": "data.valid_from",
     "--time-column": "data.time_column",
 }
+
+
+def default_of(option: str) -> Any:
+    """Return what holds where an option is not given."""
+    section, key = _SETTINGS[option].split(".")
+    return getattr(getattr(Settings(), section), key)
 
 
 def settings_from(

@@ -21,7 +21,9 @@ from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
+
+PROBABILITY = "probability"
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +36,12 @@ def predict(
         Path,
         typer.Option("--out", metavar="FILE", help="Where to write: .parquet or .csv; replaced."),
     ],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="COLUMN", help="Write this column of ROWS too; may be repeated."
+        ),
+    ] = None,
     which: Which = "latest",
     batch_size: BatchSize = 4096,
     precision: Precision = None,
@@ -46,16 +54,46 @@ def predict(
     import sparsetrain as st
 
     write = _writer_for(out, rows)
+    if PROBABILITY in (keep or ()):
+        raise ConfigError(f"--keep {PROBABILITY}: that is what predictions are called")
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
         predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
+        kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         probability = predictor.predict(dataset, batch_size=batch_size)
-        _replace(out, pa.table({"probability": probability}), write)
+        _replace(out, pa.table({**kept, PROBABILITY: probability}), write)
     count, mean = len(probability), float(probability.mean(dtype="float64"))
     unseen = tell_unseen(dataset, limit)
     result = {"rows": count, "out": str(out), "mean_probability": mean, **unseen}
     emit(result, f"{count:,} probabilities, mean {mean:.4f}, written to {out}", as_json)
+
+
+def _columns(rows: Path, encoder: Any, names: list[str]) -> dict[str, Any]:
+    """Return columns of the rows as they are stored, text files' as text, by name."""
+    import pyarrow as pa
+
+    import sparsetrain as st
+
+    if not names:
+        return {}
+    source = st.data.open_source(str(rows), encoder.schema)
+    lacking = [(p, n) for p in source.parts for n in names if n not in p.schema.names]
+    if lacking:
+        part, name = lacking[0]
+        raise DataError(f"{part.place.name}: column {name}: --keep names it, and it is not there")
+    pieces = [
+        pa.Table.from_batches([piece]) for part in source.parts for _, piece in part.pieces(names)
+    ]
+    table = pa.concat_tables(pieces, promote_options="permissive")
+    return {name: _as_text(table[name]) for name in names}
+
+
+def _as_text(column: Any) -> Any:
+    """Return a column of bytes, which is how text files are read, as text."""
+    import pyarrow as pa
+
+    return column.cast(pa.string()) if pa.types.is_binary(column.type) else column
 
 
 def _writer_for(out: Path, rows: Path) -> Callable[["pa.Table", str], None]:

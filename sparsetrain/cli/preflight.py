@@ -5,10 +5,11 @@ import os
 from pathlib import Path
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.settings import Settings
 
 
-def require_writable(path: Path) -> None:
-    """Raise unless `path` could be created; nothing is.
+def require_writable(path: Path, option: str = "--out") -> None:
+    """Raise unless `path`, which `option` gave, could be created; nothing is.
 
     Raises
     ------
@@ -19,13 +20,13 @@ def require_writable(path: Path) -> None:
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir():
-        raise ConfigError(f"--out {path}: {parent} is not a folder")
+        raise ConfigError(f"{option} {path}: {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"--out {path}: no permission to write in {parent}")
+        raise ConfigError(f"{option} {path}: no permission to write in {parent}")
 
 
-def require_free(path: Path) -> None:
-    """Raise unless a new folder could be made at `path`; an earlier run is never overwritten.
+def require_free(path: Path, option: str = "--out") -> None:
+    """Raise unless `option` could make a new folder at `path`; an earlier run is never overwritten.
 
     Raises
     ------
@@ -33,19 +34,24 @@ def require_free(path: Path) -> None:
         If something is there already, or nothing can be created there.
     """
     if os.path.lexists(path):
-        raise ConfigError(f"--out {path}: exists already; name another folder or remove this one")
-    require_writable(path)
+        raise ConfigError(
+            f"{option} {path}: exists already; name another folder or remove this one"
+        )
+    require_writable(path, option)
 
 
-def require_target(target: str) -> None:
-    """Raise unless kernels for `target` can run here; of the known ones only CUDA may be missing.
+def require_machine(settings: Settings) -> None:
+    """Raise unless this machine has the device and the instructions that a training asks for.
 
     Raises
     ------
     ConfigError
         Which says what is missing.
     """
-    if target == "cuda":
-        import sparsetrain as st
+    import sparsetrain as st
 
-        st.runtime.resolve_target(target)
+    target, precision = settings.train.target, settings.train.precision
+    if target == "auto" and settings.model.table_dtype != "float32":
+        target = "cpu"  # others have no kernels for such tables
+    if target == "cuda" or precision != "float32":
+        st.precision.policy_for(precision, st.runtime.resolve_target(target))

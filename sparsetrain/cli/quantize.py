@@ -19,7 +19,10 @@ def quantize(
     precision: Precision = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a model for prediction alone: a row of a table takes dim + 8 bytes."""
+    """Make an int8 model, for prediction alone.
+
+    A row of a table takes dim + 8 bytes.
+    """
     import sparsetrain as st
 
     require_free(out)

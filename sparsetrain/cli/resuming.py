@@ -8,7 +8,7 @@ in the end is refused by name, unless it decides nothing about the weights or wa
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsetrain.cli.options import settings_from
 from sparsetrain.errors import CheckpointError, ConfigError
@@ -35,6 +35,13 @@ _OF_FIT = {
 }
 # Sections that a saved model cannot change.
 _BUILT_IN = ("model.", "data.")
+
+
+class Stored(NamedTuple):
+    """What a run was begun with: its settings, and its files as absolute paths by role."""
+
+    entries: list[Entry]
+    files: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,28 @@ def find_run(resume: str | None, out: Path | None) -> Path | None:
     return Path(resume)
 
 
+def stored_in(folder: Path) -> Stored:
+    """Read what a run was begun with.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run of the command line.
+    """
+    import sparsetrain as st
+
+    run = st.Run(folder)
+    if run.latest is None and not (folder / "log.jsonl").exists():
+        raise CheckpointError(f"{folder} holds no run; `train FILES --out {folder}` begins one")
+    extra = run.manifest().get("extra")
+    settings = extra.get("settings") if isinstance(extra, dict) else None
+    files = extra.get("files") if isinstance(extra, dict) else None
+    if not isinstance(settings, dict) or not isinstance(files, dict):
+        raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
+    origin = f"the settings of {folder}"
+    return Stored([Entry(key, value, origin) for key, value in _flat(settings).items()], files)
+
+
 def resumed(
     folder: Path,
     options: Mapping[str, Any],
@@ -96,25 +125,15 @@ def resumed(
     CheckpointError
         If the folder holds no run, or a setting differs that is not allowed to.
     """
-    import sparsetrain as st
-
-    run = st.Run(folder)
-    if run.latest is None and not (folder / "log.jsonl").exists():
-        raise CheckpointError(f"{folder} holds no run; `train FILES --out {folder}` begins one")
-    extra = run.manifest().get("extra")
-    stored = extra.get("settings") if isinstance(extra, dict) else None
-    files = extra.get("files") if isinstance(extra, dict) else None
-    if not isinstance(stored, dict) or not isinstance(files, dict):
-        raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
-    saved = _flat(stored)
-    base = [Entry(key, value, f"the settings of {folder}") for key, value in saved.items()]
-    before = {**_flat(Settings().to_dict()), **saved}  # a run of an older version lacks settings
-    settings = settings_from(options, config, overrides, base)
+    stored = stored_in(folder)
+    # A run of an older version lacks settings.
+    before = {**_flat(Settings().to_dict()), **{entry.key: entry.value for entry in stored.entries}}
+    settings = settings_from(options, config, overrides, stored.entries)
     now = _flat(settings.to_dict())
     changed = frozenset(key for key in now if now[key] != before.get(key, now[key])) - FREE
     _require_allowed(folder, before, now, changed, allow_changed)
     fit = frozenset(_OF_FIT[key] for key in allow_changed if key in _OF_FIT)
-    return Resumed(folder, settings, files, changed, fit)
+    return Resumed(folder, settings, stored.files, changed, fit)
 
 
 def _require_allowed(

@@ -41,7 +41,8 @@ def find_rows(settings: Settings, files: Files) -> Rows:
     Raises
     ------
     ConfigError
-        If the settings ask for two kinds of validation, or for one by time without a column.
+        If the settings ask for two kinds of validation, for one by time without a column, or for
+        something to be done by validation when there is none.
     DataError
         If a file cannot be opened, or one half has no rows.
     """
@@ -84,6 +85,12 @@ def _ways(settings: Settings, files: Files) -> set[str]:
     given = {name for name, value in ways.items() if value is not None}
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(sorted(given))}: validate in one way, drop the others")
+    for option, value in (
+        ("--early-stopping (train.patience)", settings.train.patience),
+        ("--validate-every (train.validate_every)", settings.train.validate_every),
+    ):
+        if value is not None and not given:
+            raise ConfigError(f"{option} needs rows to validate on: add {', '.join(ways)}")
     if data.time_column is not None and data.valid_from is None:
         raise ConfigError("data.time_column goes with data.valid_from (--valid-from)")
     return given

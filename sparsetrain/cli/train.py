@@ -6,7 +6,7 @@ from typing import Any
 from sparsetrain.cli import train_options as given
 from sparsetrain.cli.files import Files
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
-from sparsetrain.cli.output import emit, format_score, format_scores, format_table
+from sparsetrain.cli.output import emit, format_score, format_scores, format_table, note
 from sparsetrain.cli.resuming import find_run, resumed
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import run_training
@@ -45,7 +45,7 @@ def train(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a DLRM on Criteo-format parquet and score it."""
+    """Train a DLRM on click logs and score it."""
     options = {
         "--optimizer": optimizer,
         "--lr": lr,
@@ -74,6 +74,8 @@ def train(
     files = Files(train or (), valid, test, run or out).or_else(begun.files if begun else {})
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
+    if files.out is None:
+        note("the trained model will not be kept: --out FOLDER keeps it")
     with StopSignals() as stop:
         result = run_training(settings, files, stop, begun, profile=profile)
         emit(result, _describe(result), as_json)
@@ -81,18 +83,26 @@ def train(
 
 
 def _describe(result: dict[str, Any]) -> str:
-    took = format_seconds(result["seconds"])
-    lines = [f"trained on {result['rows']:,} rows in {took}, {result['rows_per_s']:,.0f} rows/s"]
+    lines = [_describe_work(result)]
     if len(result["epochs"]) > 1:
         lines += ["", _describe_epochs(result["epochs"])]
     if "profile" in result:
         lines += ["", _describe_profile(result["profile"])]
     if result["scored"] == "best":
-        lines += ["", f"stopped early; the best model is that of step {result['best']['step']:,}"]
+        best = f"the best model is that of step {result['best']['step']:,} (--which best)"
+        lines += ["", f"stopped early; {best}"]
     scores = {name: result[name] for name in ("valid", "test")}
     if any(scores.values()):
         lines += ["", format_scores(scores)]
     return "\n".join(lines)
+
+
+def _describe_work(result: dict[str, Any]) -> str:
+    if not result["rows"] and not result["stopped"]:
+        why = "it stopped early" if result["scored"] == "best" else "more --epochs go on with it"
+        return f"nothing was left to train: the run had ended; {why}"
+    took = format_seconds(result["seconds"])
+    return f"trained on {result['rows']:,} rows in {took}, {result['rows_per_s']:,.0f} rows/s"
 
 
 def _describe_profile(profile: dict[str, Any] | None) -> str:

@@ -2,16 +2,26 @@
 """The options of `sparsetrain train`, one type each; None is what was not given."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from sparsetrain.cli.options import default_of
+
+
+def _setting(flag: str, text: str, metavar: str | None = None) -> Any:
+    """An option that is short for a setting, whose default its help tells."""
+    default = default_of(flag)
+    told = "" if default is None or default is False else f"  [default: {default}]"
+    return typer.Option(flag, metavar=metavar, help=text + told)
+
 
 Train = Annotated[
     list[Path] | None, typer.Argument(metavar="TRAIN", help="Files or folders to train on.")
 ]
 File = Annotated[Path | None, typer.Option(metavar="FILE", help="File or folder to score on.")]
 ValidShare = Annotated[
-    float | None, typer.Option("--valid-share", help="Hold out a share of TRAIN, by chance.")
+    float | None, _setting("--valid-share", "Hold out a share of TRAIN, by chance.")
 ]
 ValidFrom = Annotated[
     str | None,
@@ -24,30 +34,35 @@ Out = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Save the run in this new folder.")
 ]
 Optimizer = Annotated[
-    str | None, typer.Option("--optimizer", help="sgd, adagrad, adam, ...; see the docs.")
+    str | None,
+    _setting(
+        "--optimizer",
+        "sgd, momentum, nesterov, adagrad, rowwise_adagrad, rmsprop, adam, adamw or ftrl.",
+    ),
 ]
-Lr = Annotated[float | None, typer.Option("--lr", help="Learning rate.")]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Rows per step.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over TRAIN.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Of weights and row order.")]
-Target = Annotated[str | None, typer.Option("--target", help="auto, cpu, cuda or llvm.")]
+Lr = Annotated[float | None, _setting("--lr", "Learning rate.")]
+BatchSize = Annotated[int | None, _setting("--batch-size", "Rows per step.")]
+Epochs = Annotated[int | None, _setting("--epochs", "Passes over TRAIN.")]
+Seed = Annotated[int | None, _setting("--seed", "Of weights and row order.")]
+Target = Annotated[str | None, _setting("--target", "auto, cpu, cuda or llvm.")]
 Precision = Annotated[
     str | None,
-    typer.Option("--precision", help="Of matrix products: float32, bf16, or fp16 on CUDA."),
+    _setting("--precision", "Of matrix products: float32, bf16, or fp16 on CUDA."),
 ]
 TableDtype = Annotated[
     str | None,
-    typer.Option("--table-dtype", help="Of stored embeddings: float32, bfloat16 or float16."),
+    _setting("--table-dtype", "Of stored embeddings: float32, bfloat16 or float16."),
 ]
 LossScale = Annotated[
     str | None,
-    typer.Option("--loss-scale", metavar="NUMBER|dynamic", help="Of the reverse pass."),
+    _setting("--loss-scale", "Of the reverse pass.", "NUMBER|dynamic"),
 ]
-MinCount = Annotated[
-    int | None, typer.Option("--min-count", help="Rarer categories share one row.")
-]
+MinCount = Annotated[int | None, _setting("--min-count", "Rarer categories share one row.")]
 Schema = Annotated[
-    str | None, typer.Option("--schema", metavar="FILE", help="Names columns not Criteo's.")
+    str | None,
+    typer.Option(
+        "--schema", metavar="FILE", help="Names the columns, where they are not Criteo's."
+    ),
 ]
 Resume = Annotated[
     str | None,
@@ -58,18 +73,16 @@ AllowChanged = Annotated[
     typer.Option(metavar="NAME", help="What may differ from the resumed run: data, a setting."),
 ]
 CheckpointEvery = Annotated[
-    int | None, typer.Option("--checkpoint-every", help="Steps; also after each epoch.")
+    int | None, _setting("--checkpoint-every", "Steps; also after each epoch.")
 ]
-ValidateEvery = Annotated[
-    int | None, typer.Option("--validate-every", help="Steps; also after each epoch.")
-]
+ValidateEvery = Annotated[int | None, _setting("--validate-every", "Steps; also after each epoch.")]
 EarlyStopping = Annotated[
     int | None,
-    typer.Option("--early-stopping", help="End after so many validations without progress."),
+    _setting("--early-stopping", "End after so many validations without progress."),
 ]
 CheckNumerics = Annotated[
     bool | None,
-    typer.Option("--check-numerics", help="Find the first value that is not finite."),
+    _setting("--check-numerics", "Find the first value that is not finite."),
 ]
 Profile = Annotated[
     bool, typer.Option("--profile", help="Tell where a step spends its time, by kernels.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.files import Files
 from sparsetrain.cli.output import note, warn_if_useless
-from sparsetrain.cli.preflight import require_free, require_target
+from sparsetrain.cli.preflight import require_free, require_machine
 from sparsetrain.cli.resuming import Resumed
 from sparsetrain.cli.rows import Rows, find_rows
 from sparsetrain.cli.stop import StopSignals
@@ -45,7 +45,7 @@ def run_training(
     """
     if files.out is not None and begun is None:
         require_free(files.out)
-    require_target(settings.train.target)
+    require_machine(settings)
     data = find_rows(settings, files)
     trainer = _fresh(settings, data) if begun is None else _load(begun, data)
     for line in trainer.optimizer.describe(

@@ -49,11 +49,12 @@ class OptimizerSettings(Section):
     Attributes
     ----------
     name : str
-        Formula.
+        Formula: "sgd", "momentum", "nesterov", "adagrad", "rowwise_adagrad", "rmsprop", "adam",
+        "adamw" or "ftrl".
     lr : float
         Learning rate; what the schedule's factors multiply.
     eps, initial, momentum, alpha, beta1, beta2, beta, l1, l2 : float or None
-        Numbers of a formula.
+        Numbers of a formula; docs/optimizers.md says which has which.
     mode : {"lazy", "exact", "dense"}
         What happens to rows that a batch does not name.
     cap : int or None
