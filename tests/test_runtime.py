@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate between user memory and kernels, and the other promises of `runtime`."""
 
+import copy
 import os
+import pickle
 import resource
 from pathlib import Path
 
@@ -187,3 +189,19 @@ def test_a_view_keeps_the_memory_of_a_large_tensor():
     other = runtime.zeros((1 << 21,), "int32")
     runtime.as_numpy(other, writable=True)[...] = 7
     assert not view.any()
+
+
+COPIES = {
+    "pickled": lambda tensor: pickle.loads(pickle.dumps(tensor)),  # noqa: S301
+    "copied": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16"])
+def test_a_pickled_or_copied_tensor_has_memory_of_its_own_and_the_same_bits(copied, dtype):
+    tensor = runtime.as_tensor(np.arange(6).reshape(2, 3), dtype)
+    again = copied(tensor)
+    runtime.as_numpy(tensor, writable=True)[...] = 0
+    assert again.dtype == tensor.dtype
+    assert runtime.as_numpy(again).astype(int).tolist() == [[0, 1, 2], [3, 4, 5]]

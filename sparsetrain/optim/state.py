@@ -86,6 +86,13 @@ class State(dict[str, dict[str, NDArray]]):
             for (name, number), recipe in tracked(slots, ranges).items()
         }
 
+    def __reduce__(self) -> Any:
+        # `count` is seen by two, and what the last step found out belongs to its tensors.
+        raise TypeError(
+            "the state of an optimizer is not pickled or copied: keep what is in it, "
+            "{name: dict(slots) for name, slots in state.items()}, and state.step"
+        )
+
     @property
     def step(self) -> int:
         """Number of steps taken."""

@@ -7,6 +7,7 @@ alignment and C order and checks neither, so the gate copies; a copy of a batch 
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -97,6 +98,15 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
     if not writable:
         view.flags.writeable = False
     return view
+
+
+def _as_copied(tensor: NDArray) -> tuple[Any, ...]:
+    """What is pickled and deeply copied in place of a tensor; what it becomes lies on the host."""
+    return as_tensor, (as_numpy(tensor),)
+
+
+# TVM's own way gives a tensor without memory, and whoever reads it ends the process.
+copyreg.pickle(tvm.runtime.Tensor, _as_copied)  # type: ignore[arg-type]
 
 
 def empty(

@@ -115,14 +115,6 @@ class RowSparse:
             "touched ones in .indices and .values"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled or copied: arrays, since TVM's tensors do not survive it."""
-        if self.is_traced:
-            raise TypeError("a RowSparse of a trace is not pickled or copied: it has no numbers")
-        source = None if self.source is None else runtime.as_numpy(self.source)
-        arrays = (runtime.as_numpy(self.indices), runtime.as_numpy(self.values))
-        return _restored, (*arrays, source, self.num_rows, self.shape, self.coalesced)
-
     @property
     def width(self) -> int:
         """D, the width of a row."""
@@ -270,16 +262,3 @@ class RowSparse:
 
 def _shape(leaf: Any) -> Any:
     return leaf.shape if isinstance(leaf, runtime.NDArray) else leaf.ty.shape
-
-
-def _restored(
-    indices: np.ndarray,
-    values: np.ndarray,
-    source: np.ndarray | None,
-    num_rows: int,
-    shape: tuple[int, ...],
-    coalesced: bool,
-) -> RowSparse:
-    """What `RowSparse.__reduce__` names; on the CPU, and checked like any other arrays."""
-    tensor = RowSparse.from_numpy(indices, values, num_rows, source)
-    return replace(tensor, shape=shape, coalesced=coalesced)

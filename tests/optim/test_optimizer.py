@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizer as a value: its numbers, its state, parameters of every shape, and its refusals."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -250,3 +252,12 @@ def test_duplicates_that_overflow_in_their_sum_are_found_by_the_norm():
     with pytest.raises(NumericalError, match="the global norm is not finite in step 1: nothing"):
         clipped.apply_(params, {"w": gradient}, clipped.init(params))
     assert_same_bits(as_numpy(params["w"]), W)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_a_state_says_what_of_it_to_keep_rather_than_copy_half_of_it(copied):
+    state = optim.adam(0.1).init({"w": as_tensor(np.ones((2, 3)))})
+    with pytest.raises(TypeError, match="not pickled or copied: keep what is in it"):
+        copied(state)
+    kept = copy.deepcopy({name: dict(slots) for name, slots in state.items()})
+    assert_same_bits(kept["w"]["mean"], np.zeros((2, 3)))
