@@ -52,6 +52,14 @@ def test_convert_prints_a_table_for_people(raw, tmp_path, capsys):
     assert "writing 100%, 3,000 rows" in printed.err
 
 
+def test_how_many_files_of_a_folder_are_trained_on_is_said(raw, tmp_path, capsys):
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pq.read_table(raw).slice(0, 100), tmp_path / name)
+    (tmp_path / "c.csv").write_text("not read beside parquet")
+    assert main(["train", str(tmp_path), *SMALL]) == 0
+    assert f"learning the encoding from {tmp_path} (2 files)" in capsys.readouterr().err
+
+
 def test_training_on_converted_rows_is_training_on_raw_ones(raw, converted, tmp_path, capsys):
     folder, _ = converted
     scores = []

@@ -28,11 +28,14 @@ class Rows:
         Rows to be scored, by "valid" and "test".
     whole
         All rows of the training files.
+    files : int
+        How many these are.
     """
 
     train: Any
     held_out: dict[str, Any]
     whole: Any
+    files: int
 
 
 def find_rows(settings: Settings, files: Files) -> Rows:
@@ -55,9 +58,9 @@ def find_rows(settings: Settings, files: Files) -> Rows:
     for name, path in files.held_out.items():
         _warn_of_leak(name, trained & _labelled(path, schema))
     if not ways & _SPLITS.keys():
-        return Rows(whole, {**files.held_out}, whole)
+        return Rows(whole, {**files.held_out}, whole, len(trained))
     train, valid = _SPLITS[ways.pop()](whole, settings, schema)
-    return Rows(train, {"valid": valid, **files.held_out}, whole)
+    return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained))
 
 
 def _labelled(paths: Any, schema: st.data.Schema) -> set[str]:

@@ -6,6 +6,7 @@ held-out files before the model is built. The run is saved before it is scored, 
 or a full disk during scoring loses nothing.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.files import Files
@@ -163,7 +164,9 @@ def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
 
     paths: list[str] = data.whole
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    note(f"learning the encoding from {paths[0]}{others}")
+    # Of a folder of both, parquet alone is read: the number shows it.
+    counted = f" ({data.files} files)" if any(map(os.path.isdir, paths)) else ""
+    note(f"learning the encoding from {paths[0]}{others}{counted}")
     encoder = st.data.Encoder.fit(data.train, **settings.data.encoding())
     if data.train is not data.whole and encoder.encoded:
         # Nothing is learnt of encoded ids but how many rows a table needs, for all of them.
