@@ -17,7 +17,7 @@ from sparsetrain.formats import target_word
 from sparsetrain.models import MODELS
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
-from sparsetrain.precision import LossScale, Precision, Scaling
+from sparsetrain.precision import LossScale, Precision, Scaling, policy_for
 from sparsetrain.precision.loss_scale import Given
 from sparsetrain.predictor import Predictor, table_dtype_of
 from sparsetrain.quantized import QuantizedModel
@@ -56,10 +56,12 @@ def load(
 
     Raises
     ------
+    ConfigError
+        If this machine lacks the target or the precision that is asked for.
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    chosen = _Chosen(_checked(target), optimizer, precision, loss_scale)
+    chosen = _Chosen(_checked(target, precision), optimizer, precision, loss_scale)
     trainer: Trainer = _Reader({KIND: _trainer}, chosen)(folder, which)
     return trainer
 
@@ -78,18 +80,25 @@ def load_predictor(
 
     Raises
     ------
+    ConfigError
+        If this machine lacks the target or the precision that is asked for.
     CheckpointError
         If the folder is damaged or is no saved model.
     """
-    chosen = _Chosen(_checked(target), optimizer, precision, None)
+    chosen = _Chosen(_checked(target, precision), optimizer, precision, None)
     makers = {KIND: _trainer, QUANTIZED: _quantized}
     predictor: Predictor = _Reader(makers, chosen)(folder, which)
     return predictor
 
 
-def _checked(target: Any) -> Any:
-    """A target that is none, is refused before a folder is read; "auto" depends on the model."""
+def _checked(target: Any, precision: Precision | None) -> Any:
+    """What cannot be, by the caller's words alone, is refused before a folder is read.
+
+    What "auto" is depends on the model.
+    """
     resolved = runtime.resolve_target(target)
+    if precision is not None:
+        policy_for(precision, resolved)
     return target if target == "auto" else resolved
 
 

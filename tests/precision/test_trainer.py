@@ -117,6 +117,17 @@ def test_what_was_saved_elsewhere_names_the_way_out(tmp_path):
         st.load(tmp_path / "run", target="llvm")
 
 
+def test_a_precision_that_is_asked_for_and_lacking_is_no_fault_of_the_folder(tmp_path):
+    made = trainer()
+    made.precision = "bf16"  # as a machine with the instructions would have saved it
+    made.save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="run: precision: .* use precision='float32'"):
+        st.load(tmp_path / "run", target="llvm")
+    assert st.load(tmp_path / "run", target="llvm", precision="float32").precision == "float32"
+    with pytest.raises(ConfigError, match="^precision: the target llvm has no AVX512_BF16"):
+        st.load_predictor(tmp_path / "run", target="llvm", precision="bf16")
+
+
 def test_an_unknown_precision_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match="'float32' or 'bf16' or 'fp16', not 'fp8'"):
         trainer(precision="fp8")
