@@ -65,3 +65,39 @@ def test_threads_are_those_asked_for(setting):
 def test_a_pool_that_runs_cannot_grow_and_says_so():
     (line,) = said(None, ["1 2"])
     assert "TVM's pool cannot grow to 2" in line
+
+
+# A process that has run kernels on two threads, and one that was forked from it.
+FORK = """
+import os
+import numpy as np
+import sparsetrain as st
+tensor = st.RowSparse.from_numpy(np.arange(200_000) % 1000, np.ones((200_000, 8), "float32"), 1000)
+def total():
+    return st.runtime.as_numpy(tensor.coalesce().values).tobytes()
+before, threads = total(), st.runtime.num_threads()
+child = os.fork()
+if child == 0:
+    try:
+        st.set_num_threads(2)
+    except st.errors.ConfigError as error:
+        print(error)
+    print(total() == before, st.runtime.num_threads(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(total() == before, st.runtime.num_threads() == threads)
+"""
+
+
+def test_a_forked_process_runs_kernels_on_one_thread_to_the_same_bits():
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env=os.environ | {"TVM_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    refusal, child, parent = done.stdout.splitlines()
+    assert "threads stay with the process that this one was forked from" in refusal
+    assert (child, parent) == ("True 1", "True True")

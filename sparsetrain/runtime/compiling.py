@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 from sparsetrain import libraries
-from sparsetrain.runtime import gpu, on_stack
+from sparsetrain.runtime import gpu, on_stack, threads
 from sparsetrain.runtime.targets import device_of
 
 
@@ -50,6 +50,7 @@ def compile_kernel(
     kernel: tvm.tirx.PrimFunc, target: tvm.target.Target, name: str = "kernel"
 ) -> Kernel:
     """Compile one scheduled PrimFunc into a callable; `name` tells profilers what it does."""
+    threads.expect_pool()
     symbol = name.replace(" ", "_")
     module = tvm.IRModule({symbol: kernel.with_attr("global_symbol", symbol)})
     if gpu.is_cuda(target):
@@ -116,6 +117,7 @@ def virtual_machine(library: Any, target: tvm.target.Target) -> relax.VirtualMac
     Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of
     a known size allocates nothing. Whoever calls it with ever new sizes calls `bound_pool`.
     """
+    threads.expect_pool()
     return relax.VirtualMachine(library, device_of(target), memory_cfg="pooled")
 
 

@@ -37,10 +37,16 @@ def set_num_threads(count: int) -> None:
     Raises
     ------
     ConfigError
-        If `count` is below 1, or above what the pool was started with: it cannot grow.
+        If `count` is below 1, or above what the pool was started with: it cannot grow. A process
+        that was forked after kernels ran has one thread.
     """
     if count < 1:
         raise ConfigError(f"set_num_threads: {count} is below 1")
+    if _forked and count > 1:
+        raise ConfigError(
+            "set_num_threads: TVM's threads stay with the process that this one was forked from: "
+            f"for {count} of them start it by multiprocessing.get_context('spawn')"
+        )
     os.environ["TVM_NUM_THREADS"] = str(count)  # for a pool that is not started yet
     tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
     if num_threads() != count:
@@ -52,3 +58,23 @@ def set_num_threads(count: int) -> None:
 
 # TVM's mode that leaves it to the system which core a thread runs on.
 _SHARE_ALL_CORES = -3
+
+_started = False  # whether there may be a pool
+_forked = False  # whether its threads stayed with the parent
+
+
+def expect_pool() -> None:
+    """Say that kernels are about to run, which starts the pool."""
+    global _started
+    _started = True
+
+
+def _after_fork() -> None:
+    """Run kernels on the one thread that a forked process has: TVM would wait for the others."""
+    global _forked
+    if _started:
+        _forked = True
+        tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, 1)
+
+
+os.register_at_fork(after_in_child=_after_fork)
