@@ -28,7 +28,8 @@ InferType = Callable[[Any], relax.Type]
 Legalize = Callable[[relax.BlockBuilder, Any], relax.Expr]
 
 
-Given, Made = ParamSpec("Given"), TypeVar("Made")
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 _turn = RLock()
 
 

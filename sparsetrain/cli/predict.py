@@ -78,6 +78,7 @@ def _columns(rows: Path, encoder: Any, names: list[str]) -> dict[str, Any]:
     if not names:
         return {}
     source = st.data.open_source(str(rows), encoder.schema)
+    assert isinstance(source, st.data.Source)  # of paths
     lacking = [(p, n) for p in source.parts for n in names if n not in p.schema.names]
     if lacking:
         part, name = lacking[0]

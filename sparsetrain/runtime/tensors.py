@@ -106,7 +106,7 @@ def _as_copied(tensor: NDArray) -> tuple[Any, ...]:
 
 
 # TVM's own way gives a tensor without memory, and whoever reads it ends the process.
-copyreg.pickle(tvm.runtime.Tensor, _as_copied)  # type: ignore[arg-type]
+copyreg.pickle(tvm.runtime.Tensor, _as_copied)
 
 
 def empty(
