@@ -14,7 +14,7 @@ from sparsetrain.build import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
-from sparsetrain.precision import Precision, policy_for
+from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.state import named_arrays
 
 _OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
@@ -38,6 +38,22 @@ def table_dtype_of(model: Any) -> str:
     return str(model.config().get("table_dtype", "float32"))
 
 
+def policy_of(precision: Precision, target: Any) -> Policy | None:
+    """`policy_for` a name, which can be saved.
+
+    Raises
+    ------
+    ConfigError
+        If it is no name, or the target lacks the instructions.
+    """
+    if not isinstance(precision, str):
+        raise ConfigError(
+            "precision is a name, which can be saved; a policy of one's own is for "
+            "sparsetrain.value_and_grad"
+        )
+    return policy_for(precision, target)
+
+
 class Predictor:
     """What can be asked about rows; see `Trainer` for the parameters."""
 
@@ -54,12 +70,7 @@ class Predictor:
         self.model, self.encoder = model, encoder
         self.target, self.precision = target, precision
         self.steps = self.epochs = 0
-        if not isinstance(precision, str):
-            raise ConfigError(
-                "precision is a name, which can be saved; a policy of one's own is for "
-                "sparsetrain.value_and_grad"
-            )
-        self._policy = policy_for(precision, target)
+        self._policy = policy_of(precision, target)
         check_target(table_dtype_of(model), target.kind.name)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
         self._module = model.export()

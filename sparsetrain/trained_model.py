@@ -21,8 +21,8 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_trainable, numpy_dtype
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact import check_saved
-from sparsetrain.precision import LossScale, Precision, policy_for, scaling_for
-from sparsetrain.predictor import Predictor, table_dtype_of
+from sparsetrain.precision import LossScale, Precision, scaling_for
+from sparsetrain.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
 
@@ -47,7 +47,7 @@ class TrainedModel(Predictor):
                 f"not a {type(optimizer).__name__}"
             )
         check_trainable(table_dtype_of(model))
-        scaling = scaling_for(loss_scale, policy_for(precision, target))
+        scaling = scaling_for(loss_scale, policy_of(precision, target))
         super().__init__(model, target, encoder, precision, seed, initialize=initialize)
         self.optimizer, self.scaling = optimizer, scaling
         tables = named_tables(model.tables())

@@ -39,17 +39,10 @@ class Record:
         """Open the log where the state says that it ended. The folder must be locked.
 
         The state counts as saved: it is that of a checkpoint, or nothing was trained yet.
-
-        Raises
-        ------
-        ResourceError
-            If the disk has no room for a first checkpoint.
         """
         if self._run is None:
             yield
             return
-        if self._run.latest is None:  # found now, not after an epoch
-            checkpoint.require_room(self._run.folder, trainer._bytes)
         with contextlib.ExitStack() as stack:
             with checkpoint.errors_of(self._run.folder):
                 self._log = stack.enter_context(Log(self._run.folder, state.log_lines))
