@@ -47,7 +47,7 @@ def demo(
     with StopSignals() as stop, place as name:
         os.makedirs(name, exist_ok=True)
         files, ceiling = _write_data(Path(name), rows, held_out, seed, keep=folder is not None)
-        result = run_training(settings, files, stop)
+        result = run_training(settings, files, stop, keeps="--folder")
         stop.raise_if_requested()
     result = {**result, "ceiling": ceiling, "verdict": _verdict(result["test"], ceiling)}
     emit(result, _describe(result), as_json)

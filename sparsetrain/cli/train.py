@@ -6,7 +6,7 @@ from typing import Any
 from sparsetrain.cli import train_options as given
 from sparsetrain.cli.files import Files
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
-from sparsetrain.cli.output import emit, format_score, format_scores, format_table, note
+from sparsetrain.cli.output import emit, format_score, format_scores, format_table
 from sparsetrain.cli.resuming import find_run, resumed
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import run_training
@@ -74,8 +74,6 @@ def train(
     files = Files(train or (), valid, test, run or out).or_else(begun.files if begun else {})
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
-    if files.out is None:
-        note("the trained model will not be kept: --out FOLDER keeps it")
     with StopSignals() as stop:
         result = run_training(settings, files, stop, begun, profile=profile)
         emit(result, _describe(result), as_json)

@@ -28,8 +28,9 @@ def run_training(
     begun: Resumed | None = None,
     *,
     profile: bool = False,
+    keeps: str = "--out",
 ) -> dict[str, Any]:
-    """Train, save and score.
+    """Train, save and score; `keeps` is the option that `files.out` is from.
 
     Returns
     -------
@@ -48,6 +49,8 @@ def run_training(
         require_free(files.out)
     require_machine(settings)
     data = find_rows(settings, files)
+    if files.out is None:
+        note(f"the trained model will not be kept: {keeps} FOLDER keeps it")
     trainer = _fresh(settings, data) if begun is None else _load(begun, data)
     for line in trainer.optimizer.describe(
         trainer.state, trainer.params, _lookups(trainer, settings)
