@@ -20,7 +20,6 @@ import numpy as np
 from sparsetrain import runtime, saved
 from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
-from sparsetrain.checkpoint import require_room
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
@@ -277,13 +276,11 @@ class Trainer(TrainedModel):
         data = fingerprint_of(train) if run is not None or resume else None
         state = begin(self, plan, data, resume, allow_changed)
         folder = Run(run) if isinstance(run, (str, Path)) else run
-        if folder and not resume:  # found now, not after an epoch
-            require_room(folder.folder, self._bytes)
         watch = Watch(self._machines) if profile else None
         with ExitStack() as stack:
             stack.enter_context(single_blas())
             if folder:
-                stack.enter_context(folder.writing(fresh=not resume))
+                stack.enter_context(folder.writing(fresh=not resume, size=self._bytes))
             if watch:
                 stack.enter_context(self._watched(watch))
             history = Fit(

@@ -106,19 +106,25 @@ class Run:
         return read_log(self.folder)
 
     @contextlib.contextmanager
-    def writing(self, *, fresh: bool) -> Iterator[None]:
+    def writing(self, *, fresh: bool, size: int = 0) -> Iterator[None]:
         """Hold the folder for one writer, and clear what a killed one left.
 
         Parameters
         ----------
         fresh : bool
             Whether the run is new: a folder that holds checkpoints already is refused.
+        size : int
+            Bytes for which a new run needs room at least: those of its arrays.
 
         Raises
         ------
         CheckpointError
             If another process writes here, or the folder cannot be written.
+        ResourceError
+            If the disk has no room for the first checkpoint, which is not to show after an epoch.
         """
+        if fresh:
+            checkpoint.require_room(self.folder, size)
         with checkpoint.errors_of(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = contextlib.ExitStack()
