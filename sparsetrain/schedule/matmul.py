@@ -21,6 +21,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
+from .epilogue import inline_all_but_last, single_consumer
 from .last_panel import narrow_last_panel
 from .makes import Make, make_of
 from .operands import pack_panels, pack_row_blocks, read_in_place
@@ -95,9 +96,9 @@ def _apply_tile(
     lanes, make = processor
     block, left = product.info.block_rv, product.left
     tiles = _tiles(product, tile, make)
-    final = _inline_all_but_last(sch, others)
+    final = inline_all_but_last(sch, others)
     sch.pad_einsum(block, [1] * product.batch_axes + [tile.rows, tile.columns, 1])
-    epilogue = _single_consumer(sch, block, final)
+    epilogue = single_consumer(sch, block, final)
     packing = pack_panels(sch, block, product.right, tile.columns, lanes)
     if left.contracted_is_contiguous:
         read_in_place(sch, block, left)
@@ -119,25 +120,6 @@ def _apply_tile(
     if tile.columns == 2 * lanes:
         vectors = [sch.get_loops(init)[-1], loops.column]
         narrow_last_panel(sch, init, loops.tile, vectors, product.columns)
-
-
-def _inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:
-    """Merge the elementwise blocks into the last one, and return that."""
-    for info in blocks[:-1]:
-        sch.compute_inline(info.block_rv)
-    return blocks[-1].block_rv if blocks else None
-
-
-def _single_consumer(sch: s_tir.Schedule, block: SBlockRV, final: SBlockRV | None) -> SBlockRV:
-    """The one block that stores the product: epilogue, removal of the padding, or a plain copy."""
-    consumers = sch.get_consumers(block)
-    if not consumers:
-        return sch.cache_write(block, 0, "global")
-    if final is None:
-        return consumers[0]
-    if sch.get(consumers[0]).name_hint != sch.get(final).name_hint:
-        sch.compute_inline(consumers[0])
-    return final
 
 
 class _TileLoops(NamedTuple):

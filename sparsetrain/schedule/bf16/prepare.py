@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
-from ..matmul import _inline_all_but_last, _single_consumer
+from ..epilogue import inline_all_but_last, single_consumer
 from ..operands import padding_block, read_in_place
 from ..product import Operand
 from .match import HalfProduct
@@ -43,11 +43,11 @@ def prepare(
     """
     product, (left_stage, right_stage), others = found
     block = product.info.block_rv
-    final = _inline_all_but_last(sch, others)
+    final = inline_all_but_last(sch, others)
     if in_place:
         sch.compute_inline(left_stage)
     sch.pad_einsum(block, [*tile])
-    epilogue = _single_consumer(sch, block, final)
+    epilogue = single_consumer(sch, block, final)
     right = _packing_block(sch, block, product.right, right_stage)
     if in_place:
         read_in_place(sch, block, product.left)
