@@ -16,6 +16,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
 from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.state import named_arrays
+from sparsetrain.turns import in_turn
 
 _OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
 
@@ -73,7 +74,7 @@ class Predictor:
         self._policy = policy_of(precision, target)
         check_target(table_dtype_of(model), target.kind.name)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
-        self._module = model.export()
+        self._module = in_turn(model.export)()
 
     def __repr__(self) -> str:
         what = ", ".join([type(self.model).__name__, *self._described()])

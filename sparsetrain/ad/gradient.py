@@ -20,8 +20,8 @@ from tvm.relax.utils import copy_with_new_vars
 from sparsetrain.ad.cotangent import densify as to_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
-from sparsetrain.relax_op import in_turn
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.turns import in_turn
 
 LOSS_SCALE = "loss_scale"
 

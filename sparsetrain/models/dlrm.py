@@ -25,7 +25,7 @@ from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.models.interaction import dot_interaction, output_width
 from sparsetrain.models.mlp import MLP
-from sparsetrain.relax_op import in_turn
+from sparsetrain.turns import in_turn
 
 
 class DLRM(nn.Module):

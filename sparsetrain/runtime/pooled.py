@@ -16,6 +16,7 @@ from sparsetrain.errors import ResourceError
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import NDArray, copy_, empty, extents, on_gpu
+from sparsetrain.turns import in_turn
 
 
 def temporary(shape: tuple[int, ...], dtype: str, beside: NDArray) -> NDArray:
@@ -51,6 +52,7 @@ def _pooled(shape: tuple[int, ...], dtype: str) -> NDArray:
 
 
 @cache
+@in_turn
 def _pool(rank: int, dtype: str) -> Any:
     """A function that allocates tensors of the shape it is given."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(rank)]

@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.relax_op import in_turn
+from sparsetrain.turns import in_turn
 
 if TYPE_CHECKING:
     from sparsetrain.sparse_tensor.row_sparse import RowSparse
