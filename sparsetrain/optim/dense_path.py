@@ -31,14 +31,6 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 
 
-class Near(NamedTuple):
-    """The entries of dense rows: rows of the buffer, value rows, and the values."""
-
-    rows: NDArray
-    source: NDArray
-    values: NDArray
-
-
 class _Workspace:
     """Where a gradient's entries are parted."""
 
@@ -54,6 +46,15 @@ class _Workspace:
         """As the kernel takes them."""
         near, far = (self.near_rows, self.near_source), (self.far_rows, self.far_source)
         return (*near, *far, self.counts)
+
+
+class Near(NamedTuple):
+    """The entries of dense rows: rows of the buffer, value rows, the values, and where they lie."""
+
+    rows: NDArray
+    source: NDArray
+    values: NDArray
+    work: _Workspace
 
 
 class DensePath:
@@ -97,7 +98,8 @@ class DensePath:
     def split(self, gradient: RowSparse) -> tuple[Near, RowSparse | None]:
         """Part a gradient into the entries of these rows and the rest, if there is one.
 
-        Both share memory with the gradient and the path; they hold until the next split.
+        Both share memory with the gradient and a workspace, which no other split gets before
+        `update_` or `release` gives it back.
 
         Raises
         ------
@@ -117,6 +119,7 @@ class DensePath:
             runtime.leading_rows(work.near_rows, here),
             runtime.leading_rows(work.near_source, here),
             gradient.values,
+            work,
         )
         if not there:
             return near, None
@@ -125,24 +128,29 @@ class DensePath:
         return near, replace(gradient, indices=others, source=drawn, coalesced=False)
 
     def _workspace(self, size: int, dtype: str) -> _Workspace:
-        """Kept between steps of one size: allocating takes longer than parting a small batch."""
-        work = self._work
+        """The last step's, if of this size: allocating takes longer than parting a small batch."""
+        work, self._work = self._work, None
         if work is None or work.kind != (size, dtype):
-            work = self._work = _Workspace(size, dtype)
+            work = _Workspace(size, dtype)
         return work
+
+    def release(self, near: Near) -> None:
+        """Let the next split overwrite what this one found."""
+        self._work = near.work
 
     def update_(
         self, target: Target, near: Near, scalars_of: Callable[[Rule], Sequence[float]]
     ) -> None:
-        """Add the entries, update all rows of `target`, clear the buffer."""
+        """Add the entries, update all rows of `target`, clear the buffer, release `near`."""
         variant = self.width, self.dtype, str(near.rows.dtype)
         try:
-            _add_kernel(*variant)(*near, self.gradient)
+            _add_kernel(*variant)(near.rows, near.source, near.values, self.gradient)
             for rule, parts in groupby(self.parts, key=lambda part: part.rule):
                 blocks = [edge for part in parts for edge in self._blocks[part]]
                 self._update_(target, rule, scalars_of(rule), (blocks[0], blocks[-1]))
         finally:  # the next step trusts that it is zero
             _clear_kernel(*variant)(near.rows, self.gradient)
+            self.release(near)
 
     def _update_(
         self, target: Target, rule: Rule, scalars: Sequence[float], blocks: tuple[int, int]

@@ -72,7 +72,7 @@ class RepeatedRows:
 
     def finish_(self, gradient: RowSparse, scalars_of: ScalarsOf) -> None:
         """Update the rows of the plan."""
-        plan = self._plan
+        plan, self._plan = self._plan, None
         assert plan is not None, "no gradient was taken"
         self._update(gradient, plan, scalars_of(self._rule), (0, plan.num_unique))
 
@@ -105,5 +105,6 @@ class RepeatedDense:
 
     def finish_(self, gradient: RowSparse, scalars_of: ScalarsOf) -> None:
         """Update every row of the path."""
-        assert self._near is not None, "no gradient was taken"
-        self._path.update_(self._target, self._near, scalars_of)
+        near, self._near = self._near, None  # it holds the gradient's values
+        assert near is not None, "no gradient was taken"
+        self._path.update_(self._target, near, scalars_of)

@@ -73,9 +73,10 @@ def test_a_step_like_the_last_one_chooses_nothing(update, monkeypatch):
         table.prepare(gradient(2, 41))
 
 
-def test_two_steps_in_preparation_have_plans_of_their_own():
+@pytest.mark.parametrize("update", ["sparse", "dense"])
+def test_two_steps_in_preparation_have_plans_of_their_own(update):
     gradients = [gradient(seed, 40) for seed in range(3)]
-    table = Trained()
+    table = Trained(update)
     table.prepare(gradients[0]).finish_()
     ready = [table.prepare(each) for each in gradients[1:]]
     for step in ready:

@@ -94,7 +94,8 @@ class Trial:
 
     def split(self) -> None:
         """Part the entries of a step."""
-        self.path.split(next(self.gradients))
+        near, _ = self.path.split(next(self.gradients))
+        self.path.release(near)
 
     def _rows_(self, gradient: RowSparse, sort: Sort) -> None:
         plan = sort(gradient.indices)
