@@ -263,6 +263,16 @@ def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp
     assert not stepped and not (tmp_path / "run").exists()
 
 
+def test_room_is_looked_for_where_the_folder_lies(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    asked, usage = [], shutil.disk_usage
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or usage(path))
+    checkpoint.require_room(tmp_path / "run", 1)
+    checkpoint.require_room(tmp_path / "disk" / "new" / "run", 1)
+    assert asked == [tmp_path / "run", tmp_path / "disk"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_is_refused_first(tmp_path):
     (tmp_path / "run").mkdir(mode=0o500)

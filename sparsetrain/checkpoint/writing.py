@@ -142,7 +142,7 @@ def require_room(target: Path, size: int) -> None:
         Which says how much is lacking.
     """
     needed = _SLACK + size
-    existing = next(parent for parent in target.parents if parent.exists())
+    existing = next(place for place in (target, *target.parents) if place.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise ResourceError(

@@ -123,9 +123,9 @@ class Run:
         ResourceError
             If the disk has no room for the first checkpoint, which is not to show after an epoch.
         """
-        if fresh:
-            checkpoint.require_room(self.folder, size)
         with checkpoint.errors_of(self.folder):
+            if fresh:
+                checkpoint.require_room(self.folder, size)
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = contextlib.ExitStack()
             lock.enter_context(locked(self.folder))
