@@ -12,6 +12,7 @@ from sparsetrain.cli import main
 from sparsetrain.cli.convert import parse_size
 from sparsetrain.cli.passes import PassLines
 from sparsetrain.cli.picture import write_picture
+from sparsetrain.cli.predict import as_text
 from sparsetrain.data import convert_files
 from sparsetrain.data.synthetic import SyntheticCriteo
 from sparsetrain.errors import ConfigError
@@ -389,3 +390,9 @@ def test_a_moment_is_a_number_or_a_date(text, moment):
 def test_what_is_no_moment_is_refused_as_a_setting(text):
     with pytest.raises(ConfigError, match="data.valid_from"):
         resolve_settings(overrides=[f"data.valid_from={text}"])
+
+
+def test_bytes_that_are_no_text_are_kept_as_they_are():
+    given = pa.chunked_array([[b"a", b"\xff"]])
+    assert as_text(given).equals(given)
+    assert as_text(given.slice(0, 1)).to_pylist() == ["a"]

@@ -2,7 +2,8 @@
 """`sparsetrain predict`: one probability per row, in the order of the rows."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -60,8 +61,9 @@ def predict(
     with StopSignals():
         predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
-        kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
+        read_kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         probability = predictor.predict(dataset, batch_size=batch_size)
+        kept = read_kept()
         _replace(out, pa.table({**kept, PROBABILITY: probability}), write)
     count, mean = len(probability), float(probability.mean(dtype="float64"))
     unseen = tell_unseen(dataset, limit)
@@ -69,32 +71,39 @@ def predict(
     emit(result, f"{count:,} probabilities, mean {mean:.4f}, written to {out}", as_json)
 
 
-def _columns(rows: Path, encoder: Any, names: list[str]) -> dict[str, Any]:
-    """Return columns of the rows as they are stored, text files' as text, by name."""
-    import pyarrow as pa
-
+def _columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], dict[str, Any]]:
+    """Look for columns of the rows; return what reads them as they are stored, by name."""
     import sparsetrain as st
 
     if not names:
-        return {}
+        return dict
     source = st.data.open_source(str(rows), encoder.schema)
     assert isinstance(source, st.data.Source)  # of paths
     lacking = [(p, n) for p in source.parts for n in names if n not in p.schema.names]
     if lacking:
         part, name = lacking[0]
         raise DataError(f"{part.place.name}: column {name}: --keep names it, and it is not there")
-    pieces = [
-        pa.Table.from_batches([piece]) for part in source.parts for _, piece in part.pieces(names)
-    ]
-    table = pa.concat_tables(pieces, promote_options="permissive")
-    return {name: _as_text(table[name]) for name in names}
+    return partial(_read, source.parts, names)
 
 
-def _as_text(column: Any) -> Any:
-    """Return a column of bytes, which is how text files are read, as text."""
+def _read(parts: Iterable[Any], names: list[str]) -> dict[str, Any]:
     import pyarrow as pa
 
-    return column.cast(pa.string()) if pa.types.is_binary(column.type) else column
+    pieces = [pa.Table.from_batches([piece]) for part in parts for _, piece in part.pieces(names)]
+    table = pa.concat_tables(pieces, promote_options="permissive")
+    return {name: as_text(table[name]) for name in names}
+
+
+def as_text(column: Any) -> Any:
+    """Return a column of bytes, which is how text files are read, as text where it is text."""
+    import pyarrow as pa
+
+    if not pa.types.is_binary(column.type):
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return column
 
 
 def _writer_for(out: Path, rows: Path) -> Callable[["pa.Table", str], None]:
