@@ -243,8 +243,9 @@ def test_every_setting_says_what_it_means():
             'optimizer.groups=[{match = "*.bias", weight_decay = 0.0}]',
             "data.valid_from='2014-10-30'",
         ],
+        ["data.schema_file=/d/\U0001f600\x7f.toml"],
     ],
-    ids=["defaults", "numbers and lists", "groups and texts"],
+    ids=["defaults", "numbers and lists", "groups and texts", "no plain letters"],
 )
 def test_listed_settings_read_back(overrides, tmp_path):
     settings = resolve_settings(overrides=overrides)

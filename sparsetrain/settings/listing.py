@@ -74,4 +74,4 @@ def _value(value: Any) -> str:
     if hasattr(value, "model_dump"):
         pairs = value.model_dump(exclude_none=True).items()
         return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in pairs) + " }"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
