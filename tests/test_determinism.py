@@ -73,8 +73,8 @@ def test_a_second_run_gives_the_same_weights_and_slots(digests):
 # guard: order of operations in autodiff, kernels and optimizers, and the initial weights.
 GENERIC = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}
 GOLDEN = {
-    "single": "e7a0805a35e4b614561141f296d6f3842e37ab2552164cef47d416696638a518",
-    "weighted": "c11e8b2b5bbbe7cfefafc9d23cf75237bef2defaf15b461a4e31949d743c37a8",
+    "single": "a62a2157d796c9dd8d57651ae6a2869f39e1a37a1958a6635af0e72189c78aeb",
+    "weighted": "60228bc7967b73da647b7f3fa51601dbe4829f75e21324608885dfd34beaba0e",
 }
 
 
