@@ -4,9 +4,10 @@
 The rows of a large table are in no cache, so they are asked for while others are worked on. How is
 a table by processor; the bits are the same.
 
-- AMD's Zen 4 and 5: into the first cache, to be written. Narrow rows dozens at once: a loop of that
-  alone is so short that as many are on their way together; between the sums of others only few are,
-  as a request waits for the processor to look its page up. Wide ones fill its queues one by one.
+- AMD's Zen but 3 (measured on 5): into the first cache, to be written. Narrow rows dozens at once: a
+  loop of that alone is so short that as many are on their way together; between the sums of others
+  only few are, as a request waits for the processor to look its page up. Wide ones fill its queues
+  one by one.
 - Zen 3: into the first cache, to be read, one by one: 2,048 rows of a million take 26 us so, and 32
   in the way of Zen 5.
 - Others: into the second cache, to be read, one by one. An Intel core waits for 48 lines that go
