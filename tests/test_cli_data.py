@@ -4,6 +4,7 @@
 import gzip
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -362,6 +363,31 @@ def test_evaluate_says_what_the_model_cannot_know(raw, converted, tmp_path, caps
     printed = capsys.readouterr()
     assert "never seen" not in printed.err
     assert json.loads(printed.out)["unseen_columns"] == {}
+
+
+def rows_with_a_rare_column(seed, known=200):
+    """Of C1 every value is frequent, of C2 `known` of 1000 are; the others occur once."""
+    random = np.random.default_rng(seed)
+    label, often = random.integers(0, 2, 1000), random.integers(0, 4, 1000).astype(str)
+    once = random.integers(10**9, 2 * 10**9, 1000).astype(str)
+    columns = {"C1": often, "C2": np.where(np.arange(1000) < known, often, once)}
+    return pa.table({"label": label, "I1": random.random(1000), **columns})
+
+
+def test_rows_as_rare_as_the_training_rows_are_not_warned_of(tmp_path, capsys):
+    names = ("train", "alike", "fewer")
+    train, alike, fewer = (tmp_path / f"{name}.parquet" for name in names)
+    for seed, (path, known) in enumerate({train: 200, alike: 195, fewer: 50}.items()):
+        pq.write_table(rows_with_a_rare_column(seed, known), path)
+    run = str(tmp_path / "run")
+    assert main(["train", str(train), "--out", run, *SMALL]) == 0
+    capsys.readouterr()
+    for path, warned in {train: {}, alike: {}, fewer: {"C2": 0.95}}.items():
+        assert main(["evaluate", run, str(path), "--json"]) == 0
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["unseen_columns"] == warned
+        assert ("never seen" in printed.err) == bool(warned)
+        assert json.loads(printed.out)["unseen_share"] > 0.35
 
 
 def test_messages_name_what_a_command_takes(tmp_path, capsys):

@@ -38,5 +38,5 @@ def evaluate(
         dataset = st.data.Dataset(str(data), predictor.encoder)
         scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)
-    unseen = tell_unseen(dataset, limit)
+    unseen = tell_unseen(dataset, predictor.encoder, limit)
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)

@@ -66,7 +66,7 @@ def predict(
         kept = read_kept()
         _replace(out, pa.table({**kept, PROBABILITY: probability}), write)
     count, mean = len(probability), float(probability.mean(dtype="float64"))
-    unseen = tell_unseen(dataset, limit)
+    unseen = tell_unseen(dataset, predictor.encoder, limit)
     result = {"rows": count, "out": str(out), "mean_probability": mean, **unseen}
     emit(result, f"{count:,} probabilities, mean {mean:.4f}, written to {out}", as_json)
 

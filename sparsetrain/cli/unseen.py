@@ -11,18 +11,28 @@ if TYPE_CHECKING:
 _NAMED = 5
 
 
-def tell_unseen(dataset: "st.data.Dataset", limit: float) -> dict[str, Any]:
+def tell_unseen(
+    dataset: "st.data.Dataset", encoder: "st.data.Encoder | None", limit: float
+) -> dict[str, Any]:
     """Warn of the columns whose share of rare or unseen ids is above `limit`.
+
+    A column in which values are as rare in the training data is none of them: of what that data
+    would lead to expect as known, more than `limit` must be lost, too.
 
     Returns
     -------
     dict
         `unseen_share` and `missing_share` of all ids, and `unseen_columns`, the share of each
-        column above the limit.
+        column warned of.
     """
     shares = dataset.reserved
     total = sum(share.ids for share in shares)
-    above = {s.column: s.unseen_share for s in shares if s.unseen_share > limit}
+    rare = encoder.rare_shares if encoder is not None and shares else []
+    above = {
+        share.column: share.unseen_share
+        for share, before in zip(shares, rare, strict=True)
+        if min(share.unseen_share, share.lost_share(before or 0.0)) > limit
+    }
     if above:
         worst = sorted(above.items(), key=lambda item: -item[1])
         named = ", ".join(f"{name} {share:.0%}" for name, share in worst[:_NAMED])

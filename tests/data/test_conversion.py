@@ -65,6 +65,7 @@ def test_conversion_learns_and_encodes_as_fitting_does(raw, tmp_path, options):
     expected = Encoder.fit(raw, min_count=2, **options)
     converted = Encoder.fit(tmp_path / "out")
     assert converted.fingerprint == expected.fingerprint == summary["fingerprint"]
+    assert converted.rare_shares == expected.rare_shares
     assert_batches_equal(read(tmp_path / "out", converted), read(raw, expected))
     assert summary["rows"] == 240 and len(summary["files"]) == 2
     assert_batches_equal(converted.encode(table(ROWS)), expected.encode(table(ROWS)))
@@ -496,6 +497,7 @@ def test_runs_are_merged_exactly_in_any_memory(tmp_path, limit, min_count):
     assert total.distinct == len(whole)
     np.testing.assert_array_equal(total.keys, whole[counts >= min_count])
     np.testing.assert_array_equal(total.counts, counts[counts >= min_count])
+    assert total.left_out == counts[counts < min_count].sum()
 
     def texts(keys):
         named = sorted(str(key).encode() for key in keys)
@@ -512,6 +514,13 @@ def test_runs_are_merged_exactly_in_any_memory(tmp_path, limit, min_count):
     expected = {k: n for k, n in sorted(expected.items()) if n >= min_count}
     assert dict(zip(total.keys.to_pylist(), total.counts, strict=True)) == expected
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_conversion_knows_which_share_of_the_values_was_rare(raw, tmp_path):
+    convert_files(raw, tmp_path / "out", min_count=12)
+    shares = Encoder.fit(tmp_path / "out").rare_shares
+    assert shares == Encoder.fit(raw, min_count=12).rare_shares
+    assert any(0 < share < 1 for share in shares)
 
 
 def test_converted_files_have_checksums_and_name_their_encoder(raw, tmp_path):

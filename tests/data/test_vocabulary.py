@@ -212,3 +212,13 @@ def test_an_integer_type_changes_no_key_but_that_of_a_wrapped_hash():
     assert encode(vocabulary, [5, -1], pa.int32()) == expected
     assert encode(vocabulary, [5, -1], pa.int64()) == [expected[0], 1]
     assert encode(vocabulary, [5, -1], pa.int8()) == [expected[0], 1]
+
+
+@pytest.mark.parametrize(
+    "min_count, max_rows, share",
+    [(1, None, 0), (2, None, 2 / 6), (4, None, 1), (2, 4, 2 / 6)],
+)
+def test_a_vocabulary_knows_which_share_of_its_values_was_rare(min_count, max_rows, share):
+    values = ["a", "a", None, "7", "7", "", "b", "c"]
+    assert learn(values, min_count, max_rows).rare_share == share
+    assert learn([None], 1).rare_share == 0

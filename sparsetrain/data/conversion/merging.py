@@ -69,11 +69,15 @@ TEXTS = Kind(
 
 
 class Total(NamedTuple):
-    """What a column holds: values frequent enough, and how many there are without that limit."""
+    """What a column holds: values frequent enough, and how many there are without that limit.
+
+    `left_out` is how often the other values occur, all together.
+    """
 
     keys: Any
     counts: Array
     distinct: int
+    left_out: int
 
 
 def merge_runs(
@@ -109,19 +113,20 @@ def merge_runs(
     try:
         last = _gather(kind, runs, limit_bytes, spill, spilled)
         streams = [_stored(path) for path in spilled] + ([_sliced(*last)] if last else [])
-        kept, staying, distinct = [], 0, 0
+        kept, staying, distinct, left_out = [], 0, 0, 0
         for keys, counts in _merged(kind, streams):
             frequent = counts >= min_count
             kept.append((kind.keep(keys, frequent), counts[frequent]))
             distinct += len(counts)
+            left_out += int(counts[~frequent].sum())
             staying += len(kept[-1][1])
             check(staying)
     finally:
         for path in spilled:
             path.unlink(missing_ok=True)
     if not kept:
-        return Total(_empty(kind), np.zeros(0, dtype=np.int64), 0)
-    return Total(*kind.join(kept), distinct)
+        return Total(_empty(kind), np.zeros(0, dtype=np.int64), 0, 0)
+    return Total(*kind.join(kept), distinct, left_out)
 
 
 def _empty(kind: Kind) -> Any:

@@ -177,6 +177,9 @@ class _Counts(NamedTuple):
     def texts(self) -> tuple[list[bytes], Array]:
         return self.text_total.keys.to_pylist(), self.text_total.counts
 
+    def left_out(self) -> int:
+        return self.number_total.left_out + self.text_total.left_out
+
 
 def _merge_column(
     run: Run, task: Task, chunks: Sequence[Seen], index: int

@@ -33,6 +33,9 @@ class Counted(Protocol):
     def texts(self) -> tuple[list[bytes], Array]:
         """Return the distinct texts in the order of their bytes, and their counts (m,) int64."""
 
+    def left_out(self) -> int:
+        """Return how often values occur, all together, that were too rare to be kept."""
+
 
 class ValueCounts:
     """The counts of one column; `add` every piece of it, then read `numbers` and `texts`."""
@@ -85,6 +88,10 @@ class ValueCounts:
         """Return the distinct texts in the order of their bytes, and their counts (m,) int64."""
         texts = sorted(text for text, count in self._texts.items() if count)
         return texts, np.array([self._texts[text] for text in texts], dtype=np.int64)
+
+    def left_out(self) -> int:
+        """Return 0: all values are kept."""
+        return 0
 
 
 def keys_of(array: Any, nan: NanRule, place: Place) -> tuple[Keys, Array]:

@@ -30,6 +30,7 @@ class PlainIds:
     """
 
     kind: ClassVar[str] = "encoded"
+    rare_share: ClassVar[None] = None  # no id stands for rare values
 
     rows: int
 

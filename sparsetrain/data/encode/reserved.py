@@ -35,6 +35,23 @@ class Share(NamedTuple):
         """Which share of the ids stands for a rare or never seen value."""
         return self.unseen / max(self.ids, 1)
 
+    def lost_share(self, rare_in_training: float) -> float:
+        """Which share of what rows like the training rows would have known was not known here.
+
+        Parameters
+        ----------
+        rare_in_training : float
+            The vocabulary's `rare_share`.
+
+        Returns
+        -------
+        float
+            1 if no value was known, 0 if as many as in training, negative if more.
+        """
+        known_then = 1 - rare_in_training
+        known = 1 - self.unseen / max(self.ids - self.missing, 1)
+        return 1 - known / known_then if known_then > 0 else 0.0
+
 
 class ReservedMeter:
     """Counts reserved ids; `add` every piece of rows, then read `shares`."""

@@ -47,6 +47,11 @@ class Rules:
         return [rule.rows for rule in self.categories]
 
     @property
+    def rare_shares(self) -> list[float | None]:
+        """For each category column, which share of its training values was rare, if known."""
+        return [rule.rare_share for rule in self.categories]
+
+    @property
     def num_dense(self) -> int:
         """Width of a batch's dense matrix, flags included."""
         return self.settings.dense(self.encoded).width(len(self.dense_columns))

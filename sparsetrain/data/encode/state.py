@@ -3,7 +3,8 @@
 
 The vocabularies of all columns are stored one after the other: `number_starts` and `text_starts` (F
 + 1,) say where each column begins. Texts are their UTF-8 bytes, cut by `text_offsets`. What is read
-may come from anywhere, so each array's type, shape and content is checked before it is used.
+may come from anywhere, so each array's type, shape and content is checked before it is used. The
+shares of rare values, which decide no row, are in no digest and may be missing.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _MANIFEST: dict[str, type] = {
     "schema": dict,
     "bags": list,
 }
+_RARE = "rare_shares"  # of raw data; encoders written earlier have none
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "min_count": (int,),
     "max_rows": (int, type(None)),
@@ -60,12 +62,12 @@ _ARRAYS = {
 
 def write_state(rules: Rules) -> State:
     """Return (manifest, arrays); already encoded data needs no arrays."""
-    categories: Any = rules.categories
-    return write_manifest(rules), {} if rules.encoded else _write_vocabularies(categories)
+    rare = {} if rules.encoded else {_RARE: rules.rare_shares}
+    return write_manifest(rules) | rare, _write_arrays(rules)
 
 
 def write_manifest(rules: Rules) -> dict[str, Any]:
-    """Return all but the values of the columns."""
+    """Return all that decides what a row becomes but the values of the columns."""
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -80,7 +82,10 @@ def write_manifest(rules: Rules) -> dict[str, Any]:
     }
 
 
-def _write_vocabularies(categories: tuple[Vocabulary, ...]) -> dict[str, Array]:
+def _write_arrays(rules: Rules) -> dict[str, Array]:
+    if rules.encoded:
+        return {}
+    categories: Any = rules.categories
     texts = [text for rule in categories for text in rule.texts]
     return {
         "numbers": np.concatenate([rule.numbers for rule in categories]),
@@ -99,7 +104,7 @@ def _starts(lengths: list[int]) -> Array:
 
 def fingerprint_of(rules: Rules) -> str:
     """Return a digest of everything that decides what a row becomes."""
-    manifest, arrays = write_state(rules)
+    manifest, arrays = write_manifest(rules), _write_arrays(rules)
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
@@ -134,12 +139,13 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     fits = len(bags) == len(columns) and all(type(is_bag) is bool for is_bag in bags)
     _expect(fits, "does not say which columns hold lists")
     read = _read_plain if manifest["encoded"] else _read_vocabularies
+    categories = read(rows, arrays, settings, _read_rare(manifest))
     return Rules(
         settings,
         manifest["encoded"],
         dense,
         columns,
-        read(rows, arrays, settings),
+        categories,
         manifest["layout"],
         _read_schema(manifest["schema"]),
         tuple(bags),
@@ -174,15 +180,26 @@ def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _read_rare(manifest: Mapping[str, Any]) -> list[float | None]:
+    """Return the share of rare values of each column; older encoders know none."""
+    shares = manifest.get(_RARE, [None] * len(manifest["columns"]))
+    fits = type(shares) is list and len(shares) == len(manifest["columns"])
+    _expect(fits, f"does not fit its columns in {_RARE!r}")
+    known = [share for share in shares if share is not None]
+    fits = all(type(share) in (int, float) and 0 <= share <= 1 for share in known)
+    _expect(fits, f"has no shares in {_RARE!r}")
+    return shares
+
+
 def _read_plain(
-    rows: list[int], arrays: Mapping[str, Array], settings: Settings
+    rows: list[int], arrays: Mapping[str, Array], settings: Settings, rare: list[float | None]
 ) -> tuple[PlainIds, ...]:
     _expect(not arrays, "has arrays that already encoded data does not need")
     return tuple(PlainIds(n) for n in rows)
 
 
 def _read_vocabularies(
-    rows: list[int], arrays: Mapping[str, Array], settings: Settings
+    rows: list[int], arrays: Mapping[str, Array], settings: Settings, rare: list[float | None]
 ) -> tuple[Vocabulary, ...]:
     _expect(arrays.keys() == _ARRAYS.keys(), "has other arrays than this program knows")
     for name, dtype in _ARRAYS.items():
@@ -195,8 +212,8 @@ def _read_vocabularies(
     for name, wanted in (("number_ids", len(arrays["numbers"])), ("text_ids", len(texts))):
         _expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
     return tuple(
-        _read_vocabulary(n, arrays, texts, number_cut, text_cut, settings)
-        for n, number_cut, text_cut in zip(rows, numbers, text_cuts, strict=True)
+        _read_vocabulary(n, arrays, texts, number_cut, text_cut, settings, share)
+        for n, number_cut, text_cut, share in zip(rows, numbers, text_cuts, rare, strict=True)
     )
 
 
@@ -220,6 +237,7 @@ def _read_vocabulary(
     number_cut: slice,
     text_cut: slice,
     settings: Settings,
+    rare: float | None,
 ) -> Vocabulary:
     numbers, number_ids = (arrays[name][number_cut].copy() for name in ("numbers", "number_ids"))
     own_texts, text_ids = tuple(texts[text_cut]), arrays["text_ids"][text_cut].copy()
@@ -227,4 +245,4 @@ def _read_vocabulary(
     _expect(bool(((ids >= FIRST) & (ids < rows)).all()), "gives a value a row outside its table")
     distinct = len(np.unique(numbers)) == len(numbers) and len(set(own_texts)) == len(own_texts)
     _expect(distinct, "has one value twice in a column")
-    return Vocabulary(numbers, number_ids, own_texts, text_ids, rows, settings.nan_rule)
+    return Vocabulary(numbers, number_ids, own_texts, text_ids, rows, settings.nan_rule, rare)

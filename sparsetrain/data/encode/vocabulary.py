@@ -47,6 +47,9 @@ class Vocabulary:
     rows : int
         Rows of the table, the two reserved ones included; every id is below it.
     nan : NanRule
+    rare_share : float or None
+        Share of the training data's values, missing ones apart, that were too rare for a row; None
+        if whoever wrote the encoder did not keep it. No row depends on it.
     """
 
     kind: ClassVar[str] = "raw"
@@ -57,6 +60,7 @@ class Vocabulary:
     text_ids: Array
     rows: int
     nan: NanRule = field(default_factory=NanRule)
+    rare_share: float | None = None
 
     @cached_property
     def _by_text(self) -> dict[bytes, int]:
@@ -73,6 +77,8 @@ class Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
         numbers, times = counts.numbers()
         texts, text_times = counts.texts()
+        all_times = np.concatenate([times, text_times])
+        rare_share = _rare_share(all_times, counts.left_out(), min_count)
         frequent = times >= min_count
         numbers, times = numbers[frequent], times[frequent]
         frequent = text_times >= min_count
@@ -83,7 +89,8 @@ class Vocabulary:
         rows = FIRST + len(order)
         if max_rows is not None and rows > max_rows:
             ids, rows = _cap(ids, _hashes(numbers, texts), max_rows), max_rows
-        return cls(numbers, ids[: len(numbers)], tuple(texts), ids[len(numbers) :], rows, nan)
+        number_ids, text_ids = ids[: len(numbers)], ids[len(numbers) :]
+        return cls(numbers, number_ids, tuple(texts), text_ids, rows, nan, rare_share)
 
     def encode(self, array: Any, place: Place) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`.
@@ -119,6 +126,11 @@ class Vocabulary:
         coded = pc.dictionary_encode(texts)
         ids = [self._by_text.get(text, UNSEEN) for text in coded.dictionary.to_pylist()]
         return np.array(ids, dtype=np.int32)[coded.indices.to_numpy()]
+
+
+def _rare_share(times: Array, left_out: int, min_count: int) -> float:
+    rare = left_out + int(times[times < min_count].sum())
+    return rare / max(left_out + int(times.sum()), 1)
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
