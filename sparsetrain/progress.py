@@ -31,19 +31,25 @@ class Progress(Protocol):
 
 
 class Snapshot(NamedTuple):
-    """Where a run stands: counts of rows, rates per second, times in seconds."""
+    """Where a run stands: counts of rows, rates per second, times in seconds.
+
+    The rate is that of the batches after the first, which waits for kernels to be compiled; before
+    there is a second batch it is not known, nor is the time left.
+    """
 
     rows: int
     total: int | None
     seconds: float
-    rows_per_s: float
+    rows_per_s: float | None
     loss: float | None
     seconds_left: float | None
 
     def describe(self) -> str:
         """Return the state in one line; what is not known is left out."""
         of_total = f" of {self.total:,} rows ({self.rows / self.total:.0%})" if self.total else ""
-        parts = [f"{self.rows:,}" + (of_total or " rows"), f"{self.rows_per_s:,.0f} rows/s"]
+        parts = [f"{self.rows:,}" + (of_total or " rows")]
+        if self.rows_per_s is not None:
+            parts.append(f"{self.rows_per_s:,.0f} rows/s")
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4f}")
         if self.seconds_left is not None:
@@ -67,24 +73,32 @@ class Meter:
         self._clock = clock
         self._started = clock()
         self._rows = 0
+        self._first: tuple[int, float] | None = None  # rows of the first batch, when it ended
         self._batches = 0
         self._loss = 0.0
 
     def add(self, rows: int, loss: float) -> None:
         """Count one batch; a plain mean at first, a moving one later."""
+        self._first = self._first or (rows, self._clock())
         self._rows += rows
         self._batches += 1
         self._loss += (loss - self._loss) / min(self._batches, _SMOOTHING_BATCHES)
 
     def snapshot(self) -> Snapshot:
         """Return where the run stands now."""
-        seconds = self._clock() - self._started
-        rate = self._rows / seconds if seconds > 0 else 0.0
-        left = None
-        if self._total is not None and rate > 0:
+        now = self._clock()
+        rate, left = self._rate(now), None
+        if self._total is not None and rate:
             left = max(self._total - self._rows, 0) / rate
         loss = self._loss if self._batches else None
-        return Snapshot(self._rows, self._total, seconds, rate, loss, left)
+        return Snapshot(self._rows, self._total, now - self._started, rate, loss, left)
+
+    def _rate(self, now: float) -> float | None:
+        if self._first is None:
+            return None
+        rows, ended = self._first
+        more, seconds = self._rows - rows, now - ended
+        return more / seconds if more and seconds > 0 else None
 
 
 class Lines:

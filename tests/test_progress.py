@@ -43,6 +43,21 @@ def test_lines_come_by_the_clock_and_once_at_the_end():
     ]
 
 
+def test_the_rate_leaves_out_the_first_batch_which_waits_for_compiling():
+    clock, stream = Clock(), io.StringIO()
+    progress = Lines(stream, interval=5.0, clock=clock)
+    progress.start(1_300)
+    for seconds in (7, 2, 2, 2):
+        clock.now += seconds
+        progress.advance(100, 0.5)
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        "100 of 1,300 rows (8%), loss 0.5000",
+        "400 of 1,300 rows (31%), 50 rows/s, loss 0.5000, 18 s left",
+        "400 rows, 50 rows/s, loss 0.5000, took 13 s",
+    ]
+
+
 def test_an_unknown_total_leaves_out_the_time_left():
     assert lines_of([(100, 0.5)] * 5, total=None)[0] == "500 rows, 100 rows/s, loss 0.5000"
 
@@ -73,8 +88,9 @@ def test_a_bar_shows_rate_loss_and_time_left():
     clock, stream = Clock(), Terminal()
     bar = Bar(stream, clock=clock)
     bar.start(1_000)
-    clock.now += 1.0
-    bar.advance(500, 0.25)
+    for _ in range(2):
+        clock.now += 0.5
+        bar.advance(250, 0.25)
     bar.finish()
     bar.finish()
     assert "500 of 1,000 rows (50%), 500 rows/s, loss 0.2500, 1 s left" in stream.getvalue()
