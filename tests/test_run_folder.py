@@ -9,7 +9,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.cli.resuming import resumed
-from sparsetrain.errors import CheckpointError
+from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.settings import Settings
 from tests import small_dlrm
 
@@ -116,3 +116,10 @@ def test_a_link_to_a_run_is_resumed_where_it_points(run, tmp_path):
     (tmp_path / "link").symlink_to(run)
     fit(loaded(tmp_path / "link"), tmp_path / "link", epochs=2, resume=True)
     assert st.load(run).steps == 6 and (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["every", "keep", "log_every"])
+def test_a_number_of_a_run_that_is_no_count_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"Run: {name} is 0; it must be 1 or more"):
+        st.Run(tmp_path / "run", **{name: 0})
+    assert st.Run(tmp_path / "run", every=None).every is None

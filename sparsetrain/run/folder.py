@@ -66,8 +66,8 @@ class Run:
         extra: Mapping[str, Any] | None = None,
         tensorboard: bool = False,
     ) -> None:
-        for name, value in {"every": every or 1, "keep": keep, "log_every": log_every}.items():
-            if value < 1:
+        for name, value in {"every": every, "keep": keep, "log_every": log_every}.items():
+            if value is not None and value < 1:
                 raise ConfigError(f"Run: {name} is {value}; it must be 1 or more")
         self.folder = Path(folder).absolute()
         self.every, self.keep, self.log_every = every, keep, log_every
