@@ -10,7 +10,7 @@ steps that those rows missed as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, Literal
 
@@ -111,6 +111,13 @@ class Optimizer:
             raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
         check_limit(name, "clip_norm", self.clip_norm)
         self._rule().numbers(1)  # a schedule that fails, fails now
+
+    def __repr__(self) -> str:
+        """Name, numbers, and the options that are not as they are by default."""
+        _, _, *options = ((o.name, getattr(self, o.name), o.default) for o in fields(self))
+        chosen = {name: value for name, value, default in options if value != default}
+        numbers = [f"{name}={value!r}" for name, value in {**self.hyper, **chosen}.items()]
+        return f"<Optimizer: {', '.join([self.formula.name, *numbers])}>"
 
     def _rule(self, scaled: bool = False) -> Rule:
         return Rule(

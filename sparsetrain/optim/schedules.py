@@ -30,6 +30,10 @@ class Factor:
         """The factor in a step."""
         return FACTORS[self.name](step, **dict(self.numbers))
 
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={number!r}" for name, number in self.numbers)
+        return f"{self.name}({numbers})"
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -56,6 +60,9 @@ class Schedule:
         return Schedule(self.factors + as_schedule(other).factors)
 
     __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return " * ".join(map(repr, self.factors))
 
     def to_config(self) -> list[dict[str, Any]]:
         """Plain values for a manifest.

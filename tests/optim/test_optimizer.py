@@ -261,3 +261,16 @@ def test_a_state_says_what_of_it_to_keep_rather_than_copy_half_of_it(copied):
         copied(state)
     kept = copy.deepcopy({name: dict(slots) for name, slots in state.items()})
     assert_same_bits(kept["w"]["mean"], np.zeros((2, 3)))
+
+
+SHOWN = {
+    "<Optimizer: adagrad, lr=0.02, eps=1e-10>": lambda: optim.adagrad(0.02),
+    "<Optimizer: sgd, lr=constant(value=0.1) * warmup(steps=10), mode='exact', clip_norm=1.0>": (
+        lambda: optim.sgd(optim.constant(0.1) * optim.warmup(10), mode="exact", clip_norm=1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("shown, make", SHOWN.items())
+def test_an_optimizer_shows_its_numbers_and_the_options_that_were_chosen(shown, make):
+    assert repr(make()) == shown
