@@ -393,6 +393,27 @@ def test_an_error_amid_an_epoch_ends_progress_and_the_reading_thread():
     assert not _training_threads()
 
 
+class Telling(Noted):
+    """One that remembers notes too."""
+
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("labels, told", [((0,), 1), ((1,), 1), ((0, 1), 0)])
+def test_labels_that_are_all_one_are_told_of_once(labels, told):
+    trainer, telling = _with_encoder(), Telling()
+    rows = small_dlrm.raw_rows(40)
+    rows["label"] = [labels[row % len(labels)] for row in range(40)]
+    trainer.fit(rows, batch_size=16, epochs=2, progress=telling)
+    assert len(telling.notes) == told
+    assert all(f"every label was {labels[0]}: nothing" in note for note in telling.notes)
+
+
 def test_batches_of_ones_own_are_trained_on_as_they_come():
     trainer, noted = small_dlrm.trainer(), Noted()
     trainer.fit([small_dlrm.batch(5), small_dlrm.batch(3)], batch_size=100, progress=noted)

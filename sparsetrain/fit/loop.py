@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from sparsetrain.data.position import Position
 from sparsetrain.fit.causes import explained
 from sparsetrain.fit.plan import Plan
@@ -56,6 +58,7 @@ class Fit:
         self._progress, self._stop = progress, stop
         self._stopped = False
         self._rows, self._seconds = 0, 0.0  # of this call
+        self._labels: set[float] = set()  # those seen, until there are two
 
     def run(self) -> dict[str, Any]:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
@@ -83,6 +86,8 @@ class Fit:
         progress.start(None if total is None else total - start.row)
         try:
             self._train(batches, progress, start.epoch)
+            if len(self._labels) == 1 and not self.state.epochs:
+                progress.note(_one_label(*self._labels))
         finally:
             progress.finish()
             _close(batches)
@@ -114,6 +119,8 @@ class Fit:
         at, rows = self.state.position, len(batch)
         with explained(self._trainer, batch, at, self._record.latest, self._plan.check_numerics):
             loss = float(self._trainer.step(batch))
+        if len(self._labels) < 2:
+            self._labels.update(np.unique(batch.labels).tolist())
         after = batch.position or Position(at.epoch, at.row + rows, at.batch + 1)
         seconds = time.perf_counter() - began
         self.state.add(rows, loss, seconds, after)
@@ -185,6 +192,13 @@ class Fit:
 
 def _scale_of(trainer: Any) -> float | None:
     return None if trainer.scaling is None else trainer.scaling.value
+
+
+def _one_label(label: float) -> str:
+    return (
+        f"warning: every label was {label:g}: nothing can be learnt from them, and there is no AUC "
+        "of such rows"
+    )
 
 
 def _close(iterator: Any) -> None:
