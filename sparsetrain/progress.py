@@ -46,8 +46,10 @@ class Snapshot(NamedTuple):
 
     def describe(self) -> str:
         """Return the state in one line; what is not known is left out."""
-        of_total = f" of {self.total:,} rows ({self.rows / self.total:.0%})" if self.total else ""
-        parts = [f"{self.rows:,}" + (of_total or " rows")]
+        parts = [format_count(self.rows, "row")]
+        if self.total:
+            of_total = format_count(self.total, "row")
+            parts = [f"{self.rows:,} of {of_total} ({self.rows / self.total:.0%})"]
         if self.rows_per_s is not None:
             parts.append(f"{self.rows_per_s:,.0f} rows/s")
         if self.loss is not None:
@@ -235,6 +237,11 @@ def make_progress(
         return progress
     stream = stream if stream is not None else sys.stderr
     return Bar(stream) if stream.isatty() else Lines(stream)
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return a count of things for people: `1 row`, `2,000 rows`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def format_seconds(seconds: float) -> str:

@@ -5,7 +5,15 @@ import io
 
 import pytest
 
-from sparsetrain.progress import Bar, Lines, Meter, Silent, format_seconds, make_progress
+from sparsetrain.progress import (
+    Bar,
+    Lines,
+    Meter,
+    Silent,
+    format_count,
+    format_seconds,
+    make_progress,
+)
 
 
 class Clock:
@@ -60,6 +68,18 @@ def test_the_rate_leaves_out_the_first_batch_which_waits_for_compiling():
 
 def test_an_unknown_total_leaves_out_the_time_left():
     assert lines_of([(100, 0.5)] * 5, total=None)[0] == "500 rows, 100 rows/s, loss 0.5000"
+
+
+@pytest.mark.parametrize("count, text", [(0, "0 rows"), (1, "1 row"), (2_000, "2,000 rows")])
+def test_counts_are_for_people(count, text):
+    assert format_count(count, "row") == text
+
+
+def test_one_row_is_no_rows():
+    assert lines_of([(1, 0.5)], total=1, interval=1.0) == [
+        "1 of 1 row (100%), loss 0.5000",
+        "1 row, loss 0.5000, took 1 s",
+    ]
 
 
 def test_a_run_without_rows_prints_nothing():

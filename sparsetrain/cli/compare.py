@@ -16,7 +16,7 @@ from sparsetrain.cli.output import emit, note
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
-from sparsetrain.progress import format_seconds
+from sparsetrain.progress import format_count, format_seconds
 
 if TYPE_CHECKING:
     import sparsetrain as st
@@ -93,7 +93,7 @@ def compare(
         files = [*report.write(out), *_draw(report, out)]
     seconds = time.monotonic() - began
     result = {**report.to_dict(), "seconds": seconds, "files": files}
-    told = f"{len(files)} files in {out}, after {format_seconds(seconds)}"
+    told = f"{format_count(len(files), 'file')} in {out}, after {format_seconds(seconds)}"
     emit(result, f"{describe(report)}\n{told}", as_json)
 
 

@@ -14,6 +14,7 @@ from sparsetrain.cli.passes import PassLines
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
+from sparsetrain.progress import format_count
 from sparsetrain.settings import Settings
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -113,6 +114,8 @@ def _tell_bad(summary: dict[str, Any], rule: str) -> None:
 def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
     rows, clicks = summary["rows"], summary["positive"]
     clicked = f"{clicks / rows:.2%} clicks" if label else "no label"
+    files = format_count(len(summary["files"]), "file")
+    dense = format_count(len(summary["dense"]), "dense column")
     goal = "run" if label else "predictions.parquet"
     columns = summary["categories"]
     tables = sum(column["rows"] for column in columns.values())
@@ -125,8 +128,8 @@ def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
         cells.append([name, f"{column['rows']:,}", seen, *shares])
     return "\n".join(
         [
-            f"{rows:,} rows, {clicked}, in {len(summary['files'])} files of {out}",
-            f"{len(summary['dense'])} dense columns, {len(columns)} tables of {tables:,} rows",
+            f"{format_count(rows, 'row')}, {clicked}, in {files} of {out}",
+            f"{dense}, {format_count(len(columns), 'table')} of {tables:,} rows",
             "",
             format_table(cells),
             "",

@@ -20,7 +20,7 @@ from sparsetrain.cli.output import emit, format_score, format_table, note
 from sparsetrain.cli.preflight import require_free
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import run_training
-from sparsetrain.progress import format_seconds
+from sparsetrain.progress import format_count, format_seconds
 
 _CHUNK_ROWS = 65_536
 
@@ -92,7 +92,7 @@ def _describe(result: dict[str, Any]) -> str:
         ["best possible", format_score(ceiling["auc"]), format_score(ceiling["logloss"])],
     ]
     lines = [
-        f"trained on {result['rows']:,} rows in {format_seconds(result['seconds'])}, "
+        f"trained on {format_count(result['rows'], 'row')} in {format_seconds(result['seconds'])}, "
         f"{result['rows_per_s']:,.0f} rows/s",
         "",
         format_table(rows),

@@ -14,6 +14,7 @@ import typer
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.errors import ResourceError
+from sparsetrain.progress import format_count
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scipy", "pydantic")
 
@@ -110,7 +111,7 @@ def _cache() -> str:
             else "the folder cannot be made, or others may write to it"
         )
     sizes = [path.stat().st_size for path in place.glob("*.*") if path.is_file()]
-    held = f"{len(sizes)} files, {sum(sizes) / 2**20:.0f} MiB"
+    held = f"{format_count(len(sizes), 'file')}, {sum(sizes) / 2**20:.0f} MiB"
     return f"{place} ({held}; SPARSETRAIN_CACHE names another folder)"
 
 

@@ -11,6 +11,7 @@ from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
+from sparsetrain.progress import format_count
 
 
 def generate(
@@ -43,7 +44,8 @@ def generate(
     next_chunk = first_chunk + -(-rows // chunk_rows)
     result = {"out": str(out), "next_chunk": next_chunk, **truth._asdict()}
     text = (
-        f"{rows:,} rows in {out}; best possible: AUC {truth.auc:.4f}, logloss {truth.logloss:.4f}\n"
+        f"{format_count(rows, 'row')} in {out}; best possible: AUC {truth.auc:.4f}, "
+        f"logloss {truth.logloss:.4f}\n"
         f"Rows that are not in it: sparsetrain generate OTHER --seed {seed} "
         f"--first-chunk {next_chunk}"
     )

@@ -14,6 +14,7 @@ from sparsetrain.cli.output import emit, format_share, format_table
 from sparsetrain.cli.picture import check_picture
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
+from sparsetrain.progress import format_count
 
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40
@@ -117,13 +118,14 @@ def _model(path: Path) -> Found:
     }
     return result, "\n".join(
         [
-            f"a {result['model'].upper()} after {trainer.steps:,} steps, {trainer.epochs} whole "
-            f"epochs; {len(arrays)} arrays, {result['bytes'] / 1e6:,.1f} MB",
+            f"a {result['model'].upper()} after {format_count(trainer.steps, 'step')}, "
+            f"{format_count(trainer.epochs, 'whole epoch')}; {len(arrays)} arrays, "
+            f"{result['bytes'] / 1e6:,.1f} MB",
             f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
             f"{config['num_dense']} dense inputs; tables in {config['table_dtype']}; "
             + (f"optimizer {optimizer}" if optimizer else "for prediction alone"),
             f"encoder: {layout or 'none'}",
-            f"{len(tables)} tables of {sum(tables.values()):,} rows",
+            f"{format_count(len(tables), 'table')} of {sum(tables.values()):,} rows",
             "",
             _tables(tables),
         ]
@@ -148,7 +150,11 @@ def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> F
 
 def _describe(found: Any) -> str:
     total = "" if found.total_rows in (None, found.rows) else f" of {found.total_rows:,}"
-    lines = [found.name, found.layout, f"{found.rows:,} rows read{total}" + _clicks(found)]
+    lines = [
+        found.name,
+        found.layout,
+        f"{format_count(found.rows, 'row')} read{total}" + _clicks(found),
+    ]
     if found.dense:
         cells = [["dense", "missing", "below 0", "least", "greatest"]]
         cells += [

@@ -5,7 +5,7 @@ import sys
 import time
 from typing import TextIO
 
-from sparsetrain.progress import format_seconds
+from sparsetrain.progress import format_count, format_seconds
 
 
 class PassLines:
@@ -53,7 +53,7 @@ class PassLines:
         seconds = max(now - self._began, 1e-9)
         text = f"sparsetrain: {self._what} {done:.0%}"
         if self._rows:
-            text += f", {self._rows:,} rows, {self._rows / seconds:,.0f} rows/s"
+            text += f", {format_count(self._rows, 'row')}, {self._rows / seconds:,.0f} rows/s"
         if self._before < done < 1:
             left = seconds * (1 - done) / (done - self._before)
             text += f", {format_seconds(left)} left"

@@ -11,7 +11,7 @@ from sparsetrain.cli.resuming import find_run, resumed
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import run_training
 from sparsetrain.errors import ConfigError
-from sparsetrain.progress import format_seconds
+from sparsetrain.progress import format_count, format_seconds
 from sparsetrain.settings.sources import parse_text
 
 
@@ -99,8 +99,8 @@ def _describe_work(result: dict[str, Any]) -> str:
     if not result["rows"] and not result["stopped"]:
         why = "it stopped early" if result["scored"] == "best" else "more --epochs go on with it"
         return f"nothing was left to train: the run had ended; {why}"
-    took = format_seconds(result["seconds"])
-    return f"trained on {result['rows']:,} rows in {took}, {result['rows_per_s']:,.0f} rows/s"
+    rows, took = format_count(result["rows"], "row"), format_seconds(result["seconds"])
+    return f"trained on {rows} in {took}, {result['rows_per_s']:,.0f} rows/s"
 
 
 def _describe_profile(profile: dict[str, Any] | None) -> str:

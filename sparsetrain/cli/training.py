@@ -15,6 +15,7 @@ from sparsetrain.cli.preflight import require_free, require_machine
 from sparsetrain.cli.resuming import Resumed
 from sparsetrain.cli.rows import Rows, find_rows
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.progress import format_count
 from sparsetrain.settings import Settings
 
 if TYPE_CHECKING:
@@ -168,15 +169,15 @@ def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
     paths: list[str] = data.whole
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     # Of a folder of both, parquet alone is read: the number shows it.
-    counted = f" ({data.files} files)" if any(map(os.path.isdir, paths)) else ""
+    counted = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
     note(f"learning the encoding from {paths[0]}{others}{counted}")
     encoder = st.data.Encoder.fit(data.train, **settings.data.encoding())
     if data.train is not data.whole and encoder.encoded:
         # Nothing is learnt of encoded ids but how many rows a table needs, for all of them.
         encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
     note(f"layout: {encoder.layout}")
-    tables = f"{len(encoder.rows)} tables of {sum(encoder.rows):,} rows in all"
-    note(f"{encoder.num_dense} dense inputs, {tables}")
+    tables = f"{format_count(len(encoder.rows), 'table')} of {sum(encoder.rows):,} rows in all"
+    note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
     return encoder
 
 
