@@ -135,10 +135,11 @@ class Lines:
         self._print(text)
 
     def finish(self) -> None:
-        """Print what the whole run came to."""
+        """Print what the whole run came to, the first batch included."""
         end = self._meter.snapshot()
         if end.rows:
-            done = end._replace(total=None, seconds_left=None)
+            rate = end.rows / end.seconds if end.seconds > 0 else None
+            done = end._replace(total=None, seconds_left=None, rows_per_s=rate)
             self._print(f"{done.describe()}, took {format_seconds(end.seconds)}")
 
     def _print(self, text: str) -> None:

