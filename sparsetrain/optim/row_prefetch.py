@@ -4,7 +4,7 @@
 The rows of a large table are in no cache, so they are asked for while others are worked on. How is
 a table by processor; the bits are the same.
 
-- AMD's Zen but 3 (measured on 5): into the first cache, to be written. Narrow rows dozens at once: a
+- AMD's Zen but 3 (measured: 5): into the first cache, to be written. Narrow rows dozens at once: a
   loop of that alone is so short that as many are on their way together; between the sums of others
   only few are, as a request waits for the processor to look its page up. Wide ones fill its queues
   one by one.
