@@ -22,7 +22,7 @@ from sparsetrain.compare import counters
 from sparsetrain.compare.arms import Arm, Step, Taken, new_table
 from sparsetrain.compare.batch import Batch, make_batches
 from sparsetrain.compare.case import Case, case_of, settings_of
-from sparsetrain.compare.ids import draw_ids
+from sparsetrain.compare.ids import distinct, draw_ids
 from sparsetrain.compare.memory import give_back, peak_of
 from sparsetrain.compare.roofs import random_row_seconds
 from sparsetrain.compare.settle import settle
@@ -135,10 +135,10 @@ def roof_seconds(case: Case, ids: Ids) -> float:
     """Median seconds to read and write a step's distinct rows on a table of this size."""
     table, drawn = new_table(case), _anywhere(case)
     settle(
-        lambda count: random_row_seconds(table, map(np.unique, islice(drawn, count))).tolist(),
+        lambda count: random_row_seconds(table, map(distinct, islice(drawn, count))).tolist(),
         case.table_bytes,
     )
-    times = random_row_seconds(table, (np.unique(rows) for rows in ids))
+    times = random_row_seconds(table, map(distinct, ids))
     return float(np.median(times[min(WARM, len(times) // 2) :]))
 
 
@@ -172,7 +172,7 @@ def measure(
     whole = 1e6 * np.array([t.whole for t in taken])
     writes = [1e6 * t.writes for t in taken if t.writes is not None]
     low, middle, high = np.percentile(whole, [10, 50, 90])
-    unique = float(np.mean([len(np.unique(rows)) for rows in ids[:LEAST_STEPS]]))
+    unique = float(np.mean([len(distinct(rows)) for rows in ids[:LEAST_STEPS]]))
     return Measurement(
         sweep,
         arm.name,
