@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from sparsetrain.data.position import Position
 from sparsetrain.fit.causes import explained
 from sparsetrain.fit.plan import Plan
@@ -120,7 +118,7 @@ class Fit:
         with explained(self._trainer, batch, at, self._record.latest, self._plan.check_numerics):
             loss = float(self._trainer.step(batch))
         if len(self._labels) < 2:
-            self._labels.update(np.unique(batch.labels).tolist())
+            self._labels |= {float(batch.labels.min()), float(batch.labels.max())}
         after = batch.position or Position(at.epoch, at.row + rows, at.batch + 1)
         seconds = time.perf_counter() - began
         self.state.add(rows, loss, seconds, after)
