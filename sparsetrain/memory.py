@@ -5,12 +5,36 @@ Linux hands out memory page by page, as it is first written. With pages of 4 KiB
 for each GiB here, as long as reading it from the disk; with pages of 2 MiB, 0.05 s. NumPy asks for
 those from 4 MiB on. They also spare the processor most of its address look-ups when rows are read
 at random.
+
+A request for more than there is can be granted: where Linux is told to overcommit, whatever is
+asked for is, and the process is killed when it writes. So such a request is refused here.
 """
+
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 ALIGNMENT = 2 << 20  # a huge page; a multiple of what disks and kernels need
 LARGE = 4 << 20  # bytes
+_MEMINFO = Path("/proc/meminfo")
+
+
+@cache
+def total() -> int | None:
+    """Bytes of memory and swap of this machine, used or not; None where that is not told."""
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        return sum(int(lines[name].split()[0]) << 10 for name in ("MemTotal", "SwapTotal"))
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def refuse_more_than_all(size: int) -> None:
+    """Raise MemoryError if `size` bytes are more than this machine has."""
+    there = total()
+    if there is not None and size > there:
+        raise MemoryError(f"{size} bytes are asked for, {there} is all there is")
 
 
 def aligned(size: int) -> np.ndarray:
@@ -21,6 +45,7 @@ def aligned(size: int) -> np.ndarray:
     MemoryError
         If there is no memory.
     """
+    refuse_more_than_all(size)
     whole = np.empty(size + ALIGNMENT, np.uint8)
     start = -whole.ctypes.data % ALIGNMENT
     return whole[start : start + size]

@@ -19,7 +19,7 @@ _before = os.environ.get("SPARSETRAIN_CACHE")
 _folder = None if IS_WORKER else tempfile.TemporaryDirectory(prefix="sparsetrain-tests-")
 
 
-def pytest_configure():
+def pytest_configure(config):
     """Neither read nor fill the cache of whoever runs the tests.
 
     "auto" is the CPU in all tests but those on CUDA, whether there is a GPU or not. With
@@ -28,8 +28,8 @@ def pytest_configure():
     if _folder is not None:
         os.environ["SPARSETRAIN_CACHE"] = _folder.name
     wanted = os.environ.get("SPARSETRAIN_TEST_CUDA")
-    if wanted is None:
-        hide()
+    if wanted is None and config.getoption("dist", "no") == "no":
+        hide()  # who only hands out tests would hide devices from workers before they start CUDA
     elif wanted == "emulated":
         from tests.cuda.device import pretend_there_is_one
 

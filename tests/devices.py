@@ -3,9 +3,14 @@
 
 So a test says the same with and without a GPU, and many workers do not crowd one device. Those that
 are about devices show them for as long as they run (`tests.cuda.device`).
+
+CUDA reads the variable once, when it starts. So it starts here, before anything is hidden: whatever
+asked it first while devices are hidden would leave the process without any.
 """
 
+import ctypes
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +22,8 @@ _NOT_SET = "not set"
 def hide() -> None:
     """Hide all GPUs from this process and those it starts."""
     os.environ.setdefault(_GIVEN, os.environ.get(_VISIBLE, _NOT_SET))
+    with suppress(OSError):  # no driver
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
     os.environ[_VISIBLE] = ""
 
 

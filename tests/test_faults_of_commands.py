@@ -125,7 +125,7 @@ def test_a_command_does_not_depend_on_the_locale_or_on_a_writable_folder(data, t
     done = subprocess.run(
         command,
         cwd=place,
-        env={**os.environ, "LC_ALL": locale, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "LC_ALL": locale, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
     )

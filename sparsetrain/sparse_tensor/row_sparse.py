@@ -18,6 +18,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.memory import refuse_more_than_all
 from sparsetrain.sparse_tensor import algebra, checks
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum, squared_norm
 from sparsetrain.sparse_tensor.eager import eager
@@ -220,9 +221,12 @@ class RowSparse:
                 f"{needs}, above the limit of {limit}; pass limit_bytes=None to allow it"
             )
         try:
+            if not runtime.on_gpu(self.values):
+                refuse_more_than_all(size)
             return eager(algebra.to_dense, self)
-        except RuntimeError as error:  # TVM reports std::bad_alloc as an InternalError
-            if "bad_alloc" not in str(error):
+        except (MemoryError, RuntimeError) as error:
+            # TVM reports std::bad_alloc as an InternalError.
+            if not isinstance(error, MemoryError) and "bad_alloc" not in str(error):
                 raise
             raise ResourceError(f"{needs}, more memory than there is") from error
 
