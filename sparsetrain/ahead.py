@@ -16,6 +16,7 @@ What goes wrong here is left to the step of that batch, which meets it again and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,10 +117,20 @@ class Ahead:
                 close()
 
     def _prepare(self, batch: Batch, stage: runtime.Stage) -> Ready | None:
-        trainer = self._trainer
-        if batch.labels is None or trainer.accumulate > 1:
+        if batch.labels is None or self._trainer.accumulate > 1:
             return None
-        inputs = trainer.model.inputs(batch)
+        slot = stage.take()
+        if slot is None:
+            return None
+        try:
+            return self._sent(batch, stage, slot)
+        except BaseException:
+            stage.drop(slot)
+            raise
+
+    def _sent(self, batch: Batch, stage: runtime.Stage, slot: runtime.Slot) -> Ready:
+        trainer = self._trainer
+        inputs = trainer.model.inputs(batch, room=slot.room)
         arguments = trainer.program.arguments
         names = list(arguments.by_name)
         bound = arguments.bind(trainer.params, inputs | scale_input(trainer.scaling))
@@ -131,11 +142,8 @@ class Ahead:
         plans = self._plans(inputs)
         for name, plan in plans.items():
             arrays |= {f"{name}:{part}": runtime.as_numpy(getattr(plan, part)) for part in _PLAN}
-        staged = stage.send(arrays)
-        if staged is None:
-            return None
         planned = {name: _name_of(inputs, trainer.model.rows_read(inputs)[name]) for name in plans}
-        return Ready(batch, inputs, stage, staged, planned)
+        return Ready(batch, inputs, stage, stage.send(slot, arrays), planned)
 
     def _plans(self, inputs: Mapping[str, Any]) -> dict[str, CoalescePlan]:
         """Plans made here; none where the step coalesces otherwise."""
@@ -143,17 +151,20 @@ class Ahead:
         if trainer.optimizer.clip_norm is not None or trainer.state.histories:
             return {}
         return {
-            name: make_plan(
-                runtime.as_tensor(np.ravel(rows)),
-                int(trainer.params[name].shape[0]),
-                parallel=False,
-            )
+            name: make_plan(_flat(rows), int(trainer.params[name].shape[0]), parallel=False)
             for name, rows in trainer.model.rows_read(inputs).items()
-            if self._on_host(np.size(rows))
+            if self._on_host(prod(rows.shape))
         }
 
     def _on_host(self, lookups: int) -> bool:
         return self._planner == "host" or (self._planner == "auto" and 0 < lookups <= HOST_LOOKUPS)
+
+
+def _flat(rows: Any) -> runtime.NDArray:
+    """The rows in one axis; what a kernel placed is not copied."""
+    if isinstance(rows, runtime.NDArray):
+        return runtime.reshaped(rows, (prod(rows.shape),))
+    return runtime.as_tensor(np.ravel(rows))
 
 
 def _name_of(inputs: Mapping[str, Any], array: Any) -> str:

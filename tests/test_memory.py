@@ -22,7 +22,9 @@ def test_the_machines_memory_is_known_where_it_tells():
 def test_more_than_there_is_is_refused_before_the_system_is_asked(monkeypatch):
     monkeypatch.setattr(memory, "total", lambda: memory.LARGE)
     memory.aligned(memory.LARGE)
-    with pytest.raises(MemoryError, match=f"^{memory.LARGE + 1} bytes are asked for, {memory.LARGE}"):
+    with pytest.raises(
+        MemoryError, match=f"^{memory.LARGE + 1} bytes are asked for, {memory.LARGE}"
+    ):
         memory.aligned(memory.LARGE + 1)
 
 

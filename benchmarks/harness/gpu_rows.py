@@ -19,7 +19,8 @@ from sparsetrain.sparse_tensor.coalesce import make_plan
 
 FLAT_ROWS = (10**5, 10**6, 10**7, 10**8)
 FLAT_LOOKUPS = 53_248  # 2,048 x 26
-FLAT_CALLS = 200  # of 0.2 ms, in which the host has its part
+FLAT_CALLS = 100  # of 0.2 ms, in which the host has its part
+FLAT_TURNS = 15
 CALLS = 20
 
 
@@ -52,18 +53,23 @@ def measure_rows(rows: int, width: int, lookups: int) -> dict[str, Any]:
 
 
 def measure_flat(width: int) -> dict[str, Any]:
-    """Milliseconds of an update of the same number of rows of ever larger tables."""
-    times, kernels = {}, {}
-    for rows in FLAT_ROWS:
-        update, _ = _update(rows, width, FLAT_LOOKUPS)
-        times[rows] = seconds_of(update, FLAT_CALLS)
-        kernels[rows] = kernels_of(update, CALLS)
+    """Milliseconds of an update of the same number of rows of ever larger tables.
+
+    Medians of turns: what disturbs the host for a while then disturbs every size.
+    """
+    updates = {rows: _update(rows, width, FLAT_LOOKUPS)[0] for rows in FLAT_ROWS}
+    turns: dict[int, list[float]] = {rows: [] for rows in FLAT_ROWS}
+    for _ in range(FLAT_TURNS):
+        for rows, update in updates.items():
+            turns[rows].append(seconds_of(update, FLAT_CALLS))
+    times = {rows: median(taken) for rows, taken in turns.items()}
     spread = max(times.values()) / min(times.values()) - 1
     return {
         "width": width,
         "update_ms": scaled(times, 1e3),
         "spread": spread,
-        "kernels": kernels,
+        "turns_ms": {str(rows): [s * 1e3 for s in taken] for rows, taken in turns.items()},
+        "kernels": {rows: kernels_of(update, CALLS) for rows, update in updates.items()},
     }
 
 

@@ -5,15 +5,16 @@ A step begins with this, on cold caches, where each call of NumPy's takes ten ti
 one kernel does all of it in one pass. Ids are checked on the way. The kernel reads arrays where the
 batch holds them, by their addresses, and asks for no more than the alignment of their dtype.
 
-What is parallel: strips of the batch.
+What is parallel: strips of the batch, unless one thread is to do it beside others.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
 
 STRIPS = 16
+
+# (name, shape, dtype) -> memory of the host to write an argument into.
+Room = Callable[[str, tuple[int, ...], str], runtime.NDArray]
 
 
 class Placing:
@@ -49,23 +53,33 @@ class Placing:
         self._turn = Lock()  # of who writes and reads what was found outside
 
     def __call__(
-        self, ids: np.ndarray, floats: Sequence[np.ndarray] = ()
-    ) -> list[runtime.NDArray] | None:
-        """Rows (B, F) of ids (B, F) int64, and copies of float32 arrays in aligned memory.
+        self,
+        ids: np.ndarray,
+        floats: Mapping[str, np.ndarray] = MappingProxyType({}),
+        room: Room | None = None,
+    ) -> dict[str, runtime.NDArray] | None:
+        """``"rows"`` (B, F) of ids (B, F) int64, and copies of float32 arrays in aligned memory.
 
-        None if an id is outside its table.
+        None if an id is outside its table. `room` gives that memory; with it all is done by the
+        calling thread alone, which may be any.
         """
-        placed = runtime.empty(ids.shape, self._dtype)
-        copies = [runtime.empty(array.shape, "float32") for array in floats]
-        held = [a if a.flags.c_contiguous else a.copy() for a in (ids, *floats)]
-        run = _kernel(self._dtype, tuple([array.ndim for array in floats]))
-        arguments = (*[_address(array) for array in held], self._first, self._rows, placed, *copies)
+        make = room or _own
+        placed = {"rows": make("rows", ids.shape, self._dtype)}
+        placed |= {name: make(name, array.shape, "float32") for name, array in floats.items()}
+        arrays = ids, *floats.values()
+        held = [a if a.flags.c_contiguous else a.copy() for a in arrays]
+        run = _kernel(self._dtype, tuple([a.ndim for a in arrays[1:]]), room is None)
+        arguments = *map(_address, held), self._first, self._rows, *placed.values()
         with self._turn:
             run(*arguments, self._outside)
-            return None if self._found[STRIPS] else [placed, *copies]
+            return None if self._found[STRIPS] else placed
 
 
-def placing_kernel(dtype: str, ranks: Sequence[int] = ()) -> PrimFunc:
+def _own(_name: str, shape: tuple[int, ...], dtype: str) -> runtime.NDArray:
+    return runtime.empty(shape, dtype)
+
+
+def placing_kernel(dtype: str, ranks: Sequence[int] = (), parallel: bool = True) -> PrimFunc:
     """``placed[b, f] = first[f] + ids[b, f]``, and whether an id is outside; copies of floats.
 
     Arguments: the address of ids (B, F) int64, those of float32 arrays with these numbers of axes,
@@ -80,7 +94,7 @@ def placing_kernel(dtype: str, ranks: Sequence[int] = ()) -> PrimFunc:
         copies = [buffer("copy", extents(rank), "float32") for rank in ranks]
         outside = buffer("outside", (STRIPS + 1,), "int32")
         ids = T.decl_buffer((batch, features), "int64", data=sources[0])
-        with T.parallel(0, STRIPS) as strip:
+        with (T.parallel if parallel else T.serial)(0, STRIPS) as strip:
             wrong = T.alloc_local((1,), "int32")
             T.buffer_store(wrong, const(0, "int32"), [0])
             begin = T.Bind(batch * strip // STRIPS)
@@ -119,6 +133,6 @@ def _address(array: np.ndarray) -> ctypes.c_void_p:
 
 
 @cache
-def _kernel(dtype: str, ranks: tuple[int, ...]) -> Any:
-    kernel = placing_kernel(dtype, ranks)
+def _kernel(dtype: str, ranks: tuple[int, ...], parallel: bool) -> Any:
+    kernel = placing_kernel(dtype, ranks, parallel)
     return runtime.compile_kernel(kernel, runtime.host_target(), "places of ids")

@@ -19,7 +19,7 @@ from sparsetrain import runtime
 from sparsetrain.ad import bce_with_logits
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
-from sparsetrain.embedding.placing import Placing
+from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
@@ -139,7 +139,9 @@ class DLRM(nn.Module):
         module, _ = self.export_tvm({"loss": {"labels": labels, **inputs}, "logits": dict(inputs)})
         return module
 
-    def inputs(self, batch: Any, *, threads: bool = False) -> dict[str, Any]:
+    def inputs(
+        self, batch: Any, *, threads: bool = False, room: Room | None = None
+    ) -> dict[str, Any]:
         """Check a batch against this model and turn it into the arguments of its functions.
 
         Parameters
@@ -148,6 +150,9 @@ class DLRM(nn.Module):
         threads : bool
             Whether a kernel may do it, on its threads, for the thread that runs the functions; its
             results are tensors.
+        room : callable, optional
+            (name, shape, dtype) -> tensor: memory that a kernel may write an argument into, on the
+            calling thread alone. What no kernel writes is an array, as without it.
 
         Raises
         ------
@@ -155,7 +160,7 @@ class DLRM(nn.Module):
             If an id is outside its table, or the numbers of features differ.
         """
         _check_width(batch.dense, self._config["num_dense"])
-        placed = self._placed(batch) if threads else None
+        placed = self._placed(batch, room) if threads or room else None
         if placed is not None:
             return placed
         batch.check_rows(self._config["rows"], self._config["names"])
@@ -172,7 +177,7 @@ class DLRM(nn.Module):
         arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
         return arrays if batch.labels is None else {**arrays, "labels": batch.labels}
 
-    def _placed(self, batch: Any) -> dict[str, Any] | None:
+    def _placed(self, batch: Any, room: Room | None) -> dict[str, Any] | None:
         """The arguments, for single ids that are inside their tables; None for all others."""
         count, ids = len(self._config["rows"]), batch.ids
         if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
@@ -183,10 +188,9 @@ class DLRM(nn.Module):
             self._placing = Placing(placement.first_rows, self._config["rows"], index_dtype)
         floats = {"labels": batch.labels, "dense": batch.dense}
         given = {name: array for name, array in floats.items() if array is not None and array.size}
-        placed = self._placing(ids, [*given.values()])
-        if placed is None:
+        tensors = self._placing(ids, given, room)
+        if tensors is None:
             return None
-        tensors = dict(zip(("rows", *given), placed, strict=True))
         return tensors if "dense" in given else {**tensors, "dense": _constant(batch)}
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:

@@ -23,6 +23,7 @@ from sparsetrain.optim.state import State
 from sparsetrain.optim.together import Together
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
 
 Parted = tuple[list[Together], list[str]]
 
@@ -56,6 +57,7 @@ class Bound:
         self._parted: dict[frozenset[str], Parted] = {}
         self._updates: dict[tuple[str, int], RowUpdate] = {}
         self._repeated: dict[str, Repeated] = {}
+        self.sorts: dict[str, DeviceSort] = {}  # of the last step, for the next one
 
     def holds(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State

@@ -29,7 +29,7 @@ from sparsetrain.optim.gradients import (
     nonfinite,
 )
 from sparsetrain.optim.group import Group, Range, Tables, resolve
-from sparsetrain.optim.paths import begin_plans
+from sparsetrain.optim.paths import begin_sorts
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
 from sparsetrain.optim.state import State, new_last, new_slots, rows_of, tracked
 from sparsetrain.optim.step import Applied as Applied
@@ -248,7 +248,7 @@ class Optimizer:
         bound = self._bound(params, gradients, state)
         _require_scaled(state, scale, self.clip_norm)
         # Gradients of which a norm is taken are coalesced before.
-        begun = begin_plans(gradients, state) if self.clip_norm is None else {}
+        sorts = begin_sorts(gradients, state, bound.sorts) if self.clip_norm is None else {}
         try:
             problem = nonfinite(loss, gradients, bound.search(loss))
         except (RuntimeError, TypeError, ValueError):
@@ -263,8 +263,7 @@ class Optimizer:
             if not isfinite(norm):  # duplicates may overflow only in their sum
                 return self.left_out("the global norm is not finite", state, scale, may_overflow)
             factor *= min(1.0, self.clip_norm / (norm + 1e-6))
-        plans = {name: wait() for name, wait in begun.items()}
-        return Step(params, gradients, state, factor, norm, bound, plans)
+        return Step(params, gradients, state, factor, norm, bound, sorts)
 
     def left_out(self, problem: str, state: State, scale: float, overflowed: bool) -> Applied:
         """Count a step that is not taken, or raise.

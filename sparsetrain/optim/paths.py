@@ -8,7 +8,7 @@ it has the sort behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,8 @@ from sparsetrain.optim.group import Range
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
-from sparsetrain.sparse_tensor.coalesce import Sort, begin_plan
+from sparsetrain.sparse_tensor.coalesce import Sort
+from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
 
 
 class Paths(NamedTuple):
@@ -44,22 +45,31 @@ class Paths(NamedTuple):
     sort: Sort | None = None
 
 
-def begin_plans(
-    gradients: Mapping[str, Any], state: State
-) -> dict[str, Callable[[], CoalescePlan]]:
-    """Begin to sort what lies on a device and may have no plan; what is returned waits for each.
+def begin_sorts(
+    gradients: Mapping[str, Any], state: State, kept: dict[str, DeviceSort]
+) -> dict[str, DeviceSort]:
+    """Begin to sort what lies on a device and may have no plan; by name, to be waited for.
 
-    A step waits for the device anyway, to hear whether gradients are finite.
+    A step waits for the device anyway, to hear whether gradients are finite. What was `kept` of the
+    last step is taken from there if it fits: two steps may be prepared before one is finished.
     """
-    return {
-        name: begin_plan(gradient.indices, gradient.num_rows)
-        for name, gradient in gradients.items()
-        if isinstance(gradient, RowSparse)
-        and runtime.on_gpu(gradient.values)
-        and not gradient.coalesced
-        and name not in state.plans
-        and name not in state.caught
-    }
+    begun = {}
+    for name, gradient in gradients.items():
+        if (
+            not isinstance(gradient, RowSparse)
+            or not runtime.on_gpu(gradient.values)
+            or gradient.coalesced
+            or name in state.plans
+            or name in state.caught
+        ):
+            continue
+        indices, num_rows = gradient.indices, gradient.num_rows
+        sort = kept.pop(name, None)
+        if sort is None or not sort.fits(indices, num_rows):
+            sort = DeviceSort(indices, num_rows)
+        sort.begin(indices)
+        begun[name] = sort
+    return begun
 
 
 def paths_of(

@@ -7,6 +7,7 @@ Nothing is written before all plans are made and found current.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sparsetrain import runtime
@@ -27,6 +28,7 @@ from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
+from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
 
 
 class Applied(NamedTuple):
@@ -55,7 +57,7 @@ class Step:
 
     Making one asks every schedule and parts every row-sparse gradient (`paths`). Gradients are
     multiplied by `scale` where a rule wants it; `norm` is what they had before. `bound` is what is
-    known of these arguments, if it is; `plans` are those of gradients that have one already.
+    known of these arguments, if it is; `sorts` are on their way on a device, and are waited for.
     """
 
     def __init__(
@@ -66,13 +68,14 @@ class Step:
         scale: float,
         norm: float | None,
         bound: Bound | None = None,
-        plans: Mapping[str, CoalescePlan] | None = None,
+        sorts: Mapping[str, DeviceSort] = MappingProxyType({}),
     ) -> None:
         self.params, self.gradients, self.state = params, gradients, state
         self.scale, self.norm = scale, norm
         self.number = state.step + 1
         self._bound = bound or bound_to(params, gradients, state)
         self._numbers = {rule: rule.numbers(self.number) for rule in self._bound.rules}
+        self._sorts = sorts
         self._repeated: dict[str, Repeated] = {}
         self._paths: dict[str, Paths] = {}
         for name in self._bound.tables:
@@ -81,7 +84,7 @@ class Step:
             if again is not None:
                 self._repeated[name] = again
             else:
-                plan = plans.get(name) if plans else None
+                plan = CoalescePlan(*sorts[name].wait()) if name in sorts else None
                 self._paths[name] = paths_of(params, state, name, gradient, plan)
 
     def finish_(self, without: Collection[str] = ()) -> Applied:
@@ -96,6 +99,7 @@ class Step:
                 self._row_sparse_(name)
             else:
                 self._whole_(name, self.gradients[name])
+        self._bound.sorts.update(self._sorts)
         self.state.caught.clear()
         self.state.step += 1
         return Applied(self.number, self.norm)

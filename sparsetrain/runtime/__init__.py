@@ -15,6 +15,7 @@ from sparsetrain.runtime.host import host_target as host_target
 from sparsetrain.runtime.pooled import bound_pool as bound_pool
 from sparsetrain.runtime.pooled import sent as sent
 from sparsetrain.runtime.pooled import temporary as temporary
+from sparsetrain.runtime.staging import Slot as Slot
 from sparsetrain.runtime.staging import Stage as Stage
 from sparsetrain.runtime.staging import Staged as Staged
 from sparsetrain.runtime.targets import device_of as device_of

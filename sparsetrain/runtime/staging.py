@@ -2,19 +2,21 @@
 """Arrays on their way to the device while it computes.
 
 A ring of slots, each with pinned host memory and as much device memory. Arrays are written into the
-pinned memory and cross on a stream of their own. A slot is taken by whoever prepares (`send`, which
-waits for a free one), read by whoever computes (`use`), and given back (`release`) after the
+pinned memory and cross on a stream of their own. A slot is taken (`take` waits for a free one) and
+sent by whoever prepares, read by whoever computes (`use`), and given back (`release`) after the
 launches that read it: copies into it wait, on the device, for those launches. So nothing is
 overwritten that is still read, however long the ring is.
 
-Cost: one copy on the host, into pinned memory; without pinned memory CUDA's driver would make it.
-Blocks grow to the largest batch seen.
+Cost: one copy on the host, into pinned memory, which CUDA's driver would make without it; none of
+what is computed into a slot's memory (`Slot.room`). Blocks grow to the largest batch seen.
 """
 
 from __future__ import annotations
 
+import ctypes
 import queue
 from collections.abc import Mapping
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -28,9 +30,10 @@ _PINNED = 3  # memory of the host that a device may read, in DLPack
 
 
 class Block(NamedTuple):
-    """Bytes of pinned host memory, and as many of device memory."""
+    """Bytes of pinned host memory, the same as kernels of the host take them, and of the device."""
 
     host: NDArray
+    writable: NDArray
     device: NDArray
 
     @property
@@ -54,11 +57,24 @@ class Slot:
         if block is None or block.size < size:
             room = (max(1, size + size // 4),)
             pinned = type(tvm.cuda())(_PINNED, 0)
-            block = self._blocks[name] = Block(
-                empty(room, "uint8", f"{name!r} in pinned memory", pinned),
-                empty(room, "uint8", repr(name), tvm.cuda()),
-            )
+            host = empty(room, "uint8", f"{name!r} in pinned memory", pinned)
+            device = empty(room, "uint8", repr(name), tvm.cuda())
+            block = self._blocks[name] = Block(host, _of_the_host(host), device)
         return block
+
+    def room(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
+        """Pinned memory for an array that will be sent, as a tensor of the host."""
+        size = prod(shape) * np.dtype(dtype).itemsize
+        return view(self.block(name, size).writable, shape, dtype)
+
+
+def _of_the_host(pinned: NDArray) -> NDArray:
+    """The same bytes under the host's name, which DLPack would not give pinned memory.
+
+    They are the pinned tensor's: whoever holds this holds that.
+    """
+    memory = (ctypes.c_uint8 * int(pinned.shape[0])).from_address(pinned.data_ptr())
+    return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
 
 
 class Staged:
@@ -83,42 +99,42 @@ class Stage:
         for _ in range(slots):
             self._free.put(Slot())
 
-    def send(self, arrays: Mapping[str, np.ndarray]) -> Staged | None:
-        """Begin to copy arrays; waits for a slot, not for the copy.
+    def take(self) -> Slot | None:
+        """Wait for a free slot; None once the ring is closed."""
+        slot = self._free.get()
+        if slot is None:
+            self._free.put(None)  # for whoever else waits
+        return slot
+
+    def drop(self, slot: Slot) -> None:
+        """Give back a slot of which nothing was used."""
+        self._free.put(slot)
+
+    def send(self, slot: Slot, arrays: Mapping[str, np.ndarray]) -> Staged:
+        """Begin to copy arrays; does not wait for the copy.
 
         Parameters
         ----------
+        slot : Slot
+            That was taken.
         arrays : mapping of str to array
-            Checked already; of the dtypes that kernels want.
-
-        Returns
-        -------
-        Staged or None
-            None once the ring is closed.
+            Checked already; of the dtypes that kernels want. Those that lie in the slot's `room`
+            are not copied on the host.
 
         Raises
         ------
         ResourceError
-            If there is no memory for a slot.
+            If there is no memory for the slot.
         """
-        slot = self._free.get()
-        if slot is None:
-            self._free.put(None)  # for whoever else waits
-            return None
-        try:
-            return self._send(slot, arrays)
-        except BaseException:
-            self._free.put(slot)
-            raise
-
-    def _send(self, slot: Slot, arrays: Mapping[str, np.ndarray]) -> Staged:
         tensors = {}
         for name, array in arrays.items():
-            host, device = slot.block(name, array.nbytes)
-            np.from_dlpack(host)[: array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-            tensors[name] = view(device, array.shape, str(array.dtype))
+            block = slot.block(name, array.nbytes)
+            if array.ctypes.data != block.host.data_ptr():
+                there = np.from_dlpack(block.host)[: array.nbytes]
+                there.view(array.dtype).reshape(array.shape)[...] = array
+            tensors[name] = view(block.device, array.shape, str(array.dtype))
             if array.nbytes:
-                self._stream.copy_(device, host, array.nbytes)
+                self._stream.copy_(block.device, block.host, array.nbytes)
         return Staged(slot, tensors)
 
     def use(self, staged: Staged) -> dict[str, NDArray]:

@@ -8,7 +8,6 @@ radix sort of N ids on the bits of `num_rows`, then one pass; nothing is as long
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.processors import by_processor
 from sparsetrain.sparse_tensor import cuda_coalesce, kernels
+from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
 from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
 
 # Ids from which on all threads sort, see `by_processor`. What one thread writes the others
@@ -108,17 +108,10 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
         If an index lies outside [0, num_rows]; nothing can be written through such a plan.
     """
     if runtime.on_gpu(indices):
-        return begin_plan(indices, num_rows)()
+        sort = DeviceSort(indices, num_rows)
+        sort.begin(indices)
+        return CoalescePlan(*sort.wait())
     return Sort(indices, num_rows, parallel=parallel)(indices)
-
-
-def begin_plan(indices: NDArray, num_rows: int) -> Callable[[], CoalescePlan]:
-    """Begin `make_plan` on a device; what is returned waits for it, and raises as it does.
-
-    What a caller launches or reads meanwhile does not wait for the number of rows.
-    """
-    wait = cuda_coalesce.begin_arrays(indices, num_rows)
-    return lambda: CoalescePlan(*wait())
 
 
 def strips_for(count: int) -> int:

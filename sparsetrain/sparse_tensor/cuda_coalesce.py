@@ -27,45 +27,65 @@ from sparsetrain.sparse_tensor.cuda_tile import DIGITS, TILE
 Arrays = tuple[NDArray, NDArray, NDArray]
 
 
-def begin_arrays(indices: NDArray, num_rows: int) -> Callable[[], Arrays]:
-    """Begin to sort `indices` (N,).
+class DeviceSort:
+    """The sort of N ids on a device, with the memory of its plan and what it works in.
 
-    Returns
-    -------
-    callable
-        Waits, and returns rows, order and offsets of the `CoalescePlan`. It raises `DataError` if
-        an index lies outside [0, num_rows].
+    It may begin again with other ids: the plan then takes the place of the last one, after all
+    launches that read it, and nothing is allocated.
+
+    Parameters
+    ----------
+    indices : Tensor (N,) int32 or int64
+        As those that will be sorted.
+    num_rows : int
+        Rows of their table.
     """
-    count, index_dtype = int(indices.shape[0]), str(indices.dtype)
-    target = runtime.target_of(indices)
-    # Not more bits than an index has: a shift past its width is undefined.
-    passes, bits = digits_of(min(int(num_rows).bit_length(), _BITS[index_dtype]))
 
-    def made(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
-        return runtime.temporary(shape, dtype, indices)
+    def __init__(self, indices: NDArray, num_rows: int) -> None:
+        count, index_dtype = int(indices.shape[0]), str(indices.dtype)
+        target = runtime.target_of(indices)
+        # Not more bits than an index has: a shift past its width is undefined.
+        passes, bits = digits_of(min(int(num_rows).bit_length(), _BITS[index_dtype]))
 
-    keys, order = made((2, count), index_dtype), made((2, count))
-    rows, offsets, counts = made((count,), index_dtype), made((count + 1,)), made((2,))
-    arrays = indices, keys, order, rows, offsets, counts
-    if count <= TILE:
-        _compiled("short_plan", target, index_dtype)(*arrays, passes, bits, num_rows)
-    else:
-        blocks, share = blocks_of(count)
-        tallies, found = made((blocks, DIGITS)), made((2, blocks))
-        sort = _compiled("plan", target, index_dtype)
-        sort(*arrays, tallies, found, passes, bits, num_rows, share)
+        def made(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
+            return runtime.temporary(shape, dtype, indices)
 
-    def wait() -> Arrays:
-        used, outside = map(int, runtime.as_numpy(counts))
+        self._kind = indices.shape, indices.dtype, num_rows
+        keys, order = made((2, count), index_dtype), made((2, count))
+        self._rows, self._offsets = made((count,), index_dtype), made((count + 1,))
+        self._order, self._counts = runtime.reshaped(order, (count,)), made((2,))
+        self._arrays: tuple[NDArray, ...] = keys, order, self._rows, self._offsets, self._counts
+        self._numbers: tuple[int, ...] = passes, bits, num_rows
+        if count <= TILE:
+            self._run = _compiled("short_plan", target, index_dtype)
+        else:
+            blocks, share = blocks_of(count)
+            self._run = _compiled("plan", target, index_dtype)
+            self._arrays += made((blocks, DIGITS)), made((2, blocks))
+            self._numbers += (share,)
+
+    def fits(self, indices: NDArray, num_rows: int) -> bool:
+        """Whether these can be sorted here."""
+        return (indices.shape, indices.dtype, num_rows) == self._kind
+
+    def begin(self, indices: NDArray) -> None:
+        """Begin to sort. What a caller launches or reads before `wait` does not wait for it."""
+        self._run(indices, *self._arrays, *self._numbers)
+
+    def wait(self) -> Arrays:
+        """Rows, order and offsets of the `CoalescePlan`.
+
+        Raises
+        ------
+        DataError
+            If an index lies outside [0, num_rows].
+        """
+        used, outside = runtime.as_numpy(self._counts).tolist()
         if outside:
+            (count,), _, num_rows = self._kind
             raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
-        return (
-            runtime.leading_rows(rows, used),
-            runtime.reshaped(order, (count,)),
-            runtime.leading_rows(offsets, used + 1),
-        )
-
-    return wait
+        rows = runtime.leading_rows(self._rows, used)
+        return rows, self._order, runtime.leading_rows(self._offsets, used + 1)
 
 
 def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDArray, NDArray]:

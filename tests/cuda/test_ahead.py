@@ -59,11 +59,34 @@ def test_the_plan_of_the_host_is_the_one_that_is_used(cuda, monkeypatch):
         raise AssertionError("the device sorted")
 
     made = trainer(plan="host")
-    monkeypatch.setattr(cuda_coalesce, "begin_arrays", refuse)
+    monkeypatch.setattr(cuda_coalesce.DeviceSort, "begin", refuse)
     for batch in made.ahead(batches()):
         made.step(batch)
     with pytest.raises(AssertionError, match="the device sorted"):
         made.step(batches()[0])
+
+
+def test_steps_of_one_size_sort_where_the_last_one_did(cuda, monkeypatch):
+    sizes, init = [], cuda_coalesce.DeviceSort.__init__
+
+    def noted(self, indices, num_rows):
+        sizes.append(int(indices.shape[0]))
+        init(self, indices, num_rows)
+
+    monkeypatch.setattr(cuda_coalesce.DeviceSort, "__init__", noted)
+    first, second, other = (small_dlrm.batch(size, seed=n) for n, size in enumerate((9, 9, 5)))
+    steps = [first, second, second, other, first]
+    kept, alone = trainer(plan="device"), []
+    for batch in steps:
+        kept.step(batch)
+    assert sizes == [9 * len(small_dlrm.ROWS), 5 * len(small_dlrm.ROWS), 9 * len(small_dlrm.ROWS)]
+    for batch in steps:
+        state = alone[-1].state_dict() if alone else None
+        alone.append(trainer(plan="device"))
+        if state is not None:
+            alone[-1].load_state_dict(state)
+        alone[-1].step(batch)
+    assert_same_state(kept.state_dict(), alone[-1].state_dict())
 
 
 def test_ids_that_were_sent_are_not_read_back(cuda, monkeypatch):
@@ -171,20 +194,42 @@ def test_a_stream_that_was_left_does_not_disturb_the_next(cuda):
 def test_a_batch_larger_than_those_before_gets_a_larger_slot(cuda):
     stage = runtime.Stage(slots=1)
     for size in (3, 1000, 0):
-        staged = stage.send({"x": np.arange(size, dtype="f4"), "n": np.array([size])})
+        staged = stage.send(stage.take(), {"x": np.arange(size, dtype="f4"), "n": np.array([size])})
         tensors = stage.use(staged)
         np.testing.assert_array_equal(tensors["x"].numpy(), np.arange(size, dtype="f4"))
         assert tensors["n"].numpy() == [size]
         stage.release(staged)
 
 
+def test_what_was_written_into_a_slot_is_sent_from_there(cuda):
+    stage = runtime.Stage(slots=1)
+    slot = stage.take()
+    placed = slot.room("x", (2, 3), "int32")
+    assert not runtime.on_gpu(placed)
+    with runtime.writing(placed) as numbers:
+        numbers[...] = np.arange(6).reshape(2, 3)
+    array = runtime.as_numpy(placed)
+    tensors = stage.use(stage.send(slot, {"x": array, "y": array + 1}))
+    np.testing.assert_array_equal(tensors["x"].numpy(), array)
+    np.testing.assert_array_equal(tensors["y"].numpy(), array + 1)
+
+
+def test_a_slot_that_was_not_used_is_free_again(cuda):
+    stage = runtime.Stage(slots=1)
+    slot = stage.take()
+    stage.drop(slot)
+    assert stage.take() is slot
+    stage.close()
+    assert stage.take() is None
+
+
 def test_a_copy_into_a_slot_waits_for_what_reads_it(cuda):
     stage = runtime.Stage(slots=1)
-    first = stage.send({"x": np.zeros(3)})
+    first = stage.send(stage.take(), {"x": np.zeros(3)})
     stage.use(first)
     assert stage._stream.ordered_after_compute == 0
     stage.release(first)
-    stage.send({"x": np.ones(3)})
+    stage.send(stage.take(), {"x": np.ones(3)})
     assert stage._stream.ordered_after_compute == 1
 
 

@@ -12,7 +12,13 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALLER = {
     "gpu": {"BATCHES": 2, "PLAN_SIZES": (30, 200), "PLAN_ROWS": 1000},
     "harness.gpu_timing": {"COPIED": 1024, "WARM": 1},
-    "harness.gpu_rows": {"FLAT_ROWS": (50, 500), "FLAT_LOOKUPS": 40, "FLAT_CALLS": 2, "CALLS": 2},
+    "harness.gpu_rows": {
+        "FLAT_ROWS": (50, 500),
+        "FLAT_LOOKUPS": 40,
+        "FLAT_CALLS": 2,
+        "FLAT_TURNS": 2,
+        "CALLS": 2,
+    },
     "harness.gpu_step": {"TURNS": 1},
     "harness.gpu_products": {"LAYERS": ((40, 16, 24),), "CALLS": 2},
     "harness.gpu_sums": {"MATRICES": ((40, 12),), "CALLS": 2},

@@ -4,6 +4,8 @@
 import numpy as np
 import pytest
 
+from sparsetrain import runtime
+from sparsetrain.embedding import placing
 from sparsetrain.embedding.placing import STRIPS, Placing
 from tests.helpers import assert_same_bits
 
@@ -20,8 +22,8 @@ def ids_of(count: int) -> np.ndarray:
 @pytest.mark.parametrize("count", [1, STRIPS - 1, 100])
 def test_an_id_becomes_a_row_of_its_tables_place(count, dtype):
     ids = ids_of(count)
-    (rows,) = Placing(FIRST, ROWS, dtype)(ids)
-    assert_same_bits(rows, (ids + FIRST).astype(dtype))
+    placed = Placing(FIRST, ROWS, dtype)(ids)
+    assert_same_bits(placed["rows"], (ids + FIRST).astype(dtype))
 
 
 @pytest.mark.parametrize("offset", range(8))
@@ -30,8 +32,8 @@ def test_ids_may_lie_anywhere_and_be_read_only(offset):
     ids = memory[offset : offset + 120].reshape(40, 3)
     ids[...] = ids_of(40)
     ids.flags.writeable = False
-    (rows,) = Placing(FIRST, ROWS, "int32")(ids)
-    assert_same_bits(rows, (ids + FIRST).astype("int32"))
+    placed = Placing(FIRST, ROWS, "int32")(ids)
+    assert_same_bits(placed["rows"], (ids + FIRST).astype("int32"))
     assert not ids.flags.writeable
 
 
@@ -41,8 +43,10 @@ def test_floats_are_copied_from_anywhere_to_aligned_memory(count):
     labels, dense = memory[1 : count + 1], memory[count + 1 :].reshape(count, 13)
     memory[...] = RNG.standard_normal(memory.size)
     memory.flags.writeable = False
-    placed = Placing(FIRST, ROWS, "int32")(ids_of(count), [labels, dense])
-    for copy, array in zip(placed[1:], (labels, dense), strict=True):
+    given = {"labels": labels, "dense": dense}
+    placed = Placing(FIRST, ROWS, "int32")(ids_of(count), given)
+    for name, array in given.items():
+        copy = placed[name]
         assert_same_bits(copy, array)
         assert copy.data_ptr() % 64 == 0 and copy.data_ptr() != array.ctypes.data
 
@@ -54,3 +58,23 @@ def test_one_id_outside_its_table_is_seen(place, feature, id_):
     ids[place, feature] = id_
     assert placing(ids) is None
     assert placing(ids_of(100)) is not None
+
+
+def test_room_that_is_given_is_written_by_the_thread_that_calls(monkeypatch):
+    memory, asked = {}, []
+
+    def room(name, shape, dtype):
+        asked.append((name, shape, dtype))
+        return memory.setdefault(name, runtime.empty(shape, dtype))
+
+    def refuse(*_arguments):
+        raise AssertionError("other threads were asked")
+
+    monkeypatch.setattr(placing.T, "parallel", refuse)
+    placing._kernel.cache_clear()
+    ids, labels = ids_of(100), RNG.standard_normal(100).astype("f4")
+    placed = Placing(FIRST, ROWS, "int32")(ids, {"labels": labels}, room)
+    assert asked == [("rows", (100, 3), "int32"), ("labels", (100,), "float32")]
+    assert placed == memory
+    assert_same_bits(memory["rows"], (ids + FIRST).astype("int32"))
+    assert_same_bits(memory["labels"], labels)
