@@ -103,7 +103,8 @@ def store(place: Path, key: str, executable: Any) -> Any:
     with suppress(OSError, RuntimeError):
         with without_lines(_is_scope_warning):
             keep(place, key, ".so", executable.export_library)
-        _prune(place)
+        with suppress(OSError):  # another process may drop the same files
+            _prune(place)
         return load(place, key)
     return None
 

@@ -10,6 +10,7 @@ A kernel of its own costs about 30 ms more on one core of an EPYC (Zen 3).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
 
 def _kept(place: Path, key: str, name: str) -> Any:
     for file in libraries.kept(place, key, ".o"):
-        return _linkable(file, name)
+        with suppress(OSError, RuntimeError):
+            return _linkable(file, name)
     return None
 
 

@@ -4,7 +4,7 @@
 `install` gives this process a CUDA device that keeps its memory in the host's. Everything else is
 the real thing: the same target, passes, host code, virtual machine and launches. What TVM would
 hand to the driver, the text of the kernels, goes to the C++ compiler instead, with `cuda.h` beside
-this file in place of CUDA's.
+this file in place of CUDA's and `blocks.cc` to run the blocks.
 
 What it shows: values, missing barriers (`ORDER` changes who runs first), reads of shared memory
 that nobody wrote, launches of too many threads. What it cannot show: speed, the
