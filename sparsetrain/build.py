@@ -57,7 +57,9 @@ class Program:
         """The virtual machine that runs the function; compiles it."""
         module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, self._kept)
         return cache.load_or_build(
-            module, self.target, lambda: runtime.compile_relax(module, self.target, pipeline)
+            module,
+            self.target,
+            lambda place: runtime.compile_relax(module, self.target, pipeline, place),
         )
 
     @cached_property

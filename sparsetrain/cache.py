@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -23,14 +24,25 @@ from sparsetrain.libraries import load, package_sources, store
 
 
 def load_or_build(
-    module: tvm.IRModule, target: tvm.target.Target, build: Callable[[], relax.VMExecutable]
+    module: tvm.IRModule,
+    target: tvm.target.Target,
+    build: Callable[[Path | None], relax.VMExecutable],
 ) -> relax.VirtualMachine:
-    """The virtual machine of `module` on `target`, from the cache or from `build`."""
+    """The virtual machine of `module` on `target`, from the cache or from `build`.
+
+    That is told where kernels are kept which other programs share, or None.
+    """
     place = folder()
     if place is None:
-        return runtime.virtual_machine(build(), target)
+        return runtime.virtual_machine(build(None), target)
     key = digest(module, target)
-    library = load(place, key) or store(place, key, executable := build()) or executable
+    library = load(place, key)
+    if library is None:
+        kernels = None if runtime.gpu.is_cuda(target) else place
+        executable = build(kernels)
+        library = store(place, key, executable)
+        if library is None:  # kernels that were to be linked do not run by themselves
+            library = executable if kernels is None else build(None)
     return runtime.virtual_machine(library, target)
 
 

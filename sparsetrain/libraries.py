@@ -17,7 +17,7 @@ import os
 import platform
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ import tvm_ffi
 from sparsetrain.quiet import without_lines
 
 KEEP_FILES = 200  # libraries; a few hundred kilobytes each, the least recently used go first
+KEEP_OBJECTS = 2000  # kernels to be linked into libraries; 10 to 100 kilobytes each
 
 
 def folder() -> Path | None:
@@ -78,38 +79,54 @@ def _digest_files(files: list[Path]) -> str:
 
 def load(place: Path, key: str) -> Any:
     """The library kept under `key`, or None."""
-    for file in place.glob(f"{key}-*.so"):
-        with suppress(OSError, RuntimeError):
+    for file in kept(place, key, ".so"):
+        with suppress(OSError, RuntimeError), without_lines(_is_scope_warning):
+            return tvm.runtime.load_module(str(file))
+    return None
+
+
+def kept(place: Path, key: str, suffix: str) -> Iterator[Path]:
+    """The files under `key` that are whole and this user's; those that are damaged go."""
+    for file in place.glob(f"{key}-*{suffix}"):
+        with suppress(OSError):
             if not _private(file.lstat(), stat.S_ISREG):
                 continue
             if file.stem != f"{key}-{_digest_files([file])[:16]}":
                 file.unlink()
                 continue
-            with without_lines(_is_scope_warning):
-                library = tvm.runtime.load_module(str(file))
             os.utime(file)
-            return library
-    return None
+            yield file
 
 
 def store(place: Path, key: str, executable: Any) -> Any:
     """Write the library and load it back: that links it, and spares compiling it twice."""
-    with suppress(OSError, RuntimeError), tempfile.TemporaryDirectory(dir=place) as draft:
-        drafted = Path(draft) / "program.so"
+    with suppress(OSError, RuntimeError):
         with without_lines(_is_scope_warning):
-            executable.export_library(str(drafted))
-        drafted.chmod(0o600)
-        drafted.replace(place / f"{key}-{_digest_files([drafted])[:16]}.so")
-        _prune(place)
+            keep(place, key, ".so", executable.export_library)
+        with suppress(OSError):  # another process may drop the same files
+            _prune(place)
         return load(place, key)
     return None
 
 
+def keep(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
+    """Let `write` fill a file, and keep that under `key`."""
+    with tempfile.TemporaryDirectory(dir=place) as draft:
+        drafted = Path(draft) / f"program{suffix}"
+        write(str(drafted))
+        drafted.chmod(0o600)
+        return drafted.replace(place / f"{key}-{_digest_files([drafted])[:16]}{suffix}")
+
+
 def _prune(place: Path) -> None:
     """Drop the least recently used, and the oldest of the measured costs beside them."""
-    for pattern in ("*-*.so", "costs-*.json"):
+    for pattern, count in (
+        ("*-*.so", KEEP_FILES),
+        ("*-*.o", KEEP_OBJECTS),
+        ("costs-*.json", KEEP_FILES),
+    ):
         files = sorted(place.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
-        for file in files[KEEP_FILES:]:
+        for file in files[count:]:
             file.unlink(missing_ok=True)
 
 

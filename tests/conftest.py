@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One private cache of compiled programs for a test session and the processes that it starts.
+"""One private folder of what is compiled in a test session and the processes that it starts.
 
-`make test` lets several workers share the files of tests. What one has compiled the others load.
+`make test` lets several workers share the files of tests. What one has compiled the others load:
+programs and their kernels, the emulator's libraries, and Python's own bytecode.
 """
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,9 @@ IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if IS_WORKER:
     # There are as many workers as cores: a thread that spins would take another worker's.
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
-_before = os.environ.get("SPARSETRAIN_CACHE")
+_BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+_CHANGED = "SPARSETRAIN_CACHE", "SPARSETRAIN_TEST_FOLDER", *_BYTECODE
+_before = {name: os.environ.get(name) for name in _CHANGED}
 _folder = None if IS_WORKER else tempfile.TemporaryDirectory(prefix="sparsetrain-tests-")
 
 
@@ -26,7 +30,9 @@ def pytest_configure(config):
     SPARSETRAIN_TEST_CUDA=device it is the GPU, with SPARSETRAIN_TEST_CUDA=emulated an emulated one.
     """
     if _folder is not None:
-        os.environ["SPARSETRAIN_CACHE"] = _folder.name
+        os.environ["SPARSETRAIN_TEST_FOLDER"] = _folder.name
+        os.environ["SPARSETRAIN_CACHE"] = str(Path(_folder.name) / "programs")
+        _let_processes_write_bytecode()
     wanted = os.environ.get("SPARSETRAIN_TEST_CUDA")
     if wanted is None and config.getoption("dist", "no") == "no":
         hide()  # who only hands out tests would hide devices from workers before they start CUDA
@@ -41,10 +47,16 @@ def pytest_unconfigure():
     if _folder is None:
         return
     _folder.cleanup()
-    if _before is None:
-        os.environ.pop("SPARSETRAIN_CACHE", None)
-    else:
-        os.environ["SPARSETRAIN_CACHE"] = _before
+    for name, value in _before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+def _let_processes_write_bytecode():
+    """Where none may be written, each of a hundred processes would compile what it imports."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(_folder.name) / "bytecode")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -14,6 +15,7 @@ from tvm.s_tir import dlight
 
 from sparsetrain import libraries
 from sparsetrain.runtime import gpu, on_stack, threads
+from sparsetrain.runtime.objects import objects_of
 from sparsetrain.runtime.targets import device_of
 
 
@@ -102,13 +104,32 @@ def vm_pipeline(kind: str) -> tvm.transform.Pass:
 
 
 def compile_relax(
-    module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
+    module: tvm.IRModule,
+    target: tvm.target.Target,
+    pipeline: tvm.transform.Pass | None = None,
+    place: Path | None = None,
 ) -> relax.VMExecutable:
-    """Compile a Relax module by a pass pipeline, `vm_pipeline` by default."""
+    """Compile a Relax module by a pass pipeline, `vm_pipeline` by default.
+
+    Kernels for a CPU come from `place` if they are kept there. What is returned then runs once it
+    has been linked: by `sparsetrain.libraries.store`.
+    """
     with target:
         module = (pipeline or vm_pipeline(target.kind.name))(module)
-        lowering = None if gpu.is_cuda(target) else on_stack.PIPELINE
-        return relax.build(module, target, relax_pipeline=None, tir_pipeline=lowering)
+        if gpu.is_cuda(target):
+            return relax.build(module, target, relax_pipeline=None)
+        if place is not None:
+            with suppress(OSError):
+                return _linked(module, target, place)
+        return relax.build(module, target, relax_pipeline=None, tir_pipeline=on_stack.PIPELINE)
+
+
+def _linked(module: tvm.IRModule, target: tvm.target.Target, place: Path) -> relax.VMExecutable:
+    """As `relax.build`, of kernels that are compiled one by one."""
+    builder = relax.ExecBuilder()
+    kernels = relax.vm_build._vmcodegen(builder, module)
+    made = objects_of(kernels, target, place)
+    return relax.vm_build._vmlink(builder, target, ext_libs=made)
 
 
 def virtual_machine(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 
 import tvm
 from tvm import relax
-from tvm.s_tir.dlight import ApplyDefaultSchedule, ScheduleRule
+from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
 from sparsetrain.errors import ConfigError
 
 from . import cuda
 from .amx import TileMatmul
+from .apply_rules import ApplyRules
 from .bf16 import HalfMatmul
 from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
@@ -115,7 +116,7 @@ def passes(
         relax.transform.DeadCodeElimination(),
         # How each one runs.
         cuda.WriteByHand(),
-        ApplyDefaultSchedule(*rules),
+        ApplyRules(*rules),
         # What calls them: from a graph of values to code of the virtual machine.
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),

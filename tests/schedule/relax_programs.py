@@ -121,7 +121,7 @@ def random_arguments(module, batch, seed=0):
 
 def rules_by_kernel(module, target="host"):
     """For every kernel that fusion leaves, the name of the rule that schedules it, or None."""
-    kernels = run_passes(module, until="ApplyDefaultSchedule", target=target)
+    kernels = run_passes(module, until="ApplyRules", target=target)
     return {
         name.name_hint: _rule(kernel, TARGETS[target])
         for name, kernel in kernels.functions_items()

@@ -133,7 +133,7 @@ def test_casts_transposes_and_epilogues_become_part_of_the_product(target):
 
 @needs_pairs
 def test_a_mask_and_the_next_rows_are_asked_for_while_a_product_is_computed():
-    kernels = run_passes(layer(32, 40), until="ApplyDefaultSchedule").functions.values()
+    kernels = run_passes(layer(32, 40), until="ApplyRules").functions.values()
     products = [k for k in kernels if isinstance(k, tirx.PrimFunc)]
     scheduled = [HalfMatmul().apply(k, TARGETS["host"], False).mod.script() for k in products]
     assert sum('T.sblock("prefetch")' in script for script in scheduled) == 1

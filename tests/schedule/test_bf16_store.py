@@ -52,7 +52,7 @@ def test_what_is_too_large_for_bfloat16_is_infinite(special):
 @needs_pairs
 @pytest.mark.parametrize("columns, helped", [(32, True), (40, False)])
 def test_whole_vectors_are_rounded_by_the_instruction(columns, helped):
-    kernels = run_passes(shifted(columns, rectified=True), until="ApplyDefaultSchedule")
+    kernels = run_passes(shifted(columns, rectified=True), until="ApplyRules")
     (kernel,) = (k for k in kernels.functions.values() if isinstance(k, tirx.PrimFunc))
     scheduled = HalfMatmul().apply(kernel, TARGETS["host"], False).mod.script()
     assert ("sparsetrain_store_half" in scheduled) == helped

@@ -39,7 +39,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_only_operands_that_lie_like_the_result_are_prefetched(name):
     body, shape, wanted = CASES[name]
-    kernels = run_passes(function(SHAPES | {"other": shape}, body), until="ApplyDefaultSchedule")
+    kernels = run_passes(function(SHAPES | {"other": shape}, body), until="ApplyRules")
     target = TARGETS["host"]
     products = [
         Matmul().apply(kernel, target, False).mod.script()

@@ -31,7 +31,7 @@ def product(columns, multiply):
 
 
 def scheduled(rule, module, target):
-    kernels = run_passes(module, until="ApplyDefaultSchedule").functions.values()
+    kernels = run_passes(module, until="ApplyRules").functions.values()
     (kernel,) = (kernel for kernel in kernels if isinstance(kernel, tirx.PrimFunc))
     return rule.apply(kernel, target, False).mod.script()
 

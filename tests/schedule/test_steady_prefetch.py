@@ -35,7 +35,7 @@ ZEN = Target({"kind": "llvm", "mcpu": "znver5"})
 
 
 def scheduled(module, target=AVX512):
-    kernels = run_passes(module, until="ApplyDefaultSchedule").functions.values()
+    kernels = run_passes(module, until="ApplyRules").functions.values()
     scripts = [
         Matmul().apply(kernel, target, False).mod.script()
         for kernel in kernels

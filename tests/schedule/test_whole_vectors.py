@@ -20,7 +20,7 @@ def product(columns):
 
 
 def scheduled(module):
-    kernels = run_passes(module, until="ApplyDefaultSchedule")
+    kernels = run_passes(module, until="ApplyRules")
     (kernel,) = (f for _, f in kernels.functions_items() if isinstance(f, tirx.PrimFunc))
     return Matmul().apply(kernel, TARGETS["host"], False).mod.script()
 

@@ -4,7 +4,7 @@
 `install` gives this process a CUDA device that keeps its memory in the host's. Everything else is
 the real thing: the same target, passes, host code, virtual machine and launches. What TVM would
 hand to the driver, the text of the kernels, goes to the C++ compiler instead, with `cuda.h` beside
-this file in place of CUDA's.
+this file in place of CUDA's and `blocks.cc` to run the blocks.
 
 What it shows: values, missing barriers (`ORDER` changes who runs first), reads of shared memory
 that nobody wrote, launches of too many threads. What it cannot show: speed, the
@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.cuda.emulator.streams import Refusing as Refusing
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
-_folder = tempfile.TemporaryDirectory(prefix="emulated-cuda-")
+_own = tempfile.TemporaryDirectory(prefix="emulated-cuda-")
 _loaded: list[Any] = []
 _order = 0
 _sources: list[str] | None = None
@@ -125,28 +126,44 @@ def bodies(text: str) -> dict[str, str]:
 
 def _compile(text: str) -> Path:
     name = hashlib.sha256(text.encode()).hexdigest()[:24]
-    library = Path(_folder.name) / f"{name}.so"
-    if library.exists():
-        return library
-    source = library.with_suffix(".cc")
-    source.write_text(text)
-    _run([*_flags(_headers()), "-include", "halves.h", str(source), "-o", str(library)])
+    library = _folder() / f"{name}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=_folder()) as draft:
+            source, made = Path(draft) / f"{name}.cc", Path(draft) / library.name
+            source.write_text(text)
+            built = _built()
+            flags = ["-shared", "-include", "halves.h", str(source), str(built / "blocks.o")]
+            _run([*_flags(built), *flags, "-o", str(made)])
+            made.replace(library)
     return library
 
 
 @functools.cache
-def _headers() -> Path:
-    """A folder with the stand-ins for CUDA's headers, compiled: they are most of a build."""
-    folder = Path(_folder.name) / "include"
-    folder.mkdir()
-    for header in HERE.glob("*.h"):
-        shutil.copy(header, folder)
-    _run([*_flags(folder), "-x", "c++-header", str(folder / "halves.h")])
+def _folder() -> Path:
+    """Where libraries are kept: for all workers of a session, or for this process."""
+    shared = os.environ.get("SPARSETRAIN_TEST_FOLDER")
+    folder = Path(shared or _own.name) / "emulated-cuda"
+    folder.mkdir(exist_ok=True)
     return folder
 
 
+@functools.cache
+def _built() -> Path:
+    """A folder with what all kernels share, compiled: it is most of a build."""
+    built = _folder() / "shared"
+    if not built.exists():
+        draft = Path(tempfile.mkdtemp(dir=_folder()))
+        for file in [*HERE.glob("*.h"), HERE / "blocks.cc"]:
+            shutil.copy(file, draft)
+        _run([*_flags(draft), "-x", "c++-header", str(draft / "halves.h")])
+        _run([*_flags(draft), "-c", str(draft / "blocks.cc"), "-o", str(draft / "blocks.o")])
+        with suppress(OSError):  # another worker was first
+            draft.rename(built)
+    return built
+
+
 def _flags(folder: Path) -> list[str]:
-    flags = [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC", "-shared"]
+    flags = [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC"]
     flags += ["-fvisibility=hidden", "-ffp-contract=off"]  # a library's memory is its own
     find = tvm_ffi.libinfo
     folders = [folder, find.find_include_path(), find.find_dlpack_include_path()]

@@ -71,8 +71,8 @@ inline float half_of(uint32_t pair, unsigned which, float (*widen)(uint16_t)) {
 // 2 t and 2 t + 1. A warp must come here together.
 template <class Kind>
 inline void multiply(float* const (&c)[4], const uint32_t (&words)[6]) {
-  Fiber* warp = &fibers[current / kWarp * kWarp];
-  memcpy(fibers[current].words, words, sizeof words);
+  Shown* warp = &shown[current / kWarp * kWarp];
+  memcpy(shown[current].words, words, sizeof words);
   wait(kAtWarpBarrier);
   unsigned lane = current % kWarp, group = lane / 4, member = lane % 4;
   for (unsigned q = 0; q < 4; ++q) {

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels are compiled one by one, kept, and linked into every program that has them."""
+
+import os
+
+import numpy as np
+import pytest
+from tvm import relax
+
+import sparsetrain as st
+from sparsetrain import cache, libraries
+from sparsetrain.runtime import objects
+from tests import small_dlrm
+from tests.helpers import assert_same_bits
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+X = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs"))
+    return cache.folder()
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Names of the kernels that were really compiled by themselves."""
+    names, codegen_build = [], objects.codegen_build
+
+    def noting(module, target):
+        names.extend(var.name_hint for var in module.functions)
+        return codegen_build(module, target)
+
+    monkeypatch.setattr(objects, "codegen_build", noting)
+    return names
+
+
+def run(*names):
+    """Apply each of these operators to X, by a program with a kernel for each."""
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            results = [builder.emit(getattr(relax.op, name)(x)) for name in names]
+            out = builder.emit_output(relax.Tuple(results))
+        builder.emit_func_output(out)
+    program = st.Program(builder.get(), "main", "llvm")
+    for name, found in zip(names, program({}, {"x": X}), strict=True):
+        expected = getattr(np, name)(X)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+
+
+def test_a_kernel_of_two_programs_is_compiled_once(place, compiled):
+    run("negative", "sqrt")
+    run("negative", "floor")
+    assert compiled == ["tir_negative", "tir_sqrt", "tir_floor"]
+
+
+def test_another_optimizer_compiles_its_updates_alone(place, compiled):
+    for make in (st.optim.adagrad, st.optim.adam):
+        compiled.clear()
+        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,))
+        st.Trainer(model, make(0.1, update="sparse"), target="cpu").compile()
+    updates = {"dense_updates", "update_of_touched_rows", "check_for_NaN_and_infinity"}
+    assert compiled and set(compiled) <= updates
+
+
+@pytest.mark.parametrize("kind", ["single", "weighted"])
+def test_a_step_has_the_bits_of_a_program_that_is_compiled_as_a_whole(kind, place, monkeypatch):
+    def trained() -> dict[str, np.ndarray]:
+        trainer = st.Trainer(small_dlrm.model(kind), st.optim.adagrad(0.1), target="cpu")
+        for size in (16, 5):
+            trainer.step(small_dlrm.batch(size, kind=kind))
+        return trainer.state_dict()
+
+    linked = trained()
+    assert list(place.glob("*.o"))
+    monkeypatch.setenv("SPARSETRAIN_CACHE", "")
+    whole = trained()
+    assert linked.keys() == whole.keys()
+    for name, array in whole.items():
+        assert_same_bits(linked[name], array)
+
+
+def test_objects_belong_to_the_user_alone(place):
+    run("negative")
+    assert [file.stat().st_mode & 0o777 for file in place.glob("*.o")] == [0o600]
+
+
+@pytest.mark.parametrize("fault", ["cut", "flipped", "writable"])
+def test_a_damaged_object_or_one_that_others_may_write_is_not_linked(place, compiled, fault):
+    run("negative")
+    file = next(place.glob("*.o"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= fault == "flipped"
+    file.write_bytes(content[:100] if fault == "cut" else content)
+    file.chmod(0o666 if fault == "writable" else 0o600)
+    run("negative", "sqrt")
+    assert compiled == ["tir_negative", "tir_negative", "tir_sqrt"]
+
+
+def test_what_cannot_be_kept_is_compiled_as_a_whole(place, compiled, monkeypatch):
+    def full(*_arguments):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(libraries, "keep", full)
+    run("negative")
+    assert not list(place.iterdir())
+
+
+def test_what_cannot_be_linked_is_compiled_as_a_whole(place, monkeypatch):
+    monkeypatch.setattr(cache, "store", lambda *_: None)
+    run("negative")
+
+
+def test_the_least_recently_used_objects_go_first(place, monkeypatch):
+    monkeypatch.setattr(libraries, "KEEP_OBJECTS", 2)
+    for age in range(3):
+        file = place / f"{age:032d}-{'0' * 16}.o"
+        file.write_bytes(b"")
+        os.utime(file, (1000 - age, 1000 - age))
+    run("negative")
+    assert [file.name[:32] for file in place.glob("0000*.o")] == [f"{0:032d}"]
