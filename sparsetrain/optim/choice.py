@@ -79,7 +79,8 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
         far = int(each * (len(tables) - len(dense)))
         with suppress(ResourceError, MemoryError):  # without memory to try it the lines decide
             tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
-            gain, busy = tried.saved, max(busy, tried.busy)
+            # It takes a buffer as large as the tables: it must be known to be faster.
+            gain, busy = tried.low, max(busy, tried.busy)
     return Choice(dense if gain > 0 else (), saved, busy)
 
 
