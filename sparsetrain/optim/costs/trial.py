@@ -4,8 +4,8 @@
 `contest` lets two ways take turns and compares them round by round, so that whatever slows the
 machine down slows both. But seldom by as much: what one thread does loses less to a neighbour than
 what all cores share. Of a machine that others use there are several, which take over from each
-other every few tenths of a second; on one of them a way was 12 % faster in the quiet tenth of all
-time and 18 % slower in the rest. So all rounds count, and unless the machine is steady or the
+other every few tenths of a second; on a Zen 3 a way was up to 13 % faster in the quiet tenth of all
+time and up to 20 % slower in the rest. So all rounds count, and unless the machine is steady or the
 difference large, they go on for a second. What is found is an interval.
 """
 
