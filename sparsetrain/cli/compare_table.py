@@ -101,10 +101,16 @@ def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
     for name in ("stock", "dense"):
         other = found.get(name)
         yield f"{other.median_us / sparse.median_us:,.1f}" if other and sparse else "-"
-    parts = (sparse.median_us, sparse.writes_us, sparse.kernel_us) if sparse else (None,) * 3
-    for part in parts:
-        yield f"{sparse.roof_us / part:.0%}" if sparse and sparse.roof_us and part else "-"
+    yield from _roof_shares(sparse) if sparse else ["-"] * 3
     yield next(iter(found.values())).auto
+
+
+def _roof_shares(sparse: st.compare.Measurement) -> Iterator[str]:
+    """Of the update, of its writes, and of the kernel; that roof was measured beside the kernel."""
+    roof = sparse.roof_us
+    pairs = ((roof, sparse.median_us), (roof, sparse.writes_us))
+    for of, part in (*pairs, (sparse.kernel_roof_us, sparse.kernel_us)):
+        yield f"{of / part:.0%}" if of and part else "-"
 
 
 def _us(time: float) -> str:

@@ -9,8 +9,7 @@ first, see `settle`.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -23,16 +22,16 @@ from sparsetrain.compare.arms import Arm, Step, Taken, new_table
 from sparsetrain.compare.batch import Batch, make_batches
 from sparsetrain.compare.case import Case, case_of, settings_of
 from sparsetrain.compare.ids import distinct, draw_ids
+from sparsetrain.compare.in_place import InPlace, kernel_and_roof
 from sparsetrain.compare.memory import give_back, peak_of
 from sparsetrain.compare.roofs import random_row_seconds
 from sparsetrain.compare.settle import settle
-from sparsetrain.optim.apply import ROW_UPDATE
 
 LEAST_STEPS = 10
 MOST_STEPS = 400
 _MOST_IDS = 2**22  # of all steps of a case together
 WARM = 3
-_WATCHED = WARM + LEAST_STEPS  # steps in which the kernel is timed
+_LEAST_WATCHED, _MOST_WATCHED = WARM + LEAST_STEPS, WARM + 96  # steps that time the kernel
 SECONDS = 0.4  # after which an arm that has its ten steps has had enough
 _SMALL = 64  # rows of the table on which kernels are compiled
 
@@ -71,6 +70,8 @@ class Measurement:
         Memory that a step needed beside table and slots, where the system says it.
     formula_memory_bytes : int
         The same by formula.
+    kernel_roof_us : float or None
+        Median of the roof in that kernel's place, by turns with it; see `in_place`.
     roof_us : float or None
         Microseconds of the roof: the distinct rows read and written, nothing else.
     auto : {"sparse", "dense"}
@@ -88,6 +89,7 @@ class Measurement:
     first_us: float | None
     writes_us: float | None
     kernel_us: float | None
+    kernel_roof_us: float | None
     traffic_bytes: float
     counted_bytes: float | None
     memory_bytes: int | None
@@ -123,7 +125,13 @@ def steps_of(case: Case, *, dear: bool) -> int:
     """How many steps a case is measured for, warm ones included; dear steps are few."""
     if dear:
         return WARM + LEAST_STEPS
-    return WARM + max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups)) + _WATCHED
+    affordable = _MOST_IDS // case.lookups
+    return WARM + max(LEAST_STEPS, min(MOST_STEPS, affordable)) + _watched(case)
+
+
+def _watched(case: Case) -> int:
+    """How many of these steps time the kernel, in the end."""
+    return max(_LEAST_WATCHED, min(_MOST_WATCHED, _MOST_IDS // case.lookups))
 
 
 def ids_of(case: Case, *, dear: bool, seed: int = 0) -> Ids:
@@ -167,7 +175,7 @@ def measure(
     ResourceError
         If there is no memory for table, slots or a buffer.
     """
-    taken, kernel, need, counted, first = _take(arm, case, ids)
+    taken, in_place, need, counted, first = _take(arm, case, ids)
     give_back()
     whole = 1e6 * np.array([t.whole for t in taken])
     writes = [1e6 * t.writes for t in taken if t.writes is not None]
@@ -184,7 +192,8 @@ def measure(
         p90_us=float(high),
         first_us=None if first is None else 1e6 * first,
         writes_us=float(np.median(writes)) if writes else None,
-        kernel_us=None if kernel is None else 1e6 * kernel,
+        kernel_us=None if in_place is None else 1e6 * in_place.kernel,
+        kernel_roof_us=None if in_place is None else 1e6 * in_place.roof,
         traffic_bytes=arm.traffic(case, unique),
         counted_bytes=counted,
         memory_bytes=need,
@@ -203,10 +212,10 @@ def _compile(arm: Arm, case: Case) -> None:
 
 
 class _Found(NamedTuple):
-    """The steps that count; of one: kernel's seconds, memory, counted bytes, seconds at first."""
+    """The steps that count; of one: kernel and roof, memory, counted bytes, seconds at first."""
 
     steps: list[Taken]
-    kernel: float | None = None
+    in_place: InPlace | None = None
     memory: int | None = None
     counted: float | None = None
     first: float | None = None
@@ -221,7 +230,8 @@ def _take(arm: Arm, case: Case, ids: Ids) -> _Found:
     if arm.elsewhere is not None:
         return _Found([Taken(seconds) for seconds in arm.elsewhere(case, ids)])
     _compile(arm, case)
-    timed, watched = ids[: max(_WATCHED, len(ids) - _WATCHED)], ids[-_WATCHED:]
+    watched = min(_watched(case), max(_LEAST_WATCHED, len(ids) // 3))  # ids may be given, and few
+    timed = ids[: max(_LEAST_WATCHED, len(ids) - watched)]
     step, batches = arm.prepare(case), make_batches(case, timed)
     need = peak_of(lambda: [step(batch) for batch in islice(batches, WARM)])
     settling = make_batches(case, _anywhere(case))
@@ -233,25 +243,9 @@ def _take(arm: Arm, case: Case, ids: Ids) -> _Found:
         )
     )
     first = float(np.median(settled_by[:LEAST_STEPS])) if settled_by else None
-    steps, kernel = _run(step, batches), _kernel(step, make_batches(case, watched))
-    return _Found(steps, kernel, need, _counted(step, case, ids), first)
-
-
-def _kernel(step: Step, batches: Iterator[Batch]) -> float | None:
-    """Median seconds of the row update's kernel, in steps of their own: watching takes time."""
-    seconds: list[float] = []
-
-    def watch(name: str, kernel: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        begin = time.perf_counter()
-        result = kernel(*arguments)
-        if name == ROW_UPDATE:
-            seconds.append(time.perf_counter() - begin)
-        return result
-
-    with runtime.watching(watch):
-        for batch in batches:
-            step(batch)
-    return float(np.median(seconds[WARM:])) if len(seconds) > WARM else None
+    steps, others = _run(step, batches), make_batches(case, ids[-watched:])
+    in_place = None if arm.dense else kernel_and_roof(step, others, case.width, WARM)
+    return _Found(steps, in_place, need, _counted(step, case, ids), first)
 
 
 def _run(step: Step, batches: Iterator[Batch]) -> list[Taken]:

@@ -49,10 +49,15 @@ def random_row_seconds(table: NDArray, places: Iterable[np.ndarray]) -> np.ndarr
     the fastest.
     """
     arrays = [runtime.as_tensor(rows, "int32") for rows in places]
-    kernels = [partial(_row_kernel(int(table.shape[1]), *way), table) for way in _WAYS]
+    kernels = [partial(kernel, table) for kernel in random_row_kernels(int(table.shape[1]))]
     # Each sees arrays of its own, so that none sees rows that another has made warm.
     found = [_times(run, arrays[first :: len(kernels)]) for first, run in enumerate(kernels)]
     return min((times for times in found if times.size), key=np.median)
+
+
+def random_row_kernels(width: int) -> list[Callable[[NDArray, NDArray], object]]:
+    """Kernels that rewrite rows (U,) int32 of a table (V, width), by each way of asking."""
+    return [_row_kernel(width, *way) for way in _WAYS]
 
 
 def _times(run: Callable[[Any], object], arguments: Iterable[Any]) -> np.ndarray:

@@ -29,6 +29,7 @@ from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda_coalesce import chunk_sums
 
 ROW_UPDATE = "update of touched rows"  # the kernel, in profiles and comparisons
+ROW_UPDATE_WEIGHT = 5  # which of its arguments is the table, on the host
 FOREVER = 2**31 - 1  # a cap that never matters
 
 

@@ -4,8 +4,9 @@
 Only where a gradient of 0 changes nothing may the cost decide, because only there the bits are the
 same whichever way is taken. So a choice may differ between machines, or between steps of one run.
 
-Measured lines propose which tables to update densely. Where they say that it makes little
-difference, they are not to be trusted with the answer, and both ways are tried.
+Measured lines propose which tables to update densely. Unless they speak clearly against it, they
+are not to be trusted with the answer, and both ways are tried: on a machine that others use lines
+were wrong by the whole time of an update.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 
 REMEMBERED = 256  # choices; batches of bags have a new number of ids in every step
-DOUBT = 0.4  # of the sparse path's time: a predicted difference below it is tried
+DOUBT = 0.4  # of the sparse path's time: unless the lines predict such a loss, it is tried
+WORTH = 0.05  # of the sparse path's time: what a buffer as large as the tables must save
 
 
 class Choice(NamedTuple):
@@ -74,12 +76,13 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     saved = {t: costs[t.rule].saved(t.end - t.first, each) for t in free}
     gain, dense = _proposed(tables, saved, costs[free[0].rule], lookups)
     busy = max(cost.busy for cost in costs.values())
-    if dense and abs(gain) <= DOUBT * _expected(tables, costs, each):
+    expected = _expected(tables, costs, each)
+    if dense and gain > -DOUBT * expected:
         near = [table.end - table.first for table in dense]
         far = int(each * (len(tables) - len(dense)))
         with suppress(ResourceError, MemoryError):  # without memory to try it the lines decide
             tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
-            gain, busy = tried.saved, max(busy, tried.busy)
+            gain, busy = tried.low - WORTH * expected, max(busy, tried.busy)
     return Choice(dense if gain > 0 else (), saved, busy)
 
 

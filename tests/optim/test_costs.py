@@ -38,9 +38,9 @@ class Machine:
         return run
 
 
-def bursts(seconds: float) -> float:
-    """Memory is five times slower in two of three milliseconds."""
-    return 5.0 if seconds * 1e3 % 3 < 2 else 1.0
+def bursts(seconds: float, share: float = 2 / 3) -> float:
+    """Memory is five times slower in a share of every three milliseconds."""
+    return 5.0 if seconds * 1e3 % 3 < 3 * share else 1.0
 
 
 class Noise:
@@ -53,7 +53,10 @@ class Noise:
         return 1 + 4 * self.rng.exponential() * (self.rng.random() < 0.3)
 
 
-DISTURBED = {"quiet": lambda: lambda seconds: 1.0, "bursts": lambda: bursts}
+DISTURBED = {
+    "quiet": lambda: lambda seconds: 1.0,
+    "bursts": lambda: lambda seconds: bursts(seconds, 1 / 3),
+}
 DISTURBED |= {f"noise {seed}": lambda seed=seed: Noise(seed) for seed in range(4)}
 
 
@@ -64,6 +67,29 @@ def test_disturbances_do_not_turn_a_contest(name, dense):
     verdict = contest(machine.work(60, 40), machine.work(40, dense), machine)
     assert np.sign(verdict.saved) == np.sign(60 - dense)
     assert machine.seconds < 1.0
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1 / 3, 1), (2 / 3, -1)])
+def test_the_machine_as_it_is_most_of_the_time_decides_a_contest(share, expected):
+    machine = Machine(lambda seconds: bursts(seconds, share))  # undisturbed: 100 and 90
+    verdict = contest(machine.work(60, 40), machine.work(40, 50), machine)
+    assert np.sign(verdict.saved) == expected
+    assert verdict.busy > 1
+
+
+@pytest.mark.parametrize("period", [0.05, 0.2])  # seconds, of which the first third is quiet
+def test_a_quiet_moment_does_not_decide_a_contest(period):
+    # The first way is 5 % slower while the machine is quiet, 9 % faster when it is not.
+    jitter = np.random.default_rng(0).uniform
+    machine = Machine(lambda seconds: (1 if seconds % period < period / 3 else 3) * jitter(1, 1.5))
+    verdict = contest(machine.work(160, 40), machine.work(128, 60), machine)
+    assert verdict.high < 0
+
+
+def test_a_clear_difference_needs_no_steady_machine():
+    machine = Machine(Noise(0))
+    verdict = contest(machine.work(60, 40), machine.work(20, 10), machine)
+    assert verdict.low > 0 and machine.seconds < 0.05
 
 
 def test_a_contest_of_equals_ends():

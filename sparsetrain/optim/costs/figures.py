@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures that a choice asks for: measured once on this machine, then remembered.
 
-Straight lines (`lines`) tell most choices apart, but are good to some 30 %. Where they say that the
-paths cost about the same, both are tried on tables of the very sizes, see `verdict_of`. Figures are
-kept by machine, threads, formula, width and the sources of this package (`remembered`). They decide
-speed, never bits.
+Straight lines (`lines`) tell most choices apart, but are good to some 30 %, on a busy machine to
+less. Unless they speak clearly for the sparse path, both are tried on tables of the very sizes, see
+`verdict_of`. Figures are kept by machine, threads, formula, width and the sources of this package
+(`remembered`). They decide speed, never bits.
 """
 
 from __future__ import annotations
