@@ -187,8 +187,11 @@ class Bar:
             self._draw()
 
     def note(self, text: str) -> None:
-        """Print it above the bar."""
-        self._bar.console.print(text, highlight=False)
+        """Print it above the bar, or where there was one."""
+        if self._bar is None:
+            print(text, file=self._stream, flush=True)
+        else:
+            self._bar.console.print(text, highlight=False)
 
     def finish(self) -> None:
         """Draw the last state and give the cursor back; safe to call twice."""

@@ -22,7 +22,7 @@ from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
+from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
 from sparsetrain.formats import target_word
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
@@ -225,7 +225,8 @@ class Trainer(TrainedModel):
         validate_every : int, optional
             Steps between validations; by default there is one after each epoch.
         early_stopping : EarlyStopping, optional
-            When to end, by validation scores.
+            When to end, by validation scores; with patience the trainer then has the weights,
+            slots and counts of the best validation. What may be resumed is the last state.
         check_numerics : bool
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
@@ -239,7 +240,8 @@ class Trainer(TrainedModel):
             ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
             of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
             is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
-            validation); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
+            validation), ``which`` ("best" if early stopping left the weights of that one, else
+            "latest"); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
 
         Raises
         ------
@@ -290,6 +292,7 @@ class Trainer(TrainedModel):
                 plan,
                 state,
                 Record(folder),
+                Best(plan.early_stopping, folder),
                 progress,
                 stop or (lambda: False),
             ).run()

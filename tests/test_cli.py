@@ -70,6 +70,7 @@ class FakeTrainer:
             "stopped": rows < 4,
             "stopped_early": False,
             "best": None,
+            "which": "latest",
         }
 
     def evaluate(self, data, batch_size=4096):

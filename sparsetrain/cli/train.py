@@ -87,8 +87,9 @@ def _describe(result: dict[str, Any]) -> str:
     if "profile" in result:
         lines += ["", _describe_profile(result["profile"])]
     if result["scored"] == "best":
-        best = f"the best model is that of step {result['best']['step']:,} (--which best)"
-        lines += ["", f"stopped early; {best}"]
+        why = "stopped early" if result["stopped_early"] else "early stopping"
+        best = f"weights and scores are those of step {result['best']['step']:,}, the best"
+        lines += ["", f"{why}: {best}"]
     scores = {name: result[name] for name in ("valid", "test")}
     if any(scores.values()):
         lines += ["", format_scores(scores)]
@@ -97,7 +98,7 @@ def _describe(result: dict[str, Any]) -> str:
 
 def _describe_work(result: dict[str, Any]) -> str:
     if not result["rows"] and not result["stopped"]:
-        why = "it stopped early" if result["scored"] == "best" else "more --epochs go on with it"
+        why = "it stopped early" if result["stopped_early"] else "more --epochs go on with it"
         return f"nothing was left to train: the run had ended; {why}"
     rows, took = format_count(result["rows"], "row"), format_seconds(result["seconds"])
     return f"trained on {rows} in {took}, {result['rows_per_s']:,.0f} rows/s"

@@ -38,8 +38,9 @@ def run_training(
     dict
         `valid` and `test` (scores or None), `constant_logloss`, `rows`, `seconds`, `rows_per_s`,
         `epochs` (loss of each, and `valid`), `layout`, `out`, `scored` ("latest" or "best"),
-        `best` (step and value, or None), `stopped` (a signal's name or None) and `settings`;
-        with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few steps).
+        `stopped_early`, `best` (step and value, or None), `stopped` (a signal's name or None) and
+        `settings`; with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few
+        steps).
 
     Raises
     ------
@@ -64,15 +65,14 @@ def run_training(
     if trainer.scaling is not None:
         note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
     out = _saved(trainer, files)
-    early = history["stopped_early"] and history["best"] is not None and out is not None
-    scored = "best" if early else "latest"
-    scores = {} if stop.requested() else _score(trainer, files, data, history, scored)
+    scores = {} if stop.requested() else _score(trainer, data, history)
     return {
         **_result(scores, history),
         "epochs": history["epochs"],
         "layout": str(trainer.encoder.layout) if trainer.encoder else "",
         "out": out,
-        "scored": scored,
+        "scored": history["which"],
+        "stopped_early": history["stopped_early"],
         "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
@@ -238,16 +238,10 @@ def _saved(trainer: "st.Trainer", files: Files) -> str | None:
     return str(files.out)
 
 
-def _score(
-    trainer: "st.Trainer", files: Files, data: Rows, history: dict[str, Any], which: str
-) -> dict[str, Any]:
+def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[str, Any]:
     """Score the held-out rows; the end of the training may have scored one of them already."""
-    import sparsetrain as st
-
     known: dict[str, Any] = {}
-    if which == "best" and files.out is not None:
-        trainer = st.load(files.out, which="best", target=trainer.target)
-    elif history["epochs"]:
+    if history["which"] == "latest" and history["epochs"]:
         known = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: known.get(name) or trainer.evaluate(rows) for name, rows in data.held_out.items()

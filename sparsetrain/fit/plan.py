@@ -14,7 +14,11 @@ MONITORS = {"logloss": False, "ne": False, "auc": True}
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """When a run ends before its last epoch, and which checkpoint is its best.
+    """When a run ends before its last epoch, and which validation is its best.
+
+    With patience, `fit` ends with the weights of the best validation, whichever epoch was the last;
+    without, and after a stop, with the last weights. Without a run folder a copy of all weights and
+    slots is kept for that.
 
     Parameters
     ----------

@@ -224,7 +224,7 @@ def checkpoint_in(
         If `which` is another word.
     """
     if which.upper() not in POINTERS:
-        raise ConfigError(f"which is {which!r}; it must be 'latest' or 'best'")
+        raise ConfigError(f"which is {which!r}; it must be 'latest', 'best' or 'auto'")
     path = Path(folder).absolute()
     name = read_pointer(path, which.upper())
     if name is not None:
