@@ -48,7 +48,10 @@ class FakeTrainer:
         self.library = library
 
     steps, encoder, target = 1, FakeEncoder(), "llvm"
-    optimizer = SimpleNamespace(describe=lambda *_: ["embeddings.C1.weight: touched rows"])
+    optimizer = SimpleNamespace(
+        describe=lambda *_: ["embeddings.C1.weight: touched rows; lazy"],
+        summarize=lambda *_: "touched rows (26 tables)",
+    )
     state, params, accumulate = SimpleNamespace(skipped=2), {}, 1
     scaling = None
 
@@ -151,8 +154,15 @@ def test_train_ends_stdout_with_one_json_object(library, capsys):
     assert (result["constant_logloss"], result["rows_per_s"]) == (0.6, 2.0)
     assert result["settings"]["train"]["batch_size"] == 128
     assert "layout: raw, Criteo names" in printed.err
-    assert "embeddings.C1.weight: touched rows" in printed.err
+    assert "updates: touched rows (26 tables); --verbose says of which tables" in printed.err
+    assert "embeddings." not in printed.err
     assert "2 steps were skipped" in printed.err
+
+
+@pytest.mark.parametrize("option", ["-v", "--verbose"])
+def test_train_says_of_each_table_how_it_is_updated_if_asked(library, capsys, option):
+    assert main(["train", "a", option]) == 0
+    assert "embeddings.C1.weight: touched rows; lazy" in capsys.readouterr().err
 
 
 def test_the_dtype_of_tables_reaches_the_model_and_a_wrong_one_is_refused(library, capsys):

@@ -41,6 +41,7 @@ def train(
     early_stopping: given.EarlyStopping = None,
     check_numerics: given.CheckNumerics = None,
     profile: given.Profile = False,
+    verbose: given.Verbose = False,
     overrides: Overrides = None,
     config: Config = None,
     as_json: AsJson = False,
@@ -75,7 +76,7 @@ def train(
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
-        result = run_training(settings, files, stop, begun, profile=profile)
+        result = run_training(settings, files, stop, begun, profile=profile, verbose=verbose)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
 

@@ -84,6 +84,9 @@ CheckNumerics = Annotated[
     bool | None,
     _setting("--check-numerics", "Find the first value that is not finite."),
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say of each table how it is updated, and why.")
+]
 Profile = Annotated[
     bool, typer.Option("--profile", help="Tell where a step spends its time, by kernels.")
 ]

@@ -29,9 +29,12 @@ def run_training(
     begun: Resumed | None = None,
     *,
     profile: bool = False,
+    verbose: bool = False,
     keeps: str = "--out",
 ) -> dict[str, Any]:
     """Train, save and score; `keeps` is the option that `files.out` is from.
+
+    With `verbose` it is said of each table how it is updated, and why.
 
     Returns
     -------
@@ -54,10 +57,7 @@ def run_training(
     if files.out is None:
         note(f"the trained model will not be kept: {keeps} FOLDER keeps it")
     trainer = _fresh(settings, data) if begun is None else _load(begun, data)
-    for line in trainer.optimizer.describe(
-        trainer.state, trainer.params, _lookups(trainer, settings)
-    ):
-        note(line)
+    _tell_updates(trainer, settings, verbose)
     with stop.deferred():
         history = _fit(trainer, settings, files, data, stop, begun, profile)
     if trainer.state.skipped:
@@ -107,6 +107,17 @@ def _load(begun: Resumed, data: Rows) -> "st.Trainer":
     for rows in data.held_out.values():
         _read_through(rows, trainer.encoder)
     return trainer
+
+
+def _tell_updates(trainer: "st.Trainer", settings: Settings, verbose: bool) -> None:
+    asked = trainer.state, trainer.params, _lookups(trainer, settings)
+    if verbose:
+        lines = trainer.optimizer.describe(*asked)
+    else:
+        summary = trainer.optimizer.summarize(*asked)
+        lines = [f"updates: {summary}; --verbose says of which tables, and why"]
+    for line in lines:
+        note(line)
 
 
 def _lookups(trainer: "st.Trainer", settings: Settings) -> int | None:
