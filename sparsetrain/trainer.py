@@ -162,6 +162,8 @@ class Trainer(TrainedModel):
     def _step(self, batch: Batch) -> Loss:
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
+        if hasattr(self.model, "check_weights"):
+            self.model.check_weights(batch)
         loss, self.applied = self._way.take_(self, batch)
         self.steps += 1
         if self.scaling is not None:

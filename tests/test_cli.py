@@ -37,6 +37,7 @@ class FakeEncoder:
     num_dense = 13
     columns = ("C1", "C2")
     has_bags = False
+    schema = SimpleNamespace(weights=None)
 
 
 class FakeTrainer:

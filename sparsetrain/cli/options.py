@@ -61,6 +61,7 @@ _SETTINGS = {
     "--check-numerics": "train.check_numerics",
     "--max-rows": "data.max_rows",
     "--schema": "data.schema_file",
+    "--weights": "data.weights",
     "--warn-unseen": "data.warn_unseen",
     "--valid-share": "data.valid_share",
     "--valid-from": "data.valid_from",

@@ -64,6 +64,10 @@ Schema = Annotated[
         "--schema", metavar="FILE", help="Names the columns, where they are not Criteo's."
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="COLUMN", help="A factor for each row's loss, 0 or more."),
+]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN|auto", help="Go on with a run; auto: with --out, if it is one."),

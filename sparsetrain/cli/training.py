@@ -187,6 +187,8 @@ def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
         # Nothing is learnt of encoded ids but how many rows a table needs, for all of them.
         encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
     note(f"layout: {encoder.layout}")
+    if encoder.schema.weights is not None:
+        note(f"rows are weighed by {encoder.schema.weights} in training; scores count them alike")
     tables = f"{format_count(len(encoder.rows), 'table')} of {sum(encoder.rows):,} rows in all"
     note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
     return encoder
@@ -209,6 +211,7 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         names=encoder.columns,
         **settings.model.model_dump(),
         **_bags(encoder),
+        row_weights=encoder.schema.weights is not None,
     )
     return st.Trainer(
         model,

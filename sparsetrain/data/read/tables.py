@@ -79,7 +79,7 @@ def _imported(data: Any) -> pa.Table:
 def _names(names: Any, schema: Schema) -> list[str]:
     texts = [name for name in names if isinstance(name, str)]
     if schema.categories is None:
-        return relevant(texts) + [name for name in texts if name == schema.time]
+        return relevant(texts) + [name for name in texts if name in (schema.time, schema.weights)]
     return [name for name in texts if name in schema.wanted]
 
 
