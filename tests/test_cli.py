@@ -221,6 +221,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "bottom": (32,),
         "top": (16, 8),
         "table_dtype": "float32",
+        "row_weights": False,
     }
     assert library.built["optimizer"] == {"lr": 0.5}
     assert library.built["data"]["min_count"] == 2
