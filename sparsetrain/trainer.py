@@ -24,6 +24,7 @@ from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
 from sparsetrain.formats import target_word
+from sparsetrain.given import require_kind
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.pools import single_blas
@@ -258,6 +259,7 @@ class Trainer(TrainedModel):
         """
         if not isinstance(epochs, Integral) or epochs < 1:
             raise ConfigError(f"epochs is {epochs!r}; it must be a whole number, 1 or more")
+        _check_objects(stop, run, early_stopping)
         needing = {
             "validate_every": validate_every,
             "early_stopping": early_stopping and early_stopping.patience,
@@ -266,7 +268,7 @@ class Trainer(TrainedModel):
             if validation is None and value is not None:
                 raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")
         plan = Plan(
-            until=epochs if resume else self.epochs + epochs,
+            until=int(epochs if resume else self.epochs + epochs),
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
@@ -373,3 +375,12 @@ class Trainer(TrainedModel):
         arguments = self.program.arguments.bind(self.params, inputs)
         program = self.program
         return first_nonfinite(program.module, program.function, arguments)
+
+
+def _check_objects(stop: Any, run: Any, early_stopping: Any) -> None:
+    """Refuse arguments of `fit` of another type before anything is read."""
+    if stop is not None and not callable(stop):
+        raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
+    require_kind("run", run, (Run, str, Path), "a Run, or the path of its folder")
+    fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
+    require_kind("early_stopping", early_stopping, EarlyStopping, fix)

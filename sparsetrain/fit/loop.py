@@ -57,6 +57,7 @@ class Fit:
     ) -> None:
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
         self._plan, self.state, self._record, self._best = plan, state, record, best
+        make_progress(progress)  # refuses what is none
         self._progress, self._stop = progress, stop
         self._stopped = False
         self._rows, self._seconds = 0, 0.0  # of this call

@@ -86,7 +86,7 @@ class DLRM(nn.Module):
             "weighted": bool(weighted),
             "names": [str(name) for name in names],
             "table_dtype": table_dtype,
-            "row_weights": bool(row_weights),
+            "row_weights": row_weights,
         }
         _check_config(self._config)
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
@@ -96,6 +96,11 @@ class DLRM(nn.Module):
         self.bottom = MLP([max(num_dense, 1), *self._config["bottom"], dim], last_relu=True)
         self.embeddings = EmbeddingBagCollection(tables, pooling=pooling, dtype=table_dtype)
         self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
+
+    def __repr__(self) -> str:
+        given = self._config
+        tables = f"{len(given['rows'])} tables of {sum(given['rows']):,} rows x {given['dim']}"
+        return f"<DLRM: {tables}, bottom {given['bottom']}, top {given['top']}>"
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
@@ -325,6 +330,8 @@ def _check_config(config: Mapping[str, Any]) -> None:
     if config["weighted"] and config["pooling"] != "sum":
         raise ConfigError("DLRM: weighted bags need pooling='sum'")
     check_table_dtype(config["table_dtype"], "DLRM")
+    if not isinstance(config["row_weights"], bool):
+        raise ConfigError(f"DLRM: row_weights is {config['row_weights']!r}; give True or False")
     if len(config["names"]) != len(config["rows"]):
         raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_kind
 
 from .schema_file import Reader, fill, parse, tables_of, text_of, texts_of, truth, whole
 
@@ -125,6 +126,7 @@ class Schema:
 
     def weighed_by(self, column: str | None) -> Schema:
         """Return this schema with another column of weights; None leaves it as it is."""
+        require_kind("weights", column, str, "the name of a column")
         return self if column is None else replace(self, weights=column)
 
     @property
@@ -146,6 +148,7 @@ class Schema:
         """
         if given is None or isinstance(given, Schema):
             return given or cls()
+        require_kind("schema_file", given, (str, Path), "a Schema, or the path of a file")
         return cls.from_dict(parse(Path(given)), str(given))
 
     @classmethod
