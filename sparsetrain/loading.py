@@ -21,7 +21,7 @@ from sparsetrain.precision import LossScale, Precision, Scaling, policy_for
 from sparsetrain.precision.loss_scale import Given
 from sparsetrain.predictor import Predictor, table_dtype_of
 from sparsetrain.quantized import QuantizedModel
-from sparsetrain.run import checkpoint_in
+from sparsetrain.run import checkpoint_in, chosen
 from sparsetrain.saved import ENCODER, KIND, QUANTIZED, encoder_hash
 from sparsetrain.trainer import Trainer
 
@@ -43,8 +43,9 @@ def load(
     ----------
     folder : path
         What was saved, or the folder of a run.
-    which : {"latest", "best"}
-        Of a run, which checkpoint.
+    which : {"latest", "best", "auto"}
+        Of a run, which checkpoint; "auto" is the best of a run with early stopping (`patience`),
+        the latest of any other. What is to be resumed is the latest.
     target : str or tvm.target.Target
         Where to run.
     optimizer : Optimizer, optional
@@ -69,14 +70,14 @@ def load(
 def load_predictor(
     folder: str | Path,
     *,
-    which: str = "latest",
+    which: str = "auto",
     target: Any = "auto",
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
 ) -> Predictor:
     """Read whatever evaluates and predicts: a trainer, or a model with tables in int8.
 
-    See `load`, which reads trainers alone.
+    See `load`, which reads trainers alone, and of a run the latest unless told otherwise.
 
     Raises
     ------
@@ -119,15 +120,19 @@ class _Reader(NamedTuple):
 
     def __call__(self, folder: str | Path, which: str) -> Any:
         for attempt in range(_ATTEMPTS):
-            path = checkpoint_in(folder, which)
+            path = checkpoint_in(folder, chosen(folder, which))
             try:
                 with checkpoint.opened(path) as saved:
                     return self._read(saved, path)
             except CheckpointError:
                 # A run that goes on prunes old checkpoints; then its pointer has moved on.
-                if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, which) == path:
+                if attempt == _ATTEMPTS - 1 or self._is_still(path, folder, which):
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    @staticmethod
+    def _is_still(path: Path, folder: str | Path, which: str) -> bool:
+        return bool(checkpoint_in(folder, chosen(folder, which)) == path)
 
     def _read(self, saved: checkpoint.Saved, path: Path) -> Any:
         kind = saved.manifest.get("kind")

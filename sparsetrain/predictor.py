@@ -14,6 +14,7 @@ from sparsetrain.build import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
+from sparsetrain.given import require_kind
 from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.state import named_arrays
 from sparsetrain.turns import in_turn
@@ -68,6 +69,7 @@ class Predictor:
         *,
         initialize: bool,
     ) -> None:
+        require_kind("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
         self.model, self.encoder = model, encoder
         self.target, self.precision = target, precision
         self.steps = self.epochs = 0

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, TextIO
 
+from sparsetrain.errors import ConfigError
+
 # The loss shown is a moving average whose memory is about this many batches.
 _SMOOTHING_BATCHES = 50
 
@@ -28,6 +30,9 @@ class Progress(Protocol):
 
     def finish(self) -> None:
         """End, after the last batch or after an error."""
+
+
+_CALLS = ("start", "advance", "finish")  # a note comes seldom
 
 
 class Snapshot(NamedTuple):
@@ -187,8 +192,11 @@ class Bar:
             self._draw()
 
     def note(self, text: str) -> None:
-        """Print it above the bar."""
-        self._bar.console.print(text, highlight=False)
+        """Print it above the bar, or where there was one."""
+        if self._bar is None:
+            print(text, file=self._stream, flush=True)
+        else:
+            self._bar.console.print(text, highlight=False)
 
     def finish(self) -> None:
         """Draw the last state and give the cursor back; safe to call twice."""
@@ -235,6 +243,11 @@ def make_progress(
     if progress is None:
         return Silent()
     if progress != "auto":
+        if not all(callable(getattr(progress, name, None)) for name in _CALLS):
+            raise ConfigError(
+                f"progress is {progress!r:.60}; give 'auto', None or an object with "
+                f"{', '.join(_CALLS)}"
+            )
         return progress
     stream = stream if stream is not None else sys.stderr
     return Bar(stream) if stream.isatty() else Lines(stream)

@@ -21,7 +21,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_trainable, numpy_dtype
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact import check_saved
-from sparsetrain.precision import LossScale, Precision, scaling_for
+from sparsetrain.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize
 from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
@@ -106,6 +106,19 @@ class TrainedModel(Predictor):
 
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
         return writable_arrays(*self._named)
+
+    def _counts(self) -> dict[str, Any]:
+        """What changes with steps beside the arrays, as plain values."""
+        scale = None if self.scaling is None else self.scaling.to_dict()
+        counts = {"steps": self.steps, "epochs": self.epochs, "skipped": self.state.skipped}
+        return {**counts, "loss_scale": scale}
+
+    def _recount(self, counts: Mapping[str, Any]) -> None:
+        """Go back to what `_counts` gave; the arrays are to follow."""
+        self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])
+        self.state.skipped = int(counts.get("skipped", 0))
+        if self.scaling is not None and counts.get("loss_scale") is not None:
+            self.scaling = Scaling.from_dict(counts["loss_scale"])
 
     @property
     def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:

@@ -22,8 +22,9 @@ from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.fit import EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
+from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
 from sparsetrain.formats import target_word
+from sparsetrain.given import require_kind
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.pools import single_blas
@@ -162,6 +163,8 @@ class Trainer(TrainedModel):
     def _step(self, batch: Batch) -> Loss:
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
+        if hasattr(self.model, "check_weights"):
+            self.model.check_weights(batch)
         loss, self.applied = self._way.take_(self, batch)
         self.steps += 1
         if self.scaling is not None:
@@ -225,7 +228,8 @@ class Trainer(TrainedModel):
         validate_every : int, optional
             Steps between validations; by default there is one after each epoch.
         early_stopping : EarlyStopping, optional
-            When to end, by validation scores.
+            When to end, by validation scores; with patience the trainer then has the weights,
+            slots and counts of the best validation. What may be resumed is the last state.
         check_numerics : bool
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
@@ -239,7 +243,8 @@ class Trainer(TrainedModel):
             ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
             of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
             is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
-            validation); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
+            validation), ``which`` ("best" if early stopping left the weights of that one, else
+            "latest"); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
 
         Raises
         ------
@@ -254,6 +259,7 @@ class Trainer(TrainedModel):
         """
         if not isinstance(epochs, Integral) or epochs < 1:
             raise ConfigError(f"epochs is {epochs!r}; it must be a whole number, 1 or more")
+        _check_objects(stop, run, early_stopping)
         needing = {
             "validate_every": validate_every,
             "early_stopping": early_stopping and early_stopping.patience,
@@ -262,7 +268,7 @@ class Trainer(TrainedModel):
             if validation is None and value is not None:
                 raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")
         plan = Plan(
-            until=epochs if resume else self.epochs + epochs,
+            until=int(epochs if resume else self.epochs + epochs),
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
@@ -290,6 +296,7 @@ class Trainer(TrainedModel):
                 plan,
                 state,
                 Record(folder),
+                Best(plan.early_stopping, folder),
                 progress,
                 stop or (lambda: False),
             ).run()
@@ -368,3 +375,12 @@ class Trainer(TrainedModel):
         arguments = self.program.arguments.bind(self.params, inputs)
         program = self.program
         return first_nonfinite(program.module, program.function, arguments)
+
+
+def _check_objects(stop: Any, run: Any, early_stopping: Any) -> None:
+    """Refuse arguments of `fit` of another type before anything is read."""
+    if stop is not None and not callable(stop):
+        raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
+    require_kind("run", run, (Run, str, Path), "a Run, or the path of its folder")
+    fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
+    require_kind("early_stopping", early_stopping, EarlyStopping, fix)

@@ -37,6 +37,7 @@ class FakeEncoder:
     num_dense = 13
     columns = ("C1", "C2")
     has_bags = False
+    schema = SimpleNamespace(weights=None)
 
 
 class FakeTrainer:
@@ -48,7 +49,10 @@ class FakeTrainer:
         self.library = library
 
     steps, encoder, target = 1, FakeEncoder(), "llvm"
-    optimizer = SimpleNamespace(describe=lambda *_: ["embeddings.C1.weight: touched rows"])
+    optimizer = SimpleNamespace(
+        describe=lambda *_: ["embeddings.C1.weight: touched rows; lazy"],
+        summarize=lambda *_: "touched rows (26 tables)",
+    )
     state, params, accumulate = SimpleNamespace(skipped=2), {}, 1
     scaling = None
 
@@ -70,6 +74,7 @@ class FakeTrainer:
             "stopped": rows < 4,
             "stopped_early": False,
             "best": None,
+            "which": "latest",
         }
 
     def evaluate(self, data, batch_size=4096):
@@ -150,8 +155,15 @@ def test_train_ends_stdout_with_one_json_object(library, capsys):
     assert (result["constant_logloss"], result["rows_per_s"]) == (0.6, 2.0)
     assert result["settings"]["train"]["batch_size"] == 128
     assert "layout: raw, Criteo names" in printed.err
-    assert "embeddings.C1.weight: touched rows" in printed.err
+    assert "updates: touched rows (26 tables); --verbose says of which tables" in printed.err
+    assert "embeddings." not in printed.err
     assert "2 steps were skipped" in printed.err
+
+
+@pytest.mark.parametrize("option", ["-v", "--verbose"])
+def test_train_says_of_each_table_how_it_is_updated_if_asked(library, capsys, option):
+    assert main(["train", "a", option]) == 0
+    assert "embeddings.C1.weight: touched rows; lazy" in capsys.readouterr().err
 
 
 def test_the_dtype_of_tables_reaches_the_model_and_a_wrong_one_is_refused(library, capsys):
@@ -209,6 +221,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "bottom": (32,),
         "top": (16, 8),
         "table_dtype": "float32",
+        "row_weights": False,
     }
     assert library.built["optimizer"] == {"lr": 0.5}
     assert library.built["data"]["min_count"] == 2

@@ -135,3 +135,10 @@ def test_the_stream_decides_between_bar_and_lines(progress, stream, kind):
 )
 def test_durations_read_like_speech(seconds, text):
     assert format_seconds(seconds) == text
+
+
+def test_a_note_after_the_end_is_printed_where_the_bar_was():
+    for shown in (Lines, Bar):
+        stream = Terminal()
+        shown(stream).note("said last")
+        assert stream.getvalue() == "said last\n"

@@ -239,9 +239,9 @@ def test_early_stopping_ends_the_run_and_keeps_the_best(files, tmp_path):
     trainer = make(optimizer=st.optim.sgd(0.0))  # nothing is learnt, so nothing gets better
     history = fit(trainer, files, tmp_path / "run", epochs=9, early_stopping=rule)
     assert history["stopped_early"] and not history["stopped"]
-    assert trainer.steps == 10  # validated after 5, 7 and 10 steps
-    assert history["best"]["step"] == 5
+    assert history["best"]["step"] == trainer.steps == 5
     second = loaded(tmp_path / "run")
+    assert second.steps == 10  # validated after 5, 7 and 10 steps
     again = fit(second, files, tmp_path / "run", epochs=9, early_stopping=rule, resume=True)
     assert (again["rows"], again["stopped_early"]) == (0, True)
 

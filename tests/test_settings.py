@@ -3,6 +3,8 @@
 
 import inspect
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -287,3 +289,11 @@ def test_a_schedule_and_groups_reach_the_optimizer():
 def test_an_optimizer_setting_that_would_be_ignored_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         resolve_settings(overrides=overrides)
+
+
+def test_settings_are_listed_where_docstrings_are_stripped():
+    command = [sys.executable, "-OO", "-m", "sparsetrain", "settings"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = as_toml(Settings()).rstrip().splitlines()
+    stripped = [line for line in lines if "=" in line or not line.startswith("# ")]
+    assert [line for line in listed.splitlines() if line in stripped] == stripped

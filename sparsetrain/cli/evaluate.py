@@ -18,12 +18,13 @@ from sparsetrain.cli.options import (
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
+from sparsetrain.cli.which import tell_which
 
 
 def evaluate(
     model: Model,
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Labelled rows, parquet or text.")],
-    which: Which = "latest",
+    which: Which = "auto",
     batch_size: BatchSize = 4096,
     precision: Precision = None,
     warn_unseen: WarnUnseen = None,
@@ -35,6 +36,7 @@ def evaluate(
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
         predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
+        tell_which(model, which, predictor.steps)
         dataset = st.data.Dataset(str(data), predictor.encoder)
         scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)

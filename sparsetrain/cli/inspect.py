@@ -98,7 +98,7 @@ def _tables(tables: dict[str, int]) -> str:
 def _model(path: Path) -> Found:
     import sparsetrain as st
 
-    trainer = st.load_predictor(path, precision="float32")  # nothing is computed
+    trainer = st.load_predictor(path, which="latest", precision="float32")  # nothing is computed
     optimizer = trainer.optimizer.formula.name if isinstance(trainer, st.Trainer) else None
     config = trainer.model.config()
     tables = dict(zip(config["names"], config["rows"], strict=True))

@@ -30,7 +30,12 @@ WarnUnseen = Annotated[
     float | None, typer.Option("--warn-unseen", help="Share of unseen categories worth a warning.")
 ]
 Which = Annotated[
-    str, typer.Option("--which", help="Of a run's checkpoints: latest, or best on --valid.")
+    str,
+    typer.Option(
+        "--which",
+        help="Of a run's checkpoints: latest, best on --valid, or auto: best if it was trained "
+        "with --early-stopping, else latest.",
+    ),
 ]
 Precision = Annotated[
     str | None,
@@ -56,6 +61,7 @@ _SETTINGS = {
     "--check-numerics": "train.check_numerics",
     "--max-rows": "data.max_rows",
     "--schema": "data.schema_file",
+    "--weights": "data.weights",
     "--warn-unseen": "data.warn_unseen",
     "--valid-share": "data.valid_share",
     "--valid-from": "data.valid_from",

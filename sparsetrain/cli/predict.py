@@ -22,6 +22,7 @@ from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
+from sparsetrain.cli.which import tell_which
 from sparsetrain.errors import ConfigError, DataError
 
 PROBABILITY = "probability"
@@ -43,7 +44,7 @@ def predict(
             "--keep", metavar="COLUMN", help="Write this column of ROWS too; may be repeated."
         ),
     ] = None,
-    which: Which = "latest",
+    which: Which = "auto",
     batch_size: BatchSize = 4096,
     precision: Precision = None,
     warn_unseen: WarnUnseen = None,
@@ -60,6 +61,7 @@ def predict(
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
         predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
+        tell_which(model, which, predictor.steps)
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         read_kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         probability = predictor.predict(dataset, batch_size=batch_size)

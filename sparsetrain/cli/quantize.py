@@ -10,12 +10,13 @@ from sparsetrain.cli.options import AsJson, Model, Precision, Which
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_free
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.which import tell_which
 
 
 def quantize(
     model: Model,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder for it.")],
-    which: Which = "latest",
+    which: Which = "auto",
     precision: Precision = None,
     as_json: AsJson = False,
 ) -> None:
@@ -28,6 +29,7 @@ def quantize(
     require_free(out)
     with StopSignals():
         trainer = st.load(model, which=which, target="cpu", precision=cast(Any, precision))
+        tell_which(model, which, trainer.steps)
         quantized = trainer.quantized()
         quantized.save(out)
     before, after = trainer.table_bytes, quantized.table_bytes

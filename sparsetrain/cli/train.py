@@ -34,6 +34,7 @@ def train(
     loss_scale: given.LossScale = None,
     min_count: given.MinCount = None,
     schema: given.Schema = None,
+    weights: given.Weights = None,
     resume: given.Resume = None,
     allow_changed: given.AllowChanged = None,
     checkpoint_every: given.CheckpointEvery = None,
@@ -41,6 +42,7 @@ def train(
     early_stopping: given.EarlyStopping = None,
     check_numerics: given.CheckNumerics = None,
     profile: given.Profile = False,
+    verbose: given.Verbose = False,
     overrides: Overrides = None,
     config: Config = None,
     as_json: AsJson = False,
@@ -58,6 +60,7 @@ def train(
         "--loss-scale": None if loss_scale is None else parse_text(loss_scale),
         "--min-count": min_count,
         "--schema": schema,
+        "--weights": weights,
         "--valid-share": valid_share,
         "--valid-from": None if valid_from is None else parse_text(valid_from),
         "--time-column": time_column,
@@ -75,7 +78,7 @@ def train(
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
-        result = run_training(settings, files, stop, begun, profile=profile)
+        result = run_training(settings, files, stop, begun, profile=profile, verbose=verbose)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
 
@@ -87,8 +90,9 @@ def _describe(result: dict[str, Any]) -> str:
     if "profile" in result:
         lines += ["", _describe_profile(result["profile"])]
     if result["scored"] == "best":
-        best = f"the best model is that of step {result['best']['step']:,} (--which best)"
-        lines += ["", f"stopped early; {best}"]
+        why = "stopped early" if result["stopped_early"] else "early stopping"
+        best = f"weights and scores are those of step {result['best']['step']:,}, the best"
+        lines += ["", f"{why}: {best}"]
     scores = {name: result[name] for name in ("valid", "test")}
     if any(scores.values()):
         lines += ["", format_scores(scores)]
@@ -97,7 +101,7 @@ def _describe(result: dict[str, Any]) -> str:
 
 def _describe_work(result: dict[str, Any]) -> str:
     if not result["rows"] and not result["stopped"]:
-        why = "it stopped early" if result["scored"] == "best" else "more --epochs go on with it"
+        why = "it stopped early" if result["stopped_early"] else "more --epochs go on with it"
         return f"nothing was left to train: the run had ended; {why}"
     rows, took = format_count(result["rows"], "row"), format_seconds(result["seconds"])
     return f"trained on {rows} in {took}, {result['rows_per_s']:,.0f} rows/s"

@@ -64,6 +64,10 @@ Schema = Annotated[
         "--schema", metavar="FILE", help="Names the columns, where they are not Criteo's."
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="COLUMN", help="A factor for each row's loss, 0 or more."),
+]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN|auto", help="Go on with a run; auto: with --out, if it is one."),
@@ -83,6 +87,9 @@ EarlyStopping = Annotated[
 CheckNumerics = Annotated[
     bool | None,
     _setting("--check-numerics", "Find the first value that is not finite."),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say of each table how it is updated, and why.")
 ]
 Profile = Annotated[
     bool, typer.Option("--profile", help="Tell where a step spends its time, by kernels.")

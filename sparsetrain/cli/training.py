@@ -29,17 +29,21 @@ def run_training(
     begun: Resumed | None = None,
     *,
     profile: bool = False,
+    verbose: bool = False,
     keeps: str = "--out",
 ) -> dict[str, Any]:
     """Train, save and score; `keeps` is the option that `files.out` is from.
+
+    With `verbose` it is said of each table how it is updated, and why.
 
     Returns
     -------
     dict
         `valid` and `test` (scores or None), `constant_logloss`, `rows`, `seconds`, `rows_per_s`,
         `epochs` (loss of each, and `valid`), `layout`, `out`, `scored` ("latest" or "best"),
-        `best` (step and value, or None), `stopped` (a signal's name or None) and `settings`;
-        with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few steps).
+        `stopped_early`, `best` (step and value, or None), `stopped` (a signal's name or None) and
+        `settings`; with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few
+        steps).
 
     Raises
     ------
@@ -53,10 +57,7 @@ def run_training(
     if files.out is None:
         note(f"the trained model will not be kept: {keeps} FOLDER keeps it")
     trainer = _fresh(settings, data) if begun is None else _load(begun, data)
-    for line in trainer.optimizer.describe(
-        trainer.state, trainer.params, _lookups(trainer, settings)
-    ):
-        note(line)
+    _tell_updates(trainer, settings, verbose)
     with stop.deferred():
         history = _fit(trainer, settings, files, data, stop, begun, profile)
     if trainer.state.skipped:
@@ -64,15 +65,14 @@ def run_training(
     if trainer.scaling is not None:
         note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
     out = _saved(trainer, files)
-    early = history["stopped_early"] and history["best"] is not None and out is not None
-    scored = "best" if early else "latest"
-    scores = {} if stop.requested() else _score(trainer, files, data, history, scored)
+    scores = {} if stop.requested() else _score(trainer, data, history)
     return {
         **_result(scores, history),
         "epochs": history["epochs"],
         "layout": str(trainer.encoder.layout) if trainer.encoder else "",
         "out": out,
-        "scored": scored,
+        "scored": history["which"],
+        "stopped_early": history["stopped_early"],
         "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
@@ -107,6 +107,17 @@ def _load(begun: Resumed, data: Rows) -> "st.Trainer":
     for rows in data.held_out.values():
         _read_through(rows, trainer.encoder)
     return trainer
+
+
+def _tell_updates(trainer: "st.Trainer", settings: Settings, verbose: bool) -> None:
+    asked = trainer.state, trainer.params, _lookups(trainer, settings)
+    if verbose:
+        lines = trainer.optimizer.describe(*asked)
+    else:
+        summary = trainer.optimizer.summarize(*asked)
+        lines = [f"updates: {summary}; --verbose says of which tables, and why"]
+    for line in lines:
+        note(line)
 
 
 def _lookups(trainer: "st.Trainer", settings: Settings) -> int | None:
@@ -176,6 +187,8 @@ def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
         # Nothing is learnt of encoded ids but how many rows a table needs, for all of them.
         encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
     note(f"layout: {encoder.layout}")
+    if encoder.schema.weights is not None:
+        note(f"rows are weighed by {encoder.schema.weights} in training; scores count them alike")
     tables = f"{format_count(len(encoder.rows), 'table')} of {sum(encoder.rows):,} rows in all"
     note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
     return encoder
@@ -198,6 +211,7 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         names=encoder.columns,
         **settings.model.model_dump(),
         **_bags(encoder),
+        row_weights=encoder.schema.weights is not None,
     )
     return st.Trainer(
         model,
@@ -238,16 +252,10 @@ def _saved(trainer: "st.Trainer", files: Files) -> str | None:
     return str(files.out)
 
 
-def _score(
-    trainer: "st.Trainer", files: Files, data: Rows, history: dict[str, Any], which: str
-) -> dict[str, Any]:
+def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[str, Any]:
     """Score the held-out rows; the end of the training may have scored one of them already."""
-    import sparsetrain as st
-
     known: dict[str, Any] = {}
-    if which == "best" and files.out is not None:
-        trainer = st.load(files.out, which="best", target=trainer.target)
-    elif history["epochs"]:
+    if history["which"] == "latest" and history["epochs"]:
         known = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: known.get(name) or trainer.evaluate(rows) for name, rows in data.held_out.items()

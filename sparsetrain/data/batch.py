@@ -19,7 +19,7 @@ from sparsetrain.errors import DataError
 
 from .position import Position
 from .ragged import Ragged, checked
-from .values.arrays import Array, frozen, negative_at, to_dense, to_ids, to_labels
+from .values.arrays import Array, frozen, negative_at, to_dense, to_ids, to_labels, to_row_weights
 
 _STRIP = 16  # rows
 
@@ -38,6 +38,8 @@ class Batch:
         Kept as int64, or as a tuple of `Ragged`.
     labels : array-like (B,) of 0 and 1, optional
         Kept as float32.
+    weights : array-like (B,) of finite numbers of 0 or more, optional
+        A factor for each row's loss, for models with ``row_weights=True``. Kept as float32.
 
     Attributes
     ----------
@@ -58,6 +60,7 @@ class Batch:
     dense: Array
     ids: Array | tuple[Ragged, ...]
     labels: Array | None
+    weights: Array | None
     position: Position | None
 
     def __init__(
@@ -65,6 +68,7 @@ class Batch:
         dense: npt.ArrayLike,
         ids: npt.ArrayLike | Sequence[Ragged],
         labels: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
     ) -> None:
         owned = to_dense(dense)
         if not len(owned):
@@ -73,19 +77,34 @@ class Batch:
             owned,
             _checked_ids(ids, len(owned)),
             None if labels is None else to_labels(labels, len(owned)),
+            None if weights is None else to_row_weights(weights, len(owned)),
         )
 
-    def _set(self, dense: Array, ids: Array | tuple[Ragged, ...], labels: Array | None) -> None:
-        fields = {"dense": dense, "ids": ids, "labels": labels, "position": None}
+    def _set(
+        self,
+        dense: Array,
+        ids: Array | tuple[Ragged, ...],
+        labels: Array | None,
+        weights: Array | None,
+    ) -> None:
+        fields = {"dense": dense, "ids": ids, "labels": labels, "weights": weights}
+        fields["position"] = None
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @classmethod
-    def _trusted(cls, dense: Array, ids: Array | tuple[Ragged, ...], labels: Array | None) -> Batch:
+    def _trusted(
+        cls,
+        dense: Array,
+        ids: Array | tuple[Ragged, ...],
+        labels: Array | None,
+        weights: Array | None = None,
+    ) -> Batch:
         """Wrap arrays of our own loader: of the right types, C-contiguous, checked, not shared."""
         batch = object.__new__(cls)
         owned = ids if isinstance(ids, tuple) else frozen(ids)
-        batch._set(frozen(dense), owned, None if labels is None else frozen(labels))
+        of_rows = (None if array is None else frozen(array) for array in (labels, weights))
+        batch._set(frozen(dense), owned, *of_rows)
         return batch
 
     def _at(self, position: Position) -> Batch:
@@ -98,9 +117,10 @@ class Batch:
 
     def __repr__(self) -> str:
         labels = "no" if self.labels is None else "yes"
+        weights = "" if self.weights is None else ", weights=yes"
         return (
             f"<Batch: rows={len(self)}, dense={self.dense.shape[1]}, "
-            f"features={self.num_features}, labels={labels}>"
+            f"features={self.num_features}, labels={labels}{weights}>"
         )
 
     @property

@@ -19,11 +19,13 @@ def split(batch: Batch, parts: int) -> Iterator[Batch]:
 
 
 def _rows(batch: Batch, begin: int, end: int) -> Batch:
-    labels = None if batch.labels is None else batch.labels[begin:end]
+    labels, weights = (
+        None if array is None else array[begin:end] for array in (batch.labels, batch.weights)
+    )
     if isinstance(batch.ids, tuple):
         bags = tuple(_bags(feature, begin, end) for feature in batch.ids)
-        return Batch._trusted(batch.dense[begin:end], bags, labels)
-    return Batch._trusted(batch.dense[begin:end], batch.ids[begin:end], labels)
+        return Batch._trusted(batch.dense[begin:end], bags, labels, weights)
+    return Batch._trusted(batch.dense[begin:end], batch.ids[begin:end], labels, weights)
 
 
 def _bags(feature: Ragged, begin: int, end: int) -> Ragged:

@@ -2,9 +2,11 @@
 """`Trainer.fit` as an object: what was asked for, where it stands, what is due after a step.
 
 `plan` is fixed for the run, `state` is what a checkpoint keeps, `resume` finds the one to begin
-with, `loop` moves it, `record` writes it down, `causes` says more about an error.
+with, `loop` moves it, `record` writes it down, `best` keeps what early stopping ends with, `causes`
+says more about an error.
 """
 
+from sparsetrain.fit.best import Best as Best
 from sparsetrain.fit.loop import Fit as Fit
 from sparsetrain.fit.plan import EarlyStopping as EarlyStopping
 from sparsetrain.fit.plan import Plan as Plan

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparsetrain.data.position import Position
+from sparsetrain.fit.best import Best
 from sparsetrain.fit.causes import explained
 from sparsetrain.fit.plan import Plan
 from sparsetrain.fit.record import Record
@@ -35,6 +36,8 @@ class Fit:
         Where to begin; changed as the run goes on.
     record : Record
         Where log and checkpoints go.
+    best : Best
+        What is kept of the best validation.
     progress : "auto", None or Progress
     stop : callable
         Asked after each batch; True ends the run there.
@@ -48,11 +51,13 @@ class Fit:
         plan: Plan,
         state: State,
         record: Record,
+        best: Best,
         progress: Any,
         stop: Callable[[], bool],
     ) -> None:
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
-        self._plan, self.state, self._record = plan, state, record
+        self._plan, self.state, self._record, self._best = plan, state, record, best
+        make_progress(progress)  # refuses what is none
         self._progress, self._stop = progress, stop
         self._stopped = False
         self._rows, self._seconds = 0, 0.0  # of this call
@@ -66,10 +71,23 @@ class Fit:
             while self._goes_on() and self.state.position.epoch < self._plan.until:
                 self._epoch()
             self._record.save(self._trainer, self.state, best=False)
-        return self._history()
+        return self._history(self._end_with_the_best())
 
     def _goes_on(self) -> bool:
         return not (self._stopped or self.state.ended)
+
+    def _end_with_the_best(self) -> bool:
+        """Return whether the trainer has the weights of the best validation, by early stopping."""
+        last, best = self._trainer.steps, self.state.best
+        if self._stopped or best is None or not self._best.restore_(self._trainer, best["step"]):
+            return False
+        if best["step"] != last:
+            monitor = self._plan.early_stopping.monitor
+            make_progress(self._progress).note(
+                f"the weights are those of step {best['step']:,} of {last:,}, the best "
+                f"validation: {monitor} {best['value']:.4f}"
+            )
+        return True
 
     def _epoch(self) -> None:
         """Train on the rest of the epoch."""
@@ -170,10 +188,11 @@ class Fit:
         state.since_best = 0 if better else state.since_best + 1
         if better:
             state.best = {"step": step, "value": float(value)}
+            self._best.keep(self._trainer)
         state.ended = rule.patience is not None and state.since_best >= rule.patience
         return better
 
-    def _history(self) -> dict[str, Any]:
+    def _history(self, best: bool) -> dict[str, Any]:
         state = self.state
         epochs = [*state.epochs, *([state.epoch()] if state.rows else [])]
         return {
@@ -185,6 +204,7 @@ class Fit:
             "stopped": self._stopped,
             "stopped_early": state.ended,
             "best": state.best,
+            "which": "best" if best else "latest",
         }
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_finite, require_whole
 
 # Score -> whether a larger one is better.
 MONITORS = {"logloss": False, "ne": False, "auc": True}
@@ -14,7 +15,11 @@ MONITORS = {"logloss": False, "ne": False, "auc": True}
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """When a run ends before its last epoch, and which checkpoint is its best.
+    """When a run ends before its last epoch, and which validation is its best.
+
+    With patience, `fit` ends with the weights of the best validation, whichever epoch was the last;
+    without, and after a stop, with the last weights. Without a run folder a copy of all weights and
+    slots is kept for that.
 
     Parameters
     ----------
@@ -33,10 +38,9 @@ class EarlyStopping:
     def __post_init__(self) -> None:
         if self.monitor not in MONITORS:
             raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(MONITORS)}")
-        if self.patience is not None and self.patience < 1:
-            raise ConfigError(f"patience is {self.patience}; it must be 1 or more")
-        if not 0 <= self.min_delta < float("inf"):
-            raise ConfigError(f"min_delta is {self.min_delta}; it must be finite and 0 or more")
+        if self.patience is not None:
+            object.__setattr__(self, "patience", require_whole("patience", self.patience))
+        object.__setattr__(self, "min_delta", require_finite("min_delta", self.min_delta))
 
     def is_better(self, score: float | None, best: float | None) -> bool:
         """Return whether `score` beats `best`; a score that is not defined beats nothing."""
@@ -80,8 +84,10 @@ class Plan:
     loss_scale: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.validate_every is not None and self.validate_every < 1:
-            raise ConfigError(f"validate_every is {self.validate_every}; it must be 1 or more")
+        numbers = {"batch_size": self.batch_size, "validate_every": self.validate_every}
+        for name, value in numbers.items():
+            if value is not None or name == "batch_size":
+                object.__setattr__(self, name, require_whole(name, value))
 
     def fixed(self) -> dict[str, Any]:
         """Return what decides the weights, as plain values by the names of `fit`'s arguments."""

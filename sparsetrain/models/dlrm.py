@@ -7,7 +7,7 @@ with two operators of this package: the embedding lookup and the dot interaction
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -54,6 +54,9 @@ class DLRM(nn.Module):
         What the tables are stored in. Of a half, rows are read into float32 and rounded as they are
         written, stochastically; everything else is float32. With int8 a model can predict, no more;
         see `Trainer.quantized`.
+    row_weights : bool
+        Batches to train on have a weight for each row, by which its loss is multiplied. The loss is
+        still divided by the number of rows. Scores are those of unweighted rows.
     """
 
     kind = "dlrm"
@@ -69,6 +72,7 @@ class DLRM(nn.Module):
         weighted: bool = False,
         names: Sequence[str] | None = None,
         table_dtype: TableDtype = "float32",
+        row_weights: bool = False,
     ) -> None:
         rows = _whole("rows", rows)
         names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
@@ -82,6 +86,7 @@ class DLRM(nn.Module):
             "weighted": bool(weighted),
             "names": [str(name) for name in names],
             "table_dtype": table_dtype,
+            "row_weights": row_weights,
         }
         _check_config(self._config)
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
@@ -91,6 +96,11 @@ class DLRM(nn.Module):
         self.bottom = MLP([max(num_dense, 1), *self._config["bottom"], dim], last_relu=True)
         self.embeddings = EmbeddingBagCollection(tables, pooling=pooling, dtype=table_dtype)
         self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
+
+    def __repr__(self) -> str:
+        given = self._config
+        tables = f"{len(given['rows'])} tables of {sum(given['rows']):,} rows x {given['dim']}"
+        return f"<DLRM: {tables}, bottom {given['bottom']}, top {given['top']}>"
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
@@ -116,11 +126,14 @@ class DLRM(nn.Module):
         rows: nn.Tensor,
         offsets: nn.Tensor | None = None,
         weights: nn.Tensor | None = None,
+        row_weights: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """Mean binary cross-entropy of the batch, a () tensor."""
+        """Mean binary cross-entropy of the batch, each row's times its weight, a () tensor."""
         logits = self.logits(dense, rows, offsets, weights)  # (B, 1)
         targets = nn.op.reshape(labels, logits.shape)
-        each = nn.op.wrap_nested(bce_with_logits(logits._expr, targets._expr), "bce")
+        each = nn.op.wrap_nested(bce_with_logits(logits._expr, targets._expr), "bce")  # (B, 1)
+        if row_weights is not None:
+            each = nn.op.multiply(each, nn.op.reshape(row_weights, logits.shape))
         return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
 
     @in_turn
@@ -135,8 +148,13 @@ class DLRM(nn.Module):
             inputs["offsets"] = nn.spec.Tensor(["bags_plus_1"], "int64")
         if self._config["weighted"]:
             inputs["weights"] = nn.spec.Tensor(["N"], "float32")
-        labels = nn.spec.Tensor(["B"], "float32")
-        module, _ = self.export_tvm({"loss": {"labels": labels, **inputs}, "logits": dict(inputs)})
+        of_rows = nn.spec.Tensor(["B"], "float32")
+        loss = {"labels": of_rows, **inputs}
+        if self._config["row_weights"]:
+            loss["row_weights"] = of_rows
+        module, _ = self.export_tvm(
+            {"loss": _by_name(self.loss, loss), "logits": _by_name(self.logits, inputs)}
+        )
         return module
 
     def inputs(
@@ -175,7 +193,33 @@ class DLRM(nn.Module):
         names = ("rows", "offsets", "weights")
         dense = batch.dense if self._config["num_dense"] else _constant(batch)
         arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
-        return arrays if batch.labels is None else {**arrays, "labels": batch.labels}
+        return {**arrays, **self._of_rows(batch)}
+
+    def _of_rows(self, batch: Any) -> dict[str, np.ndarray]:
+        """What a batch has for the loss alone."""
+        weights = batch.weights if self._config["row_weights"] else None
+        given = {"labels": batch.labels, "row_weights": weights}
+        return {name: array for name, array in given.items() if array is not None}
+
+    def check_weights(self, batch: Any) -> None:
+        """Refuse a batch to train on whose rows have weights where the model wants none, or lack.
+
+        Raises
+        ------
+        DataError
+            With what to change.
+        """
+        wanted = self._config["row_weights"]
+        if wanted and batch.weights is None:
+            raise DataError(
+                "the batch has no weights of rows, but the model's row_weights is True: "
+                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
+            )
+        if not wanted and batch.weights is not None:
+            raise DataError(
+                "the batch has weights of rows, which this model would not read: make it with "
+                "row_weights=True"
+            )
 
     def _placed(self, batch: Any, room: Room | None) -> dict[str, Any] | None:
         """The arguments, for single ids that are inside their tables; None for all others."""
@@ -186,8 +230,8 @@ class DLRM(nn.Module):
             placement = self.embeddings.placements[self._config["dim"]]
             index_dtype = placement.index_dtype
             self._placing = Placing(placement.first_rows, self._config["rows"], index_dtype)
-        floats = {"labels": batch.labels, "dense": batch.dense}
-        given = {name: array for name, array in floats.items() if array is not None and array.size}
+        floats = {**self._of_rows(batch), "dense": batch.dense}
+        given = {name: array for name, array in floats.items() if array.size}
         tensors = self._placing(ids, given, room)
         if tensors is None:
             return None
@@ -259,6 +303,18 @@ class DLRM(nn.Module):
         return super().named_parameters(prefix)
 
 
+def _by_name(
+    method: Callable[..., nn.Tensor], inputs: Mapping[str, nn.spec.Tensor]
+) -> nn.spec.MethodSpec:
+    """A method to export that is given its inputs by name, since those amid them may lack."""
+    names, specs = list(inputs), list(inputs.values())
+
+    def named(*given: nn.Tensor) -> nn.Tensor:
+        return method(**dict(zip(names, given, strict=True)))
+
+    return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
+
+
 def _whole(name: str, numbers: Sequence[int]) -> list[int]:
     try:
         return [index(number) for number in numbers]
@@ -278,6 +334,8 @@ def _check_config(config: Mapping[str, Any]) -> None:
     if config["weighted"] and config["pooling"] != "sum":
         raise ConfigError("DLRM: weighted bags need pooling='sum'")
     check_table_dtype(config["table_dtype"], "DLRM")
+    if not isinstance(config["row_weights"], bool):
+        raise ConfigError(f"DLRM: row_weights is {config['row_weights']!r}; give True or False")
     if len(config["names"]) != len(config["rows"]):
         raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
 

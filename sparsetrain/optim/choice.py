@@ -11,6 +11,7 @@ were wrong by the whole time of an update.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -114,10 +115,37 @@ def _tables(state: State, name: str, part: Range) -> list[Range]:
     return [Range((label,), where.start, where.stop, part.rule) for label, where in rows]
 
 
+class Reasons(NamedTuple):
+    """Which path the updates of tables take, and why.
+
+    Parameters
+    ----------
+    of_tables : tuple of (str, str)
+        Path and reason, and the name, of each table.
+    busy : float
+        As in `Choice`.
+    """
+
+    of_tables: tuple[tuple[str, str], ...]
+    busy: float
+
+    def lines(self) -> list[str]:
+        """A line for each table; neighbours of one answer share it."""
+        lines = []
+        for why, group in groupby(self.of_tables, key=lambda one: one[0]):
+            lines.append(f"{shortened([name for _, name in group])}: {why}")
+        return [*lines, _doubt(self.busy)] if self.busy > BUSY else lines
+
+    def summary(self) -> str:
+        """The paths alone, and how many tables take each."""
+        count = Counter(why.partition(";")[0] for why, _ in self.of_tables)
+        return "; ".join(f"{path} ({n} table{'s'[: n - 1]})" for path, n in count.items())
+
+
 def reasons(
     state: State, params: Mapping[str, NDArray] | None = None, lookups: int | None = None
-) -> list[str]:
-    """For each table, which path its updates take and why; neighbours of one answer share a line.
+) -> Reasons:
+    """For each table, which path its updates take and why.
 
     With `params` and the ids that a step looks up in each table it is known what is cheaper. On a
     GPU nothing is chosen by cost.
@@ -127,18 +155,15 @@ def reasons(
         name: None if on_gpu[name] else _choice(state, name, params, lookups)
         for name in state.tables
     }
-    answers = (
-        (table.rule.path if on_gpu[name] else _reason(table, choices[name]), table)
+    of_tables = tuple(
+        (table.rule.path if on_gpu[name] else _reason(table, choices[name]), label)
         for name in state.tables
         for part in state.ranges[name]
         for table in _tables(state, name, part)
+        for label in table.names
     )
-    lines = []
-    for why, group in groupby(answers, key=lambda answer: answer[0]):
-        names = tuple(label for _, table in group for label in table.names)
-        lines.append(f"{shortened(names)}: {why}")
     busy = max((choice.busy for choice in choices.values() if choice), default=1.0)
-    return [*lines, _doubt(busy)] if busy > BUSY else lines
+    return Reasons(of_tables, busy)
 
 
 def _doubt(busy: float) -> str:

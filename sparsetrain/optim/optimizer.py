@@ -19,7 +19,7 @@ from sparsetrain.optim import exact
 from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.check import LAST, check_formula
-from sparsetrain.optim.choice import reasons
+from sparsetrain.optim.choice import Reasons, reasons
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import (
     Gradient,
@@ -347,6 +347,8 @@ class Optimizer:
     ) -> list[str]:
         """For each table which path its updates take and why; neighbours alike share a line.
 
+        `summarize` says in one line how many tables take which path.
+
         Parameters
         ----------
         state : State
@@ -357,6 +359,26 @@ class Optimizer:
             Ids that a step looks up in each table: with both, the cheaper path is named. 0 if
             gradients come coalesced, as accumulated ones do.
         """
+        return self._reasons(state, params, lookups).lines()
+
+    def summarize(
+        self,
+        state: State,
+        params: Mapping[str, NDArray] | None = None,
+        lookups: int | None = None,
+    ) -> str:
+        """What `describe` says without names and reasons: each path, and how many tables take it.
+
+        Examples
+        --------
+        >>> trainer.optimizer.summarize(trainer.state)  # doctest: +SKIP
+        'touched rows, lazy: the slots of other rows stand still (26 tables)'
+        """
+        return self._reasons(state, params, lookups).summary()
+
+    def _reasons(
+        self, state: State, params: Mapping[str, NDArray] | None, lookups: int | None
+    ) -> Reasons:
         # The global norm needs coalesced gradients, and with them the sparse path costs least.
         return reasons(state, params, 0 if self.clip_norm is not None else lookups)
 

@@ -24,6 +24,7 @@ import numpy as np
 from sparsetrain import checkpoint
 from sparsetrain.checkpoint.places import aside
 from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.given import require_whole
 from sparsetrain.run.lock import FILE as LOCK
 from sparsetrain.run.lock import locked
 from sparsetrain.run.log import CSV, JSONL, read_log
@@ -67,8 +68,8 @@ class Run:
         tensorboard: bool = False,
     ) -> None:
         for name, value in {"every": every, "keep": keep, "log_every": log_every}.items():
-            if value is not None and value < 1:
-                raise ConfigError(f"Run: {name} is {value}; it must be 1 or more")
+            if value is not None or name != "every":
+                require_whole(f"Run: {name}", value)
         self.folder = Path(folder).absolute()
         self.every, self.keep, self.log_every = every, keep, log_every
         self.extra = dict(extra or {})
@@ -223,8 +224,8 @@ def checkpoint_in(
     ConfigError
         If `which` is another word.
     """
-    if which.upper() not in POINTERS:
-        raise ConfigError(f"which is {which!r}; it must be 'latest' or 'best'")
+    if not isinstance(which, str) or which.upper() not in POINTERS:
+        raise ConfigError(f"which is {which!r}; it must be 'latest', 'best' or 'auto'")
     path = Path(folder).absolute()
     name = read_pointer(path, which.upper())
     if name is not None:

@@ -59,7 +59,7 @@ def _section(section: Any) -> Iterator[str]:
     said = ""
     known = meanings(type(section))
     for key in type(section).model_fields:
-        type_, meaning = known[key]
+        type_, meaning = known.get(key, ("", ""))  # python -OO leaves no docstrings
         text = f"{meaning} ({type_})" if type_ else meaning
         if text != said:
             yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")

@@ -53,6 +53,8 @@ class DataSettings(Section):
         What a NaN in an integer column means.
     schema_file : str or None
         TOML or JSON file that names the columns, where they are not Criteo's.
+    weights : str or None
+        Column with a factor of 0 or more for each row's loss; None for rows that count alike.
     warn_unseen : float
         Share of rare or unseen ids of a column, in rows to be scored, that is worth a warning.
     valid_share : float or None
@@ -72,6 +74,7 @@ class DataSettings(Section):
     treat_as: Literal["auto", "raw", "encoded"] = "auto"
     nan: Literal["error", "missing"] = "error"
     schema_file: str | None = None
+    weights: str | None = None
     warn_unseen: Annotated[float, Field(gt=0, le=1)] = 0.5
 
     valid_share: Annotated[float, Field(gt=0, lt=1)] | None = None

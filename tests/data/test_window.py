@@ -18,7 +18,7 @@ def piece(first: int, count: int, by_column: bool = True) -> Rows:
     order = "F" if by_column else "C"
     dense = np.asarray(numbers[:, None] + np.zeros((1, 3)), np.float32, order=order)
     ids = np.asarray(10 * numbers[:, None] + np.arange(4), np.int32, order=order)
-    return Rows(dense, ids, numbers.astype(np.float32))
+    return Rows(dense, ids, numbers.astype(np.float32), numbers.astype(np.float32) + 1)
 
 
 @pytest.mark.parametrize("counts", [[10], [3, 4, 3], [1] * 10, [4, 6], [9_000, 1_000]])

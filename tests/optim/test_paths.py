@@ -177,6 +177,10 @@ def test_each_table_says_which_path_is_cheaper(monkeypatch):
     assert b == "b: touched rows; lazy is exact here: a gradient of 0 changes nothing"
     assert c == "c: every row, as asked for; lazy means the same here"
     assert d.endswith("; every row would not be cheaper")
+    assert optimizer.summarize(state, params, 90) == (
+        "every row, the cheaper way (1 table); touched rows (2 tables); every row, as asked for "
+        "(1 table)"
+    )
     assert "in steps where that is cheaper" in optimizer.describe(state)[0]
 
 

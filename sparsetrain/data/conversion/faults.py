@@ -17,7 +17,7 @@ import pyarrow as pa
 from ..encode.encoder import Encoder
 from ..schema.columns import Columns
 from ..values.place import Place, RowError
-from .strict import read_category, read_dense, read_label
+from .strict import read_category, read_dense, read_label, read_weights
 
 POLICIES = ("error", "skip", "quarantine")
 
@@ -70,6 +70,8 @@ def _readers(columns: Columns, encoder: Encoder) -> Iterator[tuple[str, Strict]]
     """Yield every column and what reads it strictly."""
     if columns.label:
         yield columns.label, partial(read_label, columns)
+    if columns.row_weights:
+        yield columns.row_weights, partial(read_weights, columns)
     for index, name in enumerate(columns.dense):
         yield name, partial(read_dense, columns, encoder, index)
     for index, name in enumerate(columns.categories):

@@ -27,7 +27,7 @@ from ..values.place import Place, RowError
 from ..whole_file import whole_file
 from .chunks import Chunk
 from .faults import Fault, find_faults
-from .strict import CategorySeen, DenseSeen, read_category, read_dense, read_label
+from .strict import CategorySeen, DenseSeen, read_category, read_dense, read_label, read_weights
 
 VALUES = "values-"  # how the files of what was learnt begin
 _META = b"chunk"
@@ -175,6 +175,8 @@ class _Learner:
         """Read every column; nothing is counted before all are read, since each may refuse."""
         columns, encoder = self._columns, self._task.encoder
         label = columns.label
+        if columns.row_weights:
+            read_weights(columns, piece, place.of(columns.row_weights))
         return _Read(
             read_label(columns, piece, place.of(label)) if label else 0,
             [

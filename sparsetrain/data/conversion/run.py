@@ -15,7 +15,7 @@ from typing import Any
 
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 
-from ..encode.encoder import Encoder, read_encoder
+from ..encode.encoder import Encoder, read_encoder, require_row_weights
 from ..encode.encoder_file import ENCODER_FILE, write_encoder
 from ..encode.learn import check_dense
 from ..encode.settings import Settings
@@ -62,6 +62,7 @@ def convert_files(
     nan: str = "error",
     treat_as: str = "auto",
     schema_file: Schema | str | Path | None = None,
+    weights: str | None = None,
     bad_rows: str = "error",
     memory: int = 2 << 30,
     workers: int = 1,
@@ -83,7 +84,7 @@ def convert_files(
         and the schema are then its own.
     label : bool
         Whether there is a label column to convert; rows to be scored need none.
-    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema_file
+    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema_file, weights
         As in `Encoder.fit`.
     bad_rows : {"error", "skip", "quarantine"}
         What happens at a bad row: the run ends, or the row is left out and counted; with
@@ -107,7 +108,7 @@ def convert_files(
     workers = _checked(bad_rows, memory, workers)
     settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
     files, known = _inputs(paths, Path(out)), _known(encoder)
-    blank = known or _blank(files, settings, Schema.read(schema_file))
+    blank = known or _blank(files, settings, Schema.read(schema_file).weighed_by(weights))
     run = Run(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
     return _read_summary(run) if (new := _prepare(run)) is None else _go_on(run, new)
 
@@ -143,6 +144,7 @@ def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
 def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     opened = open_source(files[:1], schema)
     assert isinstance(opened, Source)
+    require_row_weights(opened.parts[0], schema)
     blank = Encoder.blank(opened.parts[0], settings, schema)
     if blank.encoded:
         settings.check_encoded()

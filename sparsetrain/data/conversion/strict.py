@@ -21,6 +21,7 @@ from ..values.arrays import Array
 from ..values.labels import read_labels
 from ..values.numeric import read_numbers
 from ..values.place import Place
+from ..values.row_weights import read_row_weights
 
 
 class DenseSeen(NamedTuple):
@@ -42,6 +43,12 @@ def read_label(columns: Columns, piece: pa.RecordBatch, place: Place) -> int:
     """Return how many labels are 1."""
     assert columns.label is not None
     return int(read_labels(piece.column(columns.label), place).sum())
+
+
+def read_weights(columns: Columns, piece: pa.RecordBatch, place: Place) -> None:
+    """Read the weights of rows."""
+    assert columns.row_weights is not None
+    read_row_weights(piece.column(columns.row_weights), place)
 
 
 def read_dense(

@@ -21,6 +21,7 @@ from ..encode.encoder import Encoder
 from ..encode.reserved import ReservedMeter
 from ..encode.rows import Rows, regrouped
 from ..read.footers import MARK, footer_sum
+from ..schema.columns import Columns
 from ..whole_file import read_json, whole_file, write_json
 from .learning import Seen, Task, chunk_rows
 
@@ -81,8 +82,7 @@ def remove_written(folder: Path, out: Path) -> None:
 def _write(task: Task, group: Group, path: Path, notes: Path) -> None:
     encoder = task.encoder
     meter = ReservedMeter(encoder.columns)
-    labelled = group.chunks[0].chunk.columns.label is not None
-    schema = _schema(encoder, labelled)
+    schema = _schema(encoder, group.chunks[0].chunk.columns)
     with (
         whole_file(path) as file,
         # Of zstd's files, a fifth smaller, reading took twice as long.
@@ -111,8 +111,9 @@ def _encoded(task: Task, group: Group, meter: ReservedMeter) -> Iterator[Rows]:
             yield rows
 
 
-def _schema(encoder: Encoder, labelled: bool) -> pa.Schema:
-    columns = {"label": pa.float32()} if labelled else {}
+def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
+    columns = {"label": pa.float32()} if found.label else {}
+    columns |= {found.row_weights: pa.float32()} if found.row_weights else {}
     columns |= {name: pa.float32() for name in dense_names(encoder)}
     ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()
     for name, weights in zip(encoder.columns, weight_names(encoder), strict=True):
@@ -125,7 +126,7 @@ def _schema(encoder: Encoder, labelled: bool) -> pa.Schema:
 
 
 def _table(rows: Rows, schema: pa.Schema, weights: Sequence[str | None]) -> pa.Table:
-    arrays = [] if rows.labels is None else [pa.array(rows.labels)]
+    arrays = [pa.array(array) for array in (rows.labels, rows.weights) if array is not None]
     arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.dense.T]
     if isinstance(rows.ids, tuple):
         # Where a column has no weights of its own, the ones that fill in are not stored.

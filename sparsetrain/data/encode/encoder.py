@@ -27,10 +27,12 @@ from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..read.tables import as_table, table_source
 from ..schema.columns import Columns, find_columns
+from ..schema.names import check_once
 from ..schema.schema import Derived, Schema
 from ..values.arrays import Array
 from ..values.labels import read_labels
 from ..values.place import Place
+from ..values.row_weights import read_row_weights
 from .bags import Bags, read_bags, with_weights
 from .converted import converted_columns
 from .encoder_file import ENCODER_FILE, read_rules
@@ -73,6 +75,7 @@ class Encoder(Rules):
         nan: str = "error",
         treat_as: str = "auto",
         schema_file: Schema | str | Path | None = None,
+        weights: str | None = None,
         sizes: Sizes | None = None,
     ) -> Encoder:
         """Learn an encoder from the training data.
@@ -100,6 +103,9 @@ class Encoder(Rules):
             Overrides the rule that recognises already encoded data.
         schema_file : Schema or path, optional
             Names the columns where they are not Criteo's; see `Schema`.
+        weights : str, optional
+            The column with a factor of 0 or more for each row's loss; for models with
+            ``row_weights=True``. It must be in the training data, and is read wherever it is.
         sizes : mapping from column to int, or sequence of int, optional
             Rows of each table of already encoded data; the data is then not read.
 
@@ -115,7 +121,7 @@ class Encoder(Rules):
             If a setting is out of range or does not go with the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        return cls._fitted(source, settings, Schema.read(schema_file), sizes)
+        return cls._fitted(source, settings, Schema.read(schema_file).weighed_by(weights), sizes)
 
     @classmethod
     def _fitted(
@@ -129,6 +135,8 @@ class Encoder(Rules):
             settings.check_converted(known.settings)
             known.bind(opened.parts, require_label=False)
             return known
+        for part in opened.parts:
+            require_row_weights(part, schema)
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
         return blank.learnt(_learn(parts, blank, sizes))
@@ -201,6 +209,12 @@ class Encoder(Rules):
                 found[part.place.name] = self.find(
                     part.schema, part.place.name, require_label=require_label
                 )
+        weighed = {columns.row_weights for columns in found.values()}
+        if len(weighed) > 1:
+            lacking = next(name for name, columns in found.items() if not columns.row_weights)
+            raise Place(lacking, column=self.schema.weights).error(
+                "the column with the weights of rows is missing here, and other files have it"
+            )
         return [(part, found[part.place.name]) for part in parts]
 
     def _derived(self, part: Part) -> Mapping[str, Derived]:
@@ -252,7 +266,9 @@ class Encoder(Rules):
         label = columns.label
         labels = read_labels(piece.column(label), place.of(label)) if label else None
         read = self._read_bags if self.has_bags else self._read_ids
-        return Rows(dense, read(piece, columns, place), labels)
+        factors = columns.row_weights
+        weights = read_row_weights(piece.column(factors), place.of(factors)) if factors else None
+        return Rows(dense, read(piece, columns, place), labels, weights)
 
     def _rules(self, columns: Columns) -> Iterator[tuple[int, str, Vocabulary | PlainIds]]:
         """Yield number, name and rule of each category column; converted data has plain ids."""
@@ -305,6 +321,12 @@ def read_encoder(path: Path) -> Encoder:
         If the file is missing, damaged or another's.
     """
     return Encoder(**vars(read_rules(path)))
+
+
+def require_row_weights(part: Part, schema: Schema) -> None:
+    """Refuse training data without the weights that were asked for."""
+    if schema.weights is not None and converted_mark(part.schema) is None:
+        check_once(part.schema.names, schema.weights, "weight", part.place)
 
 
 def _learn(

@@ -28,12 +28,13 @@ class Rows(NamedTuple):
     ----------
     dense : (n, F_dense) float32
     ids : (n, F) int32, or F `Bags` of n bags each
-    labels : (n,) float32 or None
+    labels, weights : (n,) float32 or None
     """
 
     dense: Array
     ids: Ids
     labels: Array | None
+    weights: Array | None = None
 
     @property
     def size(self) -> int:
@@ -47,19 +48,21 @@ class Rows(NamedTuple):
             if isinstance(self.ids, tuple)
             else _at(self.ids, index)
         )
-        labels = None if self.labels is None else _at(self.labels, index)
-        return Rows(_at(self.dense, index), ids, labels)
+        labels, weights = (
+            None if array is None else _at(array, index) for array in (self.labels, self.weights)
+        )
+        return Rows(_at(self.dense, index), ids, labels, weights)
 
     def plain(self) -> Rows:
         """Return the rows themselves; see `Mixed`."""
         return self
 
     def batch(self) -> Batch:
-        """Return the rows as a batch; dense and labels may share their memory."""
-        dense = np.ascontiguousarray(self.dense)
+        """Return the rows as a batch; all but the ids may share their memory."""
+        dense, of_rows = np.ascontiguousarray(self.dense), (self.labels, self.weights)
         if isinstance(self.ids, tuple):
-            return Batch._trusted(dense, tuple(bags.ragged() for bags in self.ids), self.labels)
-        return Batch._trusted(dense, self.ids.astype(np.int64, order="C"), self.labels)
+            return Batch._trusted(dense, tuple(bags.ragged() for bags in self.ids), *of_rows)
+        return Batch._trusted(dense, self.ids.astype(np.int64, order="C"), *of_rows)
 
 
 class Mixed(NamedTuple):
@@ -103,13 +106,14 @@ def joined(pieces: list[Rows]) -> Rows:
     """Return the rows of all pieces, in order."""
     if len(pieces) == 1:
         return pieces[0]
-    dense, ids, labels = zip(*pieces, strict=True)
+    dense, ids, labels, weights = zip(*pieces, strict=True)
     return Rows(
         np.concatenate(dense),
         tuple(joined_bags(list(feature)) for feature in zip(*ids, strict=True))
         if isinstance(ids[0], tuple)
         else np.concatenate(ids),
         None if labels[0] is None else np.concatenate(labels),
+        None if weights[0] is None else np.concatenate(weights),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_whole
 
 from ..schema.columns import check_treat_as
 from ..values.missing import NanRule
@@ -31,10 +32,9 @@ class Settings:
     treat_as: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.min_count < 1:
-            raise ConfigError(f"min_count is {self.min_count}; it must be 1 or more")
-        if self.max_rows is not None and self.max_rows < MIN_CAP:
-            raise ConfigError(f"max_rows is {self.max_rows}; it must be {MIN_CAP} or more")
+        require_whole("min_count", self.min_count)
+        if self.max_rows is not None:
+            require_whole("max_rows", self.max_rows, MIN_CAP)
         check_treat_as(self.treat_as)
         _ = self.raw_dense
 

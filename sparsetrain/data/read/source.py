@@ -136,8 +136,8 @@ class BatchSource:
         for index, item in enumerate(self.items):
             if not isinstance(item, Batch):
                 raise DataError(
-                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch "
-                    "(rows come as one DataFrame, Arrow table or dict of columns)"
+                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch: "
+                    f"{_as_batch(item)}"
                 )
             yield item
         if index < 0:
@@ -145,3 +145,13 @@ class BatchSource:
                 f"{self.name}: no batches; an iterator can be read only once, "
                 "give a list or an object whose __iter__ starts anew"
             )
+
+
+def _as_batch(item: Any) -> str:
+    """Say how something becomes a batch."""
+    if isinstance(item, (list, tuple)):
+        return "(Batch(*arrays) for arrays in ...) makes them of dense, ids and labels"
+    return (
+        "(encoder.encode(table) for table in ...) makes one of each table; rows of one table come "
+        "as it is, a DataFrame, an Arrow table or a dict of columns"
+    )

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparsetrain.errors import DataError
 
-from ..schema.names import relevant
+from ..schema.names import check_there, relevant
 from ..schema.schema import Schema
 from ..values.place import Place
 from .source import PIECE_ROWS, Part, Source
@@ -79,7 +79,10 @@ def _imported(data: Any) -> pa.Table:
 def _names(names: Any, schema: Schema) -> list[str]:
     texts = [name for name in names if isinstance(name, str)]
     if schema.categories is None:
-        return relevant(texts) + [name for name in texts if name == schema.time]
+        return relevant(texts) + [name for name in texts if name in (schema.time, schema.weights)]
+    stored = [name for name in schema.categories if name not in schema.derived]
+    check_there(texts, schema.dense, "dense", Place("table"))
+    check_there(texts, stored, "category", Place("table"))
     return [name for name in texts if name in schema.wanted]
 
 

@@ -42,6 +42,8 @@ class Columns:
         Which categories are list columns; none of them if empty.
     weights : tuple of str or None
         For each category, the list column with the weights of its ids.
+    row_weights : str or None
+        The column with a factor for each row's loss; None where there is none.
     """
 
     dense: tuple[str, ...]
@@ -51,13 +53,14 @@ class Columns:
     layout: str
     bags: tuple[bool, ...] = ()
     weights: tuple[str | None, ...] = ()
+    row_weights: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every column to be read."""
-        label = (self.label,) if self.label else ()
+        of_rows = (name for name in (self.label, self.row_weights) if name)
         weights = (name for name in self.weights if name)
-        return (*label, *self.dense, *self.categories, *weights)
+        return (*of_rows, *self.dense, *self.categories, *weights)
 
     def weights_of(self, index: int) -> str | None:
         """Return the column with the weights of category `index`."""
@@ -115,7 +118,8 @@ def find_columns(
             treat_as = RAW  # without Criteo's names there is no custom that types would tell of
     label_name = find_label(schema.names, described.label, place) if label else None
     weights = tuple(_weights(schema, described, name, place) for name in categories)
-    plain = (*dense, label_name) if label_name else dense
+    row_weights = find_row_weights(schema.names, described, label, place)
+    plain = (*dense, *(name for name in (label_name, row_weights) if name))
     kinds = {name: _kind(schema, name, place) for name in plain}
     kinds |= {name: _kind(schema, name, place, bags=True) for name in categories}
     encoded = _is_encoded(dense, categories, kinds, treat_as, place)
@@ -123,7 +127,18 @@ def find_columns(
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {sum(bags)} of them lists" if any(bags) else ""
     layout += f", label in {label_name}" if label_name else ""
-    return Columns(dense, categories, label_name, encoded, layout, bags, weights)
+    layout += f", weights of rows in {row_weights}" if row_weights else ""
+    return Columns(dense, categories, label_name, encoded, layout, bags, weights, row_weights)
+
+
+def find_row_weights(
+    names: Sequence[str], described: Schema, label: bool, place: Place
+) -> str | None:
+    """Return the column with the weights of rows, where it is and there are labels to weigh."""
+    if described.weights is None or not label or described.weights not in names:
+        return None
+    check_once(names, described.weights, "weight", place)
+    return described.weights
 
 
 def check_treat_as(treat_as: str) -> None:

@@ -8,11 +8,12 @@ is data, saved with the encoder, so that what was trained with it is scored with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_kind
 
 from .schema_file import Reader, fill, parse, tables_of, text_of, texts_of, truth, whole
 
@@ -98,6 +99,8 @@ class Schema:
     derived : mapping from str to Derived
     columns : mapping from str to ColumnRule
     text : TextFormat
+    weights : str or None
+        The column with a factor for each row's loss, read wherever it is.
 
     Examples
     --------
@@ -112,6 +115,7 @@ class Schema:
     derived: Mapping[str, Derived] = field(default_factory=dict)
     columns: Mapping[str, ColumnRule] = field(default_factory=dict)
     text: TextFormat = TextFormat()
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         _check(self)
@@ -120,13 +124,18 @@ class Schema:
         """Return the rule of a category column."""
         return self.columns.get(column, ColumnRule())
 
+    def weighed_by(self, column: str | None) -> Schema:
+        """Return this schema with another column of weights; None leaves it as it is."""
+        require_kind("weights", column, str, "the name of a column")
+        return self if column is None else replace(self, weights=column)
+
     @property
     def wanted(self) -> frozenset[str]:
         """Every column of the data that this names."""
         named = {*(self.categories or ()), *self.dense, self.label or "label", self.time or "label"}
         sources = {derived.source for derived in self.derived.values()}
-        weights = {rule.weights for rule in self.columns.values() if rule.weights}
-        return frozenset(named | sources | weights)
+        weights = (self.weights, *(rule.weights for rule in self.columns.values()))
+        return frozenset({*named, *sources, *(name for name in weights if name)})
 
     @classmethod
     def read(cls, given: Schema | str | Path | None) -> Schema:
@@ -139,6 +148,7 @@ class Schema:
         """
         if given is None or isinstance(given, Schema):
             return given or cls()
+        require_kind("schema_file", given, (str, Path), "a Schema, or the path of a file")
         return cls.from_dict(parse(Path(given)), str(given))
 
     @classmethod
@@ -185,6 +195,7 @@ _READERS: dict[str, Reader] = {
     "time": text_of,
     "derived": tables_of(Derived, _DERIVED, needs="from"),
     "columns": tables_of(ColumnRule, _COLUMN),
+    "weights": text_of,
     "text": lambda value, where: TextFormat(**fill(value, _TEXT, where)),
 }
 assert set(_READERS) == {f.name for f in fields(Schema)}
@@ -200,6 +211,8 @@ def _check(schema: Schema) -> None:
         raise ConfigError("categories is empty; name at least one column")
     if schema.dense and schema.categories is None:
         raise ConfigError("dense is given without categories; name both")
+    if schema.weights is not None and schema.weights in (*named, schema.label or "label"):
+        raise ConfigError(f"weights: {schema.weights!r} is a label, dense or category column")
     for name, rule in schema.columns.items():
         if rule.keep not in KEEP:
             raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")

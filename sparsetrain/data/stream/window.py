@@ -59,7 +59,7 @@ class Window:
             if self._bags
             else found["ids"]
         )
-        return Rows(found["dense"], ids, found.get("labels"))
+        return Rows(found["dense"], ids, found.get("labels"), found.get("weights"))
 
     def _array(self, name: str, like: Array) -> Array:
         if name not in self._arrays:

@@ -82,6 +82,31 @@ def to_labels(value: object, num_rows: int) -> Array:
     return frozen(labels)
 
 
+def to_row_weights(value: object, num_rows: int) -> Array:
+    """Return the weights of rows as (B,) float32, all finite and 0 or more."""
+    array = as_array(value, "weights")
+    if array.shape != (num_rows,):
+        raise DataError(
+            f"weights must be ({num_rows},) as dense has it, their shape is {array.shape}"
+        )
+    weights = _float32(array, "weights")
+    row = bad_weight_at(weights)
+    if row is not None:
+        raise DataError(f"weights: row {row}: {weight_fault(array[row])}")
+    return frozen(weights)
+
+
+def bad_weight_at(weights: Array) -> int | None:
+    """Return the first row whose weight is no finite number of 0 or more, or None."""
+    bad = ~((weights >= 0) & np.isfinite(weights))
+    return int(np.argmax(bad)) if bad.any() else None
+
+
+def weight_fault(shown: object) -> str:
+    """Say what is wrong with the weight of a row."""
+    return f"the weight is {shown}; it must be a finite number of 0 or more"
+
+
 def label_fault(number: float, shown: object) -> str:
     """Say what is wrong with a label that is neither 0 nor 1."""
     if np.isnan(number):

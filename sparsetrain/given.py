@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers give as arguments, checked in the same words everywhere, before anything is done."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from sparsetrain.errors import ConfigError
+
+
+def require_whole(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number from `least` as Python's own, which JSON can hold.
+
+    Raises
+    ------
+    ConfigError
+        If it is something else, with the argument's name and value.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name} is {value!r:.60}; it must be a whole number")
+    if int(value) < least:
+        raise ConfigError(f"{name} is {value}; it must be {least} or more")
+    return int(value)
+
+
+def require_finite(name: str, value: Any) -> float:
+    """Return a finite number of 0 or more as Python's own."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= float(value) < math.inf:
+        raise ConfigError(f"{name} is {value!r:.60}; it must be finite and 0 or more")
+    return float(value)
+
+
+def require_kind(name: str, value: Any, kinds: type | tuple[type, ...], fix: str) -> None:
+    """Refuse a value of another type, and say what to give; None passes."""
+    if value is not None and not isinstance(value, kinds):
+        raise ConfigError(f"{name} is {value!r:.60}; give {fix}")

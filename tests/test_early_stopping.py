@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With patience a run ends with the best weights it had; what is resumed is its last state."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sparsetrain as st
+from sparsetrain.cli import main
+from sparsetrain.errors import ConfigError, ResourceError
+from sparsetrain.fit import Best
+from sparsetrain.run import chosen
+from tests import small_dlrm
+from tests.small_dlrm import assert_same_state
+
+RULE = st.EarlyStopping(patience=2)
+EPOCH = 7  # steps, of 16 rows
+# Best at the second validation of the four that are made before patience ends.
+SCORES = [0.6, 0.5, 0.55, 0.56, 0.7, 0.7]
+OPTIMIZERS = {
+    "adagrad": lambda: st.optim.adagrad(0.05),
+    "adam, exact": lambda: st.optim.adam(0.01, mode="exact"),
+}
+
+
+def make(scores=SCORES, optimizer=None) -> st.Trainer:
+    """A trainer whose validations score as told."""
+    made = small_dlrm.trainer(encoder=small_dlrm.encoder(), optimizer=optimizer, seed=3)
+    return scripted(made, scores)
+
+
+def scripted(trainer: st.Trainer, scores) -> st.Trainer:
+    following = iter(scores)
+    trainer._evaluate = lambda *_, **__: {"logloss": next(following), "auc": None, "rows": 1}
+    return trainer
+
+
+def fit(trainer: st.Trainer, epochs: int = 6, rule=RULE, **options) -> dict:
+    options = {"progress": None, "batch_size": 16, "early_stopping": rule, **options}
+    data = small_dlrm.raw_rows(100)
+    return trainer.fit(data, validation=small_dlrm.raw_rows(20), epochs=epochs, **options)
+
+
+def after(epochs: int, optimizer=None) -> dict[str, np.ndarray]:
+    """The state of a run of so many epochs that nothing ends early."""
+    trainer = make([0.5] * epochs, optimizer)
+    fit(trainer, epochs, rule=None)
+    return trainer.state_dict()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_the_trainer_ends_as_it_was_at_the_best_validation(tmp_path, optimizer, in_folder):
+    made = OPTIMIZERS[optimizer]
+    trainer = make(optimizer=made())
+    history = fit(trainer, run=tmp_path / "run" if in_folder else None)
+    assert (history["stopped_early"], history["which"]) == (True, "best")
+    assert (trainer.steps, trainer.epochs) == (2 * EPOCH, 2)
+    assert history["best"] == {"step": 2 * EPOCH, "value": 0.5}
+    assert_same_state(trainer.state_dict(), after(2, made()))
+
+
+def test_the_best_also_counts_where_epochs_end_first():
+    trainer = make()
+    history = fit(trainer, epochs=3)
+    assert (history["stopped_early"], history["which"], trainer.epochs) == (False, "best", 2)
+
+
+def test_training_goes_on_from_the_best():
+    trainer = make()
+    fit(trainer)
+    scripted(trainer, [0.4])
+    fit(trainer, epochs=1)
+    assert_same_state(trainer.state_dict(), after(3))
+
+
+# Why -> options, whether the last batch is stopped at.
+LAST = {
+    "nothing is watched": {"rule": None},
+    "it is only watched": {"rule": st.EarlyStopping("logloss")},
+    "it was stopped": {"stop": lambda: True},
+}
+
+
+@pytest.mark.parametrize("why", LAST)
+def test_the_last_weights_stay_where(why):
+    trainer = make()
+    history = fit(trainer, epochs=3, **LAST[why])
+    assert history["which"] == "latest"
+    assert trainer.steps == (1 if "stop" in LAST[why] else 3 * EPOCH)
+
+
+def test_no_score_that_is_a_number_leaves_the_last_weights():
+    trainer = make([float("nan")] * 3)
+    assert fit(trainer, epochs=2)["which"] == "latest"
+    assert trainer.epochs == 2
+
+
+def test_it_is_said_where_weights_are_not_the_last(capsys):
+    fit(make(), progress="auto")
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == ("the weights are those of step 14 of 28, the best validation: logloss 0.5000")
+
+
+def test_what_is_resumed_is_the_last_state(tmp_path):
+    """Best after two epochs, cut after three: the fourth begins with the weights of the third."""
+    first = make()
+    fit(first, epochs=3, run=tmp_path / "run")
+    assert st.load(tmp_path / "run").epochs == 3
+    second = scripted(small_dlrm.share_programs(st.load(tmp_path / "run")), SCORES[3:])
+    history = fit(second, epochs=9, run=tmp_path / "run", resume=True)
+    assert (history["rows"], history["stopped_early"], second.epochs) == (100, True, 2)
+    assert_same_state(second.state_dict(), after(2))
+    assert_same_state(st.load(tmp_path / "run").state_dict(), after(4))
+
+
+def test_a_run_that_had_ended_ends_with_the_best_again(tmp_path):
+    fit(make(), run=tmp_path / "run")
+    again = small_dlrm.share_programs(st.load(tmp_path / "run"))
+    history = fit(again, run=tmp_path / "run", resume=True)
+    assert (history["rows"], history["which"], again.epochs) == (0, "best", 2)
+
+
+def test_resumed_without_its_folder_a_run_has_the_best_it_met_since(tmp_path):
+    fit(make(), epochs=3, run=tmp_path / "run")
+    second = scripted(small_dlrm.share_programs(st.load(tmp_path / "run")), SCORES[3:])
+    history = fit(second, epochs=9, resume=True)
+    assert (history["which"], second.epochs) == ("latest", 4)
+
+
+def test_no_memory_for_a_copy_names_the_way_out(monkeypatch):
+    trainer = make()
+    monkeypatch.setattr(
+        "sparsetrain.fit.best._copied", lambda *_: (_ for _ in ()).throw(MemoryError)
+    )
+    with pytest.raises(ResourceError, match=r"best weights and slots, [\d,]+ bytes.*run=FOLDER"):
+        fit(trainer)
+
+
+def test_the_copy_is_written_in_place_the_second_time():
+    trainer = make()
+    best = Best(RULE, None)
+    best.keep(trainer)
+    kept = {name: array.ctypes.data for name, array in best._arrays.items()}
+    trainer.step(small_dlrm.batch(8))
+    best.keep(trainer)
+    assert {name: array.ctypes.data for name, array in best._arrays.items()} == kept
+    assert_same_state(best._arrays, trainer.state_dict())
+
+
+# Rule of the run -> which checkpoint is meant where nobody says.
+MEANT = {"patience": (RULE, "best"), "none": (None, "latest")}
+
+
+@pytest.mark.parametrize("kind", MEANT)
+def test_predictions_are_those_of_the_checkpoint_that_is_meant(tmp_path, kind):
+    rule, which = MEANT[kind]
+    fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
+    assert chosen(tmp_path / "run", "auto") == which
+    expected = st.load(tmp_path / "run", which=which).steps
+    assert st.load_predictor(tmp_path / "run").steps == expected
+    assert st.load(tmp_path / "run").steps == 3 * EPOCH
+    assert st.load_predictor(tmp_path / "run", which="latest").steps == 3 * EPOCH
+
+
+def test_a_folder_that_is_no_run_is_what_it_is(tmp_path):
+    trainer = make()
+    trainer.save(tmp_path / "saved")
+    assert chosen(tmp_path / "saved", "auto") == "latest"
+    assert st.load_predictor(tmp_path / "saved").steps == 0
+    with pytest.raises(ConfigError, match="which is 'bset'; it must be 'latest', 'best' or 'auto'"):
+        st.load_predictor(tmp_path / "saved", which="bset")
+
+
+@pytest.fixture(scope="module")
+def overfitted(tmp_path_factory):
+    """A run of the command line that gets worse: labels are noise."""
+    folder = tmp_path_factory.mktemp("overfitted")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 300), ("valid", 300)):
+        table = pa.table(small_dlrm.raw_rows(count, seed=len(name)))
+        noise = pa.array(rng.integers(0, 2, count))
+        table = table.set_column(table.schema.get_field_index("label"), "label", noise)
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+def train(folder, *options: str) -> int:
+    files = [str(folder / "train.parquet"), "--valid", str(folder / "valid.parquet")]
+    small = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
+    return main(["train", *files, *small, "--lr", "0.3", "--epochs", "12", *options])
+
+
+def test_commands_score_and_predict_with_the_best(overfitted, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert train(overfitted, "--early-stopping", "2", "--out", run) == 0
+    said = capsys.readouterr().out
+    assert "stopped early: weights and scores are those of step " in said
+    result = evaluated(capsys, run, overfitted)
+    latest = evaluated(capsys, run, overfitted, "--which", "latest")
+    best = min(line["logloss"] for line in st.Run(run).log() if line["split"] == "valid")
+    assert result["logloss"] == pytest.approx(best, rel=1e-6) and best < latest["logloss"]
+    assert train(overfitted, "--early-stopping", "2", "--json") == 0  # without a folder, too
+    unsaved = json.loads(capsys.readouterr().out)
+    assert (unsaved["scored"], unsaved["stopped_early"]) == ("best", True)
+    assert unsaved["valid"]["logloss"] == pytest.approx(best, rel=1e-6)
+
+
+def evaluated(capsys, run: str, folder, *options: str) -> dict:
+    assert main(["evaluate", run, str(folder / "valid.parquet"), "--json", *options]) == 0
+    printed = capsys.readouterr()
+    told = "trained with early stopping: this is its best checkpoint, of step"
+    assert (told in printed.err) == (not options)
+    return json.loads(printed.out)
