@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -81,9 +80,11 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     if dense and gain > -DOUBT * expected:
         near = [table.end - table.first for table in dense]
         far = int(each * (len(tables) - len(dense)))
-        with suppress(ResourceError, MemoryError):  # without memory to try it the lines decide
+        try:
             tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
-            gain, busy = tried.low - WORTH * expected, max(busy, tried.busy)
+        except (ResourceError, MemoryError):  # nor would there be any for the path's buffer
+            return Choice((), saved, busy)
+        gain, busy = tried.low - WORTH * expected, max(busy, tried.busy)
     return Choice(dense if gain > 0 else (), saved, busy)
 
 

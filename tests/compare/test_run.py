@@ -101,6 +101,16 @@ def test_a_table_too_large_for_memory_is_left_out_and_said(monkeypatch):
     assert all("GB are free" in o.why for o in found.left_out)
 
 
+def test_a_report_of_before_the_roof_was_measured_in_the_kernels_place_is_read(report, tmp_path):
+    written = json.loads(json.dumps(report.to_dict()))
+    for row in written["measurements"]:
+        del row["kernel_roof_us"]
+    (tmp_path / "compare.json").write_text(json.dumps(written))
+    again = Report.read(tmp_path / "compare.json")
+    assert [m.median_us for m in again.measurements] == [m.median_us for m in report.measurements]
+    assert {m.kernel_roof_us for m in again.measurements} == {None}
+
+
 def test_threads_of_a_case_hold_for_it_alone():
     before = runtime.num_threads()
     found = run([Item("threads", replace(SMALL, threads=1), ("sparse",))])

@@ -124,7 +124,7 @@ class Verdict(NamedTuple):
 def contest(first: Work, second: Work, clock: Clock = time.perf_counter) -> Verdict:
     """Compare two ways to do the same, until it is known which one is faster."""
     rounds: list[tuple[float, float]] = []
-    quietest, since, end = inf, 0, clock() + SECONDS
+    quietest, since, enough, end = inf, 0, LEAST, clock() + SECONDS
     while True:
         turns = [(first, 0), (second, 1)][:: 1 if len(rounds) % 2 else -1]
         took = dict(sorted((way, _turn(work, clock)) for work, way in turns))
@@ -134,10 +134,11 @@ def contest(first: Work, second: Work, clock: Clock = time.perf_counter) -> Verd
         quietest = min(quietest, whole)
         if clock() > end and len(rounds) >= FEWEST:
             return _verdict(rounds)
-        if since >= SETTLED and len(rounds) >= LEAST:
+        if since >= SETTLED and len(rounds) >= enough:
             verdict = _verdict(rounds)
             if _is_known(verdict, quietest / 2):
                 return verdict
+            enough = len(rounds) * 5 // 4  # to sort them all takes as long as some of them
 
 
 def _turn(work: Work, clock: Clock) -> float:
