@@ -18,7 +18,6 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError, ResourceError
-from sparsetrain.memory import refuse_more_than_all
 from sparsetrain.sparse_tensor import algebra, checks
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum, squared_norm
 from sparsetrain.sparse_tensor.eager import eager
@@ -222,7 +221,7 @@ class RowSparse:
             )
         try:
             if not runtime.on_gpu(self.values):
-                refuse_more_than_all(size)
+                runtime.refuse_more_than_all(size)
             return eager(algebra.to_dense, self)
         except (MemoryError, RuntimeError) as error:
             # TVM reports std::bad_alloc as an InternalError.
