@@ -18,9 +18,9 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.libraries import can_link, imported, load, package_sources, store
 from sparsetrain.libraries import digest as digest_of
 from sparsetrain.libraries import folder as folder
-from sparsetrain.libraries import load, package_sources, store
 
 
 def load_or_build(
@@ -38,6 +38,8 @@ def load_or_build(
     key = digest(module, target)
     library = load(place, key)
     if library is None:
+        if not can_link():
+            return runtime.virtual_machine(build(None), target)
         kernels = None if runtime.gpu.is_cuda(target) else place
         executable = build(kernels)
         library = store(place, key, executable)
@@ -50,7 +52,7 @@ def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     """Hexadecimal digest of everything that decides the compiled code of `module`."""
     with target:
         legal = relax.transform.LegalizeOps()(module)
-    return digest_of(legal.script(), *_constants(legal), str(target))
+    return digest_of(legal.script(), *imported(legal), *_constants(legal), str(target))
 
 
 def machine_digest() -> str:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -25,11 +26,14 @@ from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm import tirx
+from tvm.support import cc
 
 from sparsetrain.quiet import without_lines
 
 KEEP_FILES = 200  # libraries; a few hundred kilobytes each, the least recently used go first
-KEEP_OBJECTS = 2000  # kernels to be linked into libraries; 10 to 100 kilobytes each
+_METADATA = 'metadata["'
+KEEP_OBJECTS = 2000  # kernels to be linked into libraries; 35 kilobytes on average
 
 
 def folder() -> Path | None:
@@ -63,6 +67,28 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(everything).encode()).hexdigest()[:32]
 
 
+def text_of(kernel: tirx.PrimFunc) -> str:
+    """All that decides the code of a kernel: its script, and the text of LLVM that it imports.
+
+    The script shows such text as metadata, which is not printed; and to print that ends the process
+    for some modules.
+    """
+    script = str(kernel.script())
+    return "\0".join([script, *imported(kernel)]) if _METADATA in script else script
+
+
+def imported(code: Any) -> list[str]:
+    """The text of LLVM that a kernel, or those of a module, bring along."""
+    found: list[str] = []
+
+    def look(statement: tirx.AttrStmt) -> None:
+        if isinstance(statement.value, tvm.ir.StringImm):
+            found.append(str(statement.value.value))
+
+    tvm_ffi.structural_walk(code, (tirx.AttrStmt, look))
+    return found
+
+
 @lru_cache(maxsize=1)
 def package_sources() -> str:
     """Digest of every source of this package."""
@@ -79,15 +105,23 @@ def _digest_files(files: list[Path]) -> str:
 
 def load(place: Path, key: str) -> Any:
     """The library kept under `key`, or None."""
-    for file in kept(place, key, ".so"):
+    for file in whole(place.glob(f"{key}-*.so"), key):
         with suppress(OSError, RuntimeError), without_lines(_is_scope_warning):
             return tvm.runtime.load_module(str(file))
     return None
 
 
-def kept(place: Path, key: str, suffix: str) -> Iterator[Path]:
-    """The files under `key` that are whole and this user's; those that are damaged go."""
-    for file in place.glob(f"{key}-*{suffix}"):
+def listed(place: Path, suffix: str) -> dict[str, list[Path]]:
+    """The files of a kind by their keys, for `whole`; a folder may hold thousands."""
+    files: dict[str, list[Path]] = {}
+    for file in place.glob(f"*-*{suffix}"):
+        files.setdefault(file.name.split("-")[0], []).append(file)
+    return files
+
+
+def whole(files: Iterable[Path], key: str) -> Iterator[Path]:
+    """Those of the files under `key` that are whole and this user's; those that are damaged go."""
+    for file in files:
         with suppress(OSError):
             if not _private(file.lstat(), stat.S_ISREG):
                 continue
@@ -101,19 +135,38 @@ def kept(place: Path, key: str, suffix: str) -> Iterator[Path]:
 def store(place: Path, key: str, executable: Any) -> Any:
     """Write the library and load it back: that links it, and spares compiling it twice."""
     with suppress(OSError, RuntimeError):
-        with without_lines(_is_scope_warning):
-            keep(place, key, ".so", executable.export_library)
-        with suppress(OSError):  # another process may drop the same files
-            _prune(place)
+        try:
+            with without_lines(_is_scope_warning):
+                keep(place, key, ".so", executable.export_library)
+        finally:
+            with suppress(OSError):  # another process may drop the same files
+                _prune(place)
         return load(place, key)
     return None
 
 
+def can_link() -> bool:
+    """Whether there is a compiler to link with; without one every process compiles anew."""
+    return cc.get_cc() is not None
+
+
 def keep(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
-    """Let `write` fill a file, and keep that under `key`."""
-    with tempfile.TemporaryDirectory(dir=place) as draft:
-        drafted = Path(draft) / f"program{suffix}"
-        write(str(drafted))
+    """Let `write` fill a file, and keep that under `key`.
+
+    It writes where the system keeps what is temporary: LLVM ends the process where a disk is full.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be kept.
+    """
+    with (
+        tempfile.TemporaryDirectory() as elsewhere,
+        tempfile.TemporaryDirectory(dir=place) as draft,
+    ):
+        written, drafted = (Path(where) / f"program{suffix}" for where in (elsewhere, draft))
+        write(str(written))
+        shutil.copyfile(written, drafted)
         drafted.chmod(0o600)
         return drafted.replace(place / f"{key}-{_digest_files([drafted])[:16]}{suffix}")
 

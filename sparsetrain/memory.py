@@ -10,7 +10,8 @@ A request for more than there is can be granted: where Linux is told to overcomm
 asked for is, and the process is killed when it writes. So such a request is refused here.
 """
 
-from functools import cache
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,27 @@ import numpy as np
 ALIGNMENT = 2 << 20  # a huge page; a multiple of what disks and kernels need
 LARGE = 4 << 20  # bytes
 _MEMINFO = Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")
 
 
-@cache
 def total() -> int | None:
-    """Bytes of memory and swap of this machine, used or not; None where that is not told."""
-    try:
+    """Bytes of memory and swap that there are, used or not; None where that is not told.
+
+    Those of the machine, or of the control group that this process is the root of, as in a
+    container. They are read each time: a virtual machine may be given more.
+    """
+    return min(_totals(), default=None)
+
+
+def _totals() -> Iterator[int]:
+    with suppress(OSError, KeyError, ValueError):
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-        return sum(int(lines[name].split()[0]) << 10 for name in ("MemTotal", "SwapTotal"))
-    except (OSError, KeyError, ValueError):
-        return None
+        memory, swap = (int(lines[name].split()[0]) << 10 for name in ("MemTotal", "SwapTotal"))
+        yield memory + swap
+        most = int((_GROUP / "memory.max").read_text())  # or "max", which is no number
+        with suppress(OSError, ValueError):
+            swap = int((_GROUP / "memory.swap.max").read_text())
+        yield most + swap
 
 
 def refuse_more_than_all(size: int) -> None:

@@ -118,7 +118,9 @@ class Measurement:
     def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
         """What `to_dict` was made of."""
         names = [field.name for field in fields(cls) if field.name != "case"]
-        figures = {name: row.get(name) if name in _LATER else row[name] for name in names}
+        figures: dict[str, Any] = {
+            name: row.get(name) if name in _LATER else row[name] for name in names
+        }
         return cls(case=case_of(row), **figures)
 
 

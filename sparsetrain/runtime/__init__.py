@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one door to TVM's runtime: threads, targets, memory, compiling."""
 
+from sparsetrain.libraries import text_of as text_of
 from sparsetrain.memory import refuse_more_than_all as refuse_more_than_all
 from sparsetrain.runtime import gpu as gpu
 from sparsetrain.runtime import instructions as instructions

@@ -15,7 +15,7 @@ from tvm.s_tir import dlight
 
 from sparsetrain import libraries
 from sparsetrain.runtime import gpu, on_stack, threads
-from sparsetrain.runtime.objects import objects_of
+from sparsetrain.runtime.objects import NotAloneError, objects_of
 from sparsetrain.runtime.targets import device_of
 
 
@@ -119,7 +119,7 @@ def compile_relax(
         if gpu.is_cuda(target):
             return relax.build(module, target, relax_pipeline=None)
         if place is not None:
-            with suppress(OSError):
+            with suppress(OSError, NotAloneError):
                 return _linked(module, target, place)
         return relax.build(module, target, relax_pipeline=None, tir_pipeline=on_stack.PIPELINE)
 

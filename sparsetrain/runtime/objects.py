@@ -3,23 +3,28 @@
 
 With another optimizer, or tables of other sizes, nearly all its kernels are the same to the
 letter. LLVM takes most of a compile, so those that were compiled before are linked again.
-Kernels do not call each other: code and results are those of a program that is compiled as a whole.
+Where kernels call each other, the program is compiled as a whole; code and results are the same.
 A kernel of its own costs about 30 ms more on one core of an EPYC (Zen 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.tirx.build import codegen_build
 
 from sparsetrain import libraries
 from sparsetrain.runtime import on_stack
+
+
+class NotAloneError(Exception):
+    """A kernel calls another function."""
 
 
 def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) -> list[Any]:
@@ -36,14 +41,17 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
 
     Raises
     ------
+    NotAloneError
+        If a kernel calls another.
     OSError
         If what was compiled cannot be written.
     """
     keys = {
-        var: libraries.digest("object", var.name_hint, kernel.script(), str(target))
+        var: libraries.digest("object", var.name_hint, libraries.text_of(kernel), str(target))
         for var, kernel in kernels.functions.items()
     }
-    found = {var: _kept(place, key, var.name_hint) for var, key in keys.items()}
+    files = libraries.listed(place, ".o")
+    found = {var: _kept(files.get(key, ()), key, var.name_hint) for var, key in keys.items()}
     missing = tvm.IRModule({var: kernels[var] for var, kept in found.items() if kept is None})
     for var, compiled in _compiled(missing, target):
         file = libraries.keep(place, keys[var], ".o", compiled.write_to_file)
@@ -51,8 +59,8 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
     return list(found.values())
 
 
-def _kept(place: Path, key: str, name: str) -> Any:
-    for file in libraries.kept(place, key, ".o"):
+def _kept(files: Iterable[Path], key: str, name: str) -> Any:
+    for file in libraries.whole(files, key):
         with suppress(OSError, RuntimeError):
             return _linkable(file, name)
     return None
@@ -66,7 +74,18 @@ def _compiled(
     kernels: tvm.IRModule, target: tvm.target.Target
 ) -> Iterator[tuple[tvm.ir.GlobalVar, Any]]:
     """Each kernel and its code. TVM's own `build` would make one piece of all."""
+    for kernel in kernels.functions.values():
+        _require_alone(kernel)
+    host = target.host or target
     lower, finish, _ = tirx.get_tir_pipeline(on_stack.PIPELINE)
-    bound = tirx.transform.BindTarget(target.with_host(target))(kernels)
+    bound = tirx.transform.BindTarget(target.with_host(host))(kernels)
     for var, kernel in finish()(lower(bound)).functions.items():
-        yield var, codegen_build(tvm.IRModule({var: kernel}), target)
+        alone = kernel.without_attr("tirx.is_entry_func")  # set where it was the only one missing
+        yield var, codegen_build(tvm.IRModule({var: alone}), host)
+
+
+def _require_alone(kernel: tirx.PrimFunc) -> None:
+    called: list[tvm.ir.GlobalVar] = []
+    tvm_ffi.structural_walk(kernel.body, (tvm.ir.GlobalVar, called.append))
+    if called:
+        raise NotAloneError(called[0].name_hint)

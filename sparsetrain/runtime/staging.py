@@ -17,7 +17,7 @@ import ctypes
 import queue
 from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -73,7 +73,8 @@ def _of_the_host(pinned: NDArray) -> NDArray:
 
     They are the pinned tensor's: whoever holds this holds that.
     """
-    memory = (ctypes.c_uint8 * int(pinned.shape[0])).from_address(pinned.data_ptr())
+    memory: Any = (ctypes.c_uint8 * int(pinned.shape[0])).from_address(pinned.data_ptr())
+    memory.owner = pinned
     return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from threading import Lock
 
 import tvm
 from tvm import tirx
 from tvm.s_tir.dlight import ApplyDefaultSchedule, ScheduleRule
 from tvm.target import Target
+
+from sparsetrain import runtime
 
 MOST_KERNELS = 500  # remembered, those used last
 
@@ -39,14 +41,15 @@ class ApplyRules:
     ) -> tvm.IRModule:
         """The module with its kernels scheduled."""
         target = Target.current(allow_none=False)
-        scheduled = {
-            var: self._known.scheduled(function, target)
-            for var, function in module.functions_items()
-            if isinstance(function, tirx.PrimFunc)
-        }
-        for var, function in scheduled.items():
-            module[var] = function
-        return module
+        result = module.clone()
+        for var, function in module.functions_items():
+            if isinstance(function, tirx.PrimFunc) and not _is_scheduled(function):
+                result[var] = self._known.scheduled(function, target)
+        return result
+
+
+def _is_scheduled(kernel: tirx.PrimFunc) -> bool:
+    return bool(kernel.attrs and kernel.attrs.get("tirx.is_scheduled"))
 
 
 class _Known:
@@ -59,7 +62,7 @@ class _Known:
 
     def scheduled(self, kernel: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         """`kernel` as the rules would have it, which may be as it is."""
-        key = kernel.script(), str(target)
+        key = runtime.text_of(kernel), str(target)
         with self._turn:
             if key not in self._made:
                 self._made[key] = self._apply(tvm.IRModule({"main": kernel}))["main"]
@@ -69,6 +72,6 @@ class _Known:
             return self._made[key]
 
 
-@cache
+@lru_cache(maxsize=8)
 def _known(rules: Sequence[ScheduleRule]) -> _Known:
     return _Known(rules)

@@ -214,6 +214,15 @@ def test_what_was_written_into_a_slot_is_sent_from_there(cuda):
     np.testing.assert_array_equal(tensors["y"].numpy(), array + 1)
 
 
+def test_room_outlives_the_block_that_it_was_of(cuda):
+    slot = runtime.Stage(slots=1).take()
+    first = slot.room("x", (4,), "float32")
+    with runtime.writing(first) as numbers:
+        numbers[...] = 7
+    slot.room("x", (4000,), "float32")
+    assert runtime.as_numpy(first).tolist() == [7] * 4
+
+
 def test_a_slot_that_was_not_used_is_free_again(cuda):
     stage = runtime.Stage(slots=1)
     slot = stage.take()

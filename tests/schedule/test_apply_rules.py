@@ -68,7 +68,16 @@ def test_a_schedule_is_that_of_tvms_own_pass(target):
         lambda x, w, bias: op.mean(op.nn.relu(op.add(op.matmul(x, w), bias)), axis=1),
     )
     before = run_passes(module, until="ApplyRules", target=target)
+    text = before.script()
     found, expected = (
-        scheduled(rules(*CPU_RULES), before, target) for rules in (ApplyRules, ApplyDefaultSchedule)
+        scheduled(rules(*CPU_RULES), before.clone(), target)
+        for rules in (ApplyRules, ApplyDefaultSchedule)
     )
-    assert found.script() == expected.script()
+    assert found.script() == expected.script() != text
+
+
+def test_the_module_that_is_given_stays_as_it_is():
+    module = kernels()
+    text = module.script()
+    assert scheduled(ApplyRules(Counting()), module).script() != text
+    assert module.script() == text
