@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The column with the weights of rows: where it must be, where it may be missing, its bad rows."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparsetrain.data import Dataset, Encoder, convert_files
+from sparsetrain.errors import DataError
+from tests import small_dlrm
+
+
+def rows(count: int = 300, **columns) -> dict[str, list]:
+    """Raw rows with weights in `w`; a column given as {row: value} is changed in those rows."""
+    raw = {**small_dlrm.raw_rows(count), "w": [0.5 + number % 7 for number in range(count)]}
+    for name, changes in columns.items():
+        raw[name] = [changes.get(row, value) for row, value in enumerate(raw[name])]
+    return raw
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def store(name: str, columns: dict) -> str:
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table(columns), path)
+        return str(path)
+
+    return store
+
+
+# What stands in the column at rows 5, 7 and 9.
+MIXED = {
+    "negative, then null and NaN": [-1.0, None, np.nan],
+    "null, then negative and NaN": [None, -1.0, np.nan],
+    "NaN, then null and infinite": [np.nan, None, np.inf],
+    "negative, then infinite": [-1.0, -1.0, np.inf],
+    "text: negative, then no number": ["-1", "1e39", "x"],
+    "text: infinite, then nothing": ["inf", "", "x"],
+}
+
+
+@pytest.mark.parametrize("what", MIXED)
+def test_rows_with_bad_weights_of_several_kinds_are_left_out(what, stored, tmp_path):
+    bad = [5, 7, 9]
+    data = rows(w=dict(zip(bad, MIXED[what], strict=True)))
+    if what.startswith("text"):
+        data["w"] = [str(value) for value in data["w"]]
+    options = {"min_count": 1, "weights": "w", "bad_rows": "quarantine"}
+    summary = convert_files(stored("raw", data), tmp_path / "out", **options)
+    assert summary["bad_rows_by_column"] == {"w": 3}
+    (batch,) = Dataset(str(tmp_path / "out"), Encoder.fit(str(tmp_path / "out"))).batches(300)
+    assert batch.weights.tolist() == np.delete(rows()["w"], bad).tolist()
+
+
+def test_the_first_bad_weight_is_named_whatever_is_wrong_with_it():
+    known = Encoder.fit(rows(), min_count=1, weights="w")
+    for value, said in {-1.0: "the weight is -1", np.nan: "the weight is null or NaN"}.items():
+        with pytest.raises(DataError, match=f"row 5.*{said}"):
+            known.encode(rows(w={5: value, 7: -2.0, 9: np.nan}))
+
+
+def test_rows_whose_labels_are_bad_in_several_ways_are_left_out(stored, tmp_path):
+    path = stored("raw", rows(label={5: 2.0, 7: np.inf, 9: None}))
+    summary = convert_files(path, tmp_path / "out", min_count=1, bad_rows="skip")
+    assert summary["bad_rows_by_column"] == {"label": 3}
