@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.errors import DataError
+from sparsetrain.errors import ConfigError, DataError
 from tests import small_dlrm
 
 
@@ -64,3 +64,32 @@ def test_rows_whose_labels_are_bad_in_several_ways_are_left_out(stored, tmp_path
     path = stored("raw", rows(label={5: 2.0, 7: np.inf, 9: None}))
     summary = convert_files(path, tmp_path / "out", min_count=1, bad_rows="skip")
     assert summary["bad_rows_by_column"] == {"label": 3}
+
+
+def test_data_converted_without_weights_or_with_others_are_not_weighed_by_these(stored, tmp_path):
+    raw = stored("raw", rows())
+    convert_files(raw, tmp_path / "plain", min_count=1)
+    convert_files(raw, tmp_path / "weighed", min_count=1, weights="w")
+    with pytest.raises(ConfigError, match="converted without weights; .* with weights='w'"):
+        Encoder.fit(str(tmp_path / "plain"), weights="w")
+    with pytest.raises(ConfigError, match="weights is 'I1', but .* converted with 'w'; leave it"):
+        Encoder.fit(str(tmp_path / "weighed"), weights="I1")
+    assert Encoder.fit(str(tmp_path / "weighed"), weights="w").schema.weights == "w"
+
+
+def test_an_encoder_without_weights_converts_none(stored, tmp_path):
+    raw = stored("raw", rows())
+    known = Encoder.fit(raw, min_count=1)
+    with pytest.raises(ConfigError, match="fitted without weights; .* again with weights='w'"):
+        convert_files(raw, tmp_path / "out", encoder=known, weights="w")
+    assert not (tmp_path / "out").exists()
+    weighed = Encoder.fit(raw, min_count=1, weights="w")
+    assert convert_files(raw, tmp_path / "out", encoder=weighed, weights="w")["rows"] == 300
+
+
+def test_converted_training_data_without_their_weights_are_refused(stored, tmp_path):
+    known = Encoder.fit(rows(), min_count=1, weights="w")
+    path = stored("raw", small_dlrm.raw_rows(60))
+    convert_files(path, tmp_path / "out", encoder=known)
+    with pytest.raises(DataError, match="column w: the weight column is missing"):
+        Encoder.fit(str(tmp_path / "out"), weights="w")

@@ -133,10 +133,12 @@ class Encoder(Rules):
         known = cls.beside(opened.parts[0])
         if known is not None:
             settings.check_converted(known.settings)
-            known.bind(opened.parts, require_label=False)
-            return known
+            check_weighed(schema.weights, known, "the data are converted", "convert the raw data")
         for part in opened.parts:
             require_row_weights(part, schema)
+        if known is not None:
+            known.bind(opened.parts, require_label=False)
+            return known
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
         return blank.learnt(_learn(parts, blank, sizes))
@@ -325,8 +327,24 @@ def read_encoder(path: Path) -> Encoder:
 
 def require_row_weights(part: Part, schema: Schema) -> None:
     """Refuse training data without the weights that were asked for."""
-    if schema.weights is not None and converted_mark(part.schema) is None:
+    if schema.weights is not None:
         check_once(part.schema.names, schema.weights, "weight", part.place)
+
+
+def check_weighed(asked: str | None, known: Encoder, done: str, do: str) -> None:
+    """Refuse to weigh rows by a column that a known encoder does not weigh them by.
+
+    Raises
+    ------
+    ConfigError
+        It says that `done` without that column, and what to `do` again with it.
+    """
+    own = known.schema.weights
+    if asked not in (None, own):
+        raise ConfigError(
+            f"weights is {asked!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
+            f"leave it out, or {do} again with weights={asked!r}"
+        )
 
 
 def _learn(
