@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparsetrain.data import Dataset, Encoder, convert_files
+from sparsetrain.data import Dataset, Encoder, Schema, convert_files
 from sparsetrain.errors import ConfigError, DataError
 from tests import small_dlrm
 
@@ -93,3 +93,18 @@ def test_converted_training_data_without_their_weights_are_refused(stored, tmp_p
     convert_files(path, tmp_path / "out", encoder=known)
     with pytest.raises(DataError, match="column w: the weight column is missing"):
         Encoder.fit(str(tmp_path / "out"), weights="w")
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_files_of_which_one_lacks_the_column_are_not_converted(order, stored, tmp_path):
+    paths = {"a": stored("a", rows()), "b": stored("b", small_dlrm.raw_rows(60))}
+    files = [paths[name] for name in order]
+    with pytest.raises(DataError, match=r"b\.parquet.*column w.*is missing"):
+        convert_files(files, tmp_path / "out", min_count=1, weights="w")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_called_as_converted_labels_are_is_refused():
+    for label in (None, "clicked"):
+        with pytest.raises(ConfigError, match="weights: 'label' is a label"):
+            Schema(label=label, dense=("I1",), categories=("C1",), weights="label")

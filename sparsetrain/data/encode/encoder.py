@@ -26,7 +26,7 @@ from ..read.footers import converted_mark
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..read.tables import as_table, table_source
-from ..schema.columns import Columns, find_columns
+from ..schema.columns import Columns, check_weighed_alike, find_columns
 from ..schema.names import check_once
 from ..schema.schema import Derived, Schema
 from ..values.arrays import Array
@@ -211,12 +211,7 @@ class Encoder(Rules):
                 found[part.place.name] = self.find(
                     part.schema, part.place.name, require_label=require_label
                 )
-        weighed = {columns.row_weights for columns in found.values()}
-        if len(weighed) > 1:
-            lacking = next(name for name, columns in found.items() if not columns.row_weights)
-            raise Place(lacking, column=self.schema.weights).error(
-                "the column with the weights of rows is missing here, and other files have it"
-            )
+        check_weighed_alike(found)
         return [(part, found[part.place.name]) for part in parts]
 
     def _derived(self, part: Part) -> Mapping[str, Derived]:

@@ -9,7 +9,7 @@ so two files of one schema are never understood differently.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -139,6 +139,22 @@ def find_row_weights(
         return None
     check_once(names, described.weights, "weight", place)
     return described.weights
+
+
+def check_weighed_alike(found: Mapping[str, Columns]) -> None:
+    """Refuse files, given with their columns, of which some have weights of rows and others none.
+
+    Raises
+    ------
+    DataError
+        It names the first file without them.
+    """
+    weighed = [columns.row_weights for columns in found.values() if columns.row_weights]
+    if weighed and len(weighed) < len(found):
+        lacking = next(name for name, columns in found.items() if not columns.row_weights)
+        raise Place(lacking, column=weighed[0]).error(
+            "the column with the weights of rows is missing here, and other files have it"
+        )
 
 
 def check_treat_as(treat_as: str) -> None:
