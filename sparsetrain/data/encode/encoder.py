@@ -26,7 +26,7 @@ from ..read.footers import converted_mark
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..read.tables import as_table, table_source
-from ..schema.columns import Columns, check_weighed_alike, find_columns
+from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
 from ..schema.names import check_once
 from ..schema.schema import Derived, Schema
 from ..values.arrays import Array
@@ -168,14 +168,27 @@ class Encoder(Rules):
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
 
-    def find(self, schema: pa.Schema, where: str, *, require_label: bool = True) -> Columns:
-        """Find this encoder's columns in a schema.
+    def find(
+        self,
+        schema: pa.Schema,
+        where: str,
+        *,
+        require_label: bool = True,
+        read_weights: bool = True,
+    ) -> Columns:
+        """Find this encoder's columns in a schema; weights of rows only with their labels.
 
         Raises
         ------
         DataError
             If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
         """
+        found = self._find(schema, where, require_label)
+        if not (require_label and read_weights):
+            return found
+        return with_row_weights(found, self.schema.weights, schema, where)
+
+    def _find(self, schema: pa.Schema, where: str, require_label: bool) -> Columns:
         if converted_mark(schema) is not None:
             return converted_columns(self, self.fingerprint, schema, where, require_label)
         found = find_columns(
@@ -201,7 +214,7 @@ class Encoder(Rules):
         return found
 
     def bind(
-        self, parts: Sequence[Part], *, require_label: bool = True
+        self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
     ) -> list[tuple[Part, Columns]]:
         """Pair every part with its columns; each file's schema is looked at once."""
         found: dict[str, Columns] = {}
@@ -209,7 +222,10 @@ class Encoder(Rules):
         for part in parts:
             if part.place.name not in found:
                 found[part.place.name] = self.find(
-                    part.schema, part.place.name, require_label=require_label
+                    part.schema,
+                    part.place.name,
+                    require_label=require_label,
+                    read_weights=read_weights,
                 )
         check_weighed_alike(found)
         return [(part, found[part.place.name]) for part in parts]
