@@ -25,7 +25,7 @@ from ..read.derived import with_derived
 from ..read.footers import converted_mark
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
-from ..read.tables import as_table, table_source
+from ..read.tables import as_table, names_in, table_source
 from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
 from ..schema.names import check_once
 from ..schema.schema import Derived, Schema
@@ -135,7 +135,7 @@ class Encoder(Rules):
             settings.check_converted(known.settings)
             check_weighed(schema.weights, known, "the data are converted", "convert the raw data")
         for part in opened.parts:
-            require_row_weights(part, schema)
+            require_row_weights(part, schema, names_in(source))
         if known is not None:
             known.bind(opened.parts, require_label=False)
             return known
@@ -336,10 +336,13 @@ def read_encoder(path: Path) -> Encoder:
     return Encoder(**vars(read_rules(path)))
 
 
-def require_row_weights(part: Part, schema: Schema) -> None:
-    """Refuse training data without the weights that were asked for."""
+def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -> None:
+    """Refuse training data without the weights that were asked for.
+
+    `names` are of all columns, where the part has only those that can matter.
+    """
     if schema.weights is not None:
-        check_once(part.schema.names, schema.weights, "weight", part.place)
+        check_once(names or part.schema.names, schema.weights, "weight", part.place)
 
 
 def check_weighed(asked: str | None, known: Encoder, done: str, do: str) -> None:
