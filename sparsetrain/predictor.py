@@ -134,10 +134,12 @@ class Predictor:
         inputs = self.model.inputs(batch)
         return runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
 
-    def _dataset(self, data: Any, require_label: bool = True) -> Dataset:
+    def _dataset(
+        self, data: Any, *, require_label: bool = True, read_weights: bool = False
+    ) -> Dataset:
         if isinstance(data, Dataset):
             return data
-        return Dataset(data, self.encoder, require_label=require_label)
+        return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and slots, by name.

@@ -278,7 +278,7 @@ class Trainer(TrainedModel):
             precision=str(self.precision),
             loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
         )
-        dataset = self._dataset(train)
+        dataset = self._dataset(train, read_weights=True)
         data = fingerprint_of(train) if run is not None or resume else None
         state = begin(self, plan, data, resume, allow_changed)
         folder = Run(run) if isinstance(run, (str, Path)) else run

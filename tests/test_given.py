@@ -53,6 +53,11 @@ CALLS = {
 }
 
 
+def test_numpys_truth_values_are_as_good_as_pythons():
+    config = st.models.DLRM([5], row_weights=np.True_).config()
+    assert config["row_weights"] is True
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_other_calls_refuse_them_too(name):
     call, said = CALLS[name]

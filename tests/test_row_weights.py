@@ -161,6 +161,19 @@ def test_training_on_a_column_is_training_on_its_batches(trainer):
     assert_same_state(left.state_dict(), right.state_dict())
 
 
+@pytest.mark.parametrize("weight", [None, -1.0, "much", [1.0]])
+def test_scores_read_no_weights(trainer, weight):
+    plain = small_dlrm.raw_rows(60)
+    one = trainer(encoder=encoder("w"))
+    expected = one.evaluate(plain)
+    odd = {**plain, "w": [weight] * 60}
+    assert one.evaluate(odd) == expected
+    history = one.fit(rows(96, 1), validation=odd, batch_size=32, progress=None)
+    assert history["epochs"][-1]["valid"]["rows"] == 60
+    with pytest.raises(DataError, match="column w"):
+        one.fit(odd, batch_size=32, progress=None)
+
+
 def known_batches(known: st.data.Encoder, data: dict) -> list[Batch]:
     cut = range(0, 96, 32)
     return [

@@ -37,7 +37,7 @@ def evaluate(
     with StopSignals():
         predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
         tell_which(model, which, predictor.steps)
-        dataset = st.data.Dataset(str(data), predictor.encoder)
+        dataset = st.data.Dataset(str(data), predictor.encoder, read_weights=False)
         scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)
     unseen = tell_unseen(dataset, predictor.encoder, limit)

@@ -188,7 +188,11 @@ def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
         encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
     note(f"layout: {encoder.layout}")
     if encoder.schema.weights is not None:
-        note(f"rows are weighed by {encoder.schema.weights} in training; scores count them alike")
+        column = encoder.schema.weights
+        note(
+            f"rows are weighed by {column} in training; scores count them alike, "
+            "the training loss does not"
+        )
     tables = f"{format_count(len(encoder.rows), 'table')} of {sum(encoder.rows):,} rows in all"
     note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
     return encoder
@@ -198,7 +202,8 @@ def _read_through(rows: Any, encoder: "st.data.Encoder | None") -> None:
     """Meet every bad row that is held out now rather than after the training."""
     import sparsetrain as st
 
-    for _ in st.data.Dataset(rows, encoder).batches(65_536, prefetch=0):
+    dataset = st.data.Dataset(rows, encoder, read_weights=False)
+    for _ in dataset.batches(65_536, prefetch=0):
         pass
 
 

@@ -86,7 +86,7 @@ class DLRM(nn.Module):
             "weighted": bool(weighted),
             "names": [str(name) for name in names],
             "table_dtype": table_dtype,
-            "row_weights": row_weights,
+            "row_weights": _flag("row_weights", row_weights),
         }
         _check_config(self._config)
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
@@ -323,6 +323,12 @@ def _whole(name: str, numbers: Sequence[int]) -> list[int]:
         raise ConfigError(f"DLRM: {name} must be whole numbers, not {numbers!r}{fix}") from None
 
 
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ConfigError(f"DLRM: {name} is {value!r}; give True or False")
+    return bool(value)
+
+
 def _check_config(config: Mapping[str, Any]) -> None:
     for name in ("rows", "bottom", "top"):
         if any(value < 1 for value in config[name]):
@@ -334,8 +340,6 @@ def _check_config(config: Mapping[str, Any]) -> None:
     if config["weighted"] and config["pooling"] != "sum":
         raise ConfigError("DLRM: weighted bags need pooling='sum'")
     check_table_dtype(config["table_dtype"], "DLRM")
-    if not isinstance(config["row_weights"], bool):
-        raise ConfigError(f"DLRM: row_weights is {config['row_weights']!r}; give True or False")
     if len(config["names"]) != len(config["rows"]):
         raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
 

@@ -24,7 +24,7 @@ from ..read.parquet import parquet_parts
 from ..read.source import HELD_ROWS, Part
 from ..read.text_file import Block, read_blocks
 from ..read.text_rows import BadLine, Dialect, find_dialect, parse_block
-from ..schema.columns import Columns
+from ..schema.columns import Columns, check_weighed_alike
 from ..values.place import Place
 
 CHUNK_ROWS = 1 << 18
@@ -104,9 +104,11 @@ def find_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chu
     Raises
     ------
     DataError
-        If a file cannot be read or its columns do not fit the encoder.
+        If a file cannot be read, or its columns do not fit the encoder or the other files.
     """
-    return [_look(file, encoder, label) for file in files]
+    chunks = [_look(file, encoder, label) for file in files]
+    check_weighed_alike({chunk.place.name: chunk.columns for chunk in chunks})
+    return chunks
 
 
 def _look(file: str, encoder: Encoder, label: bool) -> Chunk:

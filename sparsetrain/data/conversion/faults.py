@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad rows: found one by one by the readers that refuse them, so the two can never differ.
 
-Each reader is asked again for the rows behind the one that it refused. That is slow for many bad
-rows, and a file of mostly bad rows is not what its user thinks it is: beyond half of a piece it
-stops.
+Each reader is asked again for the rows before and behind the one that it refused: it may look for
+one thing in all rows before it looks for the next. That is slow for many bad rows, and a file of
+mostly bad rows is not what its user thinks it is: beyond half of a piece it stops.
 """
 
 from __future__ import annotations
@@ -79,14 +79,15 @@ def _readers(columns: Columns, encoder: Encoder) -> Iterator[tuple[str, Strict]]
 
 
 def _in_column(piece: pa.RecordBatch, name: str, strict: Strict, place: Place) -> Iterator[Fault]:
-    first = 0
-    while first < piece.num_rows:
+    unread = [(0, piece.num_rows)]
+    while unread:
+        first, end = unread.pop()
         try:
-            strict(piece.slice(first), place.moved(first))
-            return
+            if first < end:
+                strict(piece.slice(first, end - first), place.moved(first))
         except RowError as error:
             if error.row is None:
                 raise
             row = first + error.row
             yield Fault(row, place.number(row), name, str(error))
-            first = row + 1
+            unread += [(row + 1, end), (first, row)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 
-from ..encode.encoder import Encoder, read_encoder, require_row_weights
+from ..encode.encoder import Encoder, check_weighed, read_encoder, require_row_weights
 from ..encode.encoder_file import ENCODER_FILE, write_encoder
 from ..encode.learn import check_dense
 from ..encode.settings import Settings
@@ -108,7 +108,10 @@ def convert_files(
     workers = _checked(bad_rows, memory, workers)
     settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
     files, known = _inputs(paths, Path(out)), _known(encoder)
-    blank = known or _blank(files, settings, Schema.read(schema_file).weighed_by(weights))
+    schema = Schema.read(schema_file).weighed_by(weights)
+    if known is not None:
+        check_weighed(schema.weights, known, "the encoder is fitted", "fit it")
+    blank = known or _blank(files, settings, schema)
     run = Run(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
     return _read_summary(run) if (new := _prepare(run)) is None else _go_on(run, new)
 

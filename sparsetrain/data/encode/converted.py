@@ -13,7 +13,7 @@ import pyarrow as pa
 from sparsetrain.errors import DataError
 
 from ..read.footers import converted_mark
-from ..schema.columns import Columns, find_row_weights
+from ..schema.columns import Columns
 from ..schema.names import find_label
 from ..values.place import Place
 from .rules import Rules
@@ -55,6 +55,4 @@ def converted_columns(
             raise Place(where, column=name).error("the column is missing; convert the data again")
     layout = f"converted: {len(dense)} dense, {len(rules.columns)} ids, used as they are"
     layout += f", label in {label}" if label else ""
-    factors = find_row_weights(schema.names, rules.schema, require_label, Place(where))
-    layout += f", weights of rows in {factors}" if factors else ""
-    return Columns(dense, rules.columns, label, True, layout, rules.bags, weights, factors)
+    return Columns(dense, rules.columns, label, True, layout, rules.bags, weights)

@@ -25,8 +25,8 @@ from ..read.derived import with_derived
 from ..read.footers import converted_mark
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
-from ..read.tables import as_table, table_source
-from ..schema.columns import Columns, find_columns
+from ..read.tables import as_table, names_in, table_source
+from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
 from ..schema.names import check_once
 from ..schema.schema import Derived, Schema
 from ..values.arrays import Array
@@ -133,10 +133,12 @@ class Encoder(Rules):
         known = cls.beside(opened.parts[0])
         if known is not None:
             settings.check_converted(known.settings)
+            check_weighed(schema.weights, known, "the data are converted", "convert the raw data")
+        for part in opened.parts:
+            require_row_weights(part, schema, names_in(source))
+        if known is not None:
             known.bind(opened.parts, require_label=False)
             return known
-        for part in opened.parts:
-            require_row_weights(part, schema)
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
         return blank.learnt(_learn(parts, blank, sizes))
@@ -166,14 +168,27 @@ class Encoder(Rules):
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
 
-    def find(self, schema: pa.Schema, where: str, *, require_label: bool = True) -> Columns:
-        """Find this encoder's columns in a schema.
+    def find(
+        self,
+        schema: pa.Schema,
+        where: str,
+        *,
+        require_label: bool = True,
+        read_weights: bool = True,
+    ) -> Columns:
+        """Find this encoder's columns in a schema; weights of rows only with their labels.
 
         Raises
         ------
         DataError
             If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
         """
+        found = self._find(schema, where, require_label)
+        if not (require_label and read_weights):
+            return found
+        return with_row_weights(found, self.schema.weights, schema, where)
+
+    def _find(self, schema: pa.Schema, where: str, require_label: bool) -> Columns:
         if converted_mark(schema) is not None:
             return converted_columns(self, self.fingerprint, schema, where, require_label)
         found = find_columns(
@@ -199,7 +214,7 @@ class Encoder(Rules):
         return found
 
     def bind(
-        self, parts: Sequence[Part], *, require_label: bool = True
+        self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
     ) -> list[tuple[Part, Columns]]:
         """Pair every part with its columns; each file's schema is looked at once."""
         found: dict[str, Columns] = {}
@@ -207,14 +222,12 @@ class Encoder(Rules):
         for part in parts:
             if part.place.name not in found:
                 found[part.place.name] = self.find(
-                    part.schema, part.place.name, require_label=require_label
+                    part.schema,
+                    part.place.name,
+                    require_label=require_label,
+                    read_weights=read_weights,
                 )
-        weighed = {columns.row_weights for columns in found.values()}
-        if len(weighed) > 1:
-            lacking = next(name for name, columns in found.items() if not columns.row_weights)
-            raise Place(lacking, column=self.schema.weights).error(
-                "the column with the weights of rows is missing here, and other files have it"
-            )
+        check_weighed_alike(found)
         return [(part, found[part.place.name]) for part in parts]
 
     def _derived(self, part: Part) -> Mapping[str, Derived]:
@@ -323,10 +336,29 @@ def read_encoder(path: Path) -> Encoder:
     return Encoder(**vars(read_rules(path)))
 
 
-def require_row_weights(part: Part, schema: Schema) -> None:
-    """Refuse training data without the weights that were asked for."""
-    if schema.weights is not None and converted_mark(part.schema) is None:
-        check_once(part.schema.names, schema.weights, "weight", part.place)
+def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -> None:
+    """Refuse training data without the weights that were asked for.
+
+    `names` are of all columns, where the part has only those that can matter.
+    """
+    if schema.weights is not None:
+        check_once(names or part.schema.names, schema.weights, "weight", part.place)
+
+
+def check_weighed(asked: str | None, known: Encoder, done: str, do: str) -> None:
+    """Refuse to weigh rows by a column that a known encoder does not weigh them by.
+
+    Raises
+    ------
+    ConfigError
+        It says that `done` without that column, and what to `do` again with it.
+    """
+    own = known.schema.weights
+    if asked not in (None, own):
+        raise ConfigError(
+            f"weights is {asked!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
+            f"leave it out, or {do} again with weights={asked!r}"
+        )
 
 
 def _learn(

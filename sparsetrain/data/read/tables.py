@@ -59,10 +59,9 @@ def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
-    if isinstance(data, Mapping):
-        return _from_columns({name: (data[name], False) for name in _names(data, schema)})
-    if _is_pandas(data):
-        return _from_columns({name: (data[name], True) for name in _names(data.columns, schema)})
+    if _is_named(data):
+        nan_is_null = not isinstance(data, Mapping)
+        return _from_columns({name: (data[name], nan_is_null) for name in _names(data, schema)})
     if hasattr(data, "__arrow_c_stream__"):
         return _imported(data)
     return None
@@ -76,8 +75,17 @@ def _imported(data: Any) -> pa.Table:
         raise DataError(f"{type(data).__name__}: no table ({reason})") from None
 
 
-def _names(names: Any, schema: Schema) -> list[str]:
-    texts = [name for name in names if isinstance(name, str)]
+def names_in(data: Any) -> list[str]:
+    """Return the names of all columns of a pandas frame or a dict; of other data none."""
+    return [name for name in data if isinstance(name, str)] if _is_named(data) else []
+
+
+def _is_named(data: Any) -> bool:
+    return isinstance(data, Mapping) or _is_pandas(data)
+
+
+def _names(data: Any, schema: Schema) -> list[str]:
+    texts = names_in(data)
     if schema.categories is None:
         return relevant(texts) + [name for name in texts if name in (schema.time, schema.weights)]
     stored = [name for name in schema.categories if name not in schema.derived]

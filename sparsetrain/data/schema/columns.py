@@ -9,8 +9,8 @@ so two files of one schema are never understood differently.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -118,8 +118,7 @@ def find_columns(
             treat_as = RAW  # without Criteo's names there is no custom that types would tell of
     label_name = find_label(schema.names, described.label, place) if label else None
     weights = tuple(_weights(schema, described, name, place) for name in categories)
-    row_weights = find_row_weights(schema.names, described, label, place)
-    plain = (*dense, *(name for name in (label_name, row_weights) if name))
+    plain = (*dense, label_name) if label_name else dense
     kinds = {name: _kind(schema, name, place) for name in plain}
     kinds |= {name: _kind(schema, name, place, bags=True) for name in categories}
     encoded = _is_encoded(dense, categories, kinds, treat_as, place)
@@ -127,18 +126,40 @@ def find_columns(
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {sum(bags)} of them lists" if any(bags) else ""
     layout += f", label in {label_name}" if label_name else ""
-    layout += f", weights of rows in {row_weights}" if row_weights else ""
-    return Columns(dense, categories, label_name, encoded, layout, bags, weights, row_weights)
+    return Columns(dense, categories, label_name, encoded, layout, bags, weights)
 
 
-def find_row_weights(
-    names: Sequence[str], described: Schema, label: bool, place: Place
-) -> str | None:
-    """Return the column with the weights of rows, where it is and there are labels to weigh."""
-    if described.weights is None or not label or described.weights not in names:
-        return None
-    check_once(names, described.weights, "weight", place)
-    return described.weights
+def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, where: str) -> Columns:
+    """Return the columns with that of the weights of rows, where the data have it.
+
+    Raises
+    ------
+    DataError
+        If it is there twice or of a type that cannot be used.
+    """
+    if name is None or name not in schema.names:
+        return columns
+    place = Place(where)
+    check_once(schema.names, name, "weight", place)
+    _kind(schema, name, place)
+    layout = f"{columns.layout}, weights of rows in {name}"
+    return replace(columns, row_weights=name, layout=layout)
+
+
+def check_weighed_alike(found: Mapping[str, Columns]) -> None:
+    """Refuse files, given with their columns, of which some have weights of rows and others none.
+
+    Raises
+    ------
+    DataError
+        It names the first file without them.
+    """
+    weighed = [columns.row_weights for columns in found.values() if columns.row_weights]
+    if weighed and len(weighed) < len(found):
+        lacking = next(name for name, columns in found.items() if not columns.row_weights)
+        raise Place(lacking, column=weighed[0]).error(
+            "the column with the weights of rows is missing here, and other files have it"
+        )
 
 
 def check_treat_as(treat_as: str) -> None:

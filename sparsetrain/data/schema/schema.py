@@ -213,6 +213,8 @@ def _check(schema: Schema) -> None:
         raise ConfigError("dense is given without categories; name both")
     if schema.weights is not None and schema.weights in (*named, schema.label or "label"):
         raise ConfigError(f"weights: {schema.weights!r} is a label, dense or category column")
+    if schema.weights == "label":
+        raise ConfigError("weights: 'label' is a label column in converted data; rename the column")
     for name, rule in schema.columns.items():
         if rule.keep not in KEEP:
             raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")

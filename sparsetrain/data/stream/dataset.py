@@ -62,6 +62,9 @@ class Dataset:
         How to read its columns; None only for batches, which are encoded already.
     require_label : bool
         Whether the label column is read; without it the batches have none.
+    read_weights : bool
+        Whether weights of rows are read with the labels, where the encoder knows their column and
+        the data have it; only training needs them.
 
     Raises
     ------
@@ -72,7 +75,14 @@ class Dataset:
         If a table comes without an encoder.
     """
 
-    def __init__(self, source: Any, encoder: Encoder | None, *, require_label: bool = True) -> None:
+    def __init__(
+        self,
+        source: Any,
+        encoder: Encoder | None,
+        *,
+        require_label: bool = True,
+        read_weights: bool = True,
+    ) -> None:
         self._source = open_source(source, encoder.schema if encoder else None)
         self._encoder = encoder
         self._parts: list[tuple[Part, Columns]] = []
@@ -83,7 +93,9 @@ class Dataset:
             raise ConfigError(
                 f"{self._source.name}: rows need an encoder; fit one with Encoder.fit(train)"
             )
-        self._parts = encoder.bind(self._source.parts, require_label=require_label)
+        self._parts = encoder.bind(
+            self._source.parts, require_label=require_label, read_weights=read_weights
+        )
         check_ranges(self._parts, encoder.rows)
 
     @property

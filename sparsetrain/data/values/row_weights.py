@@ -19,14 +19,20 @@ def read_row_weights(array: Any, place: Place) -> Array:
     Raises
     ------
     DataError
-        If a weight is null, negative or not finite in float32.
+        If a weight is null, NaN, negative or not finite in float32.
     """
-    values, missing = read_numbers(array, NanRule("error"), place)
+    values, missing = read_numbers(array, NanRule("missing"), place)
     if missing.any():
-        raise place.error("the weight is null; drop the row or give it one", int(missing.argmax()))
+        values = np.where(missing, np.nan, values)
     with np.errstate(over="ignore"):
         weights = values.astype(np.float32)
     row = bad_weight_at(weights)
     if row is not None:
-        raise place.error(weight_fault(f"{values[row]:g}"), row)
+        raise place.error(_fault(values[row]), row)
     return weights
+
+
+def _fault(value: float) -> str:
+    if np.isnan(value):
+        return "the weight is null or NaN; drop the row or give it one"
+    return weight_fault(f"{value:g}")
