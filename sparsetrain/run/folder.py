@@ -107,7 +107,7 @@ class Run:
         return read_log(self.folder)
 
     @contextlib.contextmanager
-    def writing(self, *, fresh: bool, size: int = 0) -> Iterator[None]:
+    def writing(self, *, fresh: bool, size: int = 0, best: int | None = None) -> Iterator[None]:
         """Hold the folder for one writer, and clear what a killed one left.
 
         Parameters
@@ -116,6 +116,8 @@ class Run:
             Whether the run is new: a folder that holds checkpoints already is refused.
         size : int
             Bytes for which a new run needs room at least: those of its arrays.
+        best : int, optional
+            Step of the best validation of a run that goes on.
 
         Raises
         ------
@@ -137,6 +139,7 @@ class Run:
                     raise CheckpointError(
                         f"{self.folder} holds a run already: resume it, or name another folder"
                     )
+                self._name_the_best(best)
                 self._prune()  # `keep` may be smaller than it was, and the disk full
             try:
                 yield
@@ -171,6 +174,12 @@ class Run:
 
     def _named(self) -> set[str]:
         return {name for p in POINTERS if (name := read_pointer(self.folder, p)) is not None}
+
+    def _name_the_best(self, step: int | None) -> None:
+        """Do what a save could not that ended between its two pointers."""
+        latest = read_pointer(self.folder, "LATEST")
+        if step is not None and latest == step_name(step) != read_pointer(self.folder, "BEST"):
+            write_pointer(self.folder, "BEST", latest)
 
     def _prune(self) -> None:
         """Remove old checkpoints; of one with files that are not ours, those stay."""
