@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
-from sparsetrain import trained_model
+from sparsetrain import checkpoint, trained_model
 from sparsetrain.cli import main
-from sparsetrain.errors import ConfigError, ResourceError
+from sparsetrain.cli.which import tell_which
+from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
 from sparsetrain.fit import Best
-from sparsetrain.run import chosen, folder
+from sparsetrain.run import Run, chosen, folder
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
 
@@ -248,6 +249,62 @@ def test_predictions_are_those_of_the_checkpoint_that_is_meant(tmp_path, kind):
     assert st.load_predictor(tmp_path / "run").steps == expected
     assert st.load(tmp_path / "run").steps == 3 * EPOCH
     assert st.load_predictor(tmp_path / "run", which="latest").steps == 3 * EPOCH
+
+
+@pytest.mark.parametrize("rule", [None, RULE])
+@pytest.mark.parametrize("at", [1, 2], ids=["which is found out", "it is read"])
+def test_a_run_that_goes_on_may_prune_its_latest_while(tmp_path, monkeypatch, rule, at):
+    run, opened = Run(tmp_path / "run", keep=1), checkpoint.opened
+    fit(make(), epochs=3, rule=rule, run=run)
+    arrays, manifest = checkpoint.read(run.latest)
+    times = []
+
+    def after_a_save(path):
+        times.append(path)
+        if len(times) == at:
+            run.save(99, arrays, {**manifest, "steps": 99}, best=False)
+        return opened(path)
+
+    monkeypatch.setattr(checkpoint, "opened", after_a_save)
+    assert st.load_predictor(run.folder).steps == (14 if rule else 99)
+
+
+def test_a_run_whose_latest_cannot_be_read_is_refused(tmp_path):
+    fit(make(), epochs=2, run=tmp_path / "run")
+    (st.Run(tmp_path / "run").latest / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="manifest.json"):
+        st.load_predictor(tmp_path / "run")
+
+
+# Rule of the run, step of the checkpoint that was taken -> whether it is told as the best.
+TOLD = {
+    "the best": (RULE, 14, True),
+    "the latest": (RULE, 21, False),
+    "one that was the latest before": (RULE, 7, False),
+    "one of a run without early stopping": (None, 14, False),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_a_checkpoint_is_told_as_the_best_if_it_is(tmp_path, capsys, case):
+    rule, step, told = TOLD[case]
+    fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
+    tell_which(tmp_path / "run", "auto", step)
+    tell_which(tmp_path / "run", "best", step)
+    assert capsys.readouterr().err.count("this is its best checkpoint, of step 14") == told
+
+
+@pytest.mark.parametrize("kind", MEANT)
+def test_inspect_names_the_best_beside_the_latest(tmp_path, capsys, kind):
+    rule, which = MEANT[kind]
+    fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
+    assert main(["inspect", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    taken = {"best": "evaluate, predict and quantize take it", "latest": "--which best takes it"}
+    assert "after 21 steps" in said and f"the best is step-000000000014: {taken[which]}" in said
+    make().save(tmp_path / "saved")
+    assert main(["inspect", str(tmp_path / "saved")]) == 0
+    assert "checkpoint" not in capsys.readouterr().out
 
 
 def test_a_folder_that_is_no_run_is_what_it_is(tmp_path):

@@ -93,8 +93,28 @@ class Run:
         CheckpointError
             If there is none, or it is damaged.
         """
-        with checkpoint.opened(checkpoint_in(self.folder)) as saved:
-            return saved.manifest
+        latest = checkpoint_in(self.folder)
+        try:
+            with checkpoint.opened(latest) as saved:
+                return saved.manifest
+        except CheckpointError:
+            if checkpoint_in(self.folder) == latest:
+                raise
+        return self.manifest()  # a run that goes on has saved another and pruned that one
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the run was asked to stop by its validations, and so for its best weights.
+
+        Raises
+        ------
+        CheckpointError
+            If it has no checkpoint yet, or the newest cannot be read.
+        """
+        found: Any = self.manifest()
+        for key in ("run", "plan", "early_stopping", "patience"):
+            found = found.get(key) if isinstance(found, dict) else None
+        return found is not None
 
     def log(self) -> list[dict[str, Any]]:
         """Return what was measured, a dict for each line of the log, oldest first.
