@@ -197,9 +197,11 @@ class Run:
 
     def _name_the_best(self, step: int | None) -> None:
         """Do what a save could not that ended between its two pointers."""
-        latest = read_pointer(self.folder, "LATEST")
-        if step is not None and latest == step_name(step) != read_pointer(self.folder, "BEST"):
-            write_pointer(self.folder, "BEST", latest)
+        if step is None:
+            return
+        name = step_name(step)
+        if read_pointer(self.folder, "LATEST") == name != read_pointer(self.folder, "BEST"):
+            write_pointer(self.folder, "BEST", name)
 
     def _prune(self) -> None:
         """Remove old checkpoints; of one with files that are not ours, those stay."""
