@@ -17,7 +17,10 @@ _SMOOTHING_BATCHES = 50
 
 
 class Progress(Protocol):
-    """What `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always."""
+    """What `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always.
+
+    All four are needed: a note comes seldom, and mostly after the last batch.
+    """
 
     def start(self, total: int | None) -> None:
         """Begin; `total` is the number of rows to come, None when unknown."""
@@ -32,7 +35,7 @@ class Progress(Protocol):
         """End, after the last batch or after an error."""
 
 
-_CALLS = ("start", "advance", "finish")  # a note comes seldom
+_CALLS = ("start", "advance", "note", "finish")
 
 
 class Snapshot(NamedTuple):

@@ -114,11 +114,12 @@ class TrainedModel(Predictor):
         return {**counts, "loss_scale": scale}
 
     def _recount(self, counts: Mapping[str, Any]) -> None:
-        """Go back to what `_counts` gave; the arrays are to follow."""
+        """Go back to what `_counts` gave, once the arrays are those of that step."""
         self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])
         self.state.skipped = int(counts.get("skipped", 0))
         if self.scaling is not None and counts.get("loss_scale") is not None:
             self.scaling = Scaling.from_dict(counts["loss_scale"])
+        self._restored()
 
     @property
     def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:

@@ -286,7 +286,9 @@ class Trainer(TrainedModel):
         with ExitStack() as stack:
             stack.enter_context(single_blas())
             if folder:
-                stack.enter_context(folder.writing(fresh=not resume, size=self._bytes))
+                best = state.best["step"] if state.best else None
+                writing = folder.writing(fresh=not resume, size=self._bytes, best=best)
+                stack.enter_context(writing)
             if watch:
                 stack.enter_context(self._watched(watch))
             history = Fit(

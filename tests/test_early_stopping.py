@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
+from sparsetrain import checkpoint, trained_model
 from sparsetrain.cli import main
-from sparsetrain.errors import ConfigError, ResourceError
+from sparsetrain.cli.which import tell_which
+from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
 from sparsetrain.fit import Best
-from sparsetrain.run import chosen
+from sparsetrain.run import Run, chosen, folder
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
 
@@ -42,6 +44,10 @@ def fit(trainer: st.Trainer, epochs: int = 6, rule=RULE, **options) -> dict:
     options = {"progress": None, "batch_size": 16, "early_stopping": rule, **options}
     data = small_dlrm.raw_rows(100)
     return trainer.fit(data, validation=small_dlrm.raw_rows(20), epochs=epochs, **options)
+
+
+def loaded(run) -> st.Trainer:
+    return small_dlrm.share_programs(st.load(run))
 
 
 def after(epochs: int, optimizer=None) -> dict[str, np.ndarray]:
@@ -110,7 +116,7 @@ def test_what_is_resumed_is_the_last_state(tmp_path):
     first = make()
     fit(first, epochs=3, run=tmp_path / "run")
     assert st.load(tmp_path / "run").epochs == 3
-    second = scripted(small_dlrm.share_programs(st.load(tmp_path / "run")), SCORES[3:])
+    second = scripted(loaded(tmp_path / "run"), SCORES[3:])
     history = fit(second, epochs=9, run=tmp_path / "run", resume=True)
     assert (history["rows"], history["stopped_early"], second.epochs) == (100, True, 2)
     assert_same_state(second.state_dict(), after(2))
@@ -119,16 +125,93 @@ def test_what_is_resumed_is_the_last_state(tmp_path):
 
 def test_a_run_that_had_ended_ends_with_the_best_again(tmp_path):
     fit(make(), run=tmp_path / "run")
-    again = small_dlrm.share_programs(st.load(tmp_path / "run"))
+    again = loaded(tmp_path / "run")
     history = fit(again, run=tmp_path / "run", resume=True)
     assert (history["rows"], history["which"], again.epochs) == (0, "best", 2)
 
 
-def test_resumed_without_its_folder_a_run_has_the_best_it_met_since(tmp_path):
+@pytest.mark.parametrize("where", [None, "other"])
+def test_resumed_without_its_folder_a_run_has_the_best_it_met_since(tmp_path, capsys, where):
     fit(make(), epochs=3, run=tmp_path / "run")
-    second = scripted(small_dlrm.share_programs(st.load(tmp_path / "run")), SCORES[3:])
-    history = fit(second, epochs=9, resume=True)
+    second = scripted(loaded(tmp_path / "run"), SCORES[3:])
+    run = where and tmp_path / where
+    history = fit(second, epochs=9, resume=True, run=run, progress="auto")
     assert (history["which"], second.epochs) == ("latest", 4)
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "the best validation was step 14; its weights are not kept here, these are the last"
+    )
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing but what is on the disk stays."""
+
+
+def test_killed_between_its_two_pointers_a_resumed_run_has_its_best(tmp_path, monkeypatch):
+    run, write = tmp_path / "run", folder.write_pointer
+
+    def killed(where, pointer, name):
+        if pointer == "BEST" and name.endswith("14"):
+            raise Killed
+        write(where, pointer, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder, "write_pointer", killed)
+        with pytest.raises(Killed):
+            fit(make(), run=run)
+    assert (run / "BEST").read_text() != (run / "LATEST").read_text() == "step-000000000014\n"
+    second = scripted(loaded(run), SCORES[2:])
+    history = fit(second, run=run, resume=True)
+    assert (history["which"], history["best"]["step"], second.steps) == ("best", 14, 14)
+    assert st.load(run).steps == 28 and st.load_predictor(run).steps == 14
+    assert_same_state(second.state_dict(), after(2))
+
+
+def test_a_best_checkpoint_that_is_damaged_leaves_the_last_weights(tmp_path, capsys):
+    run = st.Run(tmp_path / "run")
+    fit(make(), run=run)
+    largest = max(run.best.glob("*.npy"), key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[-1] ^= 1
+    largest.write_bytes(content)
+    again = loaded(run.folder)
+    history = fit(again, run=run, resume=True, progress="auto")
+    assert (history["which"], again.steps, again.epochs) == ("latest", 28, 4)
+    assert_same_state(again.state_dict(), after(4))
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("the best validation was step 14; its weights cannot be read (")
+    assert f"{largest.name} (array" in said and said.endswith("), these are the last")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_an_interrupt_while_the_best_is_put_back_leaves_one_whole_state(
+    tmp_path, monkeypatch, optimizer, in_folder
+):
+    name = "check_kinds" if in_folder else "load_arrays_"
+    whole, times = getattr(trained_model, name), []
+
+    def interrupted(target, *others):
+        times.append(name)
+        if len(times) == 1:
+            next(iter(target.values()))[...] = 0
+            raise KeyboardInterrupt
+        whole(target, *others)
+
+    monkeypatch.setattr(trained_model, name, interrupted)
+    trainer = make(optimizer=OPTIMIZERS[optimizer]())
+    with pytest.raises(KeyboardInterrupt):
+        fit(trainer, run=tmp_path / "run" if in_folder else None)
+    assert (trainer.steps, trainer.epochs) == ((28, 4) if in_folder else (14, 2))
+    assert_same_state(trainer.state_dict(), after(trainer.epochs, OPTIMIZERS[optimizer]()))
+    train_on(trainer)
+    expected = make([0.5] * trainer.epochs, OPTIMIZERS[optimizer]())
+    fit(expected, trainer.epochs, rule=None)
+    train_on(expected)
+    assert_same_state(trainer.state_dict(), expected.state_dict())
+
+
+def train_on(trainer: st.Trainer) -> None:
+    trainer.step(small_dlrm.batch(16))
 
 
 def test_no_memory_for_a_copy_names_the_way_out(monkeypatch):
@@ -136,7 +219,9 @@ def test_no_memory_for_a_copy_names_the_way_out(monkeypatch):
     monkeypatch.setattr(
         "sparsetrain.fit.best._copied", lambda *_: (_ for _ in ()).throw(MemoryError)
     )
-    with pytest.raises(ResourceError, match=r"best weights and slots, [\d,]+ bytes.*run=FOLDER"):
+    with pytest.raises(
+        ResourceError, match=r"best weights and slots, [\d,]+ bytes.*=FOLDER.*--out"
+    ):
         fit(trainer)
 
 
@@ -164,6 +249,62 @@ def test_predictions_are_those_of_the_checkpoint_that_is_meant(tmp_path, kind):
     assert st.load_predictor(tmp_path / "run").steps == expected
     assert st.load(tmp_path / "run").steps == 3 * EPOCH
     assert st.load_predictor(tmp_path / "run", which="latest").steps == 3 * EPOCH
+
+
+@pytest.mark.parametrize("rule", [None, RULE])
+@pytest.mark.parametrize("at", [1, 2], ids=["which is found out", "it is read"])
+def test_a_run_that_goes_on_may_prune_its_latest_while(tmp_path, monkeypatch, rule, at):
+    run, opened = Run(tmp_path / "run", keep=1), checkpoint.opened
+    fit(make(), epochs=3, rule=rule, run=run)
+    arrays, manifest = checkpoint.read(run.latest)
+    times = []
+
+    def after_a_save(path):
+        times.append(path)
+        if len(times) == at:
+            run.save(99, arrays, {**manifest, "steps": 99}, best=False)
+        return opened(path)
+
+    monkeypatch.setattr(checkpoint, "opened", after_a_save)
+    assert st.load_predictor(run.folder).steps == (14 if rule else 99)
+
+
+def test_a_run_whose_latest_cannot_be_read_is_refused(tmp_path):
+    fit(make(), epochs=2, run=tmp_path / "run")
+    (st.Run(tmp_path / "run").latest / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="manifest.json"):
+        st.load_predictor(tmp_path / "run")
+
+
+# Rule of the run, step of the checkpoint that was taken -> whether it is told as the best.
+TOLD = {
+    "the best": (RULE, 14, True),
+    "the latest": (RULE, 21, False),
+    "one that was the latest before": (RULE, 7, False),
+    "one of a run without early stopping": (None, 14, False),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_a_checkpoint_is_told_as_the_best_if_it_is(tmp_path, capsys, case):
+    rule, step, told = TOLD[case]
+    fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
+    tell_which(tmp_path / "run", "auto", step)
+    tell_which(tmp_path / "run", "best", step)
+    assert capsys.readouterr().err.count("this is its best checkpoint, of step 14") == told
+
+
+@pytest.mark.parametrize("kind", MEANT)
+def test_inspect_names_the_best_beside_the_latest(tmp_path, capsys, kind):
+    rule, which = MEANT[kind]
+    fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
+    assert main(["inspect", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    taken = {"best": "evaluate, predict and quantize take it", "latest": "--which best takes it"}
+    assert "after 21 steps" in said and f"the best is step-000000000014: {taken[which]}" in said
+    make().save(tmp_path / "saved")
+    assert main(["inspect", str(tmp_path / "saved")]) == 0
+    assert "checkpoint" not in capsys.readouterr().out
 
 
 def test_a_folder_that_is_no_run_is_what_it_is(tmp_path):

@@ -2,6 +2,7 @@
 """Arguments of another type are refused in one line that says what to give."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,14 @@ OF_FIT = {
     "validate_every": (2.0, "validate_every is 2.0; it must be a whole number"),
     "early_stopping": (3, "early_stopping is 3; give an EarlyStopping, such as EarlyStopping(pat"),
 }
+
+
+@pytest.mark.parametrize("call", ["start", "advance", "note", "finish"])
+def test_a_progress_that_lacks_a_call_is_refused_before_it_is_needed(call):
+    lacking = SimpleNamespace(start=print, advance=print, note=print, finish=print)
+    delattr(lacking, call)
+    with pytest.raises(ConfigError, match="an object with start, advance, note, finish"):
+        small_dlrm.trainer().fit([small_dlrm.batch(8)], progress=lacking)
 
 
 @pytest.mark.parametrize("name", OF_FIT)

@@ -294,6 +294,8 @@ class Noted:
     def advance(self, rows, loss):
         self.batches.append((rows, loss))
 
+    def note(self, text): ...
+
     def finish(self):
         self.finished += 1
 

@@ -104,6 +104,8 @@ def _model(path: Path) -> Found:
     tables = dict(zip(config["names"], config["rows"], strict=True))
     arrays = trainer.state_dict()
     layout = trainer.encoder.layout if trainer.encoder else None
+    run = st.Run(path)
+    best = run.best
     result = {
         "kind": "model",
         "path": str(path),
@@ -115,6 +117,7 @@ def _model(path: Path) -> Found:
         "bytes": sum(array.nbytes for array in arrays.values()),
         "arrays": len(arrays),
         "encoder": layout,
+        "best_checkpoint": best.name if best else None,
     }
     return result, "\n".join(
         [
@@ -125,11 +128,17 @@ def _model(path: Path) -> Found:
             f"{config['num_dense']} dense inputs; tables in {config['table_dtype']}; "
             + (f"optimizer {optimizer}" if optimizer else "for prediction alone"),
             f"encoder: {layout or 'none'}",
+            *([_told(best, run.stops_early)] if best else []),
             f"{format_count(len(tables), 'table')} of {sum(tables.values()):,} rows",
             "",
             _tables(tables),
         ]
     )
+
+
+def _told(best: Path, stops_early: bool) -> str:
+    taken = "evaluate, predict and quantize take it" if stops_early else "--which best takes it"
+    return f"of the run's checkpoints this is the latest; the best is {best.name}: {taken}"
 
 
 def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> Found:

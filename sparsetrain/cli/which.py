@@ -7,11 +7,19 @@ from sparsetrain.cli.output import note
 
 
 def tell_which(folder: Path, which: str, step: int) -> None:
-    """Say it if "auto" took the best checkpoint, which is that of `step`."""
+    """Say it if "auto" took the best checkpoint, which is that of `step`, and not the latest.
+
+    That the run has saved another meanwhile does not make it the best.
+    """
     import sparsetrain as st
 
-    latest = st.Run(folder).latest
-    if which == "auto" and latest is not None and not latest.name.endswith(f"-{step:012d}"):
+    if which != "auto":
+        return
+    run, taken = st.Run(folder), f"-{step:012d}"
+    best = run.best
+    if best is None or best == run.latest or not best.name.endswith(taken):
+        return
+    if run.stops_early:
         note(
             f"{folder} was trained with early stopping: this is its best checkpoint, of step "
             f"{step:,} (--which latest: the last)"

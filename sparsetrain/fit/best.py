@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import checkpoint
-from sparsetrain.errors import ResourceError
+from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.fit.plan import EarlyStopping
-from sparsetrain.run import Run
+from sparsetrain.run import Run, checkpoint_in
+
+_NOT_KEPT = "its weights are not kept here"
 
 
 class Best:
@@ -50,32 +52,61 @@ class Best:
         except MemoryError:
             raise ResourceError(
                 f"early stopping keeps a copy of the best weights and slots, {trainer._bytes:,} "
-                "bytes, and there is no memory for it: with run=FOLDER it is kept there"
+                "bytes, and there is no memory for it: with run=FOLDER (train --out FOLDER) it is "
+                "kept there"
             ) from None
         self._counts = trainer._counts()
 
-    def restore_(self, trainer: Any, step: int) -> bool:
-        """Give `trainer` the state after `step` steps; return whether it has it now."""
-        if not self._wanted:
-            return False
-        if trainer.steps != step:
-            (self._from_memory_ if self._run is None else self._from_folder_)(trainer, step)
-        return bool(trainer.steps == step)
+    def restore_(self, trainer: Any, step: int) -> str | None:
+        """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
 
-    def _from_memory_(self, trainer: Any, step: int) -> None:
+        After an interrupt it is whole as well: that of memory is the best, of a folder the last.
+
+        Raises
+        ------
+        CheckpointError
+            If neither the best checkpoint nor the last can be read; the state is undefined then.
+        """
+        if trainer.steps == step:
+            return None
+        if self._run is None:
+            return self._from_memory_(trainer, step)
+        return _from_folder_(trainer, step, self._run)
+
+    def _from_memory_(self, trainer: Any, step: int) -> str | None:
         # A run that was resumed without its folder has no copy of what was best before.
-        if self._counts is not None and self._counts["steps"] == step:
-            trainer._recount(self._counts)
-            trainer.load_state_dict(self._arrays)
+        if self._counts is None or self._counts["steps"] != step:
+            return _NOT_KEPT
+        try:
+            self._give_(trainer)
+        except KeyboardInterrupt:
+            self._give_(trainer)  # there is no copy of the last state to go back to
+            raise
+        return None
 
-    def _from_folder_(self, trainer: Any, step: int) -> None:
-        path = self._run.best if self._run else None
-        if path is None:
-            return
-        with checkpoint.opened(path) as saved:
-            if saved.manifest.get("steps") == step:
-                trainer._recount(saved.manifest)
-                trainer._read(saved, list(trainer._arrays(current=False)))
+    def _give_(self, trainer: Any) -> None:
+        trainer.load_state_dict(self._arrays)
+        trainer._recount(self._counts)
+
+
+def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
+    if run.best is None:
+        return _NOT_KEPT
+    names, counts = list(trainer._arrays(current=False)), trainer._counts()
+    try:
+        with checkpoint.opened(run.best) as saved:
+            if saved.manifest.get("steps") != step:
+                return _NOT_KEPT
+            trainer._read(saved, names)
+            trainer._recount(saved.manifest)
+    except BaseException as error:
+        with checkpoint.opened(checkpoint_in(run.folder)) as last:
+            trainer._read(last, names)
+            trainer._recount(counts)
+        if not isinstance(error, CheckpointError):
+            raise
+        return f"its weights cannot be read ({error})"
+    return None
 
 
 def _copied(

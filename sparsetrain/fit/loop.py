@@ -78,16 +78,22 @@ class Fit:
 
     def _end_with_the_best(self) -> bool:
         """Return whether the trainer has the weights of the best validation, by early stopping."""
-        last, best = self._trainer.steps, self.state.best
-        if self._stopped or best is None or not self._best.restore_(self._trainer, best["step"]):
+        rule, best = self._plan.early_stopping, self.state.best
+        if self._stopped or best is None or rule.patience is None:
             return False
-        if best["step"] != last:
-            monitor = self._plan.early_stopping.monitor
-            make_progress(self._progress).note(
-                f"the weights are those of step {best['step']:,} of {last:,}, the best "
-                f"validation: {monitor} {best['value']:.4f}"
+        last, step = self._trainer.steps, best["step"]
+        why_not = self._best.restore_(self._trainer, step)
+        if why_not is not None:
+            self._note(f"the best validation was step {step:,}; {why_not}, these are the last")
+        elif step != last:
+            self._note(
+                f"the weights are those of step {step:,} of {last:,}, the best validation: "
+                f"{rule.monitor} {best['value']:.4f}"
             )
-        return True
+        return why_not is None
+
+    def _note(self, text: str) -> None:
+        make_progress(self._progress).note(text)
 
     def _epoch(self) -> None:
         """Train on the rest of the epoch."""

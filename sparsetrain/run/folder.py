@@ -93,8 +93,28 @@ class Run:
         CheckpointError
             If there is none, or it is damaged.
         """
-        with checkpoint.opened(checkpoint_in(self.folder)) as saved:
-            return saved.manifest
+        latest = checkpoint_in(self.folder)
+        try:
+            with checkpoint.opened(latest) as saved:
+                return saved.manifest
+        except CheckpointError:
+            if checkpoint_in(self.folder) == latest:
+                raise
+        return self.manifest()  # a run that goes on has saved another and pruned that one
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the run was asked to stop by its validations, and so for its best weights.
+
+        Raises
+        ------
+        CheckpointError
+            If it has no checkpoint yet, or the newest cannot be read.
+        """
+        found: Any = self.manifest()
+        for key in ("run", "plan", "early_stopping", "patience"):
+            found = found.get(key) if isinstance(found, dict) else None
+        return found is not None
 
     def log(self) -> list[dict[str, Any]]:
         """Return what was measured, a dict for each line of the log, oldest first.
@@ -107,7 +127,7 @@ class Run:
         return read_log(self.folder)
 
     @contextlib.contextmanager
-    def writing(self, *, fresh: bool, size: int = 0) -> Iterator[None]:
+    def writing(self, *, fresh: bool, size: int = 0, best: int | None = None) -> Iterator[None]:
         """Hold the folder for one writer, and clear what a killed one left.
 
         Parameters
@@ -116,6 +136,8 @@ class Run:
             Whether the run is new: a folder that holds checkpoints already is refused.
         size : int
             Bytes for which a new run needs room at least: those of its arrays.
+        best : int, optional
+            Step of the best validation of a run that goes on.
 
         Raises
         ------
@@ -137,6 +159,7 @@ class Run:
                     raise CheckpointError(
                         f"{self.folder} holds a run already: resume it, or name another folder"
                     )
+                self._name_the_best(best)
                 self._prune()  # `keep` may be smaller than it was, and the disk full
             try:
                 yield
@@ -171,6 +194,14 @@ class Run:
 
     def _named(self) -> set[str]:
         return {name for p in POINTERS if (name := read_pointer(self.folder, p)) is not None}
+
+    def _name_the_best(self, step: int | None) -> None:
+        """Do what a save could not that ended between its two pointers."""
+        if step is None:
+            return
+        name = step_name(step)
+        if read_pointer(self.folder, "LATEST") == name != read_pointer(self.folder, "BEST"):
+            write_pointer(self.folder, "BEST", name)
 
     def _prune(self) -> None:
         """Remove old checkpoints; of one with files that are not ours, those stay."""

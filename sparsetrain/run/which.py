@@ -8,10 +8,8 @@ find them. Any other run is asked for its last.
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from sparsetrain import checkpoint
-from sparsetrain.run.folder import checkpoint_in
+from sparsetrain.run.folder import Run
 
 AUTO = "auto"
 
@@ -26,15 +24,7 @@ def chosen(folder: str | os.PathLike[str], which: str) -> str:
     """
     if which != AUTO:
         return which
-    latest = checkpoint_in(folder, "latest", missing_ok=True)
-    if latest is None or checkpoint_in(folder, "best", missing_ok=True) is None:
+    run = Run(folder)
+    if run.latest is None or run.best is None:
         return "latest"
-    with checkpoint.opened(latest) as saved:
-        return "best" if _stops_early(saved.manifest) else "latest"
-
-
-def _stops_early(manifest: dict[str, Any]) -> bool:
-    found: Any = manifest
-    for key in ("run", "plan", "early_stopping", "patience"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found is not None
+    return "best" if run.stops_early else "latest"
