@@ -106,7 +106,7 @@ class FakeLibrary:
         self.built["data"] = settings
         return FakeEncoder()
 
-    def dataset(self, path, encoder, require_label=True):
+    def dataset(self, path, encoder, require_label=True, read_weights=True):
         self.calls.append(f"read {path}")
         return SimpleNamespace(batches=lambda batch_size, prefetch: iter(()), reserved=())
 
