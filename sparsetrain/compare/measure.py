@@ -61,7 +61,7 @@ class Measurement:
     writes_us : float or None
         Of these, median of the half that writes, after checks and coalescing.
     kernel_us : float or None
-        Of these, median of the kernel that updates the touched rows, where there is one.
+        Median of the kernel that updates the touched rows, where there is one, in steps after them.
     traffic_bytes : float
         Bytes that a step must move, by formula.
     counted_bytes : float or None

@@ -53,8 +53,9 @@ def test_quantiles_are_in_order_and_rates_follow_from_them(report):
         assert 0 < m.unique <= m.case.lookups
         assert m.auto in ("sparse", "dense")
     sparse = [m for m in report.measurements if m.arm == "sparse"]
-    assert all(0 < m.kernel_us < m.writes_us < m.median_us for m in sparse)
-    assert all(m.kernel_roof_us > 0 for m in sparse)
+    assert all(0 < m.writes_us < m.median_us for m in sparse)
+    # Kernel and roof are timed in steps of their own: of so small a table either may be the slower.
+    assert all(m.kernel_us > 0 and m.kernel_roof_us > 0 for m in sparse)
     others = [m for m in report.measurements if m.arm != "sparse"]
     assert all(m.kernel_us is m.kernel_roof_us is None for m in others)
 
