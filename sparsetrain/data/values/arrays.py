@@ -41,6 +41,16 @@ def _one_line(error: Exception) -> str:
     return str(error).split("\n")[0].rstrip(".")
 
 
+def _one_per_row(value: object, name: str, num_rows: int) -> tuple[Array, Array]:
+    """An array (B,) as it was given, and in float32."""
+    array = as_array(value, name)
+    if array.shape != (num_rows,):
+        raise DataError(
+            f"{name} must be ({num_rows},) as dense has it, their shape is {array.shape}"
+        )
+    return array, _float32(array, name)
+
+
 def _float32(array: Array, what: str) -> Array:
     """Copy to float32; what does not fit becomes inf, which the callers look for."""
     if array.dtype.kind not in _NUMBERS:
@@ -69,12 +79,7 @@ def to_dense(value: object) -> Array:
 
 def to_labels(value: object, num_rows: int) -> Array:
     """Return labels as (B,) float32, each 0 or 1."""
-    array = as_array(value, "labels")
-    if array.shape != (num_rows,):
-        raise DataError(
-            f"labels must be ({num_rows},) as dense has it, their shape is {array.shape}"
-        )
-    labels = _float32(array, "labels")
+    array, labels = _one_per_row(value, "labels", num_rows)
     bad = (labels != 0) & (labels != 1)
     if bad.any():
         row = int(np.argmax(bad))
@@ -84,12 +89,7 @@ def to_labels(value: object, num_rows: int) -> Array:
 
 def to_row_weights(value: object, num_rows: int) -> Array:
     """Return the weights of rows as (B,) float32, all finite and 0 or more."""
-    array = as_array(value, "weights")
-    if array.shape != (num_rows,):
-        raise DataError(
-            f"weights must be ({num_rows},) as dense has it, their shape is {array.shape}"
-        )
-    weights = _float32(array, "weights")
+    array, weights = _one_per_row(value, "weights", num_rows)
     row = bad_weight_at(weights)
     if row is not None:
         raise DataError(f"weights: row {row}: {weight_fault(array[row])}")
