@@ -18,6 +18,7 @@ import numpy as np
 
 ALIGNMENT = 2 << 20  # a huge page; a multiple of what disks and kernels need
 LARGE = 4 << 20  # bytes
+ASKED_FROM = 64 << 20  # bytes: to write so many takes long beside asking what there is
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -31,11 +32,22 @@ def total() -> int | None:
     return min(_totals(), default=None)
 
 
+def meminfo(name: str) -> int:
+    """Bytes that Linux tells of the machine's memory under a name.
+
+    Raises
+    ------
+    OSError, KeyError, ValueError
+        Where it does not.
+    """
+    lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+    return int(lines[name].split()[0]) << 10
+
+
 def _totals() -> Iterator[int]:
     with suppress(OSError, KeyError, ValueError):
-        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-        memory, swap = (int(lines[name].split()[0]) << 10 for name in ("MemTotal", "SwapTotal"))
-        yield memory + swap
+        swap = meminfo("SwapTotal")
+        yield meminfo("MemTotal") + swap
         most = int((_GROUP / "memory.max").read_text())  # or "max", which is no number
         with suppress(OSError, ValueError):
             swap = int((_GROUP / "memory.swap.max").read_text())
@@ -44,7 +56,7 @@ def _totals() -> Iterator[int]:
 
 def refuse_more_than_all(size: int) -> None:
     """Raise MemoryError if `size` bytes are more than this machine has."""
-    there = total()
+    there = total() if size >= ASKED_FROM else None
     if there is not None and size > there:
         raise MemoryError(f"{size} bytes are asked for, {there} is all there is")
 

@@ -59,6 +59,15 @@ def _let_processes_write_bytecode():
         os.environ["PYTHONPYCACHEPREFIX"] = str(Path(_folder.name) / "bytecode")
 
 
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The folder of compiled programs, empty and of this test alone."""
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs"))
+    from sparsetrain import libraries
+
+    return libraries.folder()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_wait_for_the_disk():
     """Let `os.fsync` return at once: no test cuts the power. Commands run as processes do wait."""

@@ -32,12 +32,6 @@ class Double:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs"))
-    return cache.folder()
-
-
-@pytest.fixture
 def compiled(monkeypatch):
     """How often a program was really compiled."""
     calls, compile_relax = [], runtime.compile_relax

@@ -39,11 +39,17 @@ def test_what_there_is_is_the_machines_or_the_containers(limits, gib, monkeypatc
 
 def test_more_than_there_is_is_refused_before_the_system_is_asked(monkeypatch):
     monkeypatch.setattr(memory, "total", lambda: memory.LARGE)
+    monkeypatch.setattr(memory, "ASKED_FROM", memory.LARGE)
     memory.aligned(memory.LARGE)
     with pytest.raises(
         MemoryError, match=f"^{memory.LARGE + 1} bytes are asked for, {memory.LARGE}"
     ):
         memory.aligned(memory.LARGE + 1)
+
+
+def test_nothing_is_asked_for_what_every_machine_has(monkeypatch):
+    monkeypatch.setattr(memory, "total", lambda: pytest.fail("it was asked"))
+    memory.aligned(memory.LARGE)
 
 
 def test_a_machine_that_does_not_tell_is_asked(monkeypatch, tmp_path):

@@ -23,12 +23,6 @@ X = np.arange(6, dtype="float32").reshape(2, 3)
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs"))
-    return cache.folder()
-
-
-@pytest.fixture
 def compiled(monkeypatch):
     """Names of the kernels that were really compiled by themselves."""
     names, codegen_build = [], objects.codegen_build

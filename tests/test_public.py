@@ -41,7 +41,7 @@ PUBLIC = {
     "runtime": (
         "Kernel NDArray Need Slot Stage Staged Workspace as_numpy as_tensor available_cores "
         "bound_pool build_relax compile_kernel compile_relax copy_ device_of empty host_target "
-        "leading_rows moved needs_of num_threads on_gpu refuse_more_than_all reshaped "
+        "leading_rows meminfo moved needs_of num_threads on_gpu refuse_more_than_all reshaped "
         "resolve_target sent set_num_threads target_of temporary text_of virtual_machine "
         "vm_pipeline watching writing zeros"
     ),

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import tvm
 
+from sparsetrain import runtime
+
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = "5"
 
 
 def available_bytes() -> int | None:
     """What the system could give to this process, or None where it does not say."""
-    with suppress(OSError, ValueError):
-        fields = dict(line.split(":", 1) for line in _lines(Path("/proc/meminfo")))
-        free = 1024 * int(fields["MemAvailable"].split()[0])
-        return min([free, *_group_limit()])
+    with suppress(OSError, KeyError, ValueError):
+        return min([runtime.meminfo("MemAvailable"), *_group_limit()])
     return None
 
 

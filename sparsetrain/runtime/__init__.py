@@ -2,6 +2,7 @@
 """The one door to TVM's runtime: threads, targets, memory, compiling."""
 
 from sparsetrain.libraries import text_of as text_of
+from sparsetrain.memory import meminfo as meminfo
 from sparsetrain.memory import refuse_more_than_all as refuse_more_than_all
 from sparsetrain.runtime import gpu as gpu
 from sparsetrain.runtime import instructions as instructions
