@@ -9,7 +9,6 @@ versions of TVM and Python, and the sources of this package. `libraries` keeps t
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.libraries import can_link, imported, load, package_sources, store
+from sparsetrain.libraries import can_link, imported, load, store
 from sparsetrain.libraries import digest as digest_of
 from sparsetrain.libraries import folder as folder
 
@@ -55,10 +54,9 @@ def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     return digest_of(legal.script(), *imported(legal), *_constants(legal), str(target))
 
 
-def machine_digest() -> str:
-    """Digest of what figures measured here depend on: processor, versions, this package."""
-    parts = [str(runtime.host_target()), tvm.__version__, platform.machine(), package_sources()]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def digest_of_figures(described: str) -> str:
+    """Hexadecimal digest of all that figures depend on which are measured on this machine."""
+    return digest_of("figures", described, str(runtime.host_target()))
 
 
 def _constants(module: tvm.IRModule) -> Iterator[str]:

@@ -28,6 +28,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.support import cc
+from tvm.target.codegen import llvm_version_major
 
 from sparsetrain.quiet import without_lines
 
@@ -52,7 +53,8 @@ def folder() -> Path | None:
 def digest(*parts: str) -> str:
     """Hexadecimal digest of these texts, of versions, machine and the sources of this package.
 
-    What the user tells TVM about compiling for CUDA counts too.
+    A TVM of one version may come with another LLVM. What the user tells TVM about compiling for
+    CUDA counts too.
     """
     settings = (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("TVM_CUDA_"))
     everything = [
@@ -60,6 +62,7 @@ def digest(*parts: str) -> str:
         *settings,
         tvm.__version__,
         tvm_ffi.__version__,
+        f"LLVM {llvm_version_major(allow_none=True)}",
         platform.python_version(),
         platform.machine(),
         package_sources(),

@@ -110,12 +110,14 @@ def test_empty_name_turns_the_cache_off(monkeypatch, compiled):
     assert len(compiled) == 2
 
 
-def test_target_and_module_decide_the_key():
+def test_target_and_module_decide_the_key(monkeypatch):
     generic, host = (runtime.resolve_target(name) for name in ("llvm", "cpu"))
     other = tvm.IRModule({"other": Double["main"].with_attr("global_symbol", "other")})
     keys = [cache.digest(Double, generic), cache.digest(Double, host), cache.digest(other, generic)]
     assert len(set(keys)) == 3
     assert cache.digest(Double, generic) == keys[0]
+    monkeypatch.setattr(libraries, "llvm_version_major", lambda **_: 1)
+    assert cache.digest(Double, generic) != keys[0]
 
 
 def test_the_least_recently_used_files_go_first(place, monkeypatch):

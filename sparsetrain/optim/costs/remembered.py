@@ -12,7 +12,6 @@ should not be trusted.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 import time
@@ -121,8 +120,8 @@ def _kept(
     described: tuple[object, ...],
     measure: Callable[[], Any],
 ) -> _Kept:
-    file = place / f"costs-{_digest(described)}.json"
-    best = place / f"costs-{_digest(('control',))}.json"
+    file = _file(place, described)
+    best = _file(place, ("control",))
     found, lowest = read(file), _lowest(best)
     if found is None:
         found = _measured(measure)
@@ -145,9 +144,8 @@ def _lowest(file: Path) -> float:
     return inf
 
 
-def _digest(described: tuple[object, ...]) -> str:
-    whole = hashlib.sha256(repr(described).encode() + programs.machine_digest().encode())
-    return whole.hexdigest()[:32]
+def _file(place: Path, described: tuple[object, ...]) -> Path:
+    return place / f"costs-{programs.digest_of_figures(repr(described))}.json"
 
 
 def _read(file: Path, kind: type[Any], least: float) -> _Kept | None:
