@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
@@ -37,3 +39,10 @@ def require_kind(name: str, value: Any, kinds: type | tuple[type, ...], fix: str
     """Refuse a value of another type, and say what to give; None passes."""
     if value is not None and not isinstance(value, kinds):
         raise ConfigError(f"{name} is {value!r:.60}; give {fix}")
+
+
+def require_folder(name: str, value: Any) -> Path:
+    """Return the path of a folder, which need not be there."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ConfigError(f"{name} is {value!r:.60}; give the path of a folder")
+    return Path(value)

@@ -19,11 +19,12 @@ from typing import IO
 
 from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
 from sparsetrain.errors import CheckpointError
+from sparsetrain.given import require_folder
 
 
 def located(folder: str | os.PathLike[str]) -> Path:
     """Return the absolute path, links followed, so that neighbours lie on the same disk."""
-    path = Path(folder).resolve()
+    path = require_folder("folder", folder).resolve()
     if not path.name:
         raise CheckpointError(f"{path} cannot be a checkpoint: choose a folder below it")
     return path

@@ -24,7 +24,7 @@ import numpy as np
 from sparsetrain import checkpoint
 from sparsetrain.checkpoint.places import aside
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.given import require_whole
+from sparsetrain.given import require_folder, require_whole
 from sparsetrain.run.lock import FILE as LOCK
 from sparsetrain.run.lock import locked
 from sparsetrain.run.log import CSV, JSONL, read_log
@@ -70,7 +70,7 @@ class Run:
         for name, value in {"every": every, "keep": keep, "log_every": log_every}.items():
             if value is not None or name != "every":
                 require_whole(f"Run: {name}", value)
-        self.folder = Path(folder).absolute()
+        self.folder = require_folder("folder", folder).absolute()
         self.every, self.keep, self.log_every = every, keep, log_every
         self.extra = dict(extra or {})
         self.tensorboard = tensorboard
@@ -257,7 +257,7 @@ def checkpoint_in(
     """
     if not isinstance(which, str) or which.upper() not in POINTERS:
         raise ConfigError(f"which is {which!r}; it must be 'latest', 'best' or 'auto'")
-    path = Path(folder).absolute()
+    path = require_folder("folder", folder).absolute()
     name = read_pointer(path, which.upper())
     if name is not None:
         _require_target(path, which.upper(), name)
