@@ -8,7 +8,10 @@ without one a copy of all parameters and slots is kept, and written anew at each
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -60,7 +63,7 @@ class Best:
     def restore_(self, trainer: Any, step: int) -> str | None:
         """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
 
-        After an interrupt it is whole as well: that of memory is the best, of a folder the last.
+        An interrupt is heard once the state is whole.
 
         Raises
         ------
@@ -69,24 +72,18 @@ class Best:
         """
         if trainer.steps == step:
             return None
-        if self._run is None:
-            return self._from_memory_(trainer, step)
-        return _from_folder_(trainer, step, self._run)
+        with _interrupts_wait():
+            if self._run is None:
+                return self._from_memory_(trainer, step)
+            return _from_folder_(trainer, step, self._run)
 
     def _from_memory_(self, trainer: Any, step: int) -> str | None:
         # A run that was resumed without its folder has no copy of what was best before.
         if self._counts is None or self._counts["steps"] != step:
             return _NOT_KEPT
-        try:
-            self._give_(trainer)
-        except KeyboardInterrupt:
-            self._give_(trainer)  # there is no copy of the last state to go back to
-            raise
-        return None
-
-    def _give_(self, trainer: Any) -> None:
         trainer.load_state_dict(self._arrays)
         trainer._recount(self._counts)
+        return None
 
 
 def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
@@ -107,6 +104,23 @@ def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
             raise
         return f"its weights cannot be read ({error})"
     return None
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let SIGINT wait until the block ends; no thread but the main one is interrupted by it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _copied(
