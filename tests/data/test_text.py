@@ -4,6 +4,8 @@
 import gzip
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from criteo_tables import assert_batches_equal, joined, make_rows, table
 
@@ -80,6 +82,21 @@ def test_quoted_fields_may_hold_delimiters_and_newlines(tmp_path):
     assert encoder.rows == [5]
     with pytest.raises(DataError, match=r"a\.csv: line 5, column I1: 'x' is no number"):
         list(Dataset(path, encoder).batches(4))
+
+
+@pytest.mark.parametrize("words", [("True", "False"), ("TRUE", "false"), ("1", "False")])
+def test_booleans_are_read_from_text_as_from_parquet(words, tmp_path):
+    clicks = [True, False, False, True]
+    rows = [f"{words[not click]},{words[click]},a" for click in clicks]
+    (tmp_path / "a.csv").write_text("\n".join(["label,I1,C1", *rows, ""]))
+    table = pa.table({"label": clicks, "I1": [not c for c in clicks], "C1": ["a"] * 4})
+    pq.write_table(table, tmp_path / "a.parquet")
+    batches = []
+    for name in ("a.csv", "a.parquet"):
+        encoder = Encoder.fit(tmp_path / name, min_count=1)
+        batches += Dataset(tmp_path / name, encoder).batches(4)
+    assert_batches_equal(*batches)
+    assert batches[0].labels.tolist() == clicks
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1000, 10**6])

@@ -14,7 +14,7 @@ from .place import Place
 
 
 def read_labels(array: Any, place: Place) -> Array:
-    """Return (n,) float32 from integers, floats, bools or the texts '0' and '1'.
+    """Return (n,) float32 from integers, floats, booleans or texts of these.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One numeric column as float64 values and a missing mask, whatever its Arrow type.
 
-Text is parsed (`''` is missing); a value that is no number is an error that names its row.
+Text is parsed: `''` is missing, `true` and `false` in any case are 1 and 0, as in a column of
+booleans. A value that is no number is an error that names its row.
 """
 
 from __future__ import annotations
@@ -42,8 +43,20 @@ def _parsed(array: Any, place: Place) -> Any:
     try:
         return text.cast(pa.float64())
     except pa.ArrowInvalid:
+        text = _without_booleans(text)
+    try:
+        return text.cast(pa.float64())
+    except pa.ArrowInvalid:
         row, value = next((i, v) for i, v in enumerate(text.to_pylist()) if not _is_number(v))
         raise place.error(f"{value[:_SHOWN]!r} is no number{_advice(value)}", row) from None
+
+
+def _without_booleans(text: Any) -> Any:
+    """Return the texts with the digit that each boolean stands for."""
+    lower = pc.utf8_lower(text)
+    for word, digit in (("true", "1"), ("false", "0")):
+        text = pc.if_else(pc.equal(lower, word), pa.scalar(digit, text.type), text)
+    return text
 
 
 def _advice(value: str) -> str:
