@@ -27,10 +27,14 @@ def require_whole(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a real number of Python's or NumPy's; a truth value is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def require_finite(name: str, value: Any) -> float:
     """Return a finite number of 0 or more as Python's own."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 <= float(value) < math.inf:
+    if not is_number(value) or not 0 <= float(value) < math.inf:
         raise ConfigError(f"{name} is {value!r:.60}; it must be finite and 0 or more")
     return float(value)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
 from sparsetrain.formats import target_word
-from sparsetrain.given import require_kind
+from sparsetrain.given import require_kind, require_whole
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.pools import single_blas
@@ -99,9 +98,7 @@ class Trainer(TrainedModel):
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
         plan: Literal["auto", "host", "device"] = "auto",
     ) -> None:
-        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-            raise ConfigError(f"accumulate must be a whole number from 1, not {accumulate!r}")
-        self.accumulate = accumulate
+        self.accumulate = require_whole("accumulate", accumulate)
         self.epochs = 0
         self.target = runtime.resolve_target(target_word(table_dtype_of(model), target))
         self.fused = fused
@@ -257,8 +254,7 @@ class Trainer(TrainedModel):
         ResourceError
             If memory or disk is used up; the last checkpoint stays.
         """
-        if not isinstance(epochs, Integral) or epochs < 1:
-            raise ConfigError(f"epochs is {epochs!r}; it must be a whole number, 1 or more")
+        epochs = require_whole("epochs", epochs)
         _check_objects(stop, run, early_stopping)
         needing = {
             "validate_every": validate_every,
@@ -268,7 +264,7 @@ class Trainer(TrainedModel):
             if validation is None and value is not None:
                 raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")
         plan = Plan(
-            until=int(epochs if resume else self.epochs + epochs),
+            until=epochs if resume else self.epochs + epochs,
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
@@ -329,8 +325,7 @@ class Trainer(TrainedModel):
         NumericalError
             As `step`.
         """
-        if steps < 2:
-            raise ConfigError(f"profile: steps is {steps}; it must be 2 or more")
+        require_whole("profile: steps", steps, 2)
         with self._watched(Watch(self._machines, steps=steps)) as watch:
             for _ in range(WARM + steps):
                 float(self.step(batch))

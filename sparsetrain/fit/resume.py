@@ -30,17 +30,13 @@ def begin(
     Raises
     ------
     ConfigError
-        If there is nothing to resume, the plan has no epoch, or `allow_changed` has unknown names.
+        If there is nothing to resume, or `allow_changed` has unknown names.
     CheckpointError
         If data or plan differ from the resumed run's and that is not allowed.
     """
     if not resume:
-        if plan.until <= trainer.epochs:
-            raise ConfigError(f"epochs is {plan.until - trainer.epochs}; it must be 1 or more")
         now, steps = Position(trainer.epochs), trainer.steps
         return State(now, validated=steps or -1, log_step=steps, plan=plan.fixed(), data=data)
-    if plan.until < 1:
-        raise ConfigError(f"epochs is {plan.until}; it must be 1 or more")
     if trainer._state is None:
         raise ConfigError(
             "this trainer has no run to resume: load it from a folder that fit(run=...) wrote"

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from numbers import Real
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import is_number
 from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, plain
 from sparsetrain.optim.schedules import Function, Schedule, constant
 
@@ -61,7 +61,7 @@ class Group:
             raise ConfigError(
                 f"group {self.match!r}: match is a name, with * and ? for any letters"
             )
-        if not (isinstance(self.scale, Real) and 0 <= self.scale < float("inf")):
+        if not (is_number(self.scale) and 0 <= self.scale < float("inf")):
             raise ConfigError(f"group {self.match!r}: scale must be 0 or more, not {self.scale}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import is_number
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.group import Group
 from sparsetrain.optim.optimizer import Optimizer
@@ -69,14 +70,13 @@ def make(
 def require_above_zero(name: str, **numbers: Any) -> None:
     """Refuse a number that the formula divides by when it is 0."""
     for key, value in numbers.items():
-        if not (isinstance(value, (int, float)) and value > 0):
+        if not (is_number(value) and value > 0):
             raise ConfigError(f"{name}: {key} must be above 0, not {value!r}")
 
 
 def require_start(name: str, initial: Any) -> None:
     """Refuse a start from which a sum of squares has no root."""
-    number = isinstance(initial, (int, float)) and not isinstance(initial, bool)
-    if not (number and 0 <= initial < float("inf")):
+    if not (is_number(initial) and 0 <= initial < float("inf")):
         raise ConfigError(f"{name}: initial must be finite and 0 or more, not {initial!r}")
 
 
@@ -90,5 +90,5 @@ def require_divisor(name: str, eps: Any, initial: Any) -> None:
 def require_below_one(name: str, **numbers: Any) -> None:
     """Refuse a decay rate with which an average would never forget."""
     for key, value in numbers.items():
-        if not callable(value) and not (isinstance(value, (int, float)) and 0 <= value < 1):
+        if not callable(value) and not (is_number(value) and 0 <= value < 1):
             raise ConfigError(f"{name}: {key} must be from 0 to below 1, not {value!r}")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import isfinite
-from numbers import Real
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import is_number
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.schedules import Function, Schedule
@@ -156,7 +156,7 @@ def plain(formula: Formula, name: str, value: Any) -> float | Function:
     """
     if callable(value):
         return value
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else -1.0
+    number = float(value) if is_number(value) else -1.0
     if not 0 <= number < float("inf"):
         raise ConfigError(f"{formula.name}: {name} must be finite and 0 or more, not {value!r}")
     return number
@@ -223,8 +223,7 @@ def check_limit(formula: str, option: str, value: Any) -> None:
     ConfigError
         Names the formula, the option and the value.
     """
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if value is not None and not (number and 0 < value < float("inf")):
+    if value is not None and not (is_number(value) and 0 < value < float("inf")):
         raise ConfigError(f"{formula}: {option} must be above 0, not {value!r}")
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import cos, isfinite, pi, sqrt
-from numbers import Real
-from operator import index
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import is_number, require_whole
 
 Function = Callable[[int], float]
 
@@ -156,7 +155,7 @@ MAKERS: dict[str, Callable[..., Schedule]] = {
 
 def _make(name: str, **numbers: float) -> Schedule:
     for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
+        if not is_number(value) or not isfinite(value):
             raise ConfigError(f"schedule {name}: {key} must be a finite number, not {value!r}")
         if value < 0:
             raise ConfigError(f"schedule {name}: {key} must be 0 or more, not {value!r}")
@@ -165,10 +164,4 @@ def _make(name: str, **numbers: float) -> Schedule:
 
 
 def _whole(name: str, key: str, value: Any) -> int:
-    try:
-        whole = 0 if isinstance(value, bool) else index(value)
-    except TypeError:
-        whole = 0
-    if whole < 1:
-        raise ConfigError(f"schedule {name}: {key} must be a whole number from 1, not {value!r}")
-    return whole
+    return require_whole(f"schedule {name}: {key}", value)

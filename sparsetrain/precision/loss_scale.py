@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import is_number, require_whole
 from sparsetrain.precision.policy import Policy
 
 MOST = 2.0**24  # whoever has room for more gains nothing: no gradient is rounded to zero by then
@@ -61,8 +61,7 @@ class LossScale:
             object.__setattr__(self, name, float(value))
         if self.every is None:
             return
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise ConfigError(f"loss scale: every is a whole number from 1, not {self.every!r}")
+        object.__setattr__(self, "every", require_whole("loss scale: every", self.every))
         if not self.least <= self.initial <= self.most:
             raise ConfigError(
                 f"loss scale: initial, {self.initial:g}, is not within {self.least:g} to "
@@ -162,5 +161,4 @@ def scaling_for(given: Given, policy: Policy | None) -> Scaling | None:
 
 
 def _is_scale(value: Any) -> bool:
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    return number and bool(1e-37 <= value <= 1e37)
+    return is_number(value) and bool(1e-37 <= value <= 1e37)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError, DataError, ResourceError
+from sparsetrain.given import require_whole
 
 from ..encode.encoder import Encoder, check_weighed, read_encoder, require_row_weights
 from ..encode.encoder_file import ENCODER_FILE, write_encoder
@@ -122,9 +123,7 @@ def _checked(bad_rows: str, memory: int, workers: int) -> int:
         raise ConfigError(f"bad_rows is {bad_rows!r}; it must be one of {', '.join(POLICIES)}")
     if memory < MIN_MEMORY:
         raise ConfigError(f"memory is {memory:,} bytes; it must be {MIN_MEMORY:,} or more")
-    if workers < 1:
-        raise ConfigError(f"workers is {workers}; it must be 1 or more")
-    return min(workers, max(1, (memory - BASE) // WORKER))
+    return min(require_whole("workers", workers), max(1, (memory - BASE) // WORKER))
 
 
 def _inputs(paths: Any, out: Path) -> list[str]:

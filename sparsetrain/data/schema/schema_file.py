@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_whole
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,12 +59,7 @@ def text_of(value: Any, where: str) -> str:
 
 def whole(value: Any, where: str) -> int:
     """Return a whole number, 1 or more."""
-    if isinstance(value, bool):
-        raise ConfigError(f"{where} is {value!r}; it must be a whole number")
-    number: int = _typed(value, int, "a whole number", where)
-    if number < 1:
-        raise ConfigError(f"{where} is {number}; it must be 1 or more")
-    return number
+    return require_whole(where, value)
 
 
 def truth(value: Any, where: str) -> bool:

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from numbers import Integral
 from typing import Any, NamedTuple
 
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.given import require_whole
 
 from ..batch import Batch
 from ..encode.encoder import Encoder
@@ -163,10 +163,7 @@ class Dataset:
         limits = {"batch_size": (batch_size, 1), "epoch": (epoch, 0), "prefetch": (prefetch, 0)}
         limits |= {"buffer_rows": (buffer_rows, 1), "seed": (seed or 0, 0), "workers": (workers, 1)}
         for name, (value, least) in limits.items():
-            if not isinstance(value, Integral):
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number")
-            if value < least:
-                raise ConfigError(f"{name} is {value}; it must be {least} or more")
+            require_whole(name, value, least)
         if isinstance(self._source, BatchSource):
             return islice(self._source.batches(), start.batch, None)
         plan = _Plan(batch_size, seed, start, buffer_rows, workers)
