@@ -49,7 +49,7 @@ def write_json(path: Path, values: Any) -> None:
         file.write(json.dumps(values, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote.
 
     Raises
@@ -58,9 +58,10 @@ def read_json(path: Path) -> Any:
         If the file is damaged.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:  # what JSON and UTF-8 raise alike
         raise DataError(f"{path}: damaged; remove its folder and convert the data again") from None
+    return values
 
 
 def remove_unfinished(folder: Path) -> None:

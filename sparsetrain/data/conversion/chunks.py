@@ -11,11 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
-
-from sparsetrain.errors import DataError
 
 from ..encode.encoder import Encoder
 from ..read.derived import with_derived
@@ -177,15 +174,3 @@ def _cut_slices(given: Chunk, part: Part) -> Iterator[Chunk]:
             del whole
     if held:
         yield replace(given, held=tuple(held))
-
-
-def identity(files: Sequence[str]) -> list[dict[str, object]]:
-    """Return what tells that inputs have not changed between two runs."""
-    try:
-        stats = [(file, os.stat(file)) for file in files]
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    return [
-        {"path": str(Path(file).absolute()), "size": s.st_size, "changed": s.st_mtime_ns}
-        for file, s in stats
-    ]

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One chunk read strictly: its faults, its statistics, the values of its columns with their counts.
 
-The result is one Arrow file: a row of lists, two or four for each column, ascending, so that a
-later pass reads one column of it alone. A chunk of text, or a slice of a row group, leaves its good
-rows as parquet beside it, so it is read once. Memory: the rows of such a chunk, or a piece of
+The result is one Arrow file (`values_file`). A chunk of text, or a slice of a row group, leaves its
+good rows as parquet beside it, so it is read once. Memory: the rows of such a chunk, or a piece of
 another, and the distinct values of one chunk.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,17 +20,15 @@ import pyarrow.parquet as pq
 from ..encode.counts import ValueCounts
 from ..encode.encoder import Encoder
 from ..read.text_rows import bad_line_error
-from ..values.arrays import Array
 from ..values.place import Place, RowError
 from ..whole_file import whole_file
 from .chunks import Chunk
 from .faults import Fault, find_faults
 from .strict import CategorySeen, DenseSeen, read_category, read_dense, read_label, read_weights
+from .values_file import read_summary, write_values
 
 VALUES = "values-"  # how the files of what was learnt begin
-_META = b"chunk"
 _EXAMPLES = 5  # messages about bad rows that are kept in memory
-_PARTS = ("numbers", "number_counts", "texts", "text_counts")
 
 
 class Task(NamedTuple):
@@ -107,7 +103,7 @@ def _learn(task: Task, chunk: Chunk, path: Path) -> None:
     kept = [state.add(place, piece) for place, piece in pieces]
     if chunk.is_read_once:
         _write_rows(task.rows_of(chunk.index), kept, chunk)
-    _write_values(path, state.counts if task.learn else [], state.summary())
+    write_values(path, state.counts if task.learn else [], state.summary())
 
 
 def _write_rows(path: Path, pieces: list[pa.RecordBatch], chunk: Chunk) -> None:
@@ -217,44 +213,6 @@ def _shown(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return value if isinstance(value, (int, str, type(None))) else str(value)
-
-
-def _write_values(path: Path, counts: list[ValueCounts], summary: dict[str, Any]) -> None:
-    columns: dict[str, pa.Array] = {}
-    for index, count in enumerate(counts):
-        numbers, times = count.numbers()
-        texts, text_times = count.texts()
-        arrays = (numbers, times, pa.array(texts, pa.large_binary()), text_times)
-        for part, array in zip(_PARTS, arrays, strict=True):
-            columns[f"{index}.{part}"] = _one_list(pa.array(array))
-    table = pa.table(columns).replace_schema_metadata({_META: json.dumps(summary)})
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with whole_file(path) as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
-        for batch in table.to_batches():
-            writer.write_batch(batch)
-
-
-def _one_list(values: pa.Array) -> pa.Array:
-    """Return an array whose one value is the list of `values`."""
-    return pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Return the summary of a chunk's file."""
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-        summary: dict[str, Any] = json.loads(reader.schema.metadata[_META])
-        return summary
-
-
-def read_column(path: Path, index: int) -> tuple[tuple[Array, Array], tuple[pa.Array, Array]]:
-    """Return (numbers, counts) and (texts, counts) of one column of a chunk's file."""
-    with pa.memory_map(str(path)) as source:
-        fields = list(range(4 * index, 4 * index + 4))
-        options = pa.ipc.IpcReadOptions(included_fields=fields)
-        with pa.ipc.open_file(source, options=options) as reader:
-            batch = reader.get_batch(0)
-    numbers, times, texts, text_times = (batch.column(i).flatten() for i in range(4))
-    return (numbers.to_numpy(), times.to_numpy()), (texts, text_times.to_numpy())
 
 
 def chunk_rows(task: Task, chunk: Chunk) -> Iterator[tuple[Place, pa.RecordBatch]]:

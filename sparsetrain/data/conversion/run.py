@@ -28,25 +28,21 @@ from ..schema.schema import Schema
 from ..whole_file import only_one, read_json, remove_unfinished, write_json
 from .chunks import find_inputs
 from .faults import POLICIES
+from .job import WORK, Job, Progress, digest, of_reading, silent
 from .learning import VALUES, Task
 from .passes import (
     BASE,
     WORKER,
-    Progress,
-    Run,
     check_known,
-    digest,
     known_values,
     learn_chunks,
     learn_values,
-    of_reading,
-    silent,
     write_files,
 )
 from .summary import QUARANTINE, describe, write_bad_rows
 from .writing import remove_written
 
-WORK, PLAN, LOCK = "_work", "plan.json", "lock"
+PLAN, LOCK = "plan.json", "lock"  # in the work folder
 MIN_MEMORY = 1 << 29
 
 
@@ -113,8 +109,8 @@ def convert_files(
     if known is not None:
         check_weighed(schema.weights, known, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, schema)
-    run = Run(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
-    return _read_summary(run) if (new := _prepare(run)) is None else _go_on(run, new)
+    job = Job(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
+    return read_json(job.out / DATASET_FILE) if (new := _prepare(job)) is None else _go_on(job, new)
 
 
 def _checked(bad_rows: str, memory: int, workers: int) -> int:
@@ -154,93 +150,88 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     return blank
 
 
-def _prepare(run: Run) -> list[Path] | None:
+def _prepare(job: Job) -> list[Path] | None:
     """Make the folders and return the new ones, innermost first; None if all is done already."""
-    plan = run.plan()
-    done = run.out / DATASET_FILE
-    if (run.work / PLAN).is_file():
+    plan = job.plan()
+    done = job.out / DATASET_FILE
+    if (job.work / PLAN).is_file():
         return []
     if done.is_file():
-        if _read_summary(run).get("plan") == digest(plan):
-            shutil.rmtree(run.work, ignore_errors=True)
+        if read_json(done).get("plan") == digest(plan):
+            shutil.rmtree(job.work, ignore_errors=True)
             return None
-        raise ConfigError(f"{run.out}: holds another conversion; name another folder")
-    if run.out.exists() and any(item.name != WORK for item in run.out.iterdir()):
-        raise ConfigError(f"{run.out}: is not empty; name another folder")
-    new = [folder for folder in (run.out, *run.out.parents) if not folder.exists()]
-    run.work.mkdir(parents=True, exist_ok=True)
+        raise ConfigError(f"{job.out}: holds another conversion; name another folder")
+    if job.out.exists() and any(item.name != WORK for item in job.out.iterdir()):
+        raise ConfigError(f"{job.out}: is not empty; name another folder")
+    new = [folder for folder in (job.out, *job.out.parents) if not folder.exists()]
+    job.work.mkdir(parents=True, exist_ok=True)
     return new
 
 
-def _take_over(run: Run) -> None:
+def _take_over(job: Job) -> None:
     """Keep what an earlier run did as far as this one can use it, and note whose it is now."""
-    path, plan = run.work / PLAN, run.plan()
+    path, plan = job.work / PLAN, job.plan()
     before = read_json(path) if path.is_file() else plan
     if before.get("bad_rows") == "error":  # then no bad row was met, whatever the rule is now
         before["bad_rows"] = plan["bad_rows"]
     if of_reading(before) != of_reading(plan):
         raise ConfigError(
-            f"{run.out}: holds an unfinished conversion of other files or settings; remove "
+            f"{job.out}: holds an unfinished conversion of other files or settings; remove "
             "the folder or name another one"
         )
     if before != plan:
-        remove_written(run.work, run.out)
+        remove_written(job.work, job.out)
     write_json(path, plan)
 
 
-def _read_summary(run: Run) -> dict[str, Any]:
-    summary: dict[str, Any] = read_json(run.out / DATASET_FILE)
-    return summary
-
-
-def _go_on(run: Run, new: Sequence[Path]) -> dict[str, Any]:
+def _go_on(job: Job, new: Sequence[Path]) -> dict[str, Any]:
     """Convert; if the data are refused, keep what another run can use, or leave nothing behind."""
-    with only_one(run.work / LOCK, str(run.out)):
-        for folder in (run.out, run.work):
+    with only_one(job.work / LOCK, str(job.out)):
+        for folder in (job.out, job.work):
             remove_unfinished(folder)
-        _take_over(run)
+        _take_over(job)
         try:
-            check_known(run)
-            return _convert(run)
+            check_known(job)
+            return _convert(job)
         except (DataError, ConfigError, ResourceError) as error:
-            if any(run.work.glob(f"{VALUES}*")):
-                raise type(error)(f"{error} ({_how_to_go_on(run, error)})") from None
-            shutil.rmtree(run.work)
+            if any(job.work.glob(f"{VALUES}*")):
+                raise type(error)(f"{error} ({_how_to_go_on(job, error)})") from None
+            shutil.rmtree(job.work)
             with suppress(OSError):  # somebody else may have written there meanwhile
                 for folder in new:
                     folder.rmdir()
             raise
 
 
-def _how_to_go_on(run: Run, error: Exception) -> str:
+def _how_to_go_on(job: Job, error: Exception) -> str:
     if isinstance(error, ResourceError):
         what, other = "what was read", ""
     else:
         what = "what was read of other rows"
-        other = " with bad_rows='skip' or 'quarantine'" if run.bad_rows == "error" else ""
-    return f"{what} is kept in {run.work}: run again{other} to go on, or remove the folder"
+        other = " with bad_rows='skip' or 'quarantine'" if job.bad_rows == "error" else ""
+    return f"{what} is kept in {job.work}: run again{other} to go on, or remove the folder"
 
 
-def _and_others(run: Run) -> str:
-    return f", nor in {len(run.files) - 1} more files" if len(run.files) > 1 else ""
+def _and_others(job: Job) -> str:
+    return f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
 
 
-def _convert(run: Run) -> dict[str, Any]:
-    inputs = find_inputs(run.files, run.blank, run.label)
-    learn = run.known is None and not run.blank.encoded
-    task = Task(run.blank, run.work, run.bad_rows, learn)
-    chunks = learn_chunks(run, task, inputs)
+def _convert(job: Job) -> dict[str, Any]:
+    inputs = find_inputs(job.files, job.blank, job.label)
+    learn = job.known is None and not job.blank.encoded
+    task = Task(job.blank, job.work, job.bad_rows, learn)
+    chunks = learn_chunks(job, task, inputs)
     rows = sum(seen.rows for seen in chunks)
     if not rows:
-        for path in run.work.glob(f"{VALUES}*"):  # nothing in them is of use to another run
+        for path in job.work.glob(f"{VALUES}*"):  # nothing in them is of use to another run
             path.unlink()
-        raise DataError(f"{run.files[0]}: no good row in it{_and_others(run)}")
-    learnt = known_values(run) if run.known else learn_values(run, task, chunks)
-    write_encoder(run.out / ENCODER_FILE, learnt.encoder)
-    files = write_files(run, task._replace(encoder=learnt.encoder), chunks)
-    summary = describe(learnt, chunks, files, digest(run.plan()))
-    if run.bad_rows == "quarantine":
-        write_bad_rows(run.out / QUARANTINE, task, chunks)
-    write_json(run.out / DATASET_FILE, summary)
-    shutil.rmtree(run.work)
+        raise DataError(f"{job.files[0]}: no good row in it{_and_others(job)}")
+    learnt = known_values(job) if job.known else learn_values(job, task, chunks)
+    write_encoder(job.out / ENCODER_FILE, learnt.encoder)
+    files = write_files(job, task._replace(encoder=learnt.encoder), chunks)
+    summary = describe(learnt, chunks, files, digest(job.plan()))
+    if job.bad_rows == "quarantine":
+        write_bad_rows(job.out / QUARANTINE, task, chunks)
+    write_json(job.out / DATASET_FILE, summary)
+    shutil.rmtree(job.work)
     return summary

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ..whole_file import whole_file
-from .learning import Seen, Task, read_summary
+from .learning import Seen, Task
 from .passes import Learnt
+from .values_file import read_summary
 
 QUARANTINE = "_quarantine.jsonl"
 _EXAMPLES = 20

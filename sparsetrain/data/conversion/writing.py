@@ -60,8 +60,7 @@ def write_group(task: Task, group: Group, out: Path) -> dict[str, Any]:
     notes = _notes_of(task, group)
     if not is_written(task, group, out):
         _write(task, group, out / group.name, notes)
-    entry: dict[str, Any] = read_json(notes)
-    return entry
+    return read_json(notes)
 
 
 def is_written(task: Task, group: Group, out: Path) -> bool:
