@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -67,8 +66,3 @@ def _group_limit() -> list[int]:
         most = int((root / "memory.max").read_text())
         return [max(most - int((root / "memory.current").read_text()), 0)]
     return []
-
-
-def page_bytes() -> int:
-    """The system's unit of memory."""
-    return os.sysconf("SC_PAGE_SIZE")

@@ -22,8 +22,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.formats import computed_in
 from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
-from sparsetrain.optim.kernel_parts import Parameter, scalars, step_numbers
-from sparsetrain.optim.kernel_parts import zero as constant_zero
+from sparsetrain.optim.kernel_parts import Parameter, scalars, step_numbers, zero
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.row_prefetch import with_rows_ahead
 
@@ -115,7 +114,7 @@ def _update_row(
     def sum_tile(start: Any, column: Any) -> None:
         first_row = T.Bind(runs.value_row(span[0]))
         with T.vectorized(0, lanes) as lane:
-            value = constant_zero(parameter.dtype) + runs.values[first_row, column + lane]
+            value = zero(parameter.dtype) + runs.values[first_row, column + lane]
             T.buffer_store(gradient, value, [start + lane])
         with T.serial(0, span[1] - span[0] - 1) as entry:
             stored_row = T.Bind(runs.value_row(span[0] + 1 + entry))

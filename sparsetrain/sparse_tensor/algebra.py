@@ -46,7 +46,7 @@ def cast(tensor: RowSparse, dtype: str) -> RowSparse:
 
 def reshape(tensor: RowSparse, shape: tuple[int, ...]) -> RowSparse:
     """Another split of the leading axes; the rows stay as they are."""
-    return replace(tensor, shape=tuple(shape), num_rows=tensor.num_rows)
+    return replace(tensor, shape=tuple(shape))
 
 
 def slice_rows(tensor: RowSparse, start: int, shape: tuple[int, ...]) -> RowSparse:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A text file in blocks of whole lines, plain or gzipped, in constant memory.
 
-A block depends on where it begins and on the file alone, so reading can go on from any block's end:
-at once in a plain file, after decompressing what comes before in a gzipped one.
+Where blocks end depends on the file alone.
 """
 
 from __future__ import annotations
@@ -31,26 +30,17 @@ class Block(NamedTuple):
     data : bytes
     first_line : int
         Number of the first of them, from 1.
-    end : int
-        Byte of the (decompressed) file behind the last of them.
     file_bytes : int
         Bytes of the file, compressed or not, that were read for them.
     """
 
     data: bytes
     first_line: int
-    end: int
     file_bytes: int
 
 
-def read_blocks(
-    file: str,
-    quoted: bool,
-    start: int = 0,
-    first_line: int = 1,
-    block_bytes: int = BLOCK_BYTES,
-) -> Iterator[Block]:
-    """Yield the blocks of a file from byte `start`, which begins line `first_line`.
+def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Yield the blocks of a file.
 
     Raises
     ------
@@ -58,20 +48,17 @@ def read_blocks(
         If the file cannot be read, its compression is damaged or a line is longer than a block.
     """
     with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
-        line, rest = first_line, b""
+        line, rest, before = 1, b"", 0
         try:
-            stream.seek(start)
-            before = raw.tell()
             while data := stream.read(block_bytes - len(rest)):
                 data = rest + data
                 cut = _last_line_end(data, quoted)
                 if not cut and len(data) >= block_bytes:
                     raise _too_long(file, line, quoted)
                 data, rest = data[:cut], data[cut:]
-                start += len(data)
                 if data:
                     now = raw.tell()
-                    yield Block(data, line, start, now - before)
+                    yield Block(data, line, now - before)
                     before = now
                 line += data.count(b"\n")
         except (OSError, EOFError, zlib.error) as error:
@@ -80,7 +67,7 @@ def read_blocks(
                 f"{file}: after line {line - 1}: cannot be read on ({reason}); copy it again"
             ) from None
         if rest:
-            yield Block(rest, line, start + len(rest), raw.tell() - before)
+            yield Block(rest, line, raw.tell() - before)
 
 
 def _too_long(file: str, line: int, quoted: bool) -> DataError:
