@@ -3,6 +3,7 @@
 
 The manifest names things (a model's kind, an optimizer's name) and holds numbers; nothing in it is
 code. How the folder is written and checked is `checkpoint`'s business, how it is read `loading`'s.
+What is saved is a `Trainer` or a `QuantizedModel`, which this file does not know.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from sparsetrain import checkpoint
 from sparsetrain.data import Encoder
-from sparsetrain.optim import OPTIMIZERS, Optimizer
+from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.config import to_config
 
 KIND = "sparsetrain.trainer"
@@ -29,37 +30,13 @@ ENCODER = "encoder/"  # prefix of the encoder's arrays among those of the model
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 
-class Predicting(Protocol):
-    """What is saved of every model."""
-
-    model: Any
-    encoder: Encoder | None
-    steps: int
-    epochs: int
-    precision: Any
-    target: Any
-
-    def _arrays(self) -> dict[str, np.ndarray]: ...
-
-
-class Trained(Predicting, Protocol):
-    """What is saved of a `Trainer`, which this file does not know."""
-
-    optimizer: Optimizer
-    seed: int
-    accumulate: int
-    fused: bool
-    scaling: Any
-    state: Any
-
-
-def save(trainer: Trained, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+def save(trainer: Any, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write `trainer`; `extra` is stored beside it, as plain JSON values."""
     checkpoint.write(folder, *snapshot(trainer, extra or {}, None))
 
 
 def snapshot(
-    trainer: Trained, extra: Mapping[str, Any], state: dict[str, Any] | None
+    trainer: Any, extra: Mapping[str, Any], state: dict[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays, parameters as views, and the manifest; `state` is that of the run."""
     arrays, described = _snapshot_of_model(trainer, KIND, extra)
@@ -76,14 +53,14 @@ def snapshot(
 
 
 def snapshot_of_quantized(
-    model: Predicting, extra: Mapping[str, Any]
+    model: Any, extra: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays and the manifest of a model for prediction."""
     return _snapshot_of_model(model, QUANTIZED, extra)
 
 
 def _snapshot_of_model(
-    model: Predicting, kind: str, extra: Mapping[str, Any]
+    model: Any, kind: str, extra: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     encoder, encoder_arrays, its_hash = _encoder_state(model.encoder)
     arrays: dict[str, np.ndarray] = {

@@ -2,7 +2,8 @@
 """How a trainer takes a step: the gradients of a batch, in one part or several, then the update.
 
 Every way does the same in the same order, to the same bits: rows that the program will read are
-made current, all gradients are computed and checked, everything is written.
+made current, all gradients are computed and checked, everything is written. A `trainer` is a
+`Trainer`, which this file does not know; its `params` and `state` are written.
 """
 
 from __future__ import annotations
@@ -10,21 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import LOSS_SCALE
-from sparsetrain.build import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.split import split
 from sparsetrain.fused import FusedProgram, FusedSteps
-from sparsetrain.optim import Applied, Optimizer, State, accumulate_
+from sparsetrain.optim import Applied, accumulate_
 from sparsetrain.optim.choice import dense_parts
 from sparsetrain.optim.fused_layout import layout_of
 from sparsetrain.optim.step import Step
-from sparsetrain.precision import Policy, Scaling
+from sparsetrain.precision import Scaling
 from sparsetrain.runtime import NDArray
 
 Taken = tuple[NDArray, Applied]  # the loss of the whole batch, and what became of the step
@@ -46,55 +46,76 @@ class Loss:
         return f"Loss({float(self):.6f})"
 
 
-class Stepping(Protocol):
-    """Whose step it is: a `Trainer`, which this file does not know; `params`, `state` change."""
+class Separate:
+    """The gradient program, then the kernels of the optimizer; the other ways do it quicker."""
 
-    model: Any
-    params: dict[str, NDArray]
-    optimizer: Optimizer
-    state: State
-    accumulate: int
-    target: Any
-    scaling: Scaling | None
-    _policy: Policy | None
-    _ahead: Any
-
-    @property
-    def program(self) -> GradientProgram:
-        """Gives loss and gradients."""
-        ...
-
-
-class Way(Protocol):
-    """One way to take steps."""
-
-    def take_(self, trainer: Stepping, batch: Batch) -> Taken:
+    def take_(self, trainer: Any, batch: Batch) -> Taken:
         """Train on a batch with labels."""
-        ...
-
-    def machine(self, trainer: Stepping) -> Any:
-        """The virtual machine that runs in a step."""
-        ...
-
-
-class Apart:
-    """The gradient program, then the kernels of the optimizer."""
-
-    def take_(self, trainer: Stepping, batch: Batch) -> Taken:
-        """See `Way`."""
         gradients_of = _summed_gradients if trainer.accumulate > 1 else _gradients
         return _update_(trainer, *gradients_of(trainer, batch))
 
-    def machine(self, trainer: Stepping) -> Any:
-        """See `Way`."""
+    def machine(self, trainer: Any) -> Any:
+        """The virtual machine that runs in a step."""
         return trainer.program.machine
 
 
-class OnDevice(Apart):
+def _gradients(trainer: Any, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
+    return trainer.program(trainer.params, _inputs(trainer, batch))
+
+
+def _summed_gradients(trainer: Any, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
+    """Loss and gradients of a batch that is computed in parts."""
+    total, acc = np.float64(0), dict[str, Any]()
+    for part in split(batch, trainer.accumulate):
+        loss, gradients = _gradients(trainer, part)
+        share = len(part) / len(batch)
+        total += share * float(Loss(loss))
+        accumulate_(gradients, acc, share)
+    loss = runtime.as_tensor(np.float32(total))
+    return runtime.moved(loss, runtime.device_of(trainer.target)), acc
+
+
+def _inputs(trainer: Any, batch: Batch) -> dict[str, Any]:
+    """The program's inputs; the rows that it will read are current."""
+    on_gpu = runtime.gpu.is_cuda(trainer.target)
+    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=not on_gpu)
+    rows = trainer.model.rows_read(inputs)
+    trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
+    return inputs | scale_input(trainer.scaling)
+
+
+def _update_(trainer: Any, loss: NDArray, gradients: Mapping[str, Any]) -> Taken:
+    """Check the gradients, read the loss, write the updates: on a device all wait but once."""
+    step = trainer.optimizer.prepare(
+        trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
+    )
+    seen = _seen(loss)
+    return seen, step.finish_() if isinstance(step, Step) else step
+
+
+def _seen(loss: NDArray) -> NDArray:
+    """A loss on the host: read before the updates are launched, it need not wait for them."""
+    return runtime.as_tensor(runtime.as_numpy(loss)) if runtime.on_gpu(loss) else loss
+
+
+def scale_input(scaling: Scaling | None) -> dict[str, Any]:
+    """What a program of a scaled loss takes beside the model's inputs."""
+    return {} if scaling is None else {LOSS_SCALE: np.float32(scaling.value)}
+
+
+def _scale(trainer: Any) -> dict[str, Any]:
+    """What the optimizer is told about the gradients."""
+    scaling = trainer.scaling
+    if scaling is None:
+        return {}
+    return {"scale": float(np.float32(scaling.value)), "may_overflow": scaling.can_fall}
+
+
+class OnDevice(Separate):
     """The same, on a GPU, where inputs and plan may have been sent ahead."""
 
-    def take_(self, trainer: Stepping, batch: Batch) -> Taken:
-        """See `Way`."""
+    def take_(self, trainer: Any, batch: Batch) -> Taken:
+        """See `Separate`."""
         ready = trainer._ahead.ready(batch)
         if ready is None:
             return super().take_(trainer, batch)
@@ -113,15 +134,15 @@ class OnDevice(Apart):
             trainer.state.plans.clear()
 
 
-class Fused(Apart):
+class Fused(Separate):
     """One program that updates too, where the optimizer's rules allow it; else as above."""
 
     def __init__(self) -> None:
         self._ranges: Any = None
         self._steps: FusedSteps | None = None
 
-    def take_(self, trainer: Stepping, batch: Batch) -> Taken:
-        """See `Way`."""
+    def take_(self, trainer: Any, batch: Batch) -> Taken:
+        """See `Separate`."""
         if trainer.accumulate > 1:
             return super().take_(trainer, batch)
         inputs = _inputs(trainer, batch)
@@ -138,18 +159,18 @@ class Fused(Apart):
             **_scale(trainer),
         )
 
-    def machine(self, trainer: Stepping) -> Any:
-        """See `Way`."""
+    def machine(self, trainer: Any) -> Any:
+        """See `Separate`."""
         steps = self._steps_of(trainer) if trainer.accumulate == 1 else None
         return super().machine(trainer) if steps is None else steps.program.machine
 
-    def _steps_of(self, trainer: Stepping) -> FusedSteps | None:
+    def _steps_of(self, trainer: Any) -> FusedSteps | None:
         """For the rules in force; those of another optimizer may need another program."""
         if self._ranges is not trainer.state.ranges:
             self._ranges, self._steps = trainer.state.ranges, self._new_steps(trainer)
         return self._steps
 
-    def _new_steps(self, trainer: Stepping) -> FusedSteps | None:
+    def _new_steps(self, trainer: Any) -> FusedSteps | None:
         gradient = trainer.program.gradient
         shapes = {name: tuple(map(int, param.shape)) for name, param in trainer.params.items()}
         columns: dict[str, Any] = getattr(trainer.model, "columns", dict)()
@@ -162,7 +183,7 @@ class Fused(Apart):
         return FusedSteps(known[layout], trainer.state)
 
 
-def _some_rows_densely(trainer: Stepping, lookups: Mapping[str, int]) -> bool:
+def _some_rows_densely(trainer: Any, lookups: Mapping[str, int]) -> bool:
     """Whether some table is cheaper to update densely by so many ids."""
     for name, count in lookups.items():
         looked_up: Any = SimpleNamespace(nse=count, width=int(trainer.params[name].shape[-1]))
@@ -171,60 +192,8 @@ def _some_rows_densely(trainer: Stepping, lookups: Mapping[str, int]) -> bool:
     return False
 
 
-def way(fused: bool, target: Any) -> Way:
+def way(fused: bool, target: Any) -> Separate:
     """How steps are taken on a target."""
     if runtime.gpu.is_cuda(target):
         return OnDevice()
-    return Fused() if fused else Apart()
-
-
-def _inputs(trainer: Stepping, batch: Batch) -> dict[str, Any]:
-    """The program's inputs; the rows that it will read are current."""
-    on_gpu = runtime.gpu.is_cuda(trainer.target)
-    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=not on_gpu)
-    rows = trainer.model.rows_read(inputs)
-    trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-    return inputs | scale_input(trainer.scaling)
-
-
-def scale_input(scaling: Scaling | None) -> dict[str, Any]:
-    """What a program of a scaled loss takes beside the model's inputs."""
-    return {} if scaling is None else {LOSS_SCALE: np.float32(scaling.value)}
-
-
-def _scale(trainer: Stepping) -> dict[str, Any]:
-    """What the optimizer is told about the gradients."""
-    scaling = trainer.scaling
-    if scaling is None:
-        return {}
-    return {"scale": float(np.float32(scaling.value)), "may_overflow": scaling.can_fall}
-
-
-def _gradients(trainer: Stepping, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
-    return trainer.program(trainer.params, _inputs(trainer, batch))
-
-
-def _update_(trainer: Stepping, loss: NDArray, gradients: Mapping[str, Any]) -> Taken:
-    """Check the gradients, read the loss, write the updates: on a device all wait but once."""
-    step = trainer.optimizer.prepare(
-        trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
-    )
-    seen = _seen(loss)
-    return seen, step.finish_() if isinstance(step, Step) else step
-
-
-def _seen(loss: NDArray) -> NDArray:
-    """A loss on the host: read before the updates are launched, it need not wait for them."""
-    return runtime.as_tensor(runtime.as_numpy(loss)) if runtime.on_gpu(loss) else loss
-
-
-def _summed_gradients(trainer: Stepping, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
-    """Loss and gradients of a batch that is computed in parts."""
-    total, acc = np.float64(0), dict[str, Any]()
-    for part in split(batch, trainer.accumulate):
-        loss, gradients = _gradients(trainer, part)
-        share = len(part) / len(batch)
-        total += share * float(Loss(loss))
-        accumulate_(gradients, acc, share)
-    loss = runtime.as_tensor(np.float32(total))
-    return runtime.moved(loss, runtime.device_of(trainer.target)), acc
+    return Fused() if fused else Separate()

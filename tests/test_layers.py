@@ -56,7 +56,7 @@ MAY_IMPORT = {
     "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
     "scoring": {"data", "metrics"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
-    "step": {"ad", "build", "data", "fused", "optim", "precision", "runtime"},
+    "step": {"ad", "data", "fused", "optim", "precision", "runtime"},
     "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "state"}
     | {"turns"},
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "state"},
