@@ -130,17 +130,17 @@ def _rounded(name: str, array: np.ndarray) -> np.ndarray:
 @contextmanager
 def _rounding_to_nearest(wanted: bool) -> Iterator[None]:
     """Let kernels that are made meanwhile round to nearest; forgets those made before."""
-    from sparsetrain.optim import apply
+    from sparsetrain.optim import range_update
 
     drawn = kernel_parts.element_bits
     if wanted:
-        apply._row_kernel.cache_clear()
+        range_update._row_kernel.cache_clear()
         kernel_parts.element_bits = lambda *_: tirx.const(2**31, "uint32")
     try:
         yield
     finally:
         if wanted:
-            apply._row_kernel.cache_clear()
+            range_update._row_kernel.cache_clear()
             kernel_parts.element_bits = drawn
 
 

@@ -15,8 +15,8 @@ from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
 from sparsetrain.given import require_kind
+from sparsetrain.naming import named_arrays
 from sparsetrain.precision import Policy, Precision, policy_for
-from sparsetrain.state import named_arrays
 from sparsetrain.turns import in_turn
 
 _OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")

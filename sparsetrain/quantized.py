@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from sparsetrain import checkpoint, runtime, saved
 from sparsetrain.errors import NumericalError
 from sparsetrain.formats import FOR_PREDICTION, check_trainable, quantize_rows_
+from sparsetrain.naming import check_kinds, named_tables, writable_arrays
 from sparsetrain.predictor import Predictor
-from sparsetrain.state import check_kinds, named_tables, writable_arrays
 
 
 class QuantizedModel(Predictor):

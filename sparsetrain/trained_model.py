@@ -19,12 +19,18 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_trainable, numpy_dtype
+from sparsetrain.naming import (
+    check_kinds,
+    load_arrays_,
+    named_arrays,
+    named_tables,
+    writable_arrays,
+)
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact import check_saved
 from sparsetrain.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize
-from sparsetrain.state import check_kinds, load_arrays_, named_arrays, named_tables, writable_arrays
 
 
 class TrainedModel(Predictor):

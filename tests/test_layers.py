@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "checkpoint": {"memory"},
     "settings": set(),
     "data": set(),
-    "state": {"runtime"},
+    "naming": {"runtime"},
     "arguments": {"runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
@@ -57,11 +57,11 @@ MAY_IMPORT = {
     "scoring": {"data", "metrics"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
     "step": {"ad", "data", "fused", "optim", "precision", "runtime"},
-    "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "state"}
+    "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "naming"}
     | {"turns"},
-    "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "state"},
+    "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
     "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
-    | {"quantized", "runtime", "state"},
+    | {"quantized", "runtime", "naming"},
     "trainer": {
         "ahead",
         "build",
@@ -97,7 +97,7 @@ WITHOUT_TVM = {
     "run",
     "fit",
 } | {
-    "state",
+    "naming",
     "saved",
     "loading",
     "scoring",

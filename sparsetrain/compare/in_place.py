@@ -20,7 +20,7 @@ from sparsetrain.compare.arms import Step
 from sparsetrain.compare.batch import Batch
 from sparsetrain.compare.ids import distinct
 from sparsetrain.compare.roofs import random_row_kernels
-from sparsetrain.optim.apply import ROW_UPDATE, ROW_UPDATE_WEIGHT
+from sparsetrain.optim.range_update import ROW_UPDATE, ROW_UPDATE_WEIGHT
 
 
 class InPlace(NamedTuple):

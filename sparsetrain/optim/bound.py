@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from operator import is_
 
-from sparsetrain.optim.apply import RowUpdate, Target
 from sparsetrain.optim.finite import Search
 from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.range_update import RowUpdate, Target
 from sparsetrain.optim.repeated import Repeated
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State

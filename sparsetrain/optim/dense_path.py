@@ -23,9 +23,9 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.formats import computed_in
 from sparsetrain.optim import dense_kernels as kernels
-from sparsetrain.optim.apply import Target, matrix_shape
 from sparsetrain.optim.dense_kernels import BLOCK
 from sparsetrain.optim.group import Range
+from sparsetrain.optim.range_update import Target, matrix_shape
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse

@@ -14,9 +14,9 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
-from sparsetrain.optim.apply import Target, matrix_shape, replay_, segment_spans
 from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range, Tables
+from sparsetrain.optim.range_update import Target, matrix_shape, replay_, segment_spans
 from sparsetrain.optim.state import UNTOUCHED, State, last_of
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan

@@ -15,11 +15,11 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
-from sparsetrain.optim.apply import trivial_plan
 from sparsetrain.optim.choice import dense_parts
 from sparsetrain.optim.dense_path import DensePath, Near
 from sparsetrain.optim.exact import require_current_
 from sparsetrain.optim.group import Range
+from sparsetrain.optim.range_update import trivial_plan
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sparsetrain.optim.apply import RowUpdate, Target
 from sparsetrain.optim.dense_path import DensePath, Near
+from sparsetrain.optim.range_update import RowUpdate, Target
 from sparsetrain.optim.rule import Rule
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import Sort

@@ -11,18 +11,18 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sparsetrain import runtime
-from sparsetrain.optim.apply import (
+from sparsetrain.optim.bound import Bound, bound_to
+from sparsetrain.optim.exact import replay_range_
+from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.group import Range
+from sparsetrain.optim.paths import Paths, paths_of
+from sparsetrain.optim.range_update import (
     Target,
     densified,
     matrix_shape,
     segment_spans,
     update_dense_,
 )
-from sparsetrain.optim.bound import Bound, bound_to
-from sparsetrain.optim.exact import replay_range_
-from sparsetrain.optim.gradients import Gradient
-from sparsetrain.optim.group import Range
-from sparsetrain.optim.paths import Paths, paths_of
 from sparsetrain.optim.repeated import Repeated, RepeatedDense, RepeatedRows
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_

@@ -22,15 +22,13 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import checkpoint
-from sparsetrain.checkpoint.places import aside
-from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.errors import CheckpointError
 from sparsetrain.given import require_folder, require_whole
+from sparsetrain.run.checkpoints import checkpoint_in, lost, steps_in
 from sparsetrain.run.lock import FILE as LOCK
 from sparsetrain.run.lock import locked
 from sparsetrain.run.log import CSV, JSONL, read_log
-from sparsetrain.run.pointer import STEP, read_pointer, step_name, write_pointer
-
-POINTERS = ("LATEST", "BEST")
+from sparsetrain.run.pointer import POINTERS, STEP, read_pointer, step_name, write_pointer
 
 
 class Run:
@@ -155,7 +153,7 @@ class Run:
         with lock:
             with checkpoint.errors_of(self.folder):
                 self._sweep()
-                if fresh and _steps(self.folder):
+                if fresh and steps_in(self.folder):
                     raise CheckpointError(
                         f"{self.folder} holds a run already: resume it, or name another folder"
                     )
@@ -187,7 +185,7 @@ class Run:
     def _clear_if_empty(self) -> None:
         """Leave nothing of a run that ended before its first checkpoint."""
         with contextlib.suppress(OSError):
-            if not _steps(self.folder):
+            if not steps_in(self.folder):
                 for name in (JSONL, CSV, LOCK):
                     (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
@@ -205,7 +203,7 @@ class Run:
 
     def _prune(self) -> None:
         """Remove old checkpoints; of one with files that are not ours, those stay."""
-        steps = _steps(self.folder)
+        steps = steps_in(self.folder)
         for name in sorted({*steps[: -self.keep]} - self._named()):
             try:
                 checkpoint.remove(self.folder / name)
@@ -227,76 +225,8 @@ class Run:
             elif any(name.startswith(f".{pointer}.new-") for pointer in POINTERS):
                 (self.folder / name).unlink()
         newest = max(self._named(), default="")
-        unnamed = [name for name in _steps(self.folder) if name > newest]
+        unnamed = [name for name in steps_in(self.folder) if name > newest]
         if len(unnamed) > 1:
-            raise _lost(self.folder, unnamed[-1])
+            raise lost(self.folder, unnamed[-1])
         for name in unnamed:
             checkpoint.remove(self.folder / name)
-
-
-def checkpoint_in(
-    folder: str | os.PathLike[str], which: str = "latest", *, missing_ok: bool = False
-) -> Any:
-    """Return the path of a checkpoint: of a run the one asked for, else the folder itself.
-
-    Parameters
-    ----------
-    folder : path
-        A run's folder, or a checkpoint's.
-    which : {"latest", "best"}
-        Which checkpoint of a run.
-    missing_ok : bool
-        Return None where the run has no such checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder is no run that has such a checkpoint.
-    ConfigError
-        If `which` is another word.
-    """
-    if not isinstance(which, str) or which.upper() not in POINTERS:
-        raise ConfigError(f"which is {which!r}; it must be 'latest', 'best' or 'auto'")
-    path = require_folder("folder", folder).absolute()
-    name = read_pointer(path, which.upper())
-    if name is not None:
-        _require_target(path, which.upper(), name)
-        return path / name
-    if missing_ok:
-        return None
-    if which == "latest" and (steps := _steps(path)):
-        raise _lost(path, steps[-1])
-    if (path / LOCK).exists() or which == "best":
-        raise CheckpointError(f"{path} holds no {which} checkpoint: nothing was saved there yet")
-    return path
-
-
-def _require_target(folder: Path, pointer: str, name: str) -> None:
-    """Refuse a pointer to nothing; a run that goes on may move it and prune in between."""
-    there = _steps(folder)
-    path = folder / name
-    if not (path.exists() or aside(path).exists()) and read_pointer(folder, pointer) == name:
-        newest = (
-            f"the newest there is {there[-1]}: write that into it" if there else "none is there"
-        )
-        raise CheckpointError(f"{folder / pointer} names {name}, which is missing; {newest}")
-
-
-def _lost(folder: Path, newest: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder} has checkpoints up to {newest}, but its LATEST is missing or older: write the "
-        "name of the one that counts into it"
-    )
-
-
-def _steps(folder: Path) -> list[str]:
-    """Return the checkpoints by name, oldest first; a link is none."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(
-                entry.name
-                for entry in entries
-                if STEP.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            )
-    except (FileNotFoundError, NotADirectoryError):
-        return []

@@ -15,6 +15,7 @@ from pathlib import Path
 from sparsetrain.checkpoint import new_file, sync_folder
 from sparsetrain.errors import CheckpointError
 
+POINTERS = ("LATEST", "BEST")
 STEP = re.compile(r"step-([0-9]{12})")
 _MAX_BYTES = 64
 

@@ -22,9 +22,9 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.formats import computed_in, is_half, keys_of
-from sparsetrain.optim.apply import RowUpdate, Target
 from sparsetrain.optim.dense_path import DensePath
 from sparsetrain.optim.group import Range
+from sparsetrain.optim.range_update import RowUpdate, Target
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import new_slots
 from sparsetrain.sparse_tensor import RowSparse
