@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from sparsetrain import checkpoint, runtime
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError
@@ -62,8 +60,8 @@ def load(
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    chosen = _Chosen(_checked(target, precision), optimizer, precision, loss_scale)
-    trainer: Trainer = _Reader({KIND: _trainer}, chosen)(folder, which)
+    asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale)
+    trainer: Trainer = _read(folder, which, {KIND: _trainer}, asked)
     return trainer
 
 
@@ -86,9 +84,9 @@ def load_predictor(
     CheckpointError
         If the folder is damaged or is no saved model.
     """
-    chosen = _Chosen(_checked(target, precision), optimizer, precision, None)
-    makers = {KIND: _trainer, QUANTIZED: _quantized}
-    predictor: Predictor = _Reader(makers, chosen)(folder, which)
+    asked = _Asked(_checked(target, precision), optimizer, precision, None)
+    makers: Makers = {KIND: _trainer, QUANTIZED: _quantized}
+    predictor: Predictor = _read(folder, which, makers, asked)
     return predictor
 
 
@@ -103,7 +101,7 @@ def _checked(target: Any, precision: Precision | None) -> Any:
     return target if target == "auto" else resolved
 
 
-class _Chosen(NamedTuple):
+class _Asked(NamedTuple):
     """What the caller of `load` wants otherwise than it was saved; None for as it was."""
 
     target: Any
@@ -112,42 +110,38 @@ class _Chosen(NamedTuple):
     loss_scale: Given
 
 
-class _Reader(NamedTuple):
-    """Kind of folder -> what makes a model of it."""
+# Kind of folder -> what makes a model of it.
+Makers = Mapping[str, Callable[[checkpoint.Saved, _Asked], Any]]
 
-    makers: Mapping[str, Callable[[checkpoint.Saved, _Chosen], Any]]
-    chosen: _Chosen
 
-    def __call__(self, folder: str | Path, which: str) -> Any:
-        for attempt in range(_ATTEMPTS):
-            path = checkpoint_in(folder, chosen(folder, which))
-            try:
-                with checkpoint.opened(path) as saved:
-                    return self._read(saved, path)
-            except CheckpointError:
-                # A run that goes on prunes old checkpoints; then its pointer has moved on.
-                if attempt == _ATTEMPTS - 1 or self._is_still(path, folder, which):
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-    @staticmethod
-    def _is_still(path: Path, folder: str | Path, which: str) -> bool:
-        return bool(checkpoint_in(folder, chosen(folder, which)) == path)
-
-    def _read(self, saved: checkpoint.Saved, path: Path) -> Any:
-        kind = saved.manifest.get("kind")
-        if not isinstance(kind, str) or kind not in self.makers:
-            raise CheckpointError(f"{path}: {_NO_TRAINER.get(str(kind)) or _holds(kind)}")
+def _read(folder: str | Path, which: str, makers: Makers, asked: _Asked) -> Any:
+    for attempt in range(_ATTEMPTS):
+        path = checkpoint_in(folder, chosen(folder, which))
         try:
-            return self.makers[kind](saved, self.chosen)
-        except CheckpointError as error:
-            # Of an array it names the file already.
-            named = str(path) in str(error)
-            raise error if named else CheckpointError(f"{path}: {error}") from None
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
-        except ValueError as error:  # our own errors, and those of int()
-            raise CheckpointError(f"{path}: {error}") from error
+            with checkpoint.opened(path) as saved:
+                return _made(saved, path, makers, asked)
+        except CheckpointError:
+            # A run that goes on prunes old checkpoints; then its pointer has moved on.
+            if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, chosen(folder, which)) == path:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _made(saved: checkpoint.Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
+    kind = saved.manifest.get("kind")
+    if not isinstance(kind, str) or kind not in makers:
+        holds = f"holds {kind!r:.60}, not a saved trainer"
+        raise CheckpointError(f"{path}: {_NO_TRAINER.get(str(kind), holds)}")
+    try:
+        return makers[kind](saved, asked)
+    except CheckpointError as error:
+        # Of an array it names the file already.
+        named = str(path) in str(error)
+        raise error if named else CheckpointError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
+    except ValueError as error:  # our own errors, and those of int()
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 _NO_TRAINER = {
@@ -156,54 +150,49 @@ _NO_TRAINER = {
 }
 
 
-def _holds(kind: object) -> str:
-    return f"holds {kind!r:.60}, not a saved trainer"
-
-
-def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
+def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
     manifest = saved.manifest
     before = manifest.get("precision", "float32")
-    precision = chosen.precision or before
-    scaling = _scaling(manifest.get("loss_scale")) if precision == before else None
+    precision, loss_scale = asked.precision or before, asked.loss_scale
+    scale = manifest.get("loss_scale") if precision == before else None
+    scaling = None if scale is None else Scaling.from_dict(scale)
+    if loss_scale is None and scaling is not None:
+        loss_scale = scaling.rule
     trainer = Trainer(
         _model(manifest["model"]),
-        chosen.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
-        target=chosen.target,
+        asked.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
+        target=asked.target,
         seed=int(manifest["seed"]),
         encoder=_encoder(saved),
         initialize=False,
         accumulate=manifest.get("accumulate", 1),
         fused=manifest.get("fused", True),
         precision=precision,
-        loss_scale=_rule(scaling) if chosen.loss_scale is None else chosen.loss_scale,
+        loss_scale=loss_scale,
     )
     if scaling is not None and trainer.scaling is not None and trainer.scaling.rule == scaling.rule:
         trainer.scaling = scaling
-    trainer.steps, trainer.epochs = int(manifest["steps"]), int(manifest["epochs"])
     trainer.state.skipped = int(manifest.get("skipped", 0))
     if manifest.get("run") is not None:
         trainer._state = State.from_dict(manifest["run"])
-    trainer._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
+    _fill_(trainer, saved)
     return trainer
 
 
-def _scaling(saved: Mapping[str, Any] | None) -> Scaling | None:
-    return None if saved is None else Scaling.from_dict(saved)
-
-
-def _rule(scaling: Scaling | None) -> LossScale | None:
-    return None if scaling is None else scaling.rule
-
-
-def _quantized(saved: checkpoint.Saved, chosen: _Chosen) -> QuantizedModel:
+def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
     manifest = saved.manifest
     model, encoder = _model(manifest["model"]), _encoder(saved)
-    precision = chosen.precision or manifest.get("precision", "float32")
-    target = runtime.resolve_target(target_word(table_dtype_of(model), chosen.target))
+    precision = asked.precision or manifest.get("precision", "float32")
+    target = runtime.resolve_target(target_word(table_dtype_of(model), asked.target))
     made = QuantizedModel(model, target, encoder, precision, initialize=False)
-    made.steps, made.epochs = int(manifest["steps"]), int(manifest["epochs"])
-    made._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
+    _fill_(made, saved)
     return made
+
+
+def _fill_(model: Any, saved: checkpoint.Saved) -> None:
+    """Give a model the steps and the arrays that were saved, but those of the encoder."""
+    model.steps, model.epochs = int(saved.manifest["steps"]), int(saved.manifest["epochs"])
+    model._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
 
 
 def _model(saved: Mapping[str, Any]) -> Any:
@@ -220,11 +209,7 @@ def _encoder(saved: checkpoint.Saved) -> Encoder | None:
     }
     described = saved.manifest["encoder"]
     encoder = None if described is None else Encoder.from_state(described, arrays)
-    _require_hash(saved.manifest, arrays)
-    return encoder
-
-
-def _require_hash(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    stated = manifest.get("encoder_sha256")  # folders of version 0.1 have none
-    if stated is not None and stated != encoder_hash(manifest["encoder"], arrays):
+    stated = saved.manifest.get("encoder_sha256")  # folders of version 0.1 have none
+    if stated is not None and stated != encoder_hash(described, arrays):
         raise CheckpointError("its encoder is not the one that it was trained with")
+    return encoder

@@ -79,7 +79,7 @@ def write(
     with errors_of(target):
         places.restore(target)
         places.require_replaceable(target)
-        _require_space(target, checked)
+        require_room(target, sum(file_size(a.dtype.name, a.shape) for a in checked.values()))
         target.parent.mkdir(parents=True, exist_ok=True)
         with places.draft(target) as draft:
             _fill(draft, checked, pieces, manifest)
@@ -127,10 +127,6 @@ def _checked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
                 "only booleans, integers and floats of at most 64 bits are kept"
             )
     return checked
-
-
-def _require_space(target: Path, arrays: dict[str, np.ndarray]) -> None:
-    require_room(target, sum(file_size(a.dtype.name, a.shape) for a in arrays.values()))
 
 
 def require_room(target: Path, size: int) -> None:

@@ -65,13 +65,13 @@ class State:
     def add(self, rows: int, loss: float, seconds: float, position: Position) -> None:
         """Count a step."""
         self.position = position
-        self.rows, self.log_rows = self.rows + rows, self.log_rows + rows
+        self.rows += rows
+        self.log_rows += rows
         counted = loss * rows if math.isfinite(loss) else 0.0  # else the step was skipped
-        self.loss_sum, self.log_loss_sum = (s + counted for s in self._sums())
-        self.seconds, self.log_seconds = self.seconds + seconds, self.log_seconds + seconds
-
-    def _sums(self) -> tuple[float, float]:
-        return self.loss_sum, self.log_loss_sum
+        self.loss_sum += counted
+        self.log_loss_sum += counted
+        self.seconds += seconds
+        self.log_seconds += seconds
 
     def epoch(self) -> dict[str, Any]:
         """Return the record of the epoch so far."""
