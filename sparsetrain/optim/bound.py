@@ -23,7 +23,7 @@ from sparsetrain.optim.state import State
 from sparsetrain.optim.together import Together
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
+from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 
 Parted = tuple[list[Together], list[str]]
 

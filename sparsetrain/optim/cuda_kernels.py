@@ -26,13 +26,13 @@ from sparsetrain.optim import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import THREADS, vector_lanes
-from sparsetrain.sparse_tensor.cuda_parts import (
+from sparsetrain.sparse_tensor.cuda.parts import (
     barrier,
     blocks_of_threads,
     each_of,
     store_vector,
 )
-from sparsetrain.sparse_tensor.cuda_runs import Sums, clear
+from sparsetrain.sparse_tensor.cuda.runs import Sums, clear
 
 
 def row_update_kernel(

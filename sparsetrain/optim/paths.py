@@ -24,7 +24,7 @@ from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import Sort
-from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
+from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 
 
 class Paths(NamedTuple):

@@ -26,7 +26,7 @@ from sparsetrain.optim.state import rows_of
 from sparsetrain.relax_op import THREADS
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
-from sparsetrain.sparse_tensor.cuda_coalesce import chunk_sums
+from sparsetrain.sparse_tensor.cuda.coalesce import chunk_sums
 
 ROW_UPDATE = "update of touched rows"  # the kernel, in profiles and comparisons
 ROW_UPDATE_WEIGHT = 5  # which of its arguments is the table, on the host

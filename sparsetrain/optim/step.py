@@ -28,7 +28,7 @@ from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
-from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
+from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 
 
 class Applied(NamedTuple):

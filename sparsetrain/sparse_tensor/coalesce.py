@@ -17,8 +17,9 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.processors import by_processor
-from sparsetrain.sparse_tensor import cuda_coalesce, kernels
-from sparsetrain.sparse_tensor.cuda_coalesce import DeviceSort
+from sparsetrain.sparse_tensor import kernels
+from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
+from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
 
 # Ids from which on all threads sort, see `by_processor`. What one thread writes the others

@@ -8,7 +8,8 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from sparsetrain.relax_op import call_kernel, define_op, for_target
-from sparsetrain.sparse_tensor import cuda_kernels, kernels
+from sparsetrain.sparse_tensor import kernels
+from sparsetrain.sparse_tensor.cuda import kernels as cuda_kernels
 
 
 def _scatter_type(call: Any) -> relax.Type:

@@ -13,9 +13,9 @@ from sparsetrain.optim import OPTIMIZERS, cuda_arrays
 from sparsetrain.optim import cuda_kernels as optim
 from sparsetrain.optim.finite import nonfinite_kernel
 from sparsetrain.optim.together import together_kernel
-from sparsetrain.sparse_tensor import cuda_kernels as rows
-from sparsetrain.sparse_tensor.cuda_plan import plan_kernel, short_plan_kernel
-from sparsetrain.sparse_tensor.cuda_runs import chunk_sums_kernel, segment_sum_kernel
+from sparsetrain.sparse_tensor.cuda import kernels as rows
+from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
+from sparsetrain.sparse_tensor.cuda.runs import chunk_sums_kernel, segment_sum_kernel
 
 WIDTHS = (16, 128, 3)  # a row in four threads, in a warp, and one that no vector divides
 

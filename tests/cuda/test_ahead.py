@@ -16,7 +16,7 @@ from sparsetrain import ahead, runtime
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.runtime import staging, streams
-from sparsetrain.sparse_tensor import cuda_coalesce
+from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.test_training import programs

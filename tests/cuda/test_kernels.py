@@ -16,8 +16,9 @@ from sparsetrain.embedding import cuda_kernels
 from sparsetrain.embedding import kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.optim.gradients import global_norm, nonfinite
-from sparsetrain.sparse_tensor import RowSparse, cuda_sort
+from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
+from sparsetrain.sparse_tensor.cuda import sort as cuda_sort
 from tests.cuda import device
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 

@@ -16,8 +16,8 @@ from relax_programs import (
 from tvm import relax
 
 from sparsetrain.runtime import compile_kernel
-from sparsetrain.schedule.row_product_kernel import row_product
-from sparsetrain.schedule.row_product_shape import Shape, shape_of
+from sparsetrain.schedule.row_product.kernel import row_product
+from sparsetrain.schedule.row_product.shape import Shape, shape_of
 
 op = relax.op
 # One chunk and none, a whole one of 64 rows or of 128, several with a rest.

@@ -31,7 +31,7 @@ from sparsetrain.models.interaction.cuda_blocking import (
     forward_blocking,
 )
 from sparsetrain.relax_op import THREADS
-from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared
+from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, shared
 
 _ITEMSIZE = {"float32": 4, "float64": 8}
 

@@ -21,7 +21,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.models.interaction.cuda_blocking import Inputs
-from sparsetrain.sparse_tensor.cuda_parts import blocks_of_threads, store_vector
+from sparsetrain.sparse_tensor.cuda.parts import blocks_of_threads, store_vector
 
 LANES = 4  # columns of a thread
 MEMBERS = (4, 8, 16, 32)  # threads of a sample: widths of 16 to 128

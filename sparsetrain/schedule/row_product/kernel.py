@@ -5,8 +5,8 @@
   number of threads, what an element is does not: it is summed over all rows in order.
 - **Chunks** of rows: a block's part of both operands lies in panels in the near caches while all
   of the block's tiles add it to their sums.
-- **Packing** is done in passing, by the first tile that reads a panel (`row_product_side.py`).
-- **Asking ahead:** every tile asks for its share of the next chunk (`row_product_ahead.py`).
+- **Packing** is done in passing, by the first tile that reads a panel (`side.py`).
+- **Asking ahead:** every tile asks for its share of the next chunk (`ahead.py`).
 
 Cost: each operand is read once for every block beside it. Before, packing in a pass of its own cost
 a tenth of a product of 2048 rows.
@@ -21,10 +21,10 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernel_builder import buffer, extents, kernel
 
-from .row_product_ahead import Part, asker, stretches
-from .row_product_shape import Shape
-from .row_product_side import Chunk, Numbers, Side, load, wide
-from .row_product_tile import Block, compute_tile
+from .ahead import Part, asker, stretches
+from .shape import Shape
+from .side import Chunk, Numbers, Side, load, wide
+from .tile import Block, compute_tile
 
 
 def row_product(

@@ -2,8 +2,8 @@
 """The CUDA kernels of row-sparse tensors: scatter, squares of rows.
 
 Same preconditions and meanings as `kernels`. Every result has one writer and every sum a fixed
-order, without atomic operations, so the bits are the same in every run. `cuda_sort` puts ids in
-order, `cuda_runs` sums runs.
+order, without atomic operations, so the bits are the same in every run. `sort` puts ids in
+order, `runs` sums runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.relax_op import THREADS
-from sparsetrain.sparse_tensor.cuda_parts import (
+from sparsetrain.sparse_tensor.cuda.parts import (
     Number,
     barrier,
     blocks_of_threads,

@@ -10,10 +10,10 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.sparse_tensor.cuda_parts import barrier, blocks_of_threads
-from sparsetrain.sparse_tensor.cuda_segments import Plan, Sorted, Stretch, count_runs, write_runs
-from sparsetrain.sparse_tensor.cuda_sort import Carried, Ids, count_digits, send_to_places
-from sparsetrain.sparse_tensor.cuda_tile import DIGITS, SORTERS, Shared, Tile
+from sparsetrain.sparse_tensor.cuda.parts import barrier, blocks_of_threads
+from sparsetrain.sparse_tensor.cuda.segments import Plan, Sorted, Stretch, count_runs, write_runs
+from sparsetrain.sparse_tensor.cuda.sort import Carried, Ids, count_digits, send_to_places
+from sparsetrain.sparse_tensor.cuda.tile import DIGITS, SORTERS, Shared, Tile
 
 
 class _Arguments:

@@ -2,7 +2,7 @@
 """Ids in order on a CUDA device.
 
 Least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two passes for
-2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`cuda_plan`).
+2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`plan`).
 Of more, each pass is two launches: up to `MOST_BLOCKS` blocks count the digits of their stretch of
 ids; then each adds up what the blocks before it counted, and sends its ids, tile by tile, to their
 places. Cost of a pass: 12 bytes read and 8 written per id, and for each block up to 256 KiB of
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared
-from sparsetrain.sparse_tensor.cuda_tile import (
+from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, shared
+from sparsetrain.sparse_tensor.cuda.tile import (
     DIGIT_BITS,
     DIGITS,
     ROWS,
@@ -37,7 +37,7 @@ from sparsetrain.sparse_tensor.cuda_tile import (
     sum_before,
     word,
 )
-from sparsetrain.sparse_tensor.cuda_warp import WARP, WORDS
+from sparsetrain.sparse_tensor.cuda.warp import WARP, WORDS
 
 MOST_BLOCKS = 128  # each reads what all have counted
 AT_ONCE = 16  # of them whose reads do not wait for each other

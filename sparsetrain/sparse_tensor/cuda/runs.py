@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.sparse_tensor.cuda_parts import Number, each_vector, store_vector
+from sparsetrain.sparse_tensor.cuda.parts import Number, each_vector, store_vector
 
 CHUNK = 32
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tvm.target import Target
 
-from .makes import make_of
-from .register_tile import register_tile, vector_unit
+from ..makes import make_of
+from ..register_tile import register_tile, vector_unit
 
 # Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 460 KB.
 _MOST_TILES, _MOST_PANELS = 16, 8

@@ -18,11 +18,11 @@ from tvm.tirx import PrimFunc
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor.cuda_kernels import row_squares_kernel
-from sparsetrain.sparse_tensor.cuda_plan import plan_kernel, short_plan_kernel
-from sparsetrain.sparse_tensor.cuda_runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
-from sparsetrain.sparse_tensor.cuda_sort import blocks_of, digits_of
-from sparsetrain.sparse_tensor.cuda_tile import DIGITS, TILE
+from sparsetrain.sparse_tensor.cuda.kernels import row_squares_kernel
+from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
+from sparsetrain.sparse_tensor.cuda.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
+from sparsetrain.sparse_tensor.cuda.sort import blocks_of, digits_of
+from sparsetrain.sparse_tensor.cuda.tile import DIGITS, TILE
 
 Arrays = tuple[NDArray, NDArray, NDArray]
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .row_product_shape import Shape
-from .row_product_side import (
+from .shape import Shape
+from .side import (
     Chunk,
     Numbers,
     Reading,

@@ -16,8 +16,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared
-from sparsetrain.sparse_tensor.cuda_warp import WARP, WORDS, rank, sum_to
+from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, shared
+from sparsetrain.sparse_tensor.cuda.warp import WARP, WORDS, rank, sum_to
 
 SORTERS = 1024  # threads
 WARPS = SORTERS // WARP

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.sparse_tensor.cuda_parts import Number, barrier, shared
-from sparsetrain.sparse_tensor.cuda_tile import SORTERS, WARPS, WORD, sum_before, word
-from sparsetrain.sparse_tensor.cuda_warp import WARP, votes, votes_before
+from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, shared
+from sparsetrain.sparse_tensor.cuda.tile import SORTERS, WARPS, WORD, sum_before, word
+from sparsetrain.sparse_tensor.cuda.warp import WARP, votes, votes_before
 
 
 class Sorted:

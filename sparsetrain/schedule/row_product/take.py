@@ -2,7 +2,7 @@
 """Products summed over rows, and the sums of their operands' columns, become one kernel.
 
 The gradients of a layer's weight and bias are ``y.T @ x`` and the sums of y's columns. Both read
-all of y, and the product's kernel has it in registers (`row_product_kernel.py`). A sum is taken
+all of y, and the product's kernel has it in registers (`kernel.py`). A sum is taken
 along if both operands are known where it stands; one kernel and one read of y less for each layer.
 
 Invariant: sums run over chunks of rows in order, whatever the number of threads.
@@ -21,9 +21,9 @@ from tvm.target import Target
 
 from sparsetrain.relax_op import rewrite_functions
 
-from .fold_transpose import is_call, is_plain_matmul, transposed_source
-from .row_product_kernel import row_product
-from .row_product_shape import Shape, shape_of
+from ..fold_transpose import is_call, is_plain_matmul, transposed_source
+from .kernel import row_product
+from .shape import Shape, shape_of
 
 _DTYPES = ("float32", "float64")
 # Of fewer rows, known beforehand, a product is short: the schedule rule can fuse what follows.

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
-from .row_product_shape import Shape
-from .row_product_side import Chunk, Numbers, load, unrolled, wide
+from .shape import Shape
+from .side import Chunk, Numbers, load, unrolled, wide
 
 _LINE_BYTES = 64
 # Lines of a row that are asked for one after the other.
