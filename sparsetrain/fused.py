@@ -21,8 +21,7 @@ from sparsetrain.ad import GradientModule
 from sparsetrain.build import Program
 from sparsetrain.errors import DataError
 from sparsetrain.optim import Applied, Optimizer, State
-from sparsetrain.optim.fused import fuse_updates
-from sparsetrain.optim.fused_layout import (
+from sparsetrain.optim.fused.layout import (
     KEYS,
     NUMBERS,
     REPORT,
@@ -35,6 +34,7 @@ from sparsetrain.optim.fused_layout import (
     strips_of,
     tables_of,
 )
+from sparsetrain.optim.fused.updates import fuse_updates
 from sparsetrain.optim.gradients import is_finite, problem_of
 from sparsetrain.precision import Policy, to_half
 from sparsetrain.sparse_tensor.coalesce import strips_for

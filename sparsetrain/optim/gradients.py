@@ -20,7 +20,7 @@ from tvm.tirx import PrimFunc
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.optim import cuda_arrays
+from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.finite import which_nonfinite
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse

@@ -15,8 +15,9 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.formats import seen_as
-from sparsetrain.optim import catch_up, cuda_kernels
+from sparsetrain.optim import catch_up
 from sparsetrain.optim.check import LAST
+from sparsetrain.optim.cuda import kernels as cuda_kernels
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.history import History
 from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel

@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.optim import cuda_arrays
+from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.kernel_parts import Parameter, flat, matrix, scalars
 from sparsetrain.optim.kernels import dense_tasks
 from sparsetrain.optim.range_update import Target

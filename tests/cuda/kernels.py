@@ -9,8 +9,9 @@ import tvm
 
 from sparsetrain.embedding import cuda_kernels as embedding
 from sparsetrain.models.interaction import cuda
-from sparsetrain.optim import OPTIMIZERS, cuda_arrays
-from sparsetrain.optim import cuda_kernels as optim
+from sparsetrain.optim import OPTIMIZERS
+from sparsetrain.optim.cuda import arrays as cuda_arrays
+from sparsetrain.optim.cuda import kernels as optim
 from sparsetrain.optim.finite import nonfinite_kernel
 from sparsetrain.optim.together import together_kernel
 from sparsetrain.sparse_tensor.cuda import kernels as rows

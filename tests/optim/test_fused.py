@@ -9,8 +9,8 @@ import sparsetrain as st
 from sparsetrain import optim, runtime, schedule
 from sparsetrain.errors import DataError, NumericalError
 from sparsetrain.fused import FusedSteps
-from sparsetrain.optim import fused_layout as layouts
-from sparsetrain.optim.fused import fuse_updates
+from sparsetrain.optim.fused import layout as layouts
+from sparsetrain.optim.fused.updates import fuse_updates
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.plan_kernel import NOTES

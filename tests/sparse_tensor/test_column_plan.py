@@ -6,7 +6,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain import runtime
-from sparsetrain.optim.fused_layout import tables_of
+from sparsetrain.optim.fused.layout import tables_of
 from sparsetrain.sparse_tensor import column_plan
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.column_plan import TURN, column_plan_kernel, described

@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.optim.cuda_kernels import dense_rows
+from sparsetrain.optim.cuda.kernels import dense_rows
 from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.relax_op import THREADS
 from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, blocks_of_threads, each_of

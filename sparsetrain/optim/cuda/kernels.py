@@ -3,7 +3,7 @@
 
 The arithmetic is that of the CPU's kernels: the same recipe, applied to the same elements. What
 differs is who does it. Touched rows: a thread for each vector of four columns of each row. A dense
-parameter: a thread for each element; `cuda_arrays` has all those of a step. Formulas that share
+parameter: a thread for each element; `arrays` has all those of a step. Formulas that share
 something within a row (a mean, a slot for each row): the threads of a row meet at a barrier before
 the first of them writes.
 

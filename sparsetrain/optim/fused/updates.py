@@ -20,9 +20,9 @@ from tvm import relax
 from tvm.sym import Analyzer
 
 from sparsetrain.formats import is_half, seen_as
-from sparsetrain.optim import fused_kernels as kernels
 from sparsetrain.optim.finite import STRIPS, nonfinite_kernel
-from sparsetrain.optim.fused_layout import (
+from sparsetrain.optim.fused import kernels
+from sparsetrain.optim.fused.layout import (
     KEYS,
     NUMBERS,
     REPORT,
