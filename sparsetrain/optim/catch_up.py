@@ -49,7 +49,7 @@ def catch_up_kernel(
     with kernel() as built:
         segments, table, steps = extents(3)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
-        parameter = Parameter(recipe, table, width, dtype)
+        parameter = Parameter.declared(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32")
         numbers = buffer("history", (steps, columns(recipe, dtype)), "float64")
         history = History(numbers, recipe, dtype)

@@ -129,7 +129,7 @@ def block_update_kernel(recipe: Recipe, width: int, dtype: str) -> PrimFunc:
     with kernel() as built:
         height, table, blocks = extents(3)
         gradient = buffer("gradient", (height, width), computed_in(dtype))
-        parameter = Parameter(recipe, table, width, dtype)
+        parameter = Parameter.declared(recipe, table, width, dtype)
         first = buffer("first", (blocks,), "int64")
         count = buffer("count", (blocks,), "int32")
         tiles, lanes = parameter.tiles()

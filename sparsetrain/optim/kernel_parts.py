@@ -73,27 +73,21 @@ class Parameter:
         What the weights are computed in, and what the slots are stored in.
     """
 
-    def __init__(self, recipe: Recipe, rows: Any, width: Any, dtype: str) -> None:
+    def __init__(
+        self, recipe: Recipe, weight: Any, slots: Sequence[Any], width: Any, stored: str
+    ) -> None:
+        self.recipe, self.weight, self.slots = recipe, weight, list(slots)
+        self.width, self.stored, self.dtype = width, stored, computed_in(stored)
+        self.lanes: int | None = None  # columns of a vector, if not as many as divide the width
+
+    @classmethod
+    def declared(cls, recipe: Recipe, rows: Any, width: Any, dtype: str) -> Parameter:
+        """One whose weight and slots become the next arguments of the kernel."""
         shapes = {"element": (rows, width), "row": (rows,)}
         weight = buffer("weight", (rows, width), seen_as(dtype))
         computed = computed_in(dtype)
         slots = [buffer(slot.name, shapes[slot.per], computed) for slot in recipe.formula.slots]
-        self._keep(recipe, weight, slots, (width, dtype))
-
-    @classmethod
-    def of(cls, recipe: Recipe, weight: Any, slots: Sequence[Any]) -> Parameter:
-        """A parameter whose arguments are declared; weight (rows, columns), slots to match."""
-        made = cls.__new__(cls)
-        made._keep(recipe, weight, slots, (weight.shape[1], str(weight.dtype)))
-        return made
-
-    def _keep(
-        self, recipe: Recipe, weight: Any, slots: Sequence[Any], row: tuple[Any, str]
-    ) -> None:
-        self.recipe, self.weight, self.slots = recipe, weight, list(slots)
-        self.width, self.stored = row
-        self.dtype = computed_in(self.stored)
-        self.lanes: int | None = None  # columns of a vector, if not as many as divide the width
+        return cls(recipe, weight, slots, width, dtype)
 
     def tiles(self) -> tuple[int, int]:
         """Vectors of a row, and the columns of each."""

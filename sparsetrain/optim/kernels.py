@@ -46,7 +46,7 @@ def row_update_kernel(
         source = buffer("source", (sources,), "int32")
         values = buffer("values", (stored, width), computed_in(dtype))
         runs = Runs(rows, lambda n: order[n], offsets, source if pooled else None, values)
-        parameter = Parameter(recipe, table, width, dtype)
+        parameter = Parameter.declared(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
         h = step_numbers(recipe, dtype)
         span = scalar("first", "int64"), scalar("end", "int64")
@@ -146,7 +146,7 @@ def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
         height, width, given, across = extents(4)
         by_row = recipe.formula.by_row
         gradient = buffer("gradient", (given, width if by_row else across), dtype)
-        parameter = Parameter(recipe, height, width, dtype)
+        parameter = Parameter.declared(recipe, height, width, dtype)
         h = scalars(recipe.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         dense_body(parameter, gradient, h, first, end)

@@ -109,7 +109,9 @@ def seen(recipe: Recipe, gradient: Any, weight: Any, slots: Sequence[Any]) -> tu
     view = matrix if recipe.formula.by_row else flat
     each = zip(recipe.formula.slots, slots, strict=True)
     viewed = [s if slot.per == "row" else view(s) for slot, s in each]
-    return Parameter.of(recipe, view(weight), viewed), view(gradient)
+    whole = view(weight)
+    parameter = Parameter(recipe, whole, viewed, whole.shape[1], str(whole.dtype))
+    return parameter, view(gradient)
 
 
 _BODIES: dict[str, Bodies] = {"llvm": in_strips, "cuda": cuda_arrays.update_all}

@@ -51,7 +51,7 @@ def row_update_kernel(
         values = buffer("values", (stored, width), dtype)
         chunks = buffer("chunks", (chunk_rows, width), dtype)
         blocks = buffer("blocks", (block_rows, width), dtype)
-        parameter = Parameter(recipe, table, width, dtype)
+        parameter = Parameter.declared(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
         h = scalars(recipe.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
@@ -87,7 +87,7 @@ def _row_by_vectors(
         for array, copy in zip(arrays, near, strict=True):
             store_vector(copy, [0, 0], lanes, partial(_at, array, row, column))
         total = _sum(sums, lanes, (offsets[segment], offsets[segment + 1]), column)
-        held = Parameter.of(parameter.recipe, near[0], near[1:])
+        held = Parameter(parameter.recipe, near[0], near[1:], lanes, parameter.dtype)
         state = held.begin_row(0, lambda d: total[d], h)
         with T.vectorized(0, lanes) as lane:
             state.update(lane, total[lane])
@@ -160,7 +160,7 @@ def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
         height, width, given, across = extents(4)
         by_row = recipe.formula.by_row
         gradient = buffer("gradient", (given, width if by_row else across), dtype)
-        parameter = Parameter(recipe, height, width, dtype)
+        parameter = Parameter.declared(recipe, height, width, dtype)
         h = scalars(recipe.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         if by_row:
@@ -199,7 +199,7 @@ def catch_up_kernel(
     with kernel() as built:
         segments, table, steps, strips = extents(4)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
-        parameter = Parameter(recipe, table, width, dtype)
+        parameter = Parameter.declared(recipe, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32")
         past = buffer("history", (steps, catch_up.columns(recipe, dtype)), "float64")
