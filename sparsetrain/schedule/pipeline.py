@@ -31,6 +31,7 @@ from .fold_transpose import FoldTransposeIntoMatmul
 from .hand_written import KeepHandWrittenKernels
 from .kept_memory import KeepMemory
 from .matmul import Matmul
+from .proved_arguments import ProveArguments
 from .reduction import RowwiseReductions, SingleReduction
 from .row_product import TakeRowProducts
 from .shape_functions import ShapeFunctionsDoNotAlias
@@ -121,6 +122,7 @@ def passes(
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
+        ProveArguments(),
         *([] if kept is None else [KeepMemory(kept), relax.transform.Normalize()]),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
