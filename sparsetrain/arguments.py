@@ -3,8 +3,8 @@
 
 Generated code checks nothing: an id outside its table reads other memory, a falling offset writes
 to it. So arrays are checked for shape, dtype, range of ids and order of offsets, and copied into
-aligned memory. Tensors of TVM's runtime are used as they are; their ids are checked too. What an
-argument is looked up in is read off the function once. Cost: one pass over ids and offsets.
+aligned memory. Tensors of TVM's runtime are used as they are, so they must be laid out plainly too.
+What an argument is looked up in is read off the function once. Cost: one pass over ids and offsets.
 """
 
 from __future__ import annotations
@@ -45,10 +45,40 @@ class Argument:
 
     def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
         """The value in aligned memory, with ids that lie in their table."""
-        tensor = value if isinstance(value, runtime.NDArray) else self._copied(value)
-        if self.rows is not None and not checked:
+        is_tensor = isinstance(value, runtime.NDArray)
+        tensor = value if is_tensor else self._copied(value)
+        if checked:
+            return tensor
+        if is_tensor:
+            self.require(tensor)
+        if self.rows is not None:
             _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
         return tensor
+
+    def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
+        """The tensor, which is taken as it is.
+
+        Raises
+        ------
+        DataError
+            If it has another dtype or shape, or is not laid out as kernels expect.
+        """
+        shape = tensor.shape
+        fits = self.shape is None or self._fits(shape)
+        if not fits or str(tensor.dtype) != self.dtype:
+            raise DataError(
+                f"argument {self.name!r} must be a tensor {self.dtype} ({self._extents()}), "
+                f"not {tensor.dtype} {tuple(shape)}"
+            )
+        if not runtime.is_plain(tensor):
+            raise DataError(
+                f"argument {self.name!r} is a tensor with strides, an offset, or memory that is "
+                "not aligned to 64 bytes: give an array, which is copied"
+            )
+        return tensor
+
+    def _extents(self) -> str:
+        return ", ".join(map(str, self.shape or ("any",)))
 
     def _copied(self, value: Any) -> runtime.NDArray:
         if self.shape is None:  # known only when it runs; a match_cast in the function checks it
@@ -59,8 +89,9 @@ class Argument:
                 return runtime.as_tensor(array, self.dtype)
         except ValueError as error:  # NumPy's for ragged lists, DataError for what does not fit
             raise DataError(f"argument {self.name!r}: {error}") from None
-        shape = ", ".join(map(str, self.shape))
-        raise DataError(f"argument {self.name!r} must have shape ({shape}), not {array.shape}")
+        raise DataError(
+            f"argument {self.name!r} must have shape ({self._extents()}), not {array.shape}"
+        )
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         wanted = self.shape or ()
@@ -145,7 +176,9 @@ class Arguments:
         names, values, found = [*params], [*params.values()], self._found
         if found is None or names != found.names or not all(map(is_, values, found.values)):
             template = [
-                params[name] if argument.is_free and _is_tensor(params.get(name)) else None
+                argument.require(params[name])
+                if argument.is_free and _is_tensor(params.get(name))
+                else None
                 for name, argument in self.by_name.items()
             ]
             places = enumerate(self.by_name.values())

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax import op
 
@@ -203,6 +204,45 @@ def test_an_argument_that_does_not_fit_is_refused_in_one_line(case, called):
     with pytest.raises(error, match=message) as raised:
         program(params, change(inputs))
     assert "\n" not in str(raised.value)
+    assert _numbers(program, params, inputs) == expected
+
+
+def _strided(array):
+    return tvm_ffi.from_dlpack(np.repeat(array, 2, axis=-1)[..., ::2])
+
+
+def _moved_by(count):
+    """A tensor of the same numbers that begins so many bytes after its memory."""
+
+    def make(array):
+        longer = runtime.as_tensor(np.zeros(array.size + count // 4, array.dtype))
+        view = longer._create_view(array.shape, str(array.dtype), count)
+        np.from_dlpack(view)[...] = array
+        return view
+
+    return make
+
+
+NOT_PLAIN = r"' is a tensor with strides, an offset, or memory .* give an array, which is copied"
+BAD_TENSORS = {
+    "an axis too many": (lambda a: runtime.as_tensor(a[None]), r"not float32 \(1, "),
+    "a column too few": (lambda a: runtime.as_tensor(a[..., :-1]), r"float32 \(.*\), not float32 "),
+    "another dtype": (lambda a: runtime.as_tensor(a, "float64"), "must be a tensor float32 .* not"),
+    "strides": (_strided, NOT_PLAIN),
+    "an offset": (_moved_by(64), NOT_PLAIN),
+    "an offset inside of a line": (_moved_by(4), NOT_PLAIN),
+}
+
+
+@pytest.mark.parametrize("name", ["dense", "top.layers.0.weight"])
+@pytest.mark.parametrize("case", BAD_TENSORS)
+def test_a_tensor_that_does_not_fit_is_refused_in_one_line(case, name, called):
+    make, message = BAD_TENSORS[case]
+    program, params, inputs, expected = called
+    wrong = {name: make(np.array(runtime.as_numpy((params | inputs)[name])))}
+    with pytest.raises(DataError, match=message) as raised:
+        program(params | wrong, inputs | wrong)
+    assert name in str(raised.value) and "\n" not in str(raised.value)
     assert _numbers(program, params, inputs) == expected
 
 

@@ -28,6 +28,7 @@ from sparsetrain.runtime.tensors import as_numpy as as_numpy
 from sparsetrain.runtime.tensors import as_tensor as as_tensor
 from sparsetrain.runtime.tensors import copy_ as copy_
 from sparsetrain.runtime.tensors import empty as empty
+from sparsetrain.runtime.tensors import is_plain as is_plain
 from sparsetrain.runtime.tensors import leading_rows as leading_rows
 from sparsetrain.runtime.tensors import moved as moved
 from sparsetrain.runtime.tensors import on_gpu as on_gpu
@@ -38,6 +39,7 @@ from sparsetrain.runtime.tensors import zeros as zeros
 from sparsetrain.runtime.threads import available_cores as available_cores
 from sparsetrain.runtime.threads import num_threads as num_threads
 from sparsetrain.runtime.threads import set_num_threads as set_num_threads
+from sparsetrain.runtime.unchecked import UNCHECKED as UNCHECKED
 from sparsetrain.runtime.workspace import Need as Need
 from sparsetrain.runtime.workspace import Workspace as Workspace
 from sparsetrain.runtime.workspace import needs_of as needs_of

@@ -116,8 +116,6 @@ def compile_relax(
     """
     with target:
         module = (pipeline or vm_pipeline(target.kind.name))(module)
-        if gpu.is_cuda(target):
-            return relax.build(module, target, relax_pipeline=None)
         if place is not None:
             with suppress(OSError, NotAloneError):
                 return _linked(module, target, place)

@@ -18,6 +18,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from sparsetrain.runtime.unchecked import drop_checks
+
 PIPELINE = "sparsetrain"
 MOST_BYTES = 4096  # half the tile registers of a core with AMX
 _ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
@@ -75,7 +77,7 @@ def _make() -> tuple[Any, Any, Any]:
     lower, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
 
     def finish() -> Any:
-        return tvm.transform.Sequential([_claim_stack, finish_host()])
+        return tvm.transform.Sequential([drop_checks, _claim_stack, finish_host()])
 
     return lower, finish, finish_device
 

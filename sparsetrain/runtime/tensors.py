@@ -72,6 +72,15 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
     return tensor
 
 
+def is_plain(tensor: NDArray) -> bool:
+    """Whether a tensor is laid out as kernels take for granted: C order, aligned, no offset."""
+    offset = ctypes.c_uint64.from_address(tensor.__chandle__() + _BYTE_OFFSET).value
+    return bool(tensor.is_contiguous() and not offset and tensor.data_ptr() % 64 == 0)
+
+
+_BYTE_OFFSET = 24 + 40  # TVM's head of an object, then the fields of a DLTensor before that one
+
+
 def _fits(source: np.ndarray, wanted: np.dtype) -> bool:
     if source.dtype == wanted or source.size == 0:
         return True

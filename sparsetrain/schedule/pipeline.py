@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
 
-The list is TVM's own CPU pipeline with four differences. Transposes are cancelled or folded into
+The list is TVM's own CPU pipeline with five differences. Transposes are cancelled or folded into
 products. Kernels are scheduled by the rules of this package (TVM's pipeline schedules nothing on a
 CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which would turn them back and
 aborts on hand-written kernels without a root block, is not needed. Generated shape functions are
-declared free of aliasing.
+declared free of aliasing. Kernels do not check what is proved of their arguments.
 
 Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
 """
@@ -31,6 +31,7 @@ from .fold_transpose import FoldTransposeIntoMatmul
 from .hand_written import KeepHandWrittenKernels
 from .kept_memory import KeepMemory
 from .matmul import Matmul
+from .proved_arguments import ProveArguments
 from .reduction import RowwiseReductions, SingleReduction
 from .row_product import TakeRowProducts
 from .shape_functions import ShapeFunctionsDoNotAlias
@@ -121,6 +122,7 @@ def passes(
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
+        ProveArguments(),
         *([] if kept is None else [KeepMemory(kept), relax.transform.Normalize()]),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
