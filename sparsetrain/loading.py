@@ -36,6 +36,7 @@ def load(
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
     loss_scale: LossScale | float | Literal["dynamic"] | None = None,
+    model: type | None = None,
 ) -> Trainer:
     """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
 
@@ -54,6 +55,9 @@ def load(
         By default the one that it was saved with.
     loss_scale : float, "dynamic" or LossScale, optional
         By default that of the precision: in the one that it was saved with, its scale goes on.
+    model : class, optional
+        Needed only if the model is not part of this package: its class, which is called with the
+        configuration that was saved.
 
     Raises
     ------
@@ -62,7 +66,7 @@ def load(
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    chosen = _Chosen(_checked(target, precision), optimizer, precision, loss_scale)
+    chosen = _Chosen(_checked(target, precision), optimizer, precision, loss_scale, model)
     trainer: Trainer = _Reader({KIND: _trainer}, chosen)(folder, which)
     return trainer
 
@@ -74,6 +78,7 @@ def load_predictor(
     target: Any = "auto",
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
+    model: type | None = None,
 ) -> Predictor:
     """Read whatever evaluates and predicts: a trainer, or a model with tables in int8.
 
@@ -86,7 +91,7 @@ def load_predictor(
     CheckpointError
         If the folder is damaged or is no saved model.
     """
-    chosen = _Chosen(_checked(target, precision), optimizer, precision, None)
+    chosen = _Chosen(_checked(target, precision), optimizer, precision, None, model)
     makers = {KIND: _trainer, QUANTIZED: _quantized}
     predictor: Predictor = _Reader(makers, chosen)(folder, which)
     return predictor
@@ -110,6 +115,7 @@ class _Chosen(NamedTuple):
     optimizer: Optimizer | None
     precision: Precision | None
     loss_scale: Given
+    model: type | None
 
 
 class _Reader(NamedTuple):
@@ -166,7 +172,7 @@ def _trainer(saved: checkpoint.Saved, chosen: _Chosen) -> Trainer:
     precision = chosen.precision or before
     scaling = _scaling(manifest.get("loss_scale")) if precision == before else None
     trainer = Trainer(
-        _model(manifest["model"]),
+        _model(manifest["model"], chosen.model),
         chosen.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
         target=chosen.target,
         seed=int(manifest["seed"]),
@@ -197,7 +203,7 @@ def _rule(scaling: Scaling | None) -> LossScale | None:
 
 def _quantized(saved: checkpoint.Saved, chosen: _Chosen) -> QuantizedModel:
     manifest = saved.manifest
-    model, encoder = _model(manifest["model"]), _encoder(saved)
+    model, encoder = _model(manifest["model"], chosen.model), _encoder(saved)
     precision = chosen.precision or manifest.get("precision", "float32")
     target = runtime.resolve_target(target_word(table_dtype_of(model), chosen.target))
     made = QuantizedModel(model, target, encoder, precision, initialize=False)
@@ -206,10 +212,17 @@ def _quantized(saved: checkpoint.Saved, chosen: _Chosen) -> QuantizedModel:
     return made
 
 
-def _model(saved: Mapping[str, Any]) -> Any:
-    if saved["kind"] not in MODELS:
-        raise ConfigError(f"model {saved['kind']!r} is unknown; known: {sorted(MODELS)}")
-    return MODELS[saved["kind"]](**saved["config"])
+def _model(saved: Mapping[str, Any], given: type | None) -> Any:
+    kind = saved["kind"]
+    if given is None and kind not in MODELS:
+        raise ConfigError(
+            f"model {kind!r} is unknown; known: {sorted(MODELS)}; a class of yours is for "
+            "load(..., model=THE_CLASS)"
+        )
+    made: Any = given or MODELS[kind]
+    if made.kind != kind:
+        raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
+    return made(**saved["config"])
 
 
 def _encoder(saved: checkpoint.Saved) -> Encoder | None:
