@@ -19,6 +19,7 @@ from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.extents import unproved
 
 
 class Argument:
@@ -139,6 +140,7 @@ class Arguments:
         self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
         self._read_lookups(function)
+        self._reshapes = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
 
     def bind(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], checked: bool = False
@@ -200,6 +202,16 @@ class Arguments:
                     f"argument {names[position]!r} has {symbol} = {shape[axis]} on axis {axis}, "
                     f"but {names[first]!r} has {symbol} = {expected}: they must be equal"
                 )
+        if self._reshapes:
+            self._check_reshapes(seen)
+
+    def _check_reshapes(self, seen: Mapping[str, tuple[int, int]]) -> None:
+        """What is made of arguments must be as long as it is taken for."""
+        extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
+        for problem in filter(None, (reshape.problem(extents) for reshape in self._reshapes)):
+            given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())
+            more = "; of one feature there is one offset more than rows" if self._bags else ""
+            raise DataError(f"{problem}, with {given}{more}")
 
     def _check_bags(
         self,
@@ -217,7 +229,7 @@ class Arguments:
     def _read_lookups(self, function: relax.Function) -> None:
         """Find the arguments that are used as ids or offsets just as they come."""
         names = {param: param.name for param in function.params}
-        for binding in (b for block in function.body.blocks for b in block.bindings):
+        for binding in _bindings(function):
             call = binding.value
             operator = getattr(getattr(call, "op", None), "name", "")
             if operator in _KEEPS_IDS and call.args[0] in names:
@@ -230,6 +242,10 @@ class Arguments:
                 argument.rows = rows if argument.rows is None else min(rows, argument.rows)
             if operator == _BAG and call.args[2] in names:
                 self._bags[names[call.args[2]]] = ids, int(call.attrs["features"])
+
+
+def _bindings(function: relax.Function) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]
 
 
 def _is_tensor(value: Any) -> bool:

@@ -18,6 +18,7 @@ from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.precision import Policy, to_half
+from sparsetrain.relax_op import find_function
 
 
 class Program:
@@ -45,6 +46,7 @@ class Program:
         precision: Policy | None = None,
     ) -> None:
         self.target = runtime.resolve_target(target)
+        find_function(module, function)
         self.module = extract(module, function)
         if precision is not None:
             self.module = to_half(self.module, function, precision)

@@ -34,6 +34,7 @@ def load(
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
     loss_scale: LossScale | float | Literal["dynamic"] | None = None,
+    model: type | None = None,
 ) -> Trainer:
     """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
 
@@ -52,6 +53,9 @@ def load(
         By default the one that it was saved with.
     loss_scale : float, "dynamic" or LossScale, optional
         By default that of the precision: in the one that it was saved with, its scale goes on.
+    model : class, optional
+        Needed only if the model is not part of this package: its class, which is called with the
+        configuration that was saved.
 
     Raises
     ------
@@ -60,7 +64,7 @@ def load(
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
-    asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale)
+    asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model)
     trainer: Trainer = _read(folder, which, {KIND: _trainer}, asked)
     return trainer
 
@@ -72,6 +76,7 @@ def load_predictor(
     target: Any = "auto",
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
+    model: type | None = None,
 ) -> Predictor:
     """Read whatever evaluates and predicts: a trainer, or a model with tables in int8.
 
@@ -84,7 +89,7 @@ def load_predictor(
     CheckpointError
         If the folder is damaged or is no saved model.
     """
-    asked = _Asked(_checked(target, precision), optimizer, precision, None)
+    asked = _Asked(_checked(target, precision), optimizer, precision, None, model)
     makers: Makers = {KIND: _trainer, QUANTIZED: _quantized}
     predictor: Predictor = _read(folder, which, makers, asked)
     return predictor
@@ -108,6 +113,7 @@ class _Asked(NamedTuple):
     optimizer: Optimizer | None
     precision: Precision | None
     loss_scale: Given
+    model: type | None
 
 
 # Kind of folder -> what makes a model of it.
@@ -159,7 +165,7 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
     if loss_scale is None and scaling is not None:
         loss_scale = scaling.rule
     trainer = Trainer(
-        _model(manifest["model"]),
+        _model(manifest["model"], asked.model),
         asked.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
         target=asked.target,
         seed=int(manifest["seed"]),
@@ -181,7 +187,7 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
 
 def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
     manifest = saved.manifest
-    model, encoder = _model(manifest["model"]), _encoder(saved)
+    model, encoder = _model(manifest["model"], asked.model), _encoder(saved)
     precision = asked.precision or manifest.get("precision", "float32")
     target = runtime.resolve_target(target_word(table_dtype_of(model), asked.target))
     made = QuantizedModel(model, target, encoder, precision, initialize=False)
@@ -195,10 +201,17 @@ def _fill_(model: Any, saved: checkpoint.Saved) -> None:
     model._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
 
 
-def _model(saved: Mapping[str, Any]) -> Any:
-    if saved["kind"] not in MODELS:
-        raise ConfigError(f"model {saved['kind']!r} is unknown; known: {sorted(MODELS)}")
-    return MODELS[saved["kind"]](**saved["config"])
+def _model(saved: Mapping[str, Any], given: type | None) -> Any:
+    kind = saved["kind"]
+    if given is None and kind not in MODELS:
+        raise ConfigError(
+            f"model {kind!r} is unknown; known: {sorted(MODELS)}; a class of yours is for "
+            "load(..., model=THE_CLASS)"
+        )
+    made: Any = given or MODELS[kind]
+    if made.kind != kind:
+        raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
+    return made(**saved["config"])
 
 
 def _encoder(saved: checkpoint.Saved) -> Encoder | None:

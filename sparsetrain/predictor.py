@@ -14,7 +14,7 @@ from sparsetrain.build import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
-from sparsetrain.given import require_kind
+from sparsetrain.given import require_kind, require_remade
 from sparsetrain.naming import named_arrays
 from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.turns import in_turn
@@ -31,11 +31,14 @@ def table_dtype_of(model: Any) -> str:
         If it is no model, by what it lacks.
     """
     lacking = [name for name in _OF_MODELS if not callable(getattr(model, name, None))]
+    if not isinstance(getattr(model, "kind", None), str):
+        lacking.append("kind")
     if lacking:
         raise ConfigError(
             f"a {type(model).__name__} lacks {', '.join(lacking)} of a model such as "
-            "sparsetrain.models.DLRM; whatever can be exported trains by "
-            "sparsetrain.value_and_grad and an optimizer, see examples/dlrm/train.py"
+            "sparsetrain.models.DLRM: make it a sparsetrain.models.ClickModel, which has them; "
+            "whatever can be exported trains by sparsetrain.value_and_grad and an optimizer, see "
+            "examples/dlrm/train.py"
         )
     return str(model.config().get("table_dtype", "float32"))
 
@@ -75,6 +78,7 @@ class Predictor:
         self.steps = self.epochs = 0
         self._policy = policy_of(precision, target)
         check_target(table_dtype_of(model), target.kind.name)
+        require_remade(model)
         self.params = self._on_device(model.initialize(seed, fill=initialize))
         self._module = in_turn(model.export)()
 

@@ -16,6 +16,8 @@ from tvm import relax
 from tvm.ir import Op, make_node
 from tvm.target import Target
 
+from sparsetrain.errors import ConfigError
+
 # What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
@@ -63,6 +65,25 @@ def define_op(
 
     call.__name__ = name
     return call
+
+
+def find_function(module: tvm.IRModule, name: str) -> relax.Function:
+    """The Relax function of that name.
+
+    Raises
+    ------
+    ConfigError
+        If it is no module, or has no such function.
+    """
+    if not isinstance(module, tvm.IRModule):
+        raise ConfigError(
+            f"a {type(module).__name__} is no IRModule: export_tvm of a nn.Module gives one, with "
+            "its parameters: module, named = model.export_tvm(...)"
+        )
+    names = {v.name_hint: f for v, f in module.functions.items() if isinstance(f, relax.Function)}
+    if name not in names:
+        raise ConfigError(f"no Relax function {name!r} in the module; it has {sorted(names)}")
+    return names[name]
 
 
 def rewrite_functions(

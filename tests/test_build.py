@@ -296,6 +296,15 @@ def _module(body, **shapes) -> tvm.IRModule:
 TABLE = np.arange(12.0).reshape(4, 3)
 
 
+@pytest.mark.parametrize("make", [st.Program, st.value_and_grad])
+def test_what_is_no_module_or_has_no_such_function_is_refused_at_once(make):
+    module = _module(lambda v, _: v["table"], table=(4, 3))
+    with pytest.raises(ConfigError, match=r"no Relax function 'los' .* it has \['loss'\]"):
+        make(module, "los")
+    with pytest.raises(ConfigError, match="a tuple is no IRModule: .* = model.export_tvm"):
+        make((module, []), "loss")
+
+
 @pytest.mark.parametrize("count", [1, 5, 100])
 def test_one_program_serves_every_length(count, table_program):
     ids = np.random.default_rng(count).integers(0, 4, count)

@@ -35,7 +35,8 @@ MAY_IMPORT = {
     "settings": set(),
     "data": set(),
     "naming": {"runtime"},
-    "arguments": {"runtime"},
+    "extents": set(),
+    "arguments": {"extents", "runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
     "cache": {"libraries", "runtime"},
@@ -52,7 +53,8 @@ MAY_IMPORT = {
     | {"past_caches", "transpose"},
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
     | {"transpose", "turns", "past_caches", "formats", "schedule"},
-    "build": {"ad", "arguments", "cache", "embedding", "precision", "runtime", "schedule"},
+    "build": {"ad", "arguments", "cache", "embedding", "precision", "relax_op", "runtime"}
+    | {"schedule"},
     "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
     "scoring": {"data", "metrics"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},

@@ -20,6 +20,7 @@ from tvm.relax.utils import copy_with_new_vars
 from sparsetrain.ad.cotangent import densify as to_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
+from sparsetrain.relax_op import find_function
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.turns import in_turn
 
@@ -113,10 +114,7 @@ def gradient(
 
 
 def _find(module: tvm.IRModule, function: str) -> relax.Function:
-    names = {v.name_hint: f for v, f in module.functions.items() if isinstance(f, relax.Function)}
-    if function not in names:
-        raise ConfigError(f"no Relax function {function!r} in the module; it has {sorted(names)}")
-    found = names[function]
+    found = find_function(module, function)
     blocks = found.body.blocks
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         raise ConfigError(

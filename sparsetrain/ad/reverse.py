@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import relax
+from tvm import relax, tirx
 
 from sparsetrain.ad.cotangent import (
     Cotangent,
@@ -86,16 +86,21 @@ class ReversePass:
             if cotangent is not None:
                 self._through(binding, cotangent)
 
-    def add(self, target: Any, cotangent: Any) -> None:
-        """Join a cotangent into a variable, or field by field into a tuple of variables."""
+    def add(self, target: Any, cotangent: Any, maker: str = "") -> None:
+        """Join a cotangent into a variable, or field by field into a tuple of variables.
+
+        `maker` is the operator whose rule gave it, to be named in a message.
+        """
         if cotangent is None or not any(v in self.depends for v in used_vars(target)):
             return
         if isinstance(target, relax.Tuple):
             for index, item in enumerate(target.fields):
-                self.add(item, _field(cotangent, index))
+                self.add(item, _field(cotangent, index), maker)
             return
         if isinstance(cotangent, relax.Expr):
             cotangent = emit(cotangent)
+        if _differ(cotangent, target):
+            raise ConfigError(_wrong_shape(maker, cotangent, target, self._origin(target)))
         before = self.cotangents.get(target)
         self.cotangents[target] = join(
             before, cotangent, self._origin(target), self._may_densify(target)
@@ -115,7 +120,7 @@ class ReversePass:
                 part = parts[position] if position < len(parts) else None
                 if part is None and any(v in self.depends for v in used_vars(argument)):
                     raise ConfigError(_no_part(value, position, self._origin(argument)))
-                self.add(argument, None if _stops(part) else part)
+                self.add(argument, None if _stops(part) else part, _call_name(value))
 
     def _rule(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
         call = binding.value
@@ -142,8 +147,43 @@ class ReversePass:
         return bool(self.depends[var] & self.densify)
 
 
+def _call_name(call: Any) -> str:
+    """What a call calls: an operator, or a function of the module."""
+    return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", call.op))
+
+
+def _extents(value: Any) -> list[Any] | None:
+    """The shape of a tensor or of what a row-sparse one stands for; None if it is not known."""
+    tensor = value if isinstance(value, RowSparse) else getattr(value, "ty", None)
+    shape = getattr(tensor, "shape", None)
+    return None if shape is None else [int(n) if _is_known(n) else n for n in shape]
+
+
+def _differ(cotangent: Any, target: Any) -> bool:
+    """Whether two shapes cannot be the same; kernels would read past the end of the smaller."""
+    left, right = _extents(cotangent), _extents(target)
+    if left is None or right is None:
+        return False
+    if len(left) != len(right):
+        return True
+    pairs = zip(left, right, strict=True)
+    return any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+
+
+def _is_known(extent: Any) -> bool:
+    return isinstance(extent, (int, tirx.IntImm))
+
+
+def _wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:
+    found, wanted = (", ".join(map(str, _extents(v) or ())) for v in (cotangent, target))
+    return (
+        f"the rule of operator {maker!r} gives a cotangent of shape ({found}) for an argument of "
+        f"shape ({wanted}), on the way to parameter {parameter!r}"
+    )
+
+
 def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
-    name = getattr(call.op, "name", None) or getattr(call.op, "name_hint", str(call.op))
+    name = _call_name(call)
     if is_row_sparse(cotangent):
         return (
             f"operator {name!r} has no rule for the row-sparse cotangent of parameter "

@@ -47,7 +47,18 @@ def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
         bound by the walker; those of arguments that need no gradient are dropped.
     row_sparse : bool
         The rule takes a `RowSparse` cotangent instead of a dense one.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such operator.
     """
+    try:
+        tvm.ir.Op.get(name)
+    except Exception:  # an error of TVM's own, of no one type
+        raise ConfigError(
+            f"defvjp: there is no operator {name!r}; names are like 'relax.take'"
+        ) from None
     (ROW_SPARSE if row_sparse else DENSE)[name] = rule
 
 

@@ -15,6 +15,7 @@ from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit, note
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.train_options import Schema
 from sparsetrain.errors import ConfigError
 from sparsetrain.progress import format_count, format_seconds
 
@@ -51,6 +52,7 @@ def compare(
         Path | None,
         typer.Option("--from-data", metavar="FILE", help="Your tables and ids, from click logs."),
     ] = None,
+    schema: Schema = None,
     from_run: Annotated[
         Path | None,
         typer.Option("--from-run", metavar="RUN", help="The tables and the data of a run."),
@@ -83,9 +85,13 @@ def compare(
         raise ConfigError("your own tables are no sweep: leave out --sweep and --full")
     if any(own) and formula and len(formula) > 1:
         raise ConfigError("--formula: one of them for your own tables")
+    if schema is not None and (from_data is None or from_run is not None or tables is not None):
+        raise ConfigError("--schema names the columns of --from-data, and goes with that alone")
     began = time.monotonic()
     with StopSignals():
-        if any(own):
+        if schema is not None:
+            known = _tables_by_schema(str(from_data), schema, base, batch_size)
+        elif any(own):
             known = _own_tables(*own, base, batch_size, formula is not None)
         else:
             known = st.compare.Tables(st.compare.plan(base, sweep, formula, full=full), {})
@@ -128,6 +134,15 @@ class _Counted:
     def __call__(self, case: str) -> None:
         self.done += 1
         note(f"{self.done} of {self.total}: {case}")
+
+
+def _tables_by_schema(
+    data: str, schema: str, base: st.compare.Case, batch_size: int
+) -> st.compare.Tables:
+    import sparsetrain as st
+
+    encoder = st.data.Encoder.fit(data, schema_file=schema)
+    return st.compare.tables_of_data(data, base, batch_size, encoder=encoder)
 
 
 def _own_tables(

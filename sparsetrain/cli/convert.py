@@ -60,9 +60,10 @@ def convert(
 
     options = {"--schema": schema, "--min-count": min_count, "--max-rows": max_rows}
     settings = settings_from(options, config, overrides)
-    given = any(value is not None for value in options.values())
+    given = [name for name, value in options.items() if value is not None]
     if encoder is not None and (given or settings.data.encoding() != Settings().data.encoding()):
-        raise ConfigError("--encoder brings its own settings; leave the others out")
+        others = ", ".join(given) or "settings of data"
+        raise ConfigError(f"--encoder brings its own schema and settings: leave out {others}")
     require_writable(out)
     with StopSignals(), PassLines() as progress:
         summary = st.data.convert_files(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models as library classes: `DLRM`, and what it is made of."""
+"""Models as library classes: `DLRM`, what it is made of, and the base of one's own."""
 
+from sparsetrain.models.click_model import ClickModel as ClickModel
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.mlp import MLP as MLP

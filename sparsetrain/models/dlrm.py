@@ -7,28 +7,19 @@ with two operators of this package: the embedding lookup and the dot interaction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import index
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import tvm
 from tvm.relax.frontend import nn
 
-from sparsetrain import runtime
-from sparsetrain.ad import bce_with_logits
-from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
-from sparsetrain.embedding.placing import Placing, Room
-from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
-from sparsetrain.models.initialize import fill_normal_, fill_uniform_
+from sparsetrain.formats import TableDtype
+from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.interaction import dot_interaction, output_width
 from sparsetrain.models.mlp import MLP
-from sparsetrain.turns import in_turn
 
 
-class DLRM(nn.Module):
+class DLRM(ClickModel):
     """The deep learning recommendation model.
 
     Parameters
@@ -74,37 +65,22 @@ class DLRM(nn.Module):
         table_dtype: TableDtype = "float32",
         row_weights: bool = False,
     ) -> None:
-        rows = _whole("rows", rows)
-        names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
-        self._config: dict[str, Any] = {
-            "rows": rows,
-            "dim": _whole("dim", [dim])[0],
-            "bottom": _whole("bottom", bottom),
-            "top": _whole("top", top),
-            "num_dense": _whole("num_dense", [num_dense])[0],
-            "pooling": pooling,
-            "weighted": bool(weighted),
-            "names": [str(name) for name in names],
-            "table_dtype": table_dtype,
-            "row_weights": _flag("row_weights", row_weights),
-        }
-        _check_config(self._config)
-        # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
-        dim, num_dense = self._config["dim"], self._config["num_dense"]
-        tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
-        self._placing: Placing | None = None
-        self.bottom = MLP([max(num_dense, 1), *self._config["bottom"], dim], last_relu=True)
-        self.embeddings = EmbeddingBagCollection(tables, pooling=pooling, dtype=table_dtype)
-        self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
+        dim, num_dense = self._whole("dim", [dim])[0], self._whole("num_dense", [num_dense])[0]
+        self._hidden = {"bottom": self._widths("bottom", bottom), "top": self._widths("top", top)}
+        # Parameters are in the order in which they are made, in saved runs too.
+        self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)
+        super().__init__(rows, dim, num_dense, pooling, weighted, names, table_dtype, row_weights)
+        width = output_width(len(self._config["rows"]), dim)
+        self.top = MLP([width, *self._hidden["top"], 1], last_relu=False)
 
     def __repr__(self) -> str:
-        given = self._config
+        given = self.config()
         tables = f"{len(given['rows'])} tables of {sum(given['rows']):,} rows x {given['dim']}"
         return f"<DLRM: {tables}, bottom {given['bottom']}, top {given['top']}>"
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
-        return dict(self._config)
+        return {**super().config(), **self._hidden}
 
     def logits(
         self,
@@ -114,241 +90,5 @@ class DLRM(nn.Module):
         weights: nn.Tensor | None = None,
     ) -> nn.Tensor:
         """(B, num_dense) floats and located ids -> (B, 1) logits."""
-        located = [a for a in (rows, offsets, weights) if a is not None]
         x = self.bottom(dense)  # (B, D)
-        e = self.embeddings({self._config["dim"]: located})[self._config["dim"]]  # (B, F, D)
-        return self.top(dot_interaction(x, e))  # (B, 1)
-
-    def loss(
-        self,
-        labels: nn.Tensor,
-        dense: nn.Tensor,
-        rows: nn.Tensor,
-        offsets: nn.Tensor | None = None,
-        weights: nn.Tensor | None = None,
-        row_weights: nn.Tensor | None = None,
-    ) -> nn.Tensor:
-        """Mean binary cross-entropy of the batch, each row's times its weight, a () tensor."""
-        logits = self.logits(dense, rows, offsets, weights)  # (B, 1)
-        targets = nn.op.reshape(labels, logits.shape)
-        each = nn.op.wrap_nested(bce_with_logits(logits._expr, targets._expr), "bce")  # (B, 1)
-        if row_weights is not None:
-            each = nn.op.multiply(each, nn.op.reshape(row_weights, logits.shape))
-        return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
-
-    @in_turn
-    def export(self) -> tvm.IRModule:
-        """A Relax module with the functions ``loss`` and ``logits`` and a symbolic batch size."""
-        index_dtype = self.embeddings.placements[self._config["dim"]].index_dtype
-        inputs = {"dense": nn.spec.Tensor(["B", max(self._config["num_dense"], 1)], "float32")}
-        if self._config["pooling"] is None:
-            inputs["rows"] = nn.spec.Tensor(["B", len(self._config["rows"])], index_dtype)
-        else:
-            inputs["rows"] = nn.spec.Tensor(["N"], index_dtype)
-            inputs["offsets"] = nn.spec.Tensor(["bags_plus_1"], "int64")
-        if self._config["weighted"]:
-            inputs["weights"] = nn.spec.Tensor(["N"], "float32")
-        of_rows = nn.spec.Tensor(["B"], "float32")
-        loss = {"labels": of_rows, **inputs}
-        if self._config["row_weights"]:
-            loss["row_weights"] = of_rows
-        module, _ = self.export_tvm(
-            {"loss": _by_name(self.loss, loss), "logits": _by_name(self.logits, inputs)}
-        )
-        return module
-
-    def inputs(
-        self, batch: Any, *, threads: bool = False, room: Room | None = None
-    ) -> dict[str, Any]:
-        """Check a batch against this model and turn it into the arguments of its functions.
-
-        Parameters
-        ----------
-        batch : Batch
-        threads : bool
-            Whether a kernel may do it, on its threads, for the thread that runs the functions; its
-            results are tensors.
-        room : callable, optional
-            (name, shape, dtype) -> tensor: memory that a kernel may write an argument into, on the
-            calling thread alone. What no kernel writes is an array, as without it.
-
-        Raises
-        ------
-        DataError
-            If an id is outside its table, or the numbers of features differ.
-        """
-        _check_width(batch.dense, self._config["num_dense"])
-        placed = self._placed(batch, room) if threads or room else None
-        if placed is not None:
-            return placed
-        batch.check_rows(self._config["rows"], self._config["names"])
-        located = self.embeddings.locate(batch.ids)[self._config["dim"]]
-        wanted = 3 if self._config["weighted"] else 2 if self._config["pooling"] else 1
-        if len(located) != wanted:
-            given = "has" if len(located) > wanted else "lacks"
-            raise ConfigError(
-                f"the batch {given} per-sample weights, but the model's weighted is "
-                f"{self._config['weighted']}"
-            )
-        names = ("rows", "offsets", "weights")
-        dense = batch.dense if self._config["num_dense"] else _constant(batch)
-        arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
-        return {**arrays, **self._of_rows(batch)}
-
-    def _of_rows(self, batch: Any) -> dict[str, np.ndarray]:
-        """What a batch has for the loss alone."""
-        weights = batch.weights if self._config["row_weights"] else None
-        given = {"labels": batch.labels, "row_weights": weights}
-        return {name: array for name, array in given.items() if array is not None}
-
-    def check_weights(self, batch: Any) -> None:
-        """Refuse a batch to train on whose rows have weights where the model wants none, or lack.
-
-        Raises
-        ------
-        DataError
-            With what to change.
-        """
-        wanted = self._config["row_weights"]
-        if wanted and batch.weights is None:
-            raise DataError(
-                "the batch has no weights of rows, but the model's row_weights is True: "
-                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
-            )
-        if not wanted and batch.weights is not None:
-            raise DataError(
-                "the batch has weights of rows, which this model would not read: make it with "
-                "row_weights=True"
-            )
-
-    def _placed(self, batch: Any, room: Room | None) -> dict[str, Any] | None:
-        """The arguments, for single ids that are inside their tables; None for all others."""
-        count, ids = len(self._config["rows"]), batch.ids
-        if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
-            return None
-        if self._placing is None:
-            placement = self.embeddings.placements[self._config["dim"]]
-            index_dtype = placement.index_dtype
-            self._placing = Placing(placement.first_rows, self._config["rows"], index_dtype)
-        floats = {**self._of_rows(batch), "dense": batch.dense}
-        given = {name: array for name, array in floats.items() if array.size}
-        tensors = self._placing(ids, given, room)
-        if tensors is None:
-            return None
-        return tensors if "dense" in given else {**tensors, "dense": _constant(batch)}
-
-    def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
-        """Fresh parameters by name.
-
-        Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
-        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code. A
-        table in half precision gets the numbers nearest to those of one in float32.
-        Without `fill` the memory is left as it is, for weights that are about to be read.
-
-        Raises
-        ------
-        ConfigError
-            If the seed is not a whole number of 0 or more.
-        ResourceError
-            If there is no memory for a parameter.
-        """
-        if not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise ConfigError(f"seed must be a whole number of 0 or more, not {seed!r}")
-        if fill:
-            check_trainable(self._config["table_dtype"])
-        return {
-            name: self._initial(name, param, seed, fill) for name, param in self.named_parameters()
-        }
-
-    def _initial(self, name: str, param: nn.Parameter, seed: int, fill: bool) -> runtime.NDArray:
-        shape = tuple(int(extent) for extent in param.shape)
-        tensor = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
-        if not fill:
-            return tensor
-        view = runtime.as_numpy(tensor, writable=True)
-        if name.startswith("embeddings."):
-            for table, rows in self.tables()[name].items():
-                part = view[rows]
-                fill_uniform_(part, float(np.sqrt(1 / len(part))), seed, f"embeddings.{table}")
-        else:
-            fill_normal_(
-                view, float(np.sqrt((2 if len(shape) > 1 else 1) / sum(shape))), seed, name
-            )
-        return tensor
-
-    def tables(self) -> Mapping[str, dict[str, slice]]:
-        """Parameter name of each storage -> the rows of each table in it."""
-        width = self._config["dim"]
-        slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
-        return {f"embeddings.width{width}.weight": slices}
-
-    def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """For each storage that (B, F) ids are looked up in: each feature's first row, and rows.
-
-        `inputs` lets no other ids pass, so columns can be sorted one by one.
-        """
-        if self._config["pooling"]:
-            return {}
-        width = self._config["dim"]
-        first = self.embeddings.placements[width].first_rows.tolist()
-        pairs = zip(first, self._config["rows"], strict=True)
-        return {f"embeddings.width{width}.weight": tuple(pairs)}
-
-    def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """For each storage, the rows that its functions will read, given what `inputs` returned."""
-        return {f"embeddings.width{self._config['dim']}.weight": inputs["rows"]}
-
-    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """Names as in the exported functions, and the parameters."""
-        return super().named_parameters(prefix)
-
-
-def _by_name(
-    method: Callable[..., nn.Tensor], inputs: Mapping[str, nn.spec.Tensor]
-) -> nn.spec.MethodSpec:
-    """A method to export that is given its inputs by name, since those amid them may lack."""
-    names, specs = list(inputs), list(inputs.values())
-
-    def named(*given: nn.Tensor) -> nn.Tensor:
-        return method(**dict(zip(names, given, strict=True)))
-
-    return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
-
-
-def _whole(name: str, numbers: Sequence[int]) -> list[int]:
-    try:
-        return [index(number) for number in numbers]
-    except TypeError:
-        fix = "; give a list" if isinstance(numbers, int) else ""
-        raise ConfigError(f"DLRM: {name} must be whole numbers, not {numbers!r}{fix}") from None
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise ConfigError(f"DLRM: {name} is {value!r}; give True or False")
-    return bool(value)
-
-
-def _check_config(config: Mapping[str, Any]) -> None:
-    for name in ("rows", "bottom", "top"):
-        if any(value < 1 for value in config[name]):
-            raise ConfigError(f"DLRM: every number in {name} must be 1 or more: {config[name]}")
-    if not config["rows"] or config["dim"] < 1 or config["num_dense"] < 0:
-        raise ConfigError("DLRM: it takes at least one table, dim 1 and num_dense 0")
-    if config["pooling"] not in (None, "sum", "mean"):
-        raise ConfigError(f"DLRM: pooling is None, 'sum' or 'mean', not {config['pooling']!r}")
-    if config["weighted"] and config["pooling"] != "sum":
-        raise ConfigError("DLRM: weighted bags need pooling='sum'")
-    check_table_dtype(config["table_dtype"], "DLRM")
-    if len(config["names"]) != len(config["rows"]):
-        raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
-
-
-def _constant(batch: Any) -> np.ndarray:
-    """What stands for the dense features of a batch that has none."""
-    return np.ones((len(batch), 1), np.float32)
-
-
-def _check_width(dense: np.ndarray, num_dense: int) -> None:
-    if dense.shape[1] != num_dense:
-        raise DataError(f"the batch has {dense.shape[1]} dense features, the model {num_dense}")
+        return self.top(dot_interaction(x, self.embed(rows, offsets, weights)))  # (B, 1)

@@ -72,9 +72,13 @@ def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
         if formula.row_mean is not None:
             formula.row_mean(gradient)
             h.row_mean = tirx.Var("row_mean", "float32")
-        _, new_slots = formula.step(weight, gradient, tuple(slots.values()), h)
+        result = formula.step(weight, gradient, tuple(slots.values()), h)
     except Exception as error:  # whatever the user's function raises
-        raise ConfigError(f"{formula.name}: step fails on symbols: {error}") from error
+        known = f"; the numbers are {sorted(vars(h))}" if getattr(error, "obj", None) is h else ""
+        raise ConfigError(f"{formula.name}: step fails on symbols: {error}{known}") from error
+    if not isinstance(result, tuple) or len(result) != 2 or isinstance(result[1], tvm.ir.Expr):
+        raise ConfigError(f"{formula.name}: step must return (w, slots), slots being a tuple")
+    new_slots = result[1]
     if len(new_slots) != len(slots):
         raise ConfigError(f"{formula.name}: {len(slots)} slots, but step gives {len(new_slots)}")
     single = [weight, gradient, *(var for slot, var in slots.items() if slot.per == "element")]

@@ -241,6 +241,23 @@ def test_a_rule_that_returns_no_list_is_named(monkeypatch):
         st.ad.gradient(function({"x": (3,)}, lambda x: op.sum(emit(op.exp(x)))), "loss", ["x"])
 
 
+def test_a_rule_whose_cotangent_has_another_shape_is_named(monkeypatch):
+    from sparsetrain.ad.rules import DENSE
+
+    def wrong(output, call, cotangent, builder):
+        return [op.reshape(cotangent, (1, 3))]
+
+    monkeypatch.setitem(DENSE, "relax.exp", wrong)
+    module = function({"x": (3,)}, lambda x: op.sum(emit(op.exp(x))))
+    with pytest.raises(ConfigError, match=r"'relax.exp' gives .* \(1, 3\) for .* \(3\).*'x'"):
+        st.ad.gradient(module, "loss", ["x"])
+
+
+def test_a_rule_for_an_operator_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="there is no operator 'relax.flor'"):
+        st.ad.defvjp("relax.flor", lambda output, call, cotangent, builder: [cotangent])
+
+
 def test_a_rule_that_returns_too_few_parts_is_named(monkeypatch):
     from sparsetrain.ad.rules import DENSE
 

@@ -46,6 +46,8 @@ def test_json_is_one_object_on_stdout(tmp_path, capsys):
         (["--skew", "normal"], "skew is uniform"),
         (["--width", "0"], "width is 0"),
         (["--from-data", "x", "--full"], "leave out --sweep"),
+        (["--from-run", "x", "--schema", "y"], "--schema names the columns of --from-data"),
+        (["--from-data", "x", "--schema", "no.toml"], "no.toml"),
         (["--tables", "5,six"], "rows of each table"),
         (["--tables", "5,0"], "rows is 0"),
         (["--peer-python", "no/such/python"], "no/such/python"),

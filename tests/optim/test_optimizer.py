@@ -184,6 +184,7 @@ def test_all_results_are_computed_from_the_values_before_the_step():
         ),
         (lambda w, g, s, h: (w if g > 0 else g, s), (), "fails on symbols: "),
         (lambda w, g, s, h: (np.sqrt(w), s), (), "fails on symbols: "),
+        (lambda w, g, s, h: w - h.lr * g, (), r"step must return \(w, slots\), slots being a"),
         (lambda w, g, s, h: (w, ()), (Slot("a"),), "1 slots, but step gives 0"),
         (lambda w, g, s, h: (w, (s[0] + g,)), (Slot("a", "row"),), "'a' depends on a single elem"),
         (

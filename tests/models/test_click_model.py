@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of one's own: the page about them runs; what could not be loaded is refused at once."""
+
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pandas as pd
+import pytest
+from tvm.relax.frontend import nn
+
+import sparsetrain as st
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.models import DLRM, ClickModel
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+CODE = [dedent(block) for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)]
+
+
+def _clicks(rows: int) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    made = pd.DataFrame(
+        {
+            "user": rng.integers(0, 40, rows),
+            "item": rng.integers(0, 30, rows),
+            "tags": [rng.integers(0, 10, rng.integers(0, 4)) for _ in range(rows)],
+            "price": rng.gamma(2.0, 5.0, rows).round(2),
+            "weight": rng.random(rows),
+        }
+    )
+    return made.assign(click=(rng.random(rows) < 0.1 + 0.02 * made["item"]).astype(int))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> dict:
+    """The names of the page after its code has run."""
+    clicks, folder = _clicks(1_500), tmp_path_factory.mktemp("page")
+    names: dict = {"train": clicks[:1_200], "valid": clicks[1_200:], "candidates": clicks[:50]}
+    names["batches"] = [_of_towers(clicks[at : at + 100]) for at in range(0, 1_200, 100)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for block in CODE[:2]:
+            exec(block, names)
+        names["fitted"] = names["trainer"]
+        for block in CODE[2:]:
+            exec(block, names)
+    return {**names, "folder": folder}
+
+
+def _of_towers(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    lengths = rows["tags"].str.len().to_numpy()
+    return {
+        "labels": rows["click"].to_numpy(),
+        "user": rows["user"].to_numpy(),
+        "item": rows["item"].to_numpy(),
+        "tags": np.concatenate(rows["tags"].to_list()),
+        "offsets": np.concatenate([[0], lengths.cumsum()]),
+    }
+
+
+def test_a_model_of_ones_own_is_trained_saved_and_loaded(page):
+    assert page["fitted"].steps and page["trainer"] is not page["fitted"]
+    expected = page["fitted"].predict(page["candidates"])
+    assert page["probabilities"].tobytes() == expected.tobytes()
+    assert page["trainer"].evaluate(page["valid"])["rows"] == 300
+    assert page["scores"].shape == (100,)
+
+
+def test_it_is_quantized_like_any_model(page):
+    probabilities = page["trainer"].quantized().predict(page["candidates"])
+    np.testing.assert_allclose(probabilities, page["probabilities"], atol=0.02)
+
+
+def test_initial_weights_are_changed_where_they_are_made(page):
+    assert not page["Normed"]([5], num_dense=2).initialize(0)["linear.bias"].numpy().any()
+
+
+def test_loading_a_class_of_ones_own_needs_the_class(page):
+    with pytest.raises(CheckpointError, match=r"model 'DeepFM' is unknown.*model=THE_CLASS"):
+        st.load(page["folder"] / "deepfm")
+    with pytest.raises(CheckpointError, match="its model is 'DeepFM', not 'dlrm', the kind of"):
+        st.load_predictor(page["folder"] / "deepfm", model=DLRM)
+
+
+@pytest.mark.parametrize("change", ["without the last", "one too many"])
+def test_bags_that_are_not_as_many_as_rows_are_refused(page, change):
+    batch = dict(page["batches"][0])
+    # A bag that is empty at an end keeps the offsets within the ids: only their number is wrong.
+    offsets = np.append(batch["offsets"], batch["offsets"][-1])
+    batch["offsets"] = offsets if change == "one too many" else np.append([0], offsets[3:])
+    with pytest.raises(st.errors.DataError, match=r"\(bags_plus_1 - 1, 1, 8\) to \(B, 8\).*offset"):
+        page["program"](page["params"], batch)
+
+
+def test_a_subclass_has_a_kind_of_its_own():
+    class Other(DLRM):
+        pass
+
+    class Named(ClickModel):
+        kind = "named"
+
+    assert (DLRM.kind, Other.kind, Named.kind) == ("dlrm", "Other", "named")
+
+
+class Base(ClickModel):
+    def __init__(self, rows, hidden=4, **rest):
+        super().__init__(rows, 4, 3, **rest)
+        self.hidden = hidden
+        self.layer = nn.Linear(3, hidden)
+        self.last = nn.Linear(hidden, 1)
+
+    def config(self):
+        plain = {"rows": self._config["rows"], "names": self._config["names"]}
+        return {**plain, "hidden": self.hidden}
+
+    def forward(self, dense, embedded):
+        return self.last(self.layer(dense))
+
+
+class Lacking(Base):
+    def config(self):
+        return {"rows": self._config["rows"]}
+
+
+class TooMuch(Base):
+    def config(self):
+        return {**super().config(), "dim": 4}
+
+
+class Another(Base):
+    def config(self):
+        return {**super().config(), "hidden": 5}
+
+
+class NotPlain(Base):
+    def config(self):
+        return {**super().config(), "hidden": np.int64(4)}
+
+
+class NoForward(Base):
+    forward = ClickModel.forward
+
+
+class Flat(Base):
+    def forward(self, dense, embedded):
+        return nn.op.sum(dense, axis=1)
+
+
+class Wide(Base):
+    def forward(self, dense, embedded):
+        return dense
+
+
+REFUSED = {
+    Lacking: r"a Lacking could not be loaded .* its config\(\) lacks hidden",
+    TooMuch: "does not make the model again: .*'dim'",
+    Another: "makes a model of other parameters",
+    NotPlain: "does not make the model again: .*int64 is not JSON",
+    NoForward: r"NoForward has no forward\(dense, embedded\)",
+    Flat: r"Flat: forward gave the shape \(B\), not \(B, 1\)",
+    Wide: r"Wide: forward gave the shape \(B, 3\), not \(B, 1\)",
+}
+
+
+@pytest.mark.parametrize("made", REFUSED)
+def test_a_class_that_could_not_be_trained_or_loaded_is_refused_before_training(made):
+    with pytest.raises(ConfigError, match=REFUSED[made]):
+        st.Trainer(made([5, 7]), st.optim.sgd(0.1))
