@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.configs import CONFIGS
-from harness.torch_dense import DenseDLRM
+from harness.torch_dense import CrossLayers, DenseDLRM
 
 ARMS = {
     "float64": (torch.float64, False),
@@ -70,3 +70,8 @@ def _named(model: DenseDLRM) -> Iterator[tuple[str, nn.Parameter]]:
 
 if __name__ == "__main__":
     main()
+    if isinstance(model.interaction, CrossLayers):
+        for number, (v, w) in enumerate(zip(model.interaction.v, model.interaction.w, strict=True)):
+            yield f"interaction.layers.{number}.v.weight", v.weight
+            yield f"interaction.layers.{number}.w.weight", w.weight
+            yield f"interaction.layers.{number}.w.bias", w.bias

@@ -2,6 +2,7 @@
 """Models as library classes: `DLRM`, and what it is made of."""
 
 from sparsetrain.models.dlrm import DLRM as DLRM
+from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.mlp import MLP as MLP
 

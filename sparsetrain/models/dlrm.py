@@ -2,13 +2,13 @@
 """DLRM: dense features through a bottom MLP, ids through embeddings, their pairs through a top MLP.
 
 Naumov et al. 2019, https://arxiv.org/abs/1906.00091. The model is ordinary `tvm.relax.frontend.nn`
-with two operators of this package: the embedding lookup and the dot interaction.
+with two operators of this package: the embedding lookup and the dot interaction. With the cross
+interaction in its place it is DLRM-DCNv2, as MLPerf trains it since 2023.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
-from sparsetrain.models.initialize import fill_normal_, fill_uniform_
-from sparsetrain.models.interaction import dot_interaction, output_width
+from sparsetrain.formats import TableDtype, check_trainable
+from sparsetrain.models.config import checked_config
+from sparsetrain.models.initialize import fill_layer_, fill_uniform_
+from sparsetrain.models.interaction import Interaction, interaction_of
 from sparsetrain.models.mlp import MLP
 from sparsetrain.turns import in_turn
 
@@ -57,6 +58,12 @@ class DLRM(nn.Module):
     row_weights : bool
         Batches to train on have a weight for each row, by which its loss is multiplied. The loss is
         still divided by the number of rows. Scores are those of unweighted rows.
+    interaction : {"dot", "cross"}
+        How the bottom MLP's result and the embeddings meet: as dot products of all pairs, or
+        through cross layers, see `models.interaction.cross`.
+    cross_layers, cross_rank : int, optional
+        Of the cross interaction. By default 3 layers, of a rank that is a quarter of the numbers
+        that they cross, (F + 1) D, and at most 512.
     """
 
     kind = "dlrm"
@@ -73,37 +80,39 @@ class DLRM(nn.Module):
         names: Sequence[str] | None = None,
         table_dtype: TableDtype = "float32",
         row_weights: bool = False,
+        interaction: Interaction = "dot",
+        cross_layers: int | None = None,
+        cross_rank: int | None = None,
     ) -> None:
-        rows = _whole("rows", rows)
-        names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
-        self._config: dict[str, Any] = {
-            "rows": rows,
-            "dim": _whole("dim", [dim])[0],
-            "bottom": _whole("bottom", bottom),
-            "top": _whole("top", top),
-            "num_dense": _whole("num_dense", [num_dense])[0],
-            "pooling": pooling,
-            "weighted": bool(weighted),
-            "names": [str(name) for name in names],
-            "table_dtype": table_dtype,
-            "row_weights": _flag("row_weights", row_weights),
-        }
-        _check_config(self._config)
+        self._config = config = checked_config(
+            rows=rows, dim=dim, bottom=bottom, top=top, num_dense=num_dense, pooling=pooling,
+            weighted=weighted, names=names, table_dtype=table_dtype, row_weights=row_weights,
+            interaction=interaction, cross_layers=cross_layers, cross_rank=cross_rank,
+        )  # fmt: skip
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
-        dim, num_dense = self._config["dim"], self._config["num_dense"]
-        tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
+        dim, num_dense = config["dim"], config["num_dense"]
+        each = zip(config["names"], config["rows"], strict=True)
         self._placing: Placing | None = None
-        self.bottom = MLP([max(num_dense, 1), *self._config["bottom"], dim], last_relu=True)
-        self.embeddings = EmbeddingBagCollection(tables, pooling=pooling, dtype=table_dtype)
-        self.top = MLP([output_width(len(rows), dim), *self._config["top"], 1], last_relu=False)
+        self.bottom = MLP([max(num_dense, 1), *config["bottom"], dim], last_relu=True)
+        self.embeddings = EmbeddingBagCollection(
+            [Table(name, count, dim) for name, count in each], pooling=pooling, dtype=table_dtype
+        )
+        self.interaction, width = interaction_of(config)
+        self.top = MLP([width, *config["top"], 1], last_relu=False)
 
     def __repr__(self) -> str:
         given = self._config
         tables = f"{len(given['rows'])} tables of {sum(given['rows']):,} rows x {given['dim']}"
-        return f"<DLRM: {tables}, bottom {given['bottom']}, top {given['top']}>"
+        layers = f"bottom {given['bottom']}, {self._crossing()}top {given['top']}"
+        return f"<DLRM: {tables}, {layers}>"
+
+    def _crossing(self) -> str:
+        if "interaction" not in self._config:
+            return ""
+        return "".join(f"{key} {self._config[key]}, " for key in ("cross_layers", "cross_rank"))
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments, as plain values."""
+        """The constructor's arguments, as plain values; of an interaction, if it is not "dot"."""
         return dict(self._config)
 
     def logits(
@@ -117,7 +126,7 @@ class DLRM(nn.Module):
         located = [a for a in (rows, offsets, weights) if a is not None]
         x = self.bottom(dense)  # (B, D)
         e = self.embeddings({self._config["dim"]: located})[self._config["dim"]]  # (B, F, D)
-        return self.top(dot_interaction(x, e))  # (B, 1)
+        return self.top(self.interaction(x, e))  # (B, 1)
 
     def loss(
         self,
@@ -241,8 +250,9 @@ class DLRM(nn.Module):
         """Fresh parameters by name.
 
         Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
-        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code. A
-        table in half precision gets the numbers nearest to those of one in float32.
+        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code; the
+        biases of cross layers are 0, as in TorchRec. A table in half precision gets the numbers
+        nearest to those of one in float32.
         Without `fill` the memory is left as it is, for weights that are about to be read.
 
         Raises
@@ -271,9 +281,7 @@ class DLRM(nn.Module):
                 part = view[rows]
                 fill_uniform_(part, float(np.sqrt(1 / len(part))), seed, f"embeddings.{table}")
         else:
-            fill_normal_(
-                view, float(np.sqrt((2 if len(shape) > 1 else 1) / sum(shape))), seed, name
-            )
+            fill_layer_(view, seed, name)
         return tensor
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
@@ -313,35 +321,6 @@ def _by_name(
         return method(**dict(zip(names, given, strict=True)))
 
     return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
-
-
-def _whole(name: str, numbers: Sequence[int]) -> list[int]:
-    try:
-        return [index(number) for number in numbers]
-    except TypeError:
-        fix = "; give a list" if isinstance(numbers, int) else ""
-        raise ConfigError(f"DLRM: {name} must be whole numbers, not {numbers!r}{fix}") from None
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise ConfigError(f"DLRM: {name} is {value!r}; give True or False")
-    return bool(value)
-
-
-def _check_config(config: Mapping[str, Any]) -> None:
-    for name in ("rows", "bottom", "top"):
-        if any(value < 1 for value in config[name]):
-            raise ConfigError(f"DLRM: every number in {name} must be 1 or more: {config[name]}")
-    if not config["rows"] or config["dim"] < 1 or config["num_dense"] < 0:
-        raise ConfigError("DLRM: it takes at least one table, dim 1 and num_dense 0")
-    if config["pooling"] not in (None, "sum", "mean"):
-        raise ConfigError(f"DLRM: pooling is None, 'sum' or 'mean', not {config['pooling']!r}")
-    if config["weighted"] and config["pooling"] != "sum":
-        raise ConfigError("DLRM: weighted bags need pooling='sum'")
-    check_table_dtype(config["table_dtype"], "DLRM")
-    if len(config["names"]) != len(config["rows"]):
-        raise ConfigError(f"DLRM: {len(config['names'])} names for {len(config['rows'])} tables")
 
 
 def _constant(batch: Any) -> np.ndarray:

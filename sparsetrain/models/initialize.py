@@ -30,6 +30,18 @@ def fill_normal_(out: np.ndarray, deviation: float, seed: int, name: str) -> Non
     out.reshape(-1)[...] = draw * np.float32(deviation)
 
 
+def fill_layer_(out: np.ndarray, seed: int, name: str) -> None:
+    """Fill the weight (out, in) or the bias (out,) of a linear layer; writes `out`.
+
+    A weight's law is Glorot and Bengio's (2010, "Xavier"), of cross layers too; their biases begin
+    as 0 (both as in TorchRec's ``LowRankCrossNet``), so that a layer begins as a plain product.
+    """
+    if out.ndim == 1 and name.startswith("interaction."):
+        out[...] = 0
+    else:
+        fill_normal_(out, float(np.sqrt((2 if out.ndim > 1 else 1) / sum(out.shape))), seed, name)
+
+
 def _stream(seed: int, name: str, block: int) -> np.random.Generator:
     key = np.random.SeedSequence([seed, crc32(name.encode()), block])
     return np.random.Generator(np.random.Philox(key))
