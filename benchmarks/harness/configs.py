@@ -43,7 +43,7 @@ class Config:
 
     @property
     def crossed(self) -> int:
-        """Numbers of a sample that cross layers multiply: of the dense vector and all embeddings."""
+        """Numbers of a sample that cross layers multiply: the dense vector and all embeddings."""
         return (self.features + 1) * self.dim
 
     @property

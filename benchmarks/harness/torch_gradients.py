@@ -66,12 +66,16 @@ def _named(model: DenseDLRM) -> Iterator[tuple[str, nn.Parameter]]:
         for number, layer in enumerate(layers):
             yield f"{part}.layers.{number}.weight", layer.weight
             yield f"{part}.layers.{number}.bias", layer.bias
+    if isinstance(model.interaction, CrossLayers):
+        yield from _named_of_cross(model.interaction)
+
+
+def _named_of_cross(cross: CrossLayers) -> Iterator[tuple[str, nn.Parameter]]:
+    for number, (v, w) in enumerate(zip(cross.v, cross.w, strict=True)):
+        yield f"interaction.layers.{number}.v.weight", v.weight
+        yield f"interaction.layers.{number}.w.weight", w.weight
+        yield f"interaction.layers.{number}.w.bias", w.bias
 
 
 if __name__ == "__main__":
     main()
-    if isinstance(model.interaction, CrossLayers):
-        for number, (v, w) in enumerate(zip(model.interaction.v, model.interaction.w, strict=True)):
-            yield f"interaction.layers.{number}.v.weight", v.weight
-            yield f"interaction.layers.{number}.w.weight", w.weight
-            yield f"interaction.layers.{number}.w.bias", w.bias

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DLRM's arguments, checked and as plain values: what is saved, and makes the same model again."""
+"""A DLRM's arguments, checked and as plain values: what is saved and makes the model again."""
 
 from __future__ import annotations
 

@@ -24,16 +24,16 @@ MOST_RANK = 512
 
 
 def default_rank(width: int) -> int:
-    """A quarter of N, from where TorchRec expects no loss of accuracy, and no more than MLPerf's."""
+    """A quarter of N, which TorchRec says keeps the accuracy of full rank; at most MLPerf's."""
     return max(1, min(width // 4, MOST_RANK))
 
 
 class CrossLayer(nn.Module):
     """One layer; `width` is N."""
 
-    def __init__(self, width: int, rank: int) -> None:
-        self.v = nn.Linear(width, rank, bias=False)
-        self.w = nn.Linear(rank, width)
+    def __init__(self, width: int, rank: int, dtype: str = "float32") -> None:
+        self.v = nn.Linear(width, rank, bias=False, dtype=dtype)
+        self.w = nn.Linear(rank, width, dtype=dtype)
 
     def forward(self, x0: nn.Tensor, x: nn.Tensor) -> nn.Tensor:
         """(B, N), (B, N) -> (B, N)."""
@@ -54,11 +54,15 @@ class CrossInteraction(nn.Module):
         L.
     rank : int
         Of each ``W_l V_l``.
+    dtype : str
+        Dtype of weights and biases.
     """
 
-    def __init__(self, features: int, dim: int, layers: int, rank: int) -> None:
+    def __init__(
+        self, features: int, dim: int, layers: int, rank: int, dtype: str = "float32"
+    ) -> None:
         self.width = (features + 1) * dim
-        self.layers = nn.ModuleList([CrossLayer(self.width, rank) for _ in range(layers)])
+        self.layers = nn.ModuleList([CrossLayer(self.width, rank, dtype) for _ in range(layers)])
 
     def forward(self, dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
         """(B, D), (B, F, D) -> (B, N)."""
