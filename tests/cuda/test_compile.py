@@ -33,7 +33,7 @@ MAY_USE_DOUBLE = re.compile(r"squares|replay")
 WHICH = ("kernels", "full", "weighted", "cross", "half")
 # What is looked for does not depend on optimisation. Only of generated programs, which are unrolled
 # by then, the optimiser leaves less to write than it takes.
-OPTIONS = {"kernels": ["--Ofast-compile=max"], "half": ["--Ofast-compile=max"]}
+OPTIONS = dict.fromkeys(("kernels", "cross", "half"), ["--Ofast-compile=max"])
 
 
 def programs() -> Iterator[tvm.IRModule]:
