@@ -227,6 +227,7 @@ def _auc(
         top=config.top,
         num_dense=encoder.num_dense,
         names=encoder.columns,
+        **config.interaction,
     )
     trainer = st.Trainer(
         model,

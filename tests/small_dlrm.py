@@ -17,13 +17,14 @@ from sparsetrain.data import Batch, Ragged
 ROWS = [50, 20, 7]
 FULL_ROWS = [7 * feature + 40 for feature in range(26)]
 NUM_DENSE = 13
-# Kind -> how the model looks ids up.
+# Kind -> what of the model is not as usual.
 KINDS = {
     "single": {},
     "sum": {"pooling": "sum"},
     "mean": {"pooling": "mean"},
     "weighted": {"pooling": "sum", "weighted": True},
     "bfloat16": {"table_dtype": "bfloat16"},
+    "cross": {"interaction": "cross", "cross_layers": 2, "cross_rank": 5},
 }
 
 

@@ -120,13 +120,16 @@ def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(tmp_path):
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize(("precision", "error"), [("float32", 1e-4), ("bf16", 1e-2)])
-def test_every_arm_computes_the_same_loss(precision, error):
+@pytest.mark.parametrize(
+    ("config", "precision", "error"),
+    [("small", "float32", 1e-4), ("small", "bf16", 1e-2), ("small_dcnv2", "float32", 1e-4)],
+)
+def test_every_arm_computes_the_same_loss(config, precision, error):
     found = [name for name, module in PEERS[precision].items() if find_spec(module)]
     if not found:
         pytest.skip("none of the peers is installed")
     options = ["--against", ",".join(found), "--steps", "30", "--patience", "0", "--json"]
-    done = _run("step.py", *QUICK, "--precision", precision, *options)
+    done = _run("step.py", *QUICK, "--config", config, "--precision", precision, *options)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     losses = {name: arm["loss"] for name, arm in result["arms"].items()}

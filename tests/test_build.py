@@ -37,7 +37,7 @@ def table_long(module: tvm.IRModule) -> list[str]:
             relax.analysis.post_order_visit(function.body, seen.append)
             found += [line for expr in seen if expr not in params for line in _table_long(expr)]
         else:
-            shapes = [buffer.shape for buffer in function.buffer_map.values()]
+            shapes = [getattr(param.ty, "shape", ()) for param in function.params]
             found += [f"buffer {shape}" for shape in shapes if _is_table_long(shape)]
     return found
 

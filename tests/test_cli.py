@@ -209,10 +209,12 @@ def test_a_useless_model_is_loud(library, capsys):
 def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_MODEL__DIM", "8")
     config = tmp_path / "run.toml"
-    config.write_text("[model]\ndim = 4\nbottom = [32]\n[train]\nseed = 7\n")
+    of_model = 'dim = 4\nbottom = [32]\ninteraction = "cross"\ncross_layers = 2\n'
+    config.write_text(f"[model]\n{of_model}[train]\nseed = 7\n")
     out = tmp_path / "deep" / "run"
     options = ["--optimizer", "sgd", "--lr", "0.5", "--min-count", "2", "--config", str(config)]
     assert main(["train", "a", "--out", str(out), *options, "--set", "model.top=16,8"]) == 0
+    interaction = {"interaction": "cross", "cross_layers": 2, "cross_rank": None}
     assert library.built["model"] == {
         "rows": [3, 4],
         "num_dense": 13,
@@ -222,6 +224,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "top": (16, 8),
         "table_dtype": "float32",
         "row_weights": False,
+        **interaction,
     }
     assert library.built["optimizer"] == {"lr": 0.5}
     assert library.built["data"]["min_count"] == 2
@@ -229,7 +232,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
     folder, extra = library.saved
     assert folder == str(out)
     chosen = {"dim": 8, "bottom": [32], "top": [16, 8], "table_dtype": "float32"}
-    assert extra["settings"]["model"] == chosen
+    assert extra["settings"]["model"] == {**chosen, **interaction}
 
 
 def test_held_out_files_are_read_before_the_training_and_scored_after_saving(library, tmp_path):

@@ -111,7 +111,8 @@ def test_a_quantized_model_is_smaller_and_scores_nearly_the_same(run, files, tmp
 def test_settings_are_stored_with_the_run(run):
     model, result = run
     chosen = {"dim": 4, "bottom": [8], "top": [8], "table_dtype": "float32"}
-    assert result["settings"]["model"] == chosen
+    interaction = {"interaction": "dot", "cross_layers": None, "cross_rank": None}
+    assert result["settings"]["model"] == {**chosen, **interaction}
     stored = "".join(path.read_text() for path in model.glob("step-*/*.json"))
     assert '"min_count"' in stored
 

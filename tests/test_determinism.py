@@ -27,6 +27,7 @@ from tests import small_dlrm
 RUNS = {
     "a full model of single ids": (small_dlrm.full_model, {"rows": small_dlrm.FULL_ROWS}),
     "bags with weights": (lambda: small_dlrm.model("weighted"), {"kind": "weighted"}),
+    "cross layers": (lambda: small_dlrm.model("cross"), {"kind": "cross"}),
 }
 SIZES = (128, 37)  # 37 rows are no multiple of any tile, vector or number of threads
 _BIG_CORES = 1  # TVM's word for any core where all are alike

@@ -29,7 +29,7 @@ PUBLIC = {
     ),
     "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",
     "metrics": "ClickMetrics",
-    "models": "ClickModel DLRM MLP MODELS dot_interaction",
+    "models": "ClickModel CrossInteraction DLRM MLP MODELS dot_interaction",
     "optim": (
         "Applied Formula Group OPTIMIZERS Optimizer Schedule Slot State TableUpdate accumulate_ "
         "adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum minimum "

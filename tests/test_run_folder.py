@@ -40,6 +40,8 @@ def checkpoints(folder: Path) -> list[str]:
 def test_what_a_run_of_an_older_version_could_not_set_is_not_ignored_when_it_is_resumed(tmp_path):
     settings = Settings().to_dict()
     del settings["model"]["table_dtype"], settings["train"]["loss_scale"]
+    for name in ("interaction", "cross_layers", "cross_rank"):
+        del settings["model"][name]
     older = st.Run(tmp_path, extra={"settings": settings, "files": {}})
     trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
     trainer.fit(small_dlrm.raw_rows(16), run=older, progress=None)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models that are measured, and what they cost in operations and bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 # Rows of the 26 categorical columns. Criteo Kaggle as published; Criteo 1 TB as MLPerf trains it,
 # before its tables are cut.
@@ -19,13 +20,18 @@ MLPERF_LIMIT = 200_000
 
 @dataclass(frozen=True)
 class Config:
-    """A DLRM: `bottom` and `top` are hidden widths, as `sparsetrain.models.DLRM` takes them."""
+    """A DLRM: `bottom` and `top` are hidden widths, as `sparsetrain.models.DLRM` takes them.
+
+    With `cross_layers` it has the cross interaction.
+    """
 
     rows: tuple[int, ...]
     dim: int
     bottom: tuple[int, ...]
     top: tuple[int, ...]
     num_dense: int = 13
+    cross_layers: int = 0
+    cross_rank: int = 0
 
     @property
     def features(self) -> int:
@@ -36,18 +42,32 @@ class Config:
         return (self.num_dense, *self.bottom, self.dim)
 
     @property
+    def crossed(self) -> int:
+        """Numbers of a sample that cross layers multiply: the dense vector and all embeddings."""
+        return (self.features + 1) * self.dim
+
+    @property
     def top_widths(self) -> tuple[int, ...]:
-        vectors = self.features + 1
-        return (vectors * (vectors - 1) // 2 + self.dim, *self.top, 1)
+        pairs = (self.features + 1) * self.features // 2
+        return (self.crossed if self.cross_layers else pairs + self.dim, *self.top, 1)
+
+    @property
+    def interaction(self) -> dict[str, Any]:
+        """What `sparsetrain.models.DLRM` takes of it."""
+        if not self.cross_layers:
+            return {}
+        numbers = {"cross_layers": self.cross_layers, "cross_rank": self.cross_rank}
+        return {"interaction": "cross", **numbers}
 
     def matmul_flops(self, batch: int) -> int:
-        """Operations of the MLPs' products in a step: forward, weights' and inputs' gradients.
+        """Operations of all layers' products in a step: forward, weights' and inputs' gradients.
 
         The first layer needs no gradient of its input.
         """
         layers = [
             a * b for widths in (self.bottom_widths, self.top_widths) for a, b in pairwise(widths)
         ]
+        layers += [2 * self.crossed * self.cross_rank] * self.cross_layers
         return 2 * batch * (3 * sum(layers) - layers[0])
 
     def table_bytes(self) -> int:
@@ -55,15 +75,17 @@ class Config:
         return sum(self.rows) * self.dim * 4
 
 
+_KAGGLE = Config(KAGGLE_ROWS, 16, (512, 256, 64), (512, 256))
+_MLPERF = Config(
+    tuple(min(rows, MLPERF_LIMIT) for rows in MLPERF_ROWS), 128, (512, 256), (1024, 1024, 512, 256)
+)
 CONFIGS = {
-    "kaggle": Config(KAGGLE_ROWS, 16, (512, 256, 64), (512, 256)),
-    "mlperf": Config(
-        tuple(min(rows, MLPERF_LIMIT) for rows in MLPERF_ROWS),
-        128,
-        (512, 256),
-        (1024, 1024, 512, 256),
-    ),
+    "kaggle": _KAGGLE,
+    "kaggle_dcnv2": replace(_KAGGLE, cross_layers=3, cross_rank=64),
+    "mlperf": _MLPERF,
+    "mlperf_dcnv2": replace(_MLPERF, cross_layers=3, cross_rank=512),
     "small": Config((1000,) * 26, 16, (64,), (64,)),
+    "small_dcnv2": Config((1000,) * 26, 16, (64,), (64,), cross_layers=2, cross_rank=16),
 }
 
 LEARNING_RATES = {"sgd": 0.1, "adagrad": 0.02, "rowwise_adagrad": 0.02}

@@ -16,7 +16,7 @@ import numpy as np
 from harness.batches import Arrays
 from harness.configs import EPSILON, LEARNING_RATES, Config
 from harness.task import Task
-from harness.weights import fill_table_, linear_layers
+from harness.weights import cross_layers, fill_table_, linear_layers
 
 
 class Jax:
@@ -88,12 +88,23 @@ def _adagrad_rows(table: Any, slot: Any, ids: Any, gradient: Any, rate: float) -
 def _loss(params: Any, rows: Any, dense: Any, labels: Any) -> Any:
     x = _mlp(params["bottom"], dense, last_relu=True)  # (B, D)
     vectors = jnp.concatenate([x[:, None], rows], axis=1)  # (B, F + 1, D)
+    top = _cross(params["cross"], vectors) if params["cross"] else _pairs(x, vectors)
+    logits = _mlp(params["top"], top, last_relu=False)[:, 0]
+    return jnp.mean(jax.nn.softplus(logits) - logits * labels)
+
+
+def _pairs(x: Any, vectors: Any) -> Any:
     products = jnp.einsum("bid,bjd->bij", vectors, vectors).reshape(len(x), -1)
     count = vectors.shape[1]
     i, j = np.tril_indices(count, -1)
-    top = jnp.concatenate([x, products[:, i * count + j]], axis=1)
-    logits = _mlp(params["top"], top, last_relu=False)[:, 0]
-    return jnp.mean(jax.nn.softplus(logits) - logits * labels)
+    return jnp.concatenate([x, products[:, i * count + j]], axis=1)
+
+
+def _cross(layers: Any, vectors: Any) -> Any:
+    x = together = vectors.reshape(len(vectors), -1)  # (B, (F + 1) * D)
+    for v, w, bias in layers:
+        x = together * (x @ v @ w + bias) + x
+    return x
 
 
 def _mlp(layers: Any, x: Any, last_relu: bool) -> Any:
@@ -106,7 +117,8 @@ def _mlp(layers: Any, x: Any, last_relu: bool) -> Any:
 
 def _dense(config: Config) -> dict[str, Any]:
     parts = {"bottom": config.bottom_widths, "top": config.top_widths}
-    return {
+    cross = [tuple(map(jnp.asarray, (v.T, w.T, bias))) for v, w, bias in cross_layers(config)]
+    return {"cross": cross} | {
         name: [(jnp.asarray(w.T), jnp.asarray(b)) for w, b in linear_layers(widths, name)]
         for name, widths in parts.items()
     }

@@ -12,7 +12,7 @@ import sparsetrain as st
 from harness.batches import Arrays
 from harness.configs import EPSILON, LEARNING_RATES, Config
 from harness.task import Task
-from harness.weights import fill_table_, linear_layers
+from harness.weights import cross_layers, fill_table_, linear_layers
 from sparsetrain import runtime
 
 
@@ -51,7 +51,7 @@ def build_trainer(
     rule = getattr(st.optim, optimizer)(LEARNING_RATES[optimizer], **extra)
     model = st.models.DLRM(
         rows=config.rows, dim=config.dim, bottom=config.bottom, top=config.top,
-        num_dense=config.num_dense,
+        num_dense=config.num_dense, **config.interaction,
     )  # fmt: skip
     trainer = st.Trainer(model, rule, encoder=encoder, target=target, precision=precision)
     _fill_(trainer, config)
@@ -80,3 +80,8 @@ def _fill_views_(views: dict[str, Any], trainer: Any, config: Config) -> None:
         for layer, (weight, bias) in enumerate(linear_layers(widths, part)):
             views[f"{part}.layers.{layer}.weight"][...] = weight
             views[f"{part}.layers.{layer}.bias"][...] = bias
+    for layer, (v, w, bias) in enumerate(cross_layers(config)):
+        name = f"interaction.layers.{layer}"
+        parts = {"v.weight": v, "w.weight": w, "w.bias": bias}
+        for part, array in parts.items():
+            views[f"{name}.{part}"][...] = array

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.configs import CONFIGS
-from harness.torch_dense import DenseDLRM
+from harness.torch_dense import CrossLayers, DenseDLRM
 
 ARMS = {
     "float64": (torch.float64, False),
@@ -66,6 +66,15 @@ def _named(model: DenseDLRM) -> Iterator[tuple[str, nn.Parameter]]:
         for number, layer in enumerate(layers):
             yield f"{part}.layers.{number}.weight", layer.weight
             yield f"{part}.layers.{number}.bias", layer.bias
+    if isinstance(model.interaction, CrossLayers):
+        yield from _named_of_cross(model.interaction)
+
+
+def _named_of_cross(cross: CrossLayers) -> Iterator[tuple[str, nn.Parameter]]:
+    for number, (v, w) in enumerate(zip(cross.v, cross.w, strict=True)):
+        yield f"interaction.layers.{number}.v.weight", v.weight
+        yield f"interaction.layers.{number}.w.weight", w.weight
+        yield f"interaction.layers.{number}.w.bias", w.bias
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from harness.configs import Config
+
 SEED = 20
 BLOCK_ROWS = 1 << 16
 
@@ -32,3 +34,13 @@ def linear_layers(widths: tuple[int, ...], name: str) -> list[tuple[np.ndarray, 
         bias = rng.standard_normal(outputs) * np.sqrt(1 / outputs)
         layers.append((weight.astype(np.float32), bias.astype(np.float32)))
     return layers
+
+
+def cross_layers(config: Config) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of each cross layer V (rank, N), W (N, rank) and a bias (N,) that is not 0, for the test."""
+    width, rank = config.crossed, config.cross_rank
+    made = []
+    for layer in range(config.cross_layers):
+        (v, _), (w, bias) = linear_layers((width, rank, width), f"cross{layer}")
+        made.append((v, w, bias))
+    return made

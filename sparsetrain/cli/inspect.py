@@ -125,7 +125,8 @@ def _model(path: Path) -> Found:
             f"{format_count(trainer.epochs, 'whole epoch')}; {len(arrays)} arrays, "
             f"{result['bytes'] / 1e6:,.1f} MB",
             f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
-            f"{config['num_dense']} dense inputs; tables in {config['table_dtype']}; "
+            f"{_interaction(config)}, {config['num_dense']} dense inputs; "
+            f"tables in {config['table_dtype']}; "
             + (f"optimizer {optimizer}" if optimizer else "for prediction alone"),
             f"encoder: {layout or 'none'}",
             *([_told(best, run.stops_early)] if best else []),
@@ -134,6 +135,14 @@ def _model(path: Path) -> Found:
             _tables(tables),
         ]
     )
+
+
+def _interaction(config: dict[str, Any]) -> str:
+    """Say how a model's vectors meet; models with dot products alone do not say so themselves."""
+    if "interaction" not in config:
+        return "dot interaction"
+    layers = format_count(config["cross_layers"], "cross layer")
+    return f"{layers} of rank {config['cross_rank']}"
 
 
 def _told(best: Path, stops_early: bool) -> str:

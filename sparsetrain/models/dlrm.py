@@ -2,7 +2,8 @@
 """DLRM: dense features through a bottom MLP, ids through embeddings, their pairs through a top MLP.
 
 Naumov et al. 2019, https://arxiv.org/abs/1906.00091. The model is ordinary `tvm.relax.frontend.nn`
-with two operators of this package: the embedding lookup and the dot interaction.
+with two operators of this package: the embedding lookup and the dot interaction. With the cross
+interaction in its place it is DLRM-DCNv2, as MLPerf trains it since 2023.
 """
 
 from __future__ import annotations
@@ -12,10 +13,16 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain import runtime
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.formats import TableDtype
 from sparsetrain.models.click_model import ClickModel
-from sparsetrain.models.interaction import dot_interaction, output_width
+from sparsetrain.models.interaction.choice import (
+    CROSS_NUMBERS,
+    Interaction,
+    interaction_config,
+    interaction_of,
+)
 from sparsetrain.models.mlp import MLP
 
 
@@ -48,6 +55,12 @@ class DLRM(ClickModel):
     row_weights : bool
         Batches to train on have a weight for each row, by which its loss is multiplied. The loss is
         still divided by the number of rows. Scores are those of unweighted rows.
+    interaction : {"dot", "cross"}
+        How the bottom MLP's result and the embeddings meet: as dot products of all pairs, or
+        through cross layers, see `models.interaction.cross`.
+    cross_layers, cross_rank : int, optional
+        Of the cross interaction. By default 3 layers, of a rank that is a quarter of the numbers
+        that they cross, (F + 1) D, and at most 512.
     """
 
     kind = "dlrm"
@@ -64,23 +77,30 @@ class DLRM(ClickModel):
         names: Sequence[str] | None = None,
         table_dtype: TableDtype = "float32",
         row_weights: bool = False,
+        interaction: Interaction = "dot",
+        cross_layers: int | None = None,
+        cross_rank: int | None = None,
     ) -> None:
         dim, num_dense = self._whole("dim", [dim])[0], self._whole("num_dense", [num_dense])[0]
         self._hidden = {"bottom": self._widths("bottom", bottom), "top": self._widths("top", top)}
         # Parameters are in the order in which they are made, in saved runs too.
         self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)
         super().__init__(rows, dim, num_dense, pooling, weighted, names, table_dtype, row_weights)
-        width = output_width(len(self._config["rows"]), dim)
+        numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
+        features = len(self._config["rows"])
+        self._interaction = interaction_config(interaction, numbers, (features + 1) * dim)
+        self.interaction, width = interaction_of(features, dim, **self._interaction)
         self.top = MLP([width, *self._hidden["top"], 1], last_relu=False)
 
     def __repr__(self) -> str:
         given = self.config()
         tables = f"{len(given['rows'])} tables of {sum(given['rows']):,} rows x {given['dim']}"
-        return f"<DLRM: {tables}, bottom {given['bottom']}, top {given['top']}>"
+        crossing = "".join(f"{key} {given[key]}, " for key in CROSS_NUMBERS if key in given)
+        return f"<DLRM: {tables}, bottom {given['bottom']}, {crossing}top {given['top']}>"
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments, as plain values."""
-        return {**super().config(), **self._hidden}
+        """The constructor's arguments, as plain values; of an interaction, if it is not "dot"."""
+        return {**super().config(), **self._hidden, **self._interaction}
 
     def logits(
         self,
@@ -91,4 +111,12 @@ class DLRM(ClickModel):
     ) -> nn.Tensor:
         """(B, num_dense) floats and located ids -> (B, 1) logits."""
         x = self.bottom(dense)  # (B, D)
-        return self.top(dot_interaction(x, self.embed(rows, offsets, weights)))  # (B, 1)
+        return self.top(self.interaction(x, self.embed(rows, offsets, weights)))  # (B, 1)
+
+    def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
+        """As of `ClickModel`, but that biases of cross layers are 0, as in TorchRec."""
+        params = super().initialize(seed, fill=fill)
+        for name in params if fill else ():
+            if name.startswith("interaction.") and name.endswith(".bias"):
+                runtime.as_numpy(params[name], writable=True)[...] = 0
+        return params

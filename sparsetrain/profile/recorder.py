@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod, sqrt
 from typing import Any
 
@@ -113,11 +114,26 @@ def _itemsize(array: Any) -> int:
 
 
 def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
-    """Rows, columns and the summed length of a product of the first two arguments into the last.
+    """Rows, columns and the summed length of a product of two arguments into the last.
 
-    The sizes of the three are MK, KN and MN, whichever are transposed.
+    The sizes of the three are MK, KN and MN, whichever are transposed. Operands are neighbours;
+    what is fused with the product may be given before them and behind.
     """
     if len(shapes) < 3 or len(shapes[-1]) != 2 or not prod(shapes[-1]):
         return None
     rows, columns = shapes[-1]
-    return rows, columns, round(sqrt(prod(shapes[0]) * prod(shapes[1]) / (rows * columns)))
+    pairs = list(pairwise(shapes[:-1]))
+    a, b = next((p for p in reversed(pairs) if _are_operands(*p, (rows, columns))), pairs[0])
+    return rows, columns, round(sqrt(prod(a) * prod(b) / (rows * columns)))
+
+
+def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int]) -> bool:
+    """Whether matrices of these shapes are those of a product, but for their order."""
+    if len(a) != 2 or len(b) != 2:
+        return False
+    return any(
+        sorted((m, n)) == sorted(result)
+        for m, left in (a, a[::-1])
+        for n, right in (b, b[::-1])
+        if left == right
+    )

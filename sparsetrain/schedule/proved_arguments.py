@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels need not check arguments that are proved to fit while the program is compiled.
 
-TVM lets each kernel check number, dtype, rank, extents, strides and offset of its arguments whenever
-it is called. Of a program with DLRM's step those checks are half of the machine code, and compiling
-them was half of LLVM's time. But every call is there to be read: the types of what is given are
+TVM lets each kernel check number, dtype, rank, extents, strides and offset of its arguments
+whenever it is called. Of a step of DLRM those checks were half of the machine code, and compiling
+them half of LLVM's time. But every call is there to be read: the types of what is given are
 compared with what the kernel declares, symbols included. Arrays that a program is given are checked
 by `sparsetrain.arguments` and by the program itself as it begins; those of its own are plain.
 
 A kernel keeps its checks if one call of it cannot be proved, if another kernel calls it, or if it
-asserts anything itself: somebody's own operator that is called with the wrong extents still says so.
+asserts anything itself: somebody's own operator that is called with other extents still says so.
 
 Precondition: the module is as `CallTIRRewrite` leaves it, so calls name every array they write.
 """

@@ -103,6 +103,7 @@ def _nearest(key: str, known: list[str]) -> str | None:
 
 
 def _require_options(settings: Settings, winners: Mapping[str, Entry]) -> None:
-    """Refuse what the chosen formula or schedule would ignore or lacks."""
-    for option, problem in settings.optimizer.problems():
-        raise ConfigError(f"{winners[f'optimizer.{option}'].origin}: {problem}")
+    """Refuse what the chosen formula, schedule or interaction would ignore or lacks."""
+    for section in ("model", "optimizer"):
+        for option, problem in getattr(settings, section).problems():
+            raise ConfigError(f"{winners[f'{section}.{option}'].origin}: {problem}")

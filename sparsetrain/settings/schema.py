@@ -88,7 +88,7 @@ class DataSettings(Section):
 
 
 class ModelSettings(Section):
-    """The DLRM: width of the embeddings and hidden widths of the two MLPs.
+    """The DLRM: width of the embeddings, hidden widths of the two MLPs, and what is between them.
 
     Attributes
     ----------
@@ -99,12 +99,30 @@ class ModelSettings(Section):
     table_dtype : {"float32", "bfloat16", "float16"}
         What embedding tables are stored in. A half takes half the memory; updates are computed in
         float32 and rounded stochastically.
+    interaction : {"dot", "cross"}
+        How vectors meet before the top MLP: "dot" multiplies every pair of them, "cross" has layers
+        of products of all numbers (DCN V2), as in TorchRec's DLRM_DCN.
+    cross_layers : int or None
+        Cross layers; None for 3.
+    cross_rank : int or None
+        Rank of their matrices; None for a quarter of the numbers that are crossed, at most 512.
     """
 
     dim: Annotated[int, Field(ge=1, le=4096)] = 16
     bottom: Widths = (64,)
     top: Widths = (64,)
     table_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    interaction: Literal["dot", "cross"] = "dot"
+    cross_layers: Annotated[int, Field(ge=1, le=100)] | None = None
+    cross_rank: Width | None = None
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return the settings that would be ignored, each with what is wrong."""
+        return [
+            (key, f"{key} is for model.interaction=cross; it is {self.interaction}")
+            for key in ("cross_layers", "cross_rank")
+            if getattr(self, key) is not None and self.interaction != "cross"
+        ]
 
 
 class TrainSettings(Section):

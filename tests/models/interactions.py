@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interaction as compiled programs, and NumPy's answer."""
+"""The dot interaction as compiled programs, and NumPy's answers for both interactions."""
 
 from functools import cache
 
@@ -57,6 +57,14 @@ def vjp_in_numpy(x: np.ndarray, e: np.ndarray, cotangent: np.ndarray):
     pairs[:, rows, columns] = pairs[:, columns, rows] = cotangent[:, width:]
     through = pairs @ vectors
     return through[:, 0] + cotangent[:, :width], through[:, 1:]
+
+
+def cross_in_numpy(layers: list[tuple], x: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """What layers of (V, W, b) make of the dense vectors and the embeddings."""
+    x = x0 = np.concatenate([x, e.reshape(len(e), -1)], axis=1)
+    for v, w, b in layers:
+        x = x0 * (x @ v.T @ w.T + b) + x
+    return x
 
 
 def mlp_in_numpy(

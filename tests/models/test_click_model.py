@@ -14,7 +14,7 @@ import sparsetrain as st
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.models import DLRM, ClickModel
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "own-models.md").read_text()
 CODE = [dedent(block) for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)]
 
 

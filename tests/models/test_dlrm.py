@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DLRM: what it refuses, what a batch becomes, and its loss against NumPy."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,9 +11,15 @@ from sparsetrain.data import Batch, Ragged
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models import DLRM
 from sparsetrain.runtime import as_numpy
+from sparsetrain.sparse_tensor import RowSparse
 from tests import small_dlrm
 from tests.helpers import assert_same_bits
-from tests.models.interactions import in_numpy, mlp_in_numpy
+from tests.models.interactions import cross_in_numpy, in_numpy, mlp_in_numpy
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "version2"
+
+
+CROSS = {"interaction": "cross"}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +39,14 @@ from tests.models.interactions import in_numpy, mlp_in_numpy
         ({"rows": [5], "pooling": "mean", "weighted": True}, "weighted bags need pooling='sum'"),
         ({"rows": [5, 6], "names": ["a"]}, "1 names for 2 tables"),
         ({"rows": [5, 6], "names": ["a", "a"]}, "table names must differ"),
+        ({"rows": [5], "interaction": "cros"}, "interaction is 'dot' or 'cross', not 'cros'"),
+        ({"rows": [5], "cross_rank": 4}, "cross_rank is for interaction='cross'; 'dot' has no"),
+        ({"rows": [5], **CROSS, "cross_rank": 0}, "cross_rank is 0; it must be 1 or more"),
+        ({"rows": [5], **CROSS, "cross_layers": -1}, "cross_layers is -1; it must be 1 or more"),
+        (
+            {"rows": [5], **CROSS, "cross_layers": 1.5},
+            "cross_layers is 1.5; it must be",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(arguments, message):
@@ -45,6 +62,23 @@ def test_its_configuration_makes_the_same_model_again():
     assert shapes[0] == shapes[1]
     assert shapes[0]["embeddings.width8.weight"] == (57, 8)
     assert shapes[0]["top.layers.0.weight"] == (4, 8 + 3)
+
+
+def test_a_model_of_dot_products_is_described_as_before_there_was_a_choice():
+    manifest = json.loads((GOLDEN / "manifest.json").read_text())
+    before = manifest["manifest"]["model"]["config"].keys()
+    assert DLRM(rows=[5]).config().keys() == before | {"table_dtype", "row_weights"}
+
+
+@pytest.mark.parametrize(("dim", "rank"), [(16, 108), (128, 512), (1, 6)])
+def test_cross_layers_are_three_of_a_quarter_of_their_numbers_and_no_more_than_mlperfs(dim, rank):
+    model = DLRM(rows=[5] * 26, dim=dim, interaction="cross")
+    assert DLRM(**model.config()).config() == model.config()
+    shapes = {name: tuple(param.shape) for name, param in model.named_parameters()}
+    assert shapes["interaction.layers.2.v.weight"] == (rank, 27 * dim)
+    assert shapes["interaction.layers.2.w.weight"] == (27 * dim, rank)
+    assert shapes["top.layers.0.weight"] == (64, 27 * dim)
+    assert not any(name.startswith("interaction.layers.3") for name in shapes)
 
 
 def test_more_than_two_billion_rows_need_int64_ids_and_no_memory_before_training():
@@ -145,27 +179,66 @@ def test_a_batch_that_does_not_fit_is_refused(model, dense, ids, error, message)
 # --- The model ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["single", "weighted"])
+@pytest.mark.parametrize("kind", ["single", "weighted", "cross"])
 def test_the_loss_is_that_of_the_model_in_numpy(kind):
     trainer, batch = small_dlrm.trainer(kind), small_dlrm.batch(23, kind=kind)
     loss, _ = trainer.program(trainer.params, trainer.model.inputs(batch))
-    logits = _logits(trainer.state_dict(), batch, kind)
-    probability = 1 / (1 + np.exp(-logits))
-    clicks = batch.labels == 1
-    expected = -np.log(np.where(clicks, probability, 1 - probability)).mean()
-    assert float(as_numpy(loss)) == pytest.approx(expected, rel=1e-5)
+    params = trainer.state_dict()
+    assert float(as_numpy(loss)) == pytest.approx(_loss(params, batch, kind), rel=1e-5)
+    probability = 1 / (1 + np.exp(-_logits(params, batch, kind)))
     np.testing.assert_allclose(trainer.predict(batch), probability, rtol=1e-4)
+
+
+def test_gradients_of_cross_layers_and_all_around_them_are_numpys_central_differences():
+    trainer, batch = small_dlrm.trainer("cross"), small_dlrm.batch(23)
+    _, gradients = trainer.program(trainer.params, trainer.model.inputs(batch))
+    assert isinstance(gradients["embeddings.width8.weight"], RowSparse)
+    found = _by_table(trainer.model, gradients)
+    params = {n: a.astype("f8") for n, a in trainer.state_dict().items() if n in found}
+    rng = np.random.default_rng(1)
+    for name, gradient in found.items():
+        direction = rng.standard_normal(gradient.shape) * 1e-6
+        ahead, behind = (
+            _loss({**params, name: params[name] + sign * direction}, batch, "cross")
+            for sign in (1, -1)
+        )
+        slope = (gradient * direction).sum()
+        assert slope == pytest.approx((ahead - behind) / 2, rel=1e-4, abs=1e-11), name
+
+
+def _by_table(model: DLRM, gradients: dict) -> dict[str, np.ndarray]:
+    found = {n: as_numpy(g) for n, g in gradients.items() if not isinstance(g, RowSparse)}
+    for storage, tables in model.tables().items():
+        rows = gradients[storage].to_scipy().toarray()
+        found |= {f"embeddings.{table}.weight": rows[part] for table, part in tables.items()}
+    return found
+
+
+def _loss(params: dict[str, np.ndarray], batch: Batch, kind: str) -> float:
+    logits = _logits(params, batch, kind)
+    return np.logaddexp(0, np.where(batch.labels == 1, -logits, logits)).mean()
 
 
 def _logits(params: dict[str, np.ndarray], batch: Batch, kind: str) -> np.ndarray:
     x = mlp_in_numpy(params, "bottom", batch.dense.astype("f8"), last_relu=True)
     features = range(len(small_dlrm.ROWS))
     tables = [params[f"embeddings.C{f + 1}.weight"].astype("f8") for f in features]
-    if kind == "single":
-        e = [table[batch.ids[:, f]] for f, table in enumerate(tables)]
-    else:
+    if kind == "weighted":
         e = [_pooled(table, batch.ids[f]) for f, table in enumerate(tables)]
-    return mlp_in_numpy(params, "top", in_numpy(x, np.stack(e, axis=1)), last_relu=False)[:, 0]
+    else:
+        e = [table[batch.ids[:, f]] for f, table in enumerate(tables)]
+    met = (
+        _crossed(params, x, np.stack(e, axis=1)) if kind == "cross" else in_numpy(x, np.stack(e, 1))
+    )
+    return mlp_in_numpy(params, "top", met, last_relu=False)[:, 0]
+
+
+def _crossed(params: dict[str, np.ndarray], x: np.ndarray, e: np.ndarray) -> np.ndarray:
+    parts = ("v.weight", "w.weight", "w.bias")
+    numbers = range(small_dlrm.KINDS["cross"]["cross_layers"])
+    return cross_in_numpy(
+        [[params[f"interaction.layers.{n}.{part}"] for part in parts] for n in numbers], x, e
+    )
 
 
 def _pooled(table: np.ndarray, bags: Ragged) -> np.ndarray:

@@ -64,6 +64,20 @@ def test_linear_layers_are_normal_with_the_deviations_of_the_reference():
     assert abs(weight.mean()) < 0.001
 
 
+def test_cross_layers_begin_as_torchrecs_do_whatever_else_there_is():
+    cross = {"interaction": "cross", "cross_rank": 300, "cross_layers": 1}
+    one, other = (
+        DLRM(rows=[5] * 19, dim=20, top=top, num_dense=n, **cross).initialize(0)
+        for top, n in (((8,), 3), ((), 0))
+    )
+    for part in ("v", "w"):
+        weight = as_numpy(one[f"interaction.layers.0.{part}.weight"])
+        assert weight.std() == pytest.approx(np.sqrt(2 / 700), rel=0.02)
+        assert_same_bits(as_numpy(other[f"interaction.layers.0.{part}.weight"]), weight)
+    assert not as_numpy(one["interaction.layers.0.w.bias"]).any()
+    assert as_numpy(one["top.layers.0.bias"]).all()
+
+
 def test_a_large_table_is_filled_block_by_block_with_different_numbers():
     out = np.empty(2 * BLOCK + 5, np.float32)
     fill_uniform_(out, 1.0, 0, "t")

@@ -41,6 +41,7 @@ class TorchDLRM(nn.Module):
         super().__init__()
         self.bottom = _mlp(state, "bottom", len(config["bottom"]) + 1)
         self.bottom.append(nn.ReLU())
+        self.cross = _cross(state, config.get("cross_layers", 0))
         self.top = _mlp(state, "top", len(config["top"]) + 1)
         self.names = config["names"]
         mode = config["pooling"] or "sum"  # a single id is a bag of one
@@ -52,10 +53,15 @@ class TorchDLRM(nn.Module):
         x = self.bottom(_tensor(batch.dense))  # (B, D)
         looked_up = [table(*bags) for table, bags in zip(self.tables, _bags(batch), strict=True)]
         vectors = torch.stack([x, *looked_up], dim=1)  # (B, F + 1, D)
-        gram = vectors @ vectors.transpose(1, 2)  # (B, F + 1, F + 1)
-        rows, columns = torch.tril_indices(vectors.shape[1], vectors.shape[1], offset=-1)
-        logits = self.top(torch.cat([x, gram[:, rows, columns]], dim=1))[:, 0]  # (B,)
+        met = self._crossed(vectors) if self.cross else torch.cat([x, _pairs(vectors)], dim=1)
+        logits = self.top(met)[:, 0]  # (B,)
         return nn.functional.binary_cross_entropy_with_logits(logits, _tensor(batch.labels))
+
+    def _crossed(self, vectors: torch.Tensor) -> torch.Tensor:
+        x = x0 = vectors.flatten(1)  # (B, (F + 1) D)
+        for layer in self.cross:
+            x = x0 * layer["w"](layer["v"](x)) + x
+        return x
 
     def stepper(self, make: Callable[[Any], torch.optim.Optimizer]) -> Callable[[Batch], float]:
         """Return the function that trains on a batch and gives its loss."""
@@ -79,7 +85,26 @@ class TorchDLRM(nn.Module):
             for index, layer in enumerate(layers):
                 found[f"{part}.layers.{index}.weight"] = layer.weight
                 found[f"{part}.layers.{index}.bias"] = layer.bias
+        found |= {f"interaction.layers.{n}": p for n, p in self.cross.named_parameters()}
         return {name: tensor.detach().numpy() for name, tensor in found.items()}
+
+
+def _pairs(vectors: torch.Tensor) -> torch.Tensor:
+    gram = vectors @ vectors.transpose(1, 2)  # (B, F + 1, F + 1)
+    rows, columns = torch.tril_indices(vectors.shape[1], vectors.shape[1], offset=-1)
+    return gram[:, rows, columns]  # (B, F (F + 1) / 2)
+
+
+def _cross(state: Mapping[str, np.ndarray], count: int) -> nn.ModuleList:
+    layers = []
+    for name in (f"interaction.layers.{n}" for n in range(count)):
+        rank, width = state[f"{name}.v.weight"].shape
+        layer = nn.ModuleDict(
+            {"v": nn.Linear(width, rank, bias=False), "w": nn.Linear(rank, width)}
+        )
+        layer.load_state_dict({n: _tensor(state[f"{name}.{n}"]) for n in layer.state_dict()})
+        layers.append(layer)
+    return nn.ModuleList(layers)
 
 
 def _mlp(state: Mapping[str, np.ndarray], prefix: str, count: int) -> nn.Sequential:

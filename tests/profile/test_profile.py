@@ -7,6 +7,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.errors import ConfigError
+from sparsetrain.profile import recorder
 from tests import small_dlrm
 
 
@@ -40,6 +41,20 @@ def test_operations_of_a_product_and_bytes_of_rows_are_counted(profile):
     lookups = 37 * len(small_dlrm.ROWS)
     # Ids, the rows that are read, the rows that are written: not the table.
     assert kernels["lookup of rows"].bytes == lookups * (4 + 8 * 4 + 8 * 4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "size"),
+    [
+        ([(9, 5), (7, 5), (7,), (9, 7)], (9, 7, 5)),  # x Wᵀ, add
+        ([(9, 13), (9, 7), (7,), (7, 13)], (7, 13, 9)),  # what is written may be transposed
+        ([(9, 7), (9, 7), (9, 5), (5, 7), (9, 7)], (9, 7, 5)),  # x y + z W
+        ([(7, 7), (7, 7), (7, 5), (5, 7), (7, 7)], (7, 7, 5)),  # the same of as many rows
+        ([(9, 1, 5), (7, 5), (9, 7)], (9, 7, 5)),
+    ],
+)
+def test_the_operands_of_a_product_are_found_among_what_is_fused_with_it(shapes, size):
+    assert recorder._product_size(shapes) == size
 
 
 def test_a_profile_prints_as_a_table_and_survives_json(profile):

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which interaction a DLRM has: its arguments, and what computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_whole
+from sparsetrain.models.interaction.cross import LAYERS, CrossInteraction, default_rank
+from sparsetrain.models.interaction.operator import dot_interaction
+from sparsetrain.models.interaction.places import output_width
+
+Interaction: TypeAlias = Literal["dot", "cross"]
+CROSS_NUMBERS = ("cross_layers", "cross_rank")
+
+
+def interaction_config(
+    name: Interaction, numbers: Mapping[str, int | None], width: int
+) -> dict[str, Any]:
+    """What describes an interaction of `width` numbers, defaults filled in.
+
+    Of dot products that is nothing: such a model is described as when there was no other.
+
+    Raises
+    ------
+    ConfigError
+        For an interaction that there is not, numbers that it does not have, or none of their kind.
+    """
+    if name not in get_args(Interaction):
+        raise ConfigError(f"DLRM: interaction is 'dot' or 'cross', not {name!r}")
+    given = {key: number for key, number in numbers.items() if number is not None}
+    if name == "dot":
+        for key in given:
+            raise ConfigError(f"DLRM: {key} is for interaction='cross'; 'dot' has no layers")
+        return {}
+    for key, number in given.items():
+        require_whole(f"DLRM: {key}", number, 1)
+    defaults = {"cross_layers": LAYERS, "cross_rank": default_rank(width)}
+    return {"interaction": name, **defaults, **{key: int(n) for key, n in given.items()}}
+
+
+def interaction_of(
+    features: int,
+    dim: int,
+    *,
+    interaction: Interaction = "dot",
+    cross_layers: int = LAYERS,
+    cross_rank: int = 1,
+) -> tuple[Callable[..., Any], int]:
+    """What maps (B, D) and (B, F, D) to (B, columns), and how many columns those are."""
+    if interaction == "dot":
+        return dot_interaction, output_width(features, dim)
+    made = CrossInteraction(features, dim, cross_layers, cross_rank)
+    return made, made.width
