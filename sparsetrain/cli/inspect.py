@@ -138,8 +138,8 @@ def _model(path: Path) -> Found:
 
 
 def _interaction(config: dict[str, Any]) -> str:
-    """Say how a model's vectors meet; models with dot products alone do not say so themselves."""
-    if "interaction" not in config:
+    """Say how a model's vectors meet; one that was saved before there was a choice does not."""
+    if config.get("interaction", "dot") == "dot":
         return "dot interaction"
     layers = format_count(config["cross_layers"], "cross layer")
     return f"{layers} of rank {config['cross_rank']}"

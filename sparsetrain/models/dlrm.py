@@ -89,17 +89,17 @@ class DLRM(ClickModel):
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = len(self._config["rows"])
         self._interaction = interaction_config(interaction, numbers, (features + 1) * dim)
-        self.interaction, width = interaction_of(features, dim, **self._interaction)
+        self.interaction, width = interaction_of(self._interaction, features, dim)
         self.top = MLP([width, *self._hidden["top"], 1], last_relu=False)
 
     def __repr__(self) -> str:
         given = self.config()
         tables = f"{len(given['rows'])} tables of {sum(given['rows']):,} rows x {given['dim']}"
-        crossing = "".join(f"{key} {given[key]}, " for key in CROSS_NUMBERS if key in given)
+        crossing = "".join(f"{key} {given[key]}, " for key in CROSS_NUMBERS if given[key])
         return f"<DLRM: {tables}, bottom {given['bottom']}, {crossing}top {given['top']}>"
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments, as plain values; of an interaction, if it is not "dot"."""
+        """The constructor's arguments, as plain values."""
         return {**super().config(), **self._hidden, **self._interaction}
 
     def logits(

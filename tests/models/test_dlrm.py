@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """DLRM: what it refuses, what a batch becomes, and its loss against NumPy."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,9 +12,6 @@ from sparsetrain.sparse_tensor import RowSparse
 from tests import small_dlrm
 from tests.helpers import assert_same_bits
 from tests.models.interactions import cross_in_numpy, in_numpy, mlp_in_numpy
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "version2"
-
 
 CROSS = {"interaction": "cross"}
 
@@ -62,12 +56,6 @@ def test_its_configuration_makes_the_same_model_again():
     assert shapes[0] == shapes[1]
     assert shapes[0]["embeddings.width8.weight"] == (57, 8)
     assert shapes[0]["top.layers.0.weight"] == (4, 8 + 3)
-
-
-def test_a_model_of_dot_products_is_described_as_before_there_was_a_choice():
-    manifest = json.loads((GOLDEN / "manifest.json").read_text())
-    before = manifest["manifest"]["model"]["config"].keys()
-    assert DLRM(rows=[5]).config().keys() == before | {"table_dtype", "row_weights"}
 
 
 @pytest.mark.parametrize(("dim", "rank"), [(16, 108), (128, 512), (1, 6)])

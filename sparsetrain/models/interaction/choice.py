@@ -21,8 +21,6 @@ def interaction_config(
 ) -> dict[str, Any]:
     """What describes an interaction of `width` numbers, defaults filled in.
 
-    Of dot products that is nothing: such a model is described as when there was no other.
-
     Raises
     ------
     ConfigError
@@ -34,7 +32,7 @@ def interaction_config(
     if name == "dot":
         for key in given:
             raise ConfigError(f"DLRM: {key} is for interaction='cross'; 'dot' has no layers")
-        return {}
+        return {"interaction": name, **numbers}
     for key, number in given.items():
         require_whole(f"DLRM: {key}", number, 1)
     defaults = {"cross_layers": LAYERS, "cross_rank": default_rank(width)}
@@ -42,15 +40,10 @@ def interaction_config(
 
 
 def interaction_of(
-    features: int,
-    dim: int,
-    *,
-    interaction: Interaction = "dot",
-    cross_layers: int = LAYERS,
-    cross_rank: int = 1,
+    config: Mapping[str, Any], features: int, dim: int
 ) -> tuple[Callable[..., Any], int]:
     """What maps (B, D) and (B, F, D) to (B, columns), and how many columns those are."""
-    if interaction == "dot":
+    if config["interaction"] == "dot":
         return dot_interaction, output_width(features, dim)
-    made = CrossInteraction(features, dim, cross_layers, cross_rank)
+    made = CrossInteraction(features, dim, config["cross_layers"], config["cross_rank"])
     return made, made.width
