@@ -39,11 +39,11 @@ PUBLIC = {
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"
     ),
     "runtime": (
-        "Kernel NDArray Need Slot Stage Staged UNCHECKED Workspace as_numpy as_tensor available_cores "
-        "bound_pool build_relax compile_kernel compile_relax copy_ device_of empty host_target is_plain "
-        "leading_rows meminfo moved needs_of num_threads on_gpu refuse_more_than_all reshaped "
-        "resolve_target sent set_num_threads target_of temporary text_of virtual_machine "
-        "vm_pipeline watching writing zeros"
+        "Kernel NDArray Need Slot Stage Staged UNCHECKED Workspace as_numpy as_tensor "
+        "available_cores bound_pool build_relax compile_kernel compile_relax copy_ device_of empty "
+        "host_target is_plain leading_rows meminfo moved needs_of num_threads on_gpu "
+        "refuse_more_than_all reshaped resolve_target sent set_num_threads target_of temporary "
+        "text_of virtual_machine vm_pipeline watching writing zeros"
     ),
     "Trainer": (
         "ahead compile evaluate first_nonfinite fit fused load_state_dict predict profile program "

@@ -5,7 +5,8 @@ TVM lets each kernel check number, dtype, rank, extents, strides and offset of i
 whenever it is called. Of a step of DLRM those checks were half of the machine code, and compiling
 them half of LLVM's time. But every call is there to be read: the types of what is given are
 compared with what the kernel declares, symbols included. Arrays that a program is given are checked
-by `sparsetrain.arguments` and by the program itself as it begins; those of its own are plain.
+by `sparsetrain.arguments` and by the program itself as it begins; those that it allocates are
+plain. Of what functions from outside return nothing is known: kernels that read that check it.
 
 A kernel keeps its checks if one call of it cannot be proved, if another kernel calls it, or if it
 asserts anything itself: somebody's own operator that is called with other extents still says so.
@@ -16,7 +17,7 @@ Precondition: the module is as `CallTIRRewrite` leaves it, so calls name every a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 import tvm_ffi
@@ -37,8 +38,9 @@ class ProveArguments:
     ) -> tvm.IRModule:
         """Give them the attribute `sparsetrain.runtime.UNCHECKED`."""
         kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
-        proved = {call.op for call in _calls(mod) if call.op in kernels}
-        proved -= {c.op for c in _calls(mod) if c.op in proved and not _fits(kernels[c.op], c.args)}
+        calls = [call for call in _calls(mod) if call.kernel in kernels]
+        proved = {call.kernel for call in calls}
+        proved -= {c.kernel for c in calls if not (c.plain and _fits(kernels[c.kernel], c.given))}
         proved -= {var for kernel in kernels.values() for var in _called(kernel)}
         mod = mod.clone()
         for var in proved:
@@ -47,14 +49,66 @@ class ProveArguments:
         return mod
 
 
-def _calls(mod: tvm.IRModule) -> Iterator[relax.Call]:
+class _Call(NamedTuple):
+    """What a kernel is given, and whether all arrays of that are laid out plainly."""
+
+    kernel: tvm.ir.GlobalVar
+    given: Sequence[Any]
+    plain: bool
+
+
+def _calls(mod: tvm.IRModule) -> Iterator[_Call]:
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
             found: list[relax.Call] = []
             relax.analysis.post_order_visit(
                 function, lambda e, found=found: isinstance(e, relax.Call) and found.append(e)
             )
-            yield from found
+            values = _Values(function)
+            for call in found:
+                yield _Call(call.op, call.args, all(map(values.is_plain, call.args)))
+
+
+class _Values:
+    """Where the values of a function come from; of those in branches nothing is known."""
+
+    def __init__(self, function: relax.Function) -> None:
+        self._params = set(function.params)
+        blocks = getattr(function.body, "blocks", ())
+        self._bound = {b.var: b.value for block in blocks for b in block.bindings}
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether it is a number, or an array in C order and without an offset."""
+        value = self._made(value)
+        if not isinstance(value, relax.Call):
+            known = value in self._params or isinstance(value, tvm.ir.GenericConst)
+            return known or isinstance(getattr(value, "ty", None), PrimType)
+        name = getattr(value.op, "name", "")
+        return name == _ALLOCATES or (name in _SHARES and self._shares_all(value))
+
+    def _made(self, value: Any) -> Any:
+        """What a variable, or a part of a tuple, was made by."""
+        while value in self._bound or isinstance(value, relax.TupleGetItem):
+            if not isinstance(value, relax.TupleGetItem):
+                value = self._bound[value]
+                continue
+            whole = self._made(value.tuple_value)
+            if not isinstance(whole, relax.Tuple):
+                return whole
+            value = whole.fields[value.index]
+        return value
+
+    def _shares_all(self, call: relax.Call) -> bool:
+        """Whether an array begins where the one begins whose memory it shares."""
+        offset = call.args[_SHARES[call.op.name] :]
+        return self.is_plain(call.args[0]) and all(
+            isinstance(part, relax.Tuple) and not part.fields for part in offset
+        )
+
+
+_ALLOCATES = "relax.builtin.alloc_tensor"
+# Operator -> the place of its offset, which is an empty tuple if there is none.
+_SHARES = {"relax.reshape": 2, "relax.memory.view": 3}
 
 
 def _called(kernel: tirx.PrimFunc) -> list[tvm.ir.GlobalVar]:

@@ -58,7 +58,8 @@ def calling(kernel, extents):
 def run(module, x):
     """Its results for an array."""
     machine = runtime.build_relax(module, host_target(), schedule.pipeline(host_target()))
-    return [runtime.as_numpy(result) for result in machine["main"](runtime.as_tensor(x))]
+    results = machine["main"](runtime.as_tensor(x))
+    return [runtime.as_numpy(result) for result in results]
 
 
 def marked(module):
@@ -90,6 +91,25 @@ def test_a_kernel_that_is_called_with_other_extents_says_so(case):
     assert marked(module)["kernel"] is False
     with pytest.raises(ValueError, match=r"[Mm]ismatched|Invalid"):
         run(module, np.zeros((5, 8), "f4"))
+
+
+NOT_PLAIN = {
+    "a function from outside": lambda x: relax.call_pure_packed(
+        "sparsetrain.test.upper_half", x, ty_args=relax.TensorType((8, 8), "float32")
+    ),
+    "a view with an offset": lambda x: relax.op.memory.view(x, (8, 8), "float32", 64),
+}
+
+
+@pytest.mark.parametrize("case", NOT_PLAIN)
+def test_what_may_have_an_offset_or_any_shape_is_checked_when_it_is_read(case):
+    tvm.register_global_func(
+        "sparsetrain.test.upper_half", lambda x: runtime.leading_rows(x, 4), override=True
+    )
+    module = function({"x": (16, 8)}, lambda x: relax.op.nn.relu(NOT_PLAIN[case](x)))
+    assert marked(module)["relu"] is False
+    with pytest.raises(ValueError, match=r"[Mm]ismatched|Invalid"):
+        run(module, np.zeros((16, 8), "f4"))
 
 
 def test_what_a_kernel_asserts_itself_stays():
