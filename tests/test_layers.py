@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "transpose": set(),
     "turns": set(),
     "past_caches": set(),
+    "one_of": {"transpose"},
     "formats": set(),
     "kernel_builder": {"relax_op"},
     "progress": set(),
@@ -48,7 +49,8 @@ MAY_IMPORT = {
     "schedule": {"kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
     "ad": {"sparse_tensor", "relax_op", "turns"},
-    "optim": {"cache", "kernel_builder", "sparse_tensor", "runtime", "relax_op", "formats"},
+    "optim": {"cache", "kernel_builder", "one_of", "sparse_tensor", "runtime", "relax_op"}
+    | {"formats"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
     | {"past_caches", "transpose"},
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}

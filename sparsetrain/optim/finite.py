@@ -22,6 +22,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.one_of import each_in_turn, number_of, one_of
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
@@ -88,23 +89,22 @@ def nonfinite_kernel(
 
 
 def _in_strips(arrays: Sequence[Any], found: Any) -> None:
-    """One loop for each array, all in one launch; what they leave is added up by one more."""
+    """The arrays of each dtype in turn, all in one launch; what they leave is added up after it."""
     wrong = T.alloc_buffer((len(arrays), STRIPS, LANES), "int32", scope="global")
     with T.parallel(0, STRIPS) as strip:
-        for n, array in enumerate(arrays):
-            _search(
-                array,
-                strip,
-                lambda lane, value, n=n: T.buffer_store(wrong, value, [n, strip, lane]),
-            )
+        for dtype in dict.fromkeys(str(array.dtype) for array in arrays):
+            places = [n for n, array in enumerate(arrays) if str(array.dtype) == dtype]
+            with each_in_turn(len(places)) as number:
+                values = one_of([arrays[n] for n in places], number)
+                _search(values, strip, wrong, number_of(places, number))
     with T.serial(0, len(arrays)) as n, T.serial(0, STRIPS) as strip:
         T.buffer_store(found, const(0, "int32"), [n, strip])
         with T.serial(0, LANES) as lane:
             T.buffer_store(found, found[n, strip] | wrong[n, strip, lane], [n, strip])
 
 
-def _search(values: Any, strip: Any, report: Any) -> None:
-    """A strip of a flat array (1, n): whether what each lane saw was not finite."""
+def _search(values: Any, strip: Any, wrong: Any, place: Any) -> None:
+    """A strip of a flat array (1, n): note whether what each lane saw was not finite."""
     integer, exponent = _EXPONENTS[str(values.dtype)]
     size, whole = values.shape[1], const(exponent, integer)
 
@@ -123,7 +123,7 @@ def _search(values: Any, strip: Any, report: Any) -> None:
     with T.If(strip == 0), T.Then(), T.serial(0, tirx.floormod(size, LANES)) as i:
         T.buffer_store(largest, tirx.max(largest[0], field(groups * LANES + i)), [0])
     with T.vectorized(0, LANES) as lane:
-        report(lane, tirx.Cast("int32", largest[lane] == whole))
+        T.buffer_store(wrong, tirx.Cast("int32", largest[lane] == whole), [place, strip, lane])
 
 
 _SEARCHES: dict[str, Body] = {"llvm": _in_strips, "cuda": cuda_arrays.search_all}

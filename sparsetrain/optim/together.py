@@ -2,7 +2,7 @@
 """All dense parameters that follow one rule, updated by one launch.
 
 A model has a weight and a bias for each layer, most of them small: with a launch each, calling the
-kernels took longer than running them. One kernel with a loop for each parameter does the same
+kernels took longer than running them. One kernel with a loop over the parameters does the same
 arithmetic in the same order, by the same body as the kernel for a single one.
 """
 
@@ -18,6 +18,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.one_of import each_in_turn, one_of
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.kernel_parts import Parameter, flat, matrix, scalars
 from sparsetrain.optim.kernels import dense_tasks
@@ -29,7 +30,7 @@ from sparsetrain.runtime import NDArray
 Bodies = Callable[[Sequence[tuple[Parameter, Any]], SimpleNamespace], None]
 
 STRIPS = 32  # of the work: more than threads, so that they share it evenly
-MOST = 32  # parameters of one kernel: it has a loop for each, which are compiled in milliseconds
+MOST = 32  # parameters of one kernel, which chooses among them
 
 
 class Together:
@@ -85,13 +86,16 @@ def together_kernel(
 
 def in_strips(seen: Sequence[tuple[Parameter, Any]], h: SimpleNamespace) -> None:
     """Inside a kernel: update parameters, each seen with its gradient, some of each in a strip."""
-    with T.parallel(0, STRIPS) as strip:
-        for parameter, gradient in seen:
-            height = parameter.weight.shape[0 if parameter.recipe.formula.by_row else 1]
-            tasks, work = dense_tasks(parameter, gradient, h, (const(0, "int64"), height))
-            first = T.Bind(tasks * strip // STRIPS)
-            with T.serial(0, T.Bind(tasks * (strip + 1) // STRIPS) - first) as task:
-                work(T.Bind(first + task))
+    recipe = seen[0][0].recipe
+    alike = list(zip(*((g, p.weight, *p.slots) for p, g in seen), strict=True))
+    with T.parallel(0, STRIPS) as strip, each_in_turn(len(seen)) as number:
+        gradient, weight, *slots = (one_of(arrays, number) for arrays in alike)
+        parameter = Parameter(recipe, weight, slots, weight.shape[1], seen[0][0].stored)
+        height = weight.shape[0 if recipe.formula.by_row else 1]
+        tasks, work = dense_tasks(parameter, gradient, h, (const(0, "int64"), height))
+        first = T.Bind(tasks * strip // STRIPS)
+        with T.serial(0, T.Bind(tasks * (strip + 1) // STRIPS) - first) as task:
+            work(T.Bind(first + task))
 
 
 def arguments(recipe: Recipe, dtype: str, rank: int) -> tuple[Any, Any, list[Any]]:
