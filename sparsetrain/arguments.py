@@ -3,7 +3,8 @@
 
 Generated code checks nothing: an id outside its table reads other memory, a falling offset writes
 to it. So arrays are checked for shape, dtype, range of ids and order of offsets, and copied into
-aligned memory. Tensors of TVM's runtime are used as they are, so they must be laid out plainly too.
+aligned memory. Tensors of TVM's runtime are used as they are if they are laid out plainly; others
+are copied where they are inputs, and refused where a program may write them.
 What an argument is looked up in is read off the function once. Cost: one pass over ids and offsets.
 """
 
@@ -30,9 +31,12 @@ class Argument:
     name : str
     ty : relax.TensorType
         Its extents are numbers, or letters that stand for one number throughout the function.
+    device : Device
+        Where the program runs.
     """
 
-    def __init__(self, name: str, ty: relax.TensorType) -> None:
+    def __init__(self, name: str, ty: relax.TensorType, device: tvm.runtime.Device) -> None:
+        self.device = device
         shape = getattr(ty, "shape", None)  # what is no tensor has none
         self.name, self.dtype = name, str(getattr(ty, "dtype", ""))
         self.shape = None if shape is None else tuple(_extent(n) for n in shape)
@@ -46,24 +50,40 @@ class Argument:
 
     def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
         """The value in aligned memory, with ids that lie in their table."""
-        is_tensor = isinstance(value, runtime.NDArray)
-        tensor = value if is_tensor else self._copied(value)
-        if checked:
-            return tensor
-        if is_tensor:
-            self.require(tensor)
-        if self.rows is not None:
+        if isinstance(value, runtime.NDArray):
+            tensor = self._read(value, checked)
+        else:
+            tensor = self._copied(value)
+        if self.rows is not None and not checked:
             _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
         return tensor
 
+    def _read(self, tensor: runtime.NDArray, checked: bool) -> runtime.NDArray:
+        """A tensor that is only read, hence copied unless it is laid out as kernels expect.
+
+        Where a shape has letters, the program itself refuses another dtype or rank.
+        """
+        if not (checked and self.symbols):
+            self._require_fit(tensor)
+        return tensor if runtime.is_plain(tensor) else self._copied(runtime.as_numpy(tensor))
+
     def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
-        """The tensor, which is taken as it is.
+        """The tensor, which may be written, as it is.
 
         Raises
         ------
         DataError
-            If it has another dtype or shape, or is not laid out as kernels expect.
+            If it has another dtype or shape, is not laid out as kernels expect, or lies elsewhere.
         """
+        self._require_fit(tensor)
+        if not runtime.is_plain(tensor):
+            raise DataError(
+                f"argument {self.name!r} is a tensor with strides, an offset, or memory that is "
+                "not aligned to 64 bytes: give a copy"
+            )
+        return tensor
+
+    def _require_fit(self, tensor: runtime.NDArray) -> None:
         shape = tensor.shape
         fits = self.shape is None or self._fits(shape)
         if not fits or str(tensor.dtype) != self.dtype:
@@ -71,12 +91,10 @@ class Argument:
                 f"argument {self.name!r} must be a tensor {self.dtype} ({self._extents()}), "
                 f"not {tensor.dtype} {tuple(shape)}"
             )
-        if not runtime.is_plain(tensor):
+        if runtime.on_gpu(tensor) and tensor.device != self.device:
             raise DataError(
-                f"argument {self.name!r} is a tensor with strides, an offset, or memory that is "
-                "not aligned to 64 bytes: give an array, which is copied"
+                f"argument {self.name!r} lies on {tensor.device}, the program on {self.device}"
             )
-        return tensor
 
     def _extents(self) -> str:
         return ", ".join(map(str, self.shape or ("any",)))
@@ -119,6 +137,8 @@ class Arguments:
         Before lowering.
     name : str
         What to call it in a message.
+    device : Device
+        Where it runs; by default the host.
 
     Attributes
     ----------
@@ -128,9 +148,12 @@ class Arguments:
         How many of them, from the first, are inputs rather than parameters.
     """
 
-    def __init__(self, function: relax.Function, name: str) -> None:
+    def __init__(
+        self, function: relax.Function, name: str, device: tvm.runtime.Device | None = None
+    ) -> None:
         self.function = name
-        self.by_name = {param.name: Argument(param.name, param.ty) for param in function.params}
+        device = device or tvm.cpu()
+        self.by_name = {p.name: Argument(p.name, p.ty, device) for p in function.params}
         self.num_inputs = int(function.attrs.get("num_input", len(self.by_name)))
         self._symbols = [
             (position, axis, symbol)
@@ -166,8 +189,8 @@ class Arguments:
                     f"argument {argument.name!r} of {self.function!r} is missing; given: {given}"
                 )
             bound[place] = argument.tensor(value, checked)
-        self._check_symbols(bound)
         self._check_bags(params, inputs, bound)
+        self._check_symbols(bound)
         return bound
 
     def _known(self, params: Mapping[str, Any]) -> _Found:

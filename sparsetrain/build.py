@@ -51,7 +51,7 @@ class Program:
         if precision is not None:
             self.module = to_half(self.module, function, precision)
         self.function = function
-        self.arguments = Arguments(module[function], function)
+        self.arguments = Arguments(module[function], function, runtime.device_of(self.target))
         self._turn = Lock()
 
     @cached_property

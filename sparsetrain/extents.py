@@ -23,6 +23,8 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     tirx.Mul: operator.mul,
     tirx.FloorDiv: operator.floordiv,
     tirx.FloorMod: operator.mod,
+    tirx.Div: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    tirx.Mod: lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
     tirx.Min: min,
     tirx.Max: max,
 }
@@ -37,7 +39,10 @@ class Reshape(NamedTuple):
 
     def problem(self, extents: Mapping[str, int]) -> str | None:
         """What is wrong with these extents, by the letters that stand for them."""
-        given, wanted = _number(self.given, extents), _number(self.wanted, extents)
+        try:
+            given, wanted = _number(self.given, extents), _number(self.wanted, extents)
+        except ZeroDivisionError:
+            return f"a reshape of {self.shapes} divides by nothing"
         if given == wanted:
             return None
         return f"a reshape of {self.shapes} has {given} numbers for {wanted}"
@@ -78,8 +83,10 @@ def _listed(shape: list[Any]) -> str:
 def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
     try:
         _number(expr, known)
-    except (KeyError, ZeroDivisionError):
+    except KeyError:
         return False
+    except ZeroDivisionError:  # by these numbers alone
+        return True
     return True
 
 

@@ -2,6 +2,7 @@
 """Compiled programs: what is in their IR, and the gate through which arrays come in."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -223,27 +224,44 @@ def _moved_by(count):
     return make
 
 
-NOT_PLAIN = r"' is a tensor with strides, an offset, or memory .* give an array, which is copied"
-BAD_TENSORS = {
-    "an axis too many": (lambda a: runtime.as_tensor(a[None]), r"not float32 \(1, "),
-    "a column too few": (lambda a: runtime.as_tensor(a[..., :-1]), r"float32 \(.*\), not float32 "),
-    "another dtype": (lambda a: runtime.as_tensor(a, "float64"), "must be a tensor float32 .* not"),
-    "strides": (_strided, NOT_PLAIN),
-    "an offset": (_moved_by(64), NOT_PLAIN),
-    "an offset inside of a line": (_moved_by(4), NOT_PLAIN),
+WRONG_TENSORS = {
+    "an axis too many": lambda a: runtime.as_tensor(a[None]),
+    "a column too few": lambda a: runtime.as_tensor(a[..., :-1]),
+    "another dtype": lambda a: runtime.as_tensor(a, "float64"),
+}
+NOT_PLAIN = {
+    "strides": _strided,
+    "an offset": _moved_by(64),
+    "an offset inside of a line": _moved_by(4),
 }
 
 
 @pytest.mark.parametrize("name", ["dense", "top.layers.0.weight"])
-@pytest.mark.parametrize("case", BAD_TENSORS)
-def test_a_tensor_that_does_not_fit_is_refused_in_one_line(case, name, called):
-    make, message = BAD_TENSORS[case]
+@pytest.mark.parametrize("case", WRONG_TENSORS)
+def test_a_tensor_of_another_kind_is_refused_in_one_line(case, name, called):
     program, params, inputs, expected = called
-    wrong = {name: make(np.array(runtime.as_numpy((params | inputs)[name])))}
-    with pytest.raises(DataError, match=message) as raised:
+    wrong = {name: WRONG_TENSORS[case](np.array(runtime.as_numpy((params | inputs)[name])))}
+    with pytest.raises(DataError, match=r"must be a tensor float32 \(.*\), not float") as raised:
         program(params | wrong, inputs | wrong)
     assert name in str(raised.value) and "\n" not in str(raised.value)
     assert _numbers(program, params, inputs) == expected
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("case", NOT_PLAIN)
+def test_an_input_that_is_laid_out_otherwise_is_copied(case, checked, called):
+    program, params, inputs, expected = called
+    other = {name: NOT_PLAIN[case](np.array(inputs[name])) for name in inputs}
+    assert _numbers(partial(program, checked=checked), params, other) == expected
+
+
+@pytest.mark.parametrize("case", NOT_PLAIN)
+def test_a_parameter_that_is_laid_out_otherwise_is_refused(case, called):
+    program, params, inputs, _ = called
+    name = "top.layers.0.weight"
+    wrong = {name: NOT_PLAIN[case](np.array(runtime.as_numpy(params[name])))}
+    with pytest.raises(DataError, match=f"'{name}' is a tensor with strides, an offset, or memory"):
+        program(params | wrong, inputs)
 
 
 BAD_OFFSETS = {

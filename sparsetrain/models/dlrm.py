@@ -102,16 +102,9 @@ class DLRM(ClickModel):
         """The constructor's arguments, as plain values."""
         return {**super().config(), **self._hidden, **self._interaction}
 
-    def logits(
-        self,
-        dense: nn.Tensor,
-        rows: nn.Tensor,
-        offsets: nn.Tensor | None = None,
-        weights: nn.Tensor | None = None,
-    ) -> nn.Tensor:
-        """(B, num_dense) floats and located ids -> (B, 1) logits."""
-        x = self.bottom(dense)  # (B, D)
-        return self.top(self.interaction(x, self.embed(rows, offsets, weights)))  # (B, 1)
+    def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense) floats and (B, F, D) embeddings -> (B, 1) logits."""
+        return self.top(self.interaction(self.bottom(dense), embedded))
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
         """As of `ClickModel`, but that biases of cross layers are 0, as in TorchRec."""

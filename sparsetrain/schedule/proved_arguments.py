@@ -132,18 +132,28 @@ def _fits(kernel: tirx.PrimFunc, given: Sequence[Any]) -> bool:
         return False
     arrays = [(p.ty.shape, v.ty.shape) for p, v in pairs if isinstance(p.ty, BufferType)]
     extents = [pair for shapes in arrays for pair in zip(*shapes, strict=True)]
-    analyzer = Analyzer()
     # A symbol stands for the extent where it is met by itself; then all extents must be equal.
-    for symbol, extent in {d: a for d, a in [*pairs, *extents] if _is_symbol(d)}.items():
+    stands_for = {d: a for d, a in [*pairs, *extents] if _is_symbol(d) and d is not a}
+    if not stands_for.keys().isdisjoint(_symbols([a for _, a in extents])):
+        return False  # the caller means something else by it
+    analyzer = Analyzer()
+    for symbol, extent in stands_for.items():
         analyzer.bind(symbol, extent)
     return all(analyzer.can_prove_equal(*pair) for pair in extents)
+
+
+def _symbols(extents: Sequence[Any]) -> set[tirx.Var]:
+    found: list[tirx.Var] = []
+    tvm_ffi.structural_walk(tvm_ffi.convert(list(extents)), (tirx.Var, found.append))
+    return set(found)
 
 
 def _is_of_kind(declared: Any, actual: Any) -> bool:
     """All but the extents: a number of its dtype, or a plain array of its dtype and rank."""
     if not isinstance(declared, BufferType):
         return isinstance(actual, PrimType) and str(actual.dtype) == str(declared.dtype)
-    plain = not declared.strides and isinstance(declared.elem_offset, tirx.IntImm)
+    begins = declared.elem_offset
+    plain = not declared.strides and isinstance(begins, tirx.IntImm) and int(begins) == 0
     known = isinstance(actual, relax.TensorType) and isinstance(actual.shape, relax.ShapeExpr)
     return bool(
         plain

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tvm
 from relax_programs import function, run_passes
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from sparsetrain import runtime, schedule
@@ -91,6 +91,23 @@ def test_a_kernel_that_is_called_with_other_extents_says_so(case):
     assert marked(module)["kernel"] is False
     with pytest.raises(ValueError, match=r"[Mm]ismatched|Invalid"):
         run(module, np.zeros((5, 8), "f4"))
+
+
+def test_a_symbol_of_a_kernel_that_its_caller_uses_for_another_extent_proves_nothing():
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    square = te.placeholder((n, n), name="square")
+    sums = te.compute((n,), lambda i: square[0, i] + square[i, 0])
+    kernel = te.create_prim_func([square, sums]).with_attr("global_symbol", "kernel")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((n, m), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            made = relax.call_tir(
+                builder.add_func(kernel, "kernel"), [x], relax.TensorType((m,), "float32")
+            )
+            result = builder.emit_output(made)
+        builder.emit_func_output(result)
+    assert marked(builder.get())["kernel"] is False
 
 
 NOT_PLAIN = {

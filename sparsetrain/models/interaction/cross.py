@@ -66,9 +66,8 @@ class CrossInteraction(nn.Module):
 
     def forward(self, dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
         """(B, D), (B, F, D) -> (B, N)."""
-        _, features, dim = embeddings.shape
-        # Of bags the compiler knows only how many offsets there are, not that they are for B rows.
-        flat = nn.op.reshape(embeddings, (dense.shape[0], features * dim))  # (B, F D)
+        batch, features, dim = embeddings.shape
+        flat = nn.op.reshape(embeddings, (batch, features * dim))  # (B, F D)
         x = x0 = nn.op.concat([dense, flat], dim=1)  # (B, N)
         for layer in self.layers:
             x = layer(x0, x)
