@@ -8,7 +8,7 @@ helper; the call is always inlined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -36,27 +36,28 @@ def each_in_turn(count: int) -> Iterator[Any]:
 
 def one_of(arrays: Sequence[Any], number: Any) -> Any:
     """The array of this number, in memory and in shape; all have one dtype and number of axes."""
+    first = arrays[0]
     extents = zip(*(array.shape for array in arrays), strict=True)
     shape = tuple(_extent(each, number) for each in extents)
-    memory = T.Bind(_chosen([array.data for array in arrays], number, _either))
-    return T.decl_buffer(shape, arrays[0].dtype, data=memory)
+    later = enumerate((array.data for array in arrays[1:]), 1)
+    memory = reduce(lambda rest, each: _either(number == each[0], each[1], rest), later, first.data)
+    return T.decl_buffer(shape, first.dtype, data=T.Bind(memory))
 
 
 def number_of(values: Sequence[Any], number: Any) -> Any:
-    """The value of this number, as int64."""
-    wide = [tirx.Cast("int64", tirx.convert(value)) for value in values]
-    return T.Bind(_chosen(wide, number, tirx.Select))
+    """The value of this number, as int64.
+
+    From memory: with a choice in every index, TVM's simplifier took seconds.
+    """
+    stored = T.alloc_local((len(values),), "int64")
+    for place, value in enumerate(values):
+        T.buffer_store(stored, tirx.Cast("int64", tirx.convert(value)), [place])
+    return T.Bind(stored[number])
 
 
 def _extent(extents: Sequence[Any], number: Any) -> Any:
     known = {int(n) if isinstance(n, (int, tirx.IntImm)) else None for n in extents}
     return number_of(extents, number) if None in known or len(known) > 1 else known.pop()
-
-
-def _chosen(values: Sequence[Any], number: Any, choose: Callable[..., Any]) -> Any:
-    """The first value, unless `number` is the place of a later one."""
-    later = enumerate(values[1:], 1)
-    return reduce(lambda rest, each: choose(number == each[0], each[1], rest), later, values[0])
 
 
 def _either(is_one: Any, one: Any, other: Any) -> Any:
