@@ -37,6 +37,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def as_float(value: Any) -> Any:
+    """A number as Python's own float, which JSON can hold; anything else as it is."""
+    return float(value) if is_number(value) else value
+
+
 def require_finite(name: str, value: Any) -> float:
     """Return a finite number of 0 or more as Python's own."""
     if not is_number(value) or not 0 <= float(value) < math.inf:
