@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-
-# Arguments of a constructor that have no name of their own.
-_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def require_whole(name: str, value: Any, least: int = 1) -> int:
@@ -37,6 +32,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def as_float(value: Any) -> Any:
+    """A number as Python's own float, which JSON can hold; anything else as it is."""
+    return float(value) if is_number(value) else value
+
+
 def require_finite(name: str, value: Any) -> float:
     """Return a finite number of 0 or more as Python's own."""
     if not is_number(value) or not 0 <= float(value) < math.inf:
@@ -55,37 +55,3 @@ def require_folder(name: str, value: Any) -> Path:
     if not isinstance(value, (str, os.PathLike)):
         raise ConfigError(f"{name} is {value!r:.60}; give the path of a folder")
     return Path(value)
-
-
-def require_remade(model: Any) -> None:
-    """Refuse a model that could not be loaded once it is saved: its class and `config` make it.
-
-    Raises
-    ------
-    ConfigError
-        With what `config` lacks or what differs.
-    """
-    made, config = type(model), model.config()
-    takes = signature(made).parameters.values()
-    lacking = [p.name for p in takes if p.kind not in _REST and p.name not in config]
-    if lacking:
-        raise _not_remade(made, f"lacks {', '.join(lacking)}, which the constructor takes")
-    try:
-        json.dumps(config)
-        again = made(**config)
-    except TypeError as error:
-        raise _not_remade(made, f"does not make the model again: {error}") from None
-    if _shapes(again) != _shapes(model):
-        raise _not_remade(made, "makes a model of other parameters")
-
-
-def _not_remade(made: type, why: str) -> ConfigError:
-    return ConfigError(
-        f"a {made.__name__} could not be loaded once it is saved, since its config() {why}: return "
-        "{**super().config(), ...} with plain values for all that the constructor takes"
-    )
-
-
-def _shapes(model: Any) -> dict[str, Any]:
-    named = model.named_parameters()
-    return {name: ([str(n) for n in param.shape], str(param.dtype)) for name, param in named}

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sparsetrain import checkpoint, runtime
 from sparsetrain.data import Encoder
-from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
 from sparsetrain.fit import State
 from sparsetrain.formats import target_word
 from sparsetrain.models import MODELS
+from sparsetrain.models.required import require_class
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.precision import LossScale, Precision, Scaling, policy_for
@@ -64,6 +67,7 @@ def load(
     CheckpointError
         If the folder is damaged or is no saved trainer.
     """
+    require_class(model)
     asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model)
     trainer: Trainer = _read(folder, which, {KIND: _trainer}, asked)
     return trainer
@@ -89,6 +93,7 @@ def load_predictor(
     CheckpointError
         If the folder is damaged or is no saved model.
     """
+    require_class(model)
     asked = _Asked(_checked(target, precision), optimizer, precision, None, model)
     makers: Makers = {KIND: _trainer, QUANTIZED: _quantized}
     predictor: Predictor = _read(folder, which, makers, asked)
@@ -140,6 +145,8 @@ def _made(saved: checkpoint.Saved, path: Path, makers: Makers, asked: _Asked) ->
         raise CheckpointError(f"{path}: {_NO_TRAINER.get(str(kind), holds)}")
     try:
         return makers[kind](saved, asked)
+    except _OfClass as error:
+        raise ConfigError(f"{path}: {error}") from error.__cause__
     except CheckpointError as error:
         # Of an array it names the file already.
         named = str(path) in str(error)
@@ -148,6 +155,24 @@ def _made(saved: checkpoint.Saved, path: Path, makers: Makers, asked: _Asked) ->
         raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
     except ValueError as error:  # our own errors, and those of int()
         raise CheckpointError(f"{path}: {error}") from error
+
+
+class _OfClass(ConfigError):
+    """What the caller's class raised; it says nothing against the folder."""
+
+
+@contextmanager
+def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Iterator[None]:
+    """Name the caller's class in the errors that it raises; None has none of its own."""
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:  # whatever the class raises
+        if made is None:
+            raise
+        said = str(error) if isinstance(error, SparsetrainError) else repr(error)
+        raise _OfClass(f"{made.__name__}{call} fails: {said}") from error
 
 
 _NO_TRAINER = {
@@ -164,7 +189,8 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
     scaling = None if scale is None else Scaling.from_dict(scale)
     if loss_scale is None and scaling is not None:
         loss_scale = scaling.rule
-    trainer = Trainer(
+    make = partial(
+        Trainer,
         _model(manifest["model"], asked.model),
         asked.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
         target=asked.target,
@@ -176,6 +202,8 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
         precision=precision,
         loss_scale=loss_scale,
     )
+    with _errors_of(asked.model, "'s model", SparsetrainError):
+        trainer = make()
     if scaling is not None and trainer.scaling is not None and trainer.scaling.rule == scaling.rule:
         trainer.scaling = scaling
     trainer.state.skipped = int(manifest.get("skipped", 0))
@@ -190,7 +218,8 @@ def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
     model, encoder = _model(manifest["model"], asked.model), _encoder(saved)
     precision = asked.precision or manifest.get("precision", "float32")
     target = runtime.resolve_target(target_word(table_dtype_of(model), asked.target))
-    made = QuantizedModel(model, target, encoder, precision, initialize=False)
+    with _errors_of(asked.model, "'s model", SparsetrainError):
+        made = QuantizedModel(model, target, encoder, precision, initialize=False)
     _fill_(made, saved)
     return made
 
@@ -209,9 +238,12 @@ def _model(saved: Mapping[str, Any], given: type | None) -> Any:
             "load(..., model=THE_CLASS)"
         )
     made: Any = given or MODELS[kind]
-    if made.kind != kind:
+    # Subclasses of ours once had the kind of ours.
+    if made.kind != kind and not issubclass(made, MODELS.get(kind, ())):
         raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
-    return made(**saved["config"])
+    config = saved["config"]
+    with _errors_of(given, "(**saved config)"):
+        return made(**config)
 
 
 def _encoder(saved: checkpoint.Saved) -> Encoder | None:

@@ -14,12 +14,11 @@ from sparsetrain.build import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
-from sparsetrain.given import require_kind, require_remade
+from sparsetrain.given import require_kind
+from sparsetrain.models.required import config_of, initialized, require_model, require_remade
 from sparsetrain.naming import named_arrays
 from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.turns import in_turn
-
-_OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
 
 
 def table_dtype_of(model: Any) -> str:
@@ -28,19 +27,10 @@ def table_dtype_of(model: Any) -> str:
     Raises
     ------
     ConfigError
-        If it is no model, by what it lacks.
+        If it is no model, by what it lacks or hides.
     """
-    lacking = [name for name in _OF_MODELS if not callable(getattr(model, name, None))]
-    if not isinstance(getattr(model, "kind", None), str):
-        lacking.append("kind")
-    if lacking:
-        raise ConfigError(
-            f"a {type(model).__name__} lacks {', '.join(lacking)} of a model such as "
-            "sparsetrain.models.DLRM: make it a sparsetrain.models.ClickModel, which has them; "
-            "whatever can be exported trains by sparsetrain.value_and_grad and an optimizer, see "
-            "examples/dlrm/train.py"
-        )
-    return str(model.config().get("table_dtype", "float32"))
+    require_model(model)
+    return str(config_of(model).get("table_dtype", "float32"))
 
 
 def policy_of(precision: Precision, target: Any) -> Policy | None:
@@ -79,7 +69,7 @@ class Predictor:
         self._policy = policy_of(precision, target)
         check_target(table_dtype_of(model), target.kind.name)
         require_remade(model)
-        self.params = self._on_device(model.initialize(seed, fill=initialize))
+        self.params = self._on_device(initialized(model, seed, initialize))
         self._module = in_turn(model.export)()
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsetrain import checkpoint, runtime, saved
-from sparsetrain.errors import NumericalError
+from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.naming import check_kinds, named_tables, writable_arrays
 from sparsetrain.predictor import Predictor
@@ -41,8 +41,7 @@ class QuantizedModel(Predictor):
 
 def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
-    config = {**trained.model.config(), "table_dtype": FOR_PREDICTION}
-    model = type(trained.model)(**config)
+    model = _for_prediction(trained.model)
     made = QuantizedModel(
         model, trained.target, trained.encoder, trained.precision, initialize=False
     )
@@ -54,6 +53,21 @@ def quantize(trained: Predictor) -> QuantizedModel:
         else:
             runtime.copy_(param, trained.params[name])
     return made
+
+
+def _for_prediction(model: Any) -> Any:
+    """The same model with tables in int8, without arrays."""
+    made = type(model)
+    try:
+        again = made(**{**model.config(), "table_dtype": FOR_PREDICTION})
+    except TypeError:  # all else it has taken before
+        again = None
+    if again is None or again.config().get("table_dtype") != FOR_PREDICTION:
+        raise ConfigError(
+            f"{made.__name__} has no table_dtype, so that its tables cannot be int8: let its "
+            "constructor pass **rest to super().__init__, and its config() have super().config()"
+        )
+    return again
 
 
 def _quantize_(

@@ -78,6 +78,15 @@ def test_other_calls_refuse_them_too(name):
         call()
 
 
+def test_floats_of_numpy_are_saved_as_pythons(tmp_path):
+    tenth = np.float32(0.1)
+    groups = [st.optim.Group("top.*", scale=tenth, weight_decay=tenth)]
+    options = {"weight_decay": tenth, "clip_norm": tenth, "groups": groups}
+    optimizer = st.optim.adagrad(tenth, initial=tenth, **options)
+    st.Trainer(small_dlrm.model(), optimizer).save(tmp_path / "saved")
+    assert st.load(tmp_path / "saved").optimizer == optimizer
+
+
 def test_whole_numbers_of_numpy_are_whole_numbers_also_where_they_are_saved(tmp_path):
     trainer, data = small_dlrm.trainer(encoder=small_dlrm.encoder()), small_dlrm.raw_rows(32)
     trainer.fit(

@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
     "step": {"ad", "data", "fused", "optim", "precision", "runtime"},
     "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "naming"}
-    | {"turns"},
+    | {"models", "turns"},
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
     "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
     | {"quantized", "runtime", "naming"},

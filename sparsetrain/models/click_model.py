@@ -95,13 +95,15 @@ class ClickModel(nn.Module):
         row_weights: bool = False,
     ) -> None:
         rows = self._widths("rows", rows)
+        if isinstance(names, str):
+            raise self._wrong(f"names is {names!r}; give a list")
         names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
         self._config: dict[str, Any] = {
             "rows": rows,
             "dim": self._whole("dim", [dim])[0],
             "num_dense": self._whole("num_dense", [num_dense])[0],
             "pooling": pooling,
-            "weighted": bool(weighted),
+            "weighted": self._flag("weighted", weighted),
             "names": [str(name) for name in names],
             "table_dtype": table_dtype,
             "row_weights": self._flag("row_weights", row_weights),

@@ -73,7 +73,7 @@ def from_config(config: Mapping[str, Any], known: Constructors) -> Optimizer:
 def _initial(optimizer: Optimizer) -> dict[str, float]:
     """The argument `initial` of a constructor: of our formulas one slot at most begins above 0."""
     above = [slot.initial for slot in optimizer.formula.slots if slot.initial]
-    return {"initial": above[0]} if above else {}
+    return {"initial": float(above[0])} if above else {}
 
 
 def _is_made_by(constructor: Callable[..., Optimizer] | None, optimizer: Optimizer) -> bool:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import is_number
+from sparsetrain.given import as_float, is_number
 from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, plain
 from sparsetrain.optim.schedules import Function, Schedule, constant
 
@@ -63,6 +63,8 @@ class Group:
             )
         if not (is_number(self.scale) and 0 <= self.scale < float("inf")):
             raise ConfigError(f"group {self.match!r}: scale must be 0 or more, not {self.scale}")
+        for name in ("scale", "weight_decay"):
+            object.__setattr__(self, name, as_float(getattr(self, name)))
 
 
 class Range(NamedTuple):

@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.given import as_float
 from sparsetrain.optim import exact
 from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.bound import Bound, bound_to
@@ -110,6 +111,8 @@ class Optimizer:
         if self.on_nonfinite not in ON_NONFINITE:
             raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
         check_limit(name, "clip_norm", self.clip_norm)
+        for option in ("weight_decay", "clip_value", "clip_norm"):
+            object.__setattr__(self, option, as_float(getattr(self, option)))
         self._rule().numbers(1)  # a schedule that fails, fails now
 
     def __repr__(self) -> str:

@@ -74,17 +74,19 @@ def require_above_zero(name: str, **numbers: Any) -> None:
             raise ConfigError(f"{name}: {key} must be above 0, not {value!r}")
 
 
-def require_start(name: str, initial: Any) -> None:
-    """Refuse a start from which a sum of squares has no root."""
+def require_start(name: str, initial: Any) -> float:
+    """Return a start as Python's own float; one from which a sum has no root is refused."""
     if not (is_number(initial) and 0 <= initial < float("inf")):
         raise ConfigError(f"{name}: initial must be finite and 0 or more, not {initial!r}")
+    return float(initial)
 
 
-def require_divisor(name: str, eps: Any, initial: Any) -> None:
-    """Refuse numbers with which the first gradient of 0 would be divided by 0."""
-    require_start(name, initial)
+def require_divisor(name: str, eps: Any, initial: Any) -> float:
+    """Return a start, unless the first gradient of 0 would be divided by 0."""
+    start = require_start(name, initial)
     if not callable(eps) and eps == 0 and initial == 0:
         raise ConfigError(f"{name}: one of eps and initial must be above 0")
+    return start
 
 
 def require_below_one(name: str, **numbers: Any) -> None:

@@ -138,6 +138,97 @@ class NotPlain(Base):
         return {**super().config(), "hidden": np.int64(4)}
 
 
+class Unseen(Base):
+    def config(self):
+        return {name: item for name, item in super().config().items() if name != "names"}
+
+
+class Keyed(Base):
+    def __init__(self, rows, hidden=4, table=None, **rest):
+        super().__init__(rows, hidden, **rest)
+        self.table = {1: 2} if table is None else table
+
+    def config(self):
+        return {**super().config(), "table": self.table}
+
+
+class Endless(Base):
+    def __init__(self, rows, hidden=4, slope=float("inf"), **rest):
+        super().__init__(rows, hidden, **rest)
+        self.slope = slope
+
+    def config(self):
+        return {**super().config(), "slope": self.slope}
+
+
+class Joined(Base):
+    def __init__(self, rows, hidden=4, widths=(1,), **rest):
+        super().__init__(rows, hidden, **rest)
+        self.widths = (1, *widths)
+
+    def config(self):
+        return {**super().config(), "widths": self.widths}
+
+
+class NotBegun(Base):
+    def __init__(self, rows):
+        self.last = nn.Linear(3, 1)
+
+
+class OwnKind(Base):
+    def __init__(self, rows, **rest):
+        super().__init__(rows, **rest)
+        self.kind = "own"
+
+
+class Claiming(Base):
+    kind = "dlrm"
+
+
+class HidesLogits(Base):
+    def __init__(self, rows, **rest):
+        super().__init__(rows, **rest)
+        self.logits = nn.Linear(3, 1)
+
+
+class HidesColumns(Base):
+    def __init__(self, rows, **rest):
+        super().__init__(rows, **rest)
+        self.columns, self.loss = ["a"], "bce"
+
+
+class Filling(Base):
+    """Changes what `initialize` gives."""
+
+    change = staticmethod(dict.copy)
+
+    def initialize(self, seed, *, fill=True):
+        params = super().initialize(seed, fill=fill)
+        self.change(params)
+        return params
+
+
+class OtherShape(Filling):
+    change = staticmethod(lambda params: params.update({"last.bias": np.zeros(3, np.float32)}))
+
+
+class OtherDtype(Filling):
+    change = staticmethod(lambda params: params.update({"last.bias": np.zeros(1)}))
+
+
+class Extra(Filling):
+    change = staticmethod(lambda params: params.update({"more": np.zeros(1, np.float32)}))
+
+
+class Less(Filling):
+    change = staticmethod(lambda params: params.pop("last.bias"))
+
+
+class NoFill(Base):
+    def initialize(self, seed):
+        return super().initialize(seed)
+
+
 class NoForward(Base):
     forward = ClickModel.forward
 
@@ -157,6 +248,19 @@ REFUSED = {
     TooMuch: "does not make the model again: .*'dim'",
     Another: "makes a model of other parameters",
     NotPlain: "does not make the model again: .*int64 is not JSON",
+    Keyed: "not the same after a way through JSON: 'table' differs",
+    Endless: "does not make the model again: .*not JSON compliant",
+    Joined: "not the same after a way through JSON: 'widths' differs",
+    NotBegun: r"its constructor does not call super\(\).__init__",
+    OwnKind: r"sets its kind, 'own', on the instance.*write kind = 'own' in the class",
+    Claiming: "Claiming has the kind 'dlrm', which is that of DLRM",
+    HidesLogits: "HidesLogits sets logits on the instance, which hides a method",
+    HidesColumns: "HidesColumns sets columns, loss on the instance",
+    OtherShape: r"gives float32 \(3\) for 'last.bias'; the model has float32 \(1\)",
+    OtherDtype: r"gives float64 \(1\) for 'last.bias'; the model has float32 \(1\)",
+    Extra: r"gives float32 \(1\) for 'more'; the model has nothing",
+    Less: r"gives nothing for 'last.bias'; the model has float32 \(1\)",
+    NoFill: r"NoFill.initialize is called as \(seed, fill=...\)",
     NoForward: r"NoForward has no forward\(dense, embedded\)",
     Flat: r"Flat: forward gave the shape \(B\), not \(B, 1\)",
     Wide: r"Wide: forward gave the shape \(B, 3\), not \(B, 1\)",
@@ -167,3 +271,109 @@ REFUSED = {
 def test_a_class_that_could_not_be_trained_or_loaded_is_refused_before_training(made):
     with pytest.raises(ConfigError, match=REFUSED[made]):
         st.Trainer(made([5, 7]), st.optim.sgd(0.1))
+
+
+GIVEN = {"row_weights": True, "pooling": "mean", "table_dtype": "bfloat16", "names": ["a", "b"]}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_config_leaves_out_is_refused_where_the_model_was_given_it(name):
+    with pytest.raises(ConfigError, match=f"Unseen .*makes a model with another {name}: return"):
+        st.Trainer(Unseen([5, 7], **{name: GIVEN[name]}), st.optim.sgd(0.1))
+
+
+def test_initial_weights_may_be_arrays():
+    class Zeros(Filling):
+        change = staticmethod(lambda params: params.update({"last.bias": np.zeros(1, np.float32)}))
+
+    trainer = st.Trainer(Zeros([5, 7]), st.optim.sgd(0.1))
+    assert not trainer.params["last.bias"].numpy().any()
+
+
+class Like:
+    """No `nn.Module`, and no names of parameters."""
+
+    kind = "like"
+
+    def __init__(self, rows):
+        self._model = DLRM(rows, dim=4, num_dense=3)
+        for name in ("export", "initialize", "inputs", "rows_read", "tables"):
+            setattr(self, name, getattr(self._model, name))
+        self.config = lambda: {"rows": rows}
+
+
+def test_a_class_with_the_methods_of_a_model_is_a_model():
+    assert st.Trainer(Like([5, 7]), st.optim.sgd(0.1)).steps == 0
+
+
+def test_tables_become_int8_where_the_class_takes_a_table_dtype():
+    class Fixed(ClickModel):
+        def __init__(self, rows):
+            super().__init__(rows, 4, 3)
+            self.last = nn.Linear(3, 1)
+
+        def config(self):
+            return {"rows": self._config["rows"]}
+
+        def forward(self, dense, embedded):
+            return self.last(dense)
+
+    with pytest.raises(ConfigError, match=r"Fixed has no table_dtype.* pass \*\*rest"):
+        st.Trainer(Fixed([5, 7]), st.optim.sgd(0.1)).quantized()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Folders of a model of ours and of one that is not."""
+    folder = tmp_path_factory.mktemp("saved")
+    st.Trainer(DLRM([5, 7], dim=4, num_dense=3), st.optim.sgd(0.1)).save(folder / "dlrm")
+    st.Trainer(Base([5, 7]), st.optim.sgd(0.1)).save(folder / "Base")
+    return folder
+
+
+NO_CLASSES = [5, "DLRM", int, lambda **given: DLRM(**given), ClickModel, DLRM([5])]
+
+
+@pytest.mark.parametrize("model", NO_CLASSES, ids=lambda model: f"{model!r:.12}")
+@pytest.mark.parametrize("load", [st.load, st.load_predictor])
+def test_what_is_no_class_of_a_model_is_refused_before_a_folder_is_read(load, model):
+    with pytest.raises(ConfigError, match="model is .*; give the class of what was saved"):
+        load("no folder", model=model)
+
+
+def test_a_subclass_reads_what_a_class_of_ours_was_saved_as(saved):
+    class Sub(DLRM):
+        pass
+
+    assert isinstance(st.load(saved / "dlrm", model=Sub).model, Sub)
+
+
+def test_errors_of_a_class_name_it_where_it_is_loaded(saved):
+    class Fails(Base):
+        kind = "Base"
+
+        def __init__(self, rows, **rest):
+            raise KeyError("hidden")
+
+    class FailsLater(Base):
+        kind = "Base"
+
+        def forward(self, dense, embedded):
+            return self.lats(dense)
+
+    with pytest.raises(ConfigError, match=r"Fails\(\*\*saved config\) fails: KeyError\('hidden'\)"):
+        st.load(saved / "Base", model=Fails)
+    with pytest.raises(ConfigError, match=r"FailsLater's model fails: AttributeError.*'lats'"):
+        st.load_predictor(saved / "Base", which="latest", model=FailsLater)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"names": "AB"}, "DLRM: names is 'AB'; give a list"),
+        ({"weighted": "no", "pooling": "sum"}, "DLRM: weighted is 'no'; give True or False"),
+    ],
+)
+def test_arguments_that_mean_something_else_are_refused(given, said):
+    with pytest.raises(ConfigError, match=said):
+        DLRM([5, 7], **given)

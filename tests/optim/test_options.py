@@ -179,6 +179,9 @@ SAVED = [
     optim.ftrl(0.1, beta=0.0, initial=0.1),
     optim.adagrad(0.1, initial=0.5),
     optim.rmsprop(0.1, clip_value=2.0, groups=GROUPS),
+    optim.rowwise_adagrad(0.1, initial=np.float32(0.1), weight_decay=np.float32(0.1)),
+    optim.ftrl(0.1, initial=np.float32(0.1), clip_norm=np.float32(1), clip_value=np.float32(1)),
+    optim.sgd(0.1, groups=[Group("b", scale=np.float32(2), weight_decay=np.float32(0.1))]),
 ]
 
 

@@ -44,7 +44,7 @@ def adagrad(
     ----------
     Duchi, Hazan, Singer 2011, https://jmlr.org/papers/v12/duchi11a.html
     """
-    require_divisor("adagrad", eps, initial)
+    initial = require_divisor("adagrad", eps, initial)
     slots = (Slot("sum", "element", initial),)
     formula = Formula("adagrad", _step, slots, idle="always", fade=(None,))
     return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])

@@ -49,7 +49,7 @@ def rowwise_adagrad(
     Naumov et al. 2019, https://arxiv.org/abs/1906.00091; the form of FBGEMM's
     ``EXACT_ROWWISE_ADAGRAD``.
     """
-    require_divisor("rowwise_adagrad", eps, initial)
+    initial = require_divisor("rowwise_adagrad", eps, initial)
     slots = (Slot("sum", "row", initial),)
     formula = Formula(
         "rowwise_adagrad", _step, slots, row_mean=_square, idle="always", fade=(None,)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model must be, so that it is trained, saved and loaded: asked before anything is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from inspect import Parameter, signature
+from typing import Any
+
+from tvm.relax.frontend import nn
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models import MODELS, ClickModel
+
+_OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
+# Arguments of a constructor that have no name of their own.
+_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def lacking(model: Any) -> list[str]:
+    """What a model, or the class of one, lacks of a model's methods and kind."""
+    names = [name for name in _OF_MODELS if not callable(getattr(model, name, None))]
+    return names if isinstance(getattr(model, "kind", None), str) else [*names, "kind"]
+
+
+def require_model(model: Any) -> None:
+    """Refuse what is no model, or hides what a model needs; its methods are not called.
+
+    Raises
+    ------
+    ConfigError
+        With what it lacks or hides.
+    """
+    made = type(model)
+    hidden = _hidden(model) if isinstance(model, ClickModel) else []
+    if hidden:
+        raise ConfigError(
+            f"{made.__name__} sets {', '.join(hidden)} on the instance, which hides a method of "
+            "ClickModel's: take another name"
+        )
+    lacks = lacking(model)
+    if lacks:
+        raise ConfigError(
+            f"a {made.__name__} lacks {', '.join(lacks)} of a model such as "
+            "sparsetrain.models.DLRM: make it a sparsetrain.models.ClickModel, which has them; "
+            "whatever can be exported trains by sparsetrain.value_and_grad and an optimizer, see "
+            "examples/dlrm/train.py"
+        )
+    if isinstance(model, ClickModel) and "_config" not in vars(model):
+        raise ConfigError(f"{made.__name__}: its constructor does not call super().__init__")
+    _check_kind(model)
+
+
+def _check_kind(model: Any) -> None:
+    made, kind = type(model), model.kind
+    if getattr(made, "kind", None) != kind:
+        raise ConfigError(
+            f"{made.__name__} sets its kind, {kind!r}, on the instance, but what was saved is "
+            f"loaded by that of the class: write kind = {kind!r} in the class"
+        )
+    ours: Any = MODELS.get(kind)
+    if ours is not None and made is not ours:
+        raise ConfigError(
+            f"{made.__name__} has the kind {kind!r}, which is that of {ours.__name__}: "
+            "leave kind out, or choose another"
+        )
+
+
+def _hidden(model: ClickModel) -> list[str]:
+    """Methods that the instance has something else for; a function may stand for a method."""
+    own = vars(model)
+    names = sorted(_methods() & own.keys())
+    return [n for n in names if isinstance(own[n], nn.Module) or not callable(own[n])]
+
+
+@cache
+def _methods() -> frozenset[str]:
+    return frozenset(name for name in dir(ClickModel) if callable(getattr(ClickModel, name)))
+
+
+def require_class(model: Any) -> None:
+    """Refuse what is not the class of a model; None passes."""
+    if model is not None and not (isinstance(model, type) and not lacking(model)):
+        raise ConfigError(f"model is {model!r:.60}; give the class of what was saved, a ClickModel")
+
+
+def config_of(model: Any) -> dict[str, Any]:
+    """What `config` gives, if that is a dict."""
+    config = model.config()
+    if not isinstance(config, dict):
+        raise _not_remade(type(model), f"gives {config!r:.60}")
+    return config
+
+
+def require_remade(model: Any) -> None:
+    """Refuse a model that could not be loaded once it is saved: its class and `config` make it.
+
+    Raises
+    ------
+    ConfigError
+        With what `config` lacks or what differs.
+    """
+    made, config = type(model), config_of(model)
+    takes = signature(made).parameters.values()
+    lacks = [p.name for p in takes if p.kind not in _REST and p.name not in config]
+    if lacks:
+        raise _not_remade(made, f"lacks {', '.join(lacks)}, which the constructor takes")
+    try:
+        saved = json.loads(json.dumps(config, allow_nan=False))
+        again = made(**saved)
+    except Exception as error:  # whatever the constructor raises
+        raise _not_remade(made, f"does not make the model again: {error}") from error
+    changed = [*_differing(_listed(config), saved), *_differing(_listed(config_of(again)), saved)]
+    if changed:
+        raise _not_remade(made, f"is not the same after a way through JSON: {changed[0]!r} differs")
+    own, its = getattr(model, "_config", {}), getattr(again, "_config", {})
+    if _listed(own) != _listed(its):
+        differing = ", ".join(map(str, _differing(own, its)))
+        raise _not_remade(made, f"makes a model with another {differing}")
+    if again.tables() != model.tables() or _shapes(again) != _shapes(model):
+        raise _not_remade(made, "makes a model of other parameters")
+
+
+def initialized(model: Any, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
+    """The parameters that `initialize` gives, as tensors, if they are those of the model.
+
+    Raises
+    ------
+    ConfigError
+        With the first name, shape or dtype that differs.
+    """
+    made = type(model).__name__
+    try:
+        signature(model.initialize).bind(seed, fill=fill)
+    except TypeError as error:
+        raise ConfigError(f"{made}.initialize is called as (seed, fill=...): {error}") from None
+    given = model.initialize(seed, fill=fill)
+    try:
+        params = {name: runtime.as_tensor(array) for name, array in given.items()}
+    except (AttributeError, DataError) as error:
+        raise ConfigError(f"{made}.initialize gives no dict of arrays: {error}") from error
+    wanted = _shapes(model)
+    for name in [*wanted, *params] if wanted is not None else ():
+        own = _shape(params[name]) if name in params else "nothing"
+        its = wanted.get(name, "nothing") if wanted is not None else own
+        if own != its:
+            raise ConfigError(f"{made}.initialize gives {own} for {name!r}; the model has {its}")
+    return params
+
+
+def _not_remade(made: type, why: str) -> ConfigError:
+    return ConfigError(
+        f"a {made.__name__} could not be loaded once it is saved, since its config() {why}: return "
+        "{**super().config(), ...} with plain values for all that the constructor takes"
+    )
+
+
+def _listed(value: Any) -> Any:
+    """A value with lists in place of tuples, as JSON brings it back."""
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _differing(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> list[Any]:
+    """Keys that one of the two lacks, or under which they differ."""
+    missing = object()
+    keys = {**one, **other}
+    return [key for key in keys if one.get(key, missing) != other.get(key, missing)]
+
+
+def _shapes(model: Any) -> dict[str, str] | None:
+    """Of each parameter dtype and shape; None of a model that does not name them."""
+    if not hasattr(model, "named_parameters"):
+        return None
+    return {name: _shape(param) for name, param in model.named_parameters()}
+
+
+def _shape(array: Any) -> str:
+    return f"{array.dtype} ({', '.join(str(extent) for extent in array.shape)})"
