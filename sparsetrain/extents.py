@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -82,11 +83,10 @@ def _listed(shape: list[Any]) -> str:
 
 def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
     try:
-        _number(expr, known)
+        with suppress(ZeroDivisionError):  # by these numbers alone
+            _number(expr, known)
     except KeyError:
         return False
-    except ZeroDivisionError:  # by these numbers alone
-        return True
     return True
 
 

@@ -135,12 +135,16 @@ def _update_row(
     state.end()
 
 
-def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
+# (parameter, gradient, scalars, first, end): writes their update into a kernel.
+DenseBody = Callable[[Parameter, Any, SimpleNamespace, Any, Any], None]
+
+
+def dense_update_kernel(recipe: Recipe, dtype: str, body: DenseBody | None = None) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns).
 
     Any shape, one compile. Arguments: gradient (end - first, C), weight (R, C), one array per slot,
     then the scalars of the recipe, first, end. Formulas without a per-row part take elements
-    [first, end) of (1, R * C), and a gradient (1, end - first).
+    [first, end) of (1, R * C), and a gradient (1, end - first). `body` is the CPU's by default.
     """
     with kernel() as built:
         height, width, given, across = extents(4)
@@ -149,7 +153,7 @@ def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
         parameter = Parameter.declared(recipe, height, width, dtype)
         h = scalars(recipe.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        dense_body(parameter, gradient, h, first, end)
+        (body or dense_body)(parameter, gradient, h, first, end)
     return built.get()
 
 

@@ -5,8 +5,6 @@ The dot interaction is an operator (`operator`) with kernels for each kind of ta
 interaction ordinary layers (`cross`).
 """
 
-from sparsetrain.models.interaction.choice import Interaction as Interaction
-from sparsetrain.models.interaction.choice import interaction_of as interaction_of
 from sparsetrain.models.interaction.cross import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction.operator import dot_interaction as dot_interaction
 from sparsetrain.models.interaction.operator import interaction as interaction

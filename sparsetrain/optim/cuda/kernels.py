@@ -22,7 +22,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
-from sparsetrain.optim import catch_up
+from sparsetrain.optim import catch_up, kernels
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import THREADS, vector_lanes
@@ -156,20 +156,17 @@ def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
 
 def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns); as the CPU's."""
-    with kernel() as built:
-        height, width, given, across = extents(4)
-        by_row = recipe.formula.by_row
-        gradient = buffer("gradient", (given, width if by_row else across), dtype)
-        parameter = Parameter.declared(recipe, height, width, dtype)
-        h = scalars(recipe.scalars, dtype)
-        first, end = scalar("first", "int64"), scalar("end", "int64")
-        if by_row:
-            dense_rows(parameter, gradient, h, first, end)
-        else:
-            with each_of(end - first) as number:
-                state = parameter.begin_row(0, lambda d: gradient[0, d], h)
-                state.update(first + number, gradient[0, number])
-    return built.get()
+    return kernels.dense_update_kernel(recipe, dtype, dense_body)
+
+
+def dense_body(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
+    """Inside a kernel: update rows, or elements of the one row, [first, end)."""
+    if parameter.recipe.formula.by_row:
+        dense_rows(parameter, gradient, h, first, end)
+        return
+    with each_of(end - first) as number:
+        state = parameter.begin_row(0, lambda d: gradient[0, d], h)
+        state.update(first + number, gradient[0, number])
 
 
 def dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
