@@ -3,7 +3,7 @@
 
 TVM lets each kernel check number, dtype, rank, extents, strides and offset of its arguments
 whenever it is called. Of a step of DLRM those checks were half of the machine code, and compiling
-them half of LLVM's time. But every call is there to be read: the types of what is given are
+them a third of LLVM's time or more. But every call is there to be read: the types of what is given are
 compared with what the kernel declares, symbols included. Arrays that a program is given are checked
 by `sparsetrain.arguments` and by the program itself as it begins; those that it allocates are
 plain. Of what functions from outside return nothing is known: kernels that read that check it.
