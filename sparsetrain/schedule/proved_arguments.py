@@ -3,10 +3,10 @@
 
 TVM lets each kernel check number, dtype, rank, extents, strides and offset of its arguments
 whenever it is called. Of a step of DLRM those checks were half of the machine code, and compiling
-them a third of LLVM's time or more. But every call is there to be read: the types of what is given are
-compared with what the kernel declares, symbols included. Arrays that a program is given are checked
-by `sparsetrain.arguments` and by the program itself as it begins; those that it allocates are
-plain. Of what functions from outside return nothing is known: kernels that read that check it.
+them a third of LLVM's time or more. But every call is there to be read: the types of what is given
+are compared with what the kernel declares, symbols included. Arrays that a program is given are
+checked by `sparsetrain.arguments` and by the program itself as it begins; those that it allocates
+are plain. Of what functions from outside return nothing is known: kernels that read that check it.
 
 A kernel keeps its checks if one call of it cannot be proved, if another kernel calls it, or if it
 asserts anything itself: somebody's own operator that is called with other extents still says so.
