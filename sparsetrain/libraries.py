@@ -32,9 +32,12 @@ from tvm.target.codegen import llvm_version_major
 
 from sparsetrain.quiet import without_lines
 
-KEEP_FILES = 200  # libraries; a few hundred kilobytes each, the least recently used go first
+KERNEL = "kernel-"  # begins the key of a kernel that is called by itself, not by a program
+# The least recently used of each go first.
+KEEP_FILES = 200  # programs; a few hundred kilobytes each
+KEEP_KERNELS = 1000  # kernels that are called by themselves; 30 kilobytes on average
+KEEP_OBJECTS = 2000  # kernels to be linked into programs; 35 kilobytes on average
 _METADATA = 'metadata["'
-KEEP_OBJECTS = 2000  # kernels to be linked into libraries; 35 kilobytes on average
 
 
 def folder() -> Path | None:
@@ -70,7 +73,7 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(everything).encode()).hexdigest()[:32]
 
 
-def text_of(kernel: tirx.PrimFunc) -> str:
+def text_of(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
     """All that decides the code of a kernel: its script, and the text of LLVM that it imports.
 
     The script shows such text as metadata, which is not printed; and to print that ends the process
@@ -177,7 +180,8 @@ def keep(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Pat
 def _prune(place: Path) -> None:
     """Drop the least recently used, and the oldest of the measured costs beside them."""
     for pattern, count in (
-        ("*-*.so", KEEP_FILES),
+        ("[0-9a-f]*-*.so", KEEP_FILES),
+        (f"{KERNEL}*.so", KEEP_KERNELS),
         ("*-*.o", KEEP_OBJECTS),
         ("costs-*.json", KEEP_FILES),
     ):

@@ -55,26 +55,32 @@ def compile_kernel(
     threads.expect_pool()
     symbol = name.replace(" ", "_")
     module = tvm.IRModule({symbol: kernel.with_attr("global_symbol", symbol)})
-    if gpu.is_cuda(target):
-        return Kernel(_kept(module, target)[symbol], name)
-    # Shared subexpressions are left to LLVM: TVM binds a float's negation to a name, of which its
-    # own analysis then makes an integer, and fails.
-    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-        run = tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)[symbol]
-    return Kernel(run, name)
+    return Kernel(_kept(module, target)[symbol], name)
 
 
 def _kept(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Kernels for a device, from disk if they were compiled before: nvcc takes seconds for each."""
-    place = libraries.folder() if gpu.KEEPS_KERNELS else None
-    if place is None:
-        return gpu.compile_kernels(module, target)
-    key = libraries.digest("kernel", module.script(), str(target))
+    """A kernel's library, from disk if it was compiled before: a run needs some seven of them."""
+    on_gpu = gpu.is_cuda(target)
+    compile_ = gpu.compile_kernels if on_gpu else _for_cpu
+    place = libraries.folder() if libraries.can_link() else None
+    if place is None or (on_gpu and not gpu.KEEPS_KERNELS):
+        return compile_(module, target)
+    key = libraries.KERNEL + libraries.digest(libraries.text_of(module), str(target))
     found = libraries.load(place, key)
     if found is not None:
         return found
-    made = gpu.compile_kernels(module, target)
+    made = compile_(module, target)
     return libraries.store(place, key, made) or made
+
+
+def _for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Shared subexpressions are left to LLVM.
+
+    TVM binds a float's negation to a name, of which its own analysis then makes an integer, and
+    fails.
+    """
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        return tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)
 
 
 @cache
