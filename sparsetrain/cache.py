@@ -20,6 +20,7 @@ from sparsetrain import runtime
 from sparsetrain.libraries import can_link, imported, load, store
 from sparsetrain.libraries import digest as digest_of
 from sparsetrain.libraries import folder as folder
+from sparsetrain.turns import in_turn
 
 
 def load_or_build(
@@ -47,6 +48,7 @@ def load_or_build(
     return runtime.virtual_machine(library, target)
 
 
+@in_turn
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     """Hexadecimal digest of everything that decides the compiled code of `module`."""
     with target:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread at a time builds Relax functions."""
+"""One thread at a time builds and rewrites Relax functions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _turn = RLock()
 
 
 def in_turn(build: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Let one thread at a time run what opens a function of a `BlockBuilder`.
+    """Let one thread at a time run what opens a function of a `BlockBuilder`, or lowers operators.
 
     TVM keeps the stack of open builders once for all threads: two that build at the same time would
-    write into each other's functions.
+    write into each other's functions. So it does with the tag of the operator that is described.
     """
 
     @wraps(build)

@@ -17,6 +17,7 @@ from sparsetrain import libraries
 from sparsetrain.runtime import gpu, on_stack, threads
 from sparsetrain.runtime.objects import NotAloneError, objects_of
 from sparsetrain.runtime.targets import device_of
+from sparsetrain.turns import in_turn
 
 
 class Kernel:
@@ -121,11 +122,16 @@ def compile_relax(
     has been linked: by `sparsetrain.libraries.store`.
     """
     with target:
-        module = (pipeline or vm_pipeline(target.kind.name))(module)
+        module = _rewritten(module, pipeline or vm_pipeline(target.kind.name))
         if place is not None:
             with suppress(OSError, NotAloneError):
                 return _linked(module, target, place)
         return relax.build(module, target, relax_pipeline=None, tir_pipeline=on_stack.PIPELINE)
+
+
+@in_turn
+def _rewritten(module: tvm.IRModule, passes: tvm.transform.Pass) -> tvm.IRModule:
+    return passes(module)
 
 
 def _linked(module: tvm.IRModule, target: tvm.target.Target, place: Path) -> relax.VMExecutable:
