@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
+from os import PathLike
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.given import as_float
-from sparsetrain.optim import exact
+from sparsetrain.optim import exact, saving
 from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.check import LAST, check_formula
@@ -341,6 +342,70 @@ class Optimizer:
             If a row is not current: the checkpoint was not made after `flush_`.
         """
         exact.restored_(state)
+
+    def save(
+        self,
+        folder: str | PathLike[str],
+        params: Mapping[str, NDArray],
+        state: State,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep a loop's parameters and state in a folder, from which `load_` goes on.
+
+        Killed at any moment, it leaves the save before or this one. In exact mode all rows are made
+        current first, see `flush_`.
+
+        Parameters
+        ----------
+        folder : path
+            In which nothing else is; folders above it are made.
+        params : mapping of str to Tensor
+            All that steps are taken with, those without a gradient too.
+        state : State
+            From `init`.
+        extra : mapping, optional
+            Kept beside them, as plain JSON values: where the data are to be read on, for instance.
+
+        Raises
+        ------
+        CheckpointError
+            If `folder` holds anything but a checkpoint, or cannot be written.
+        ConfigError
+            If a parameter is missing or no tensor.
+        ResourceError
+            If the disk has not enough room.
+        """
+        saving.save(self, folder, params, state, extra or {})
+
+    def load_(
+        self, folder: str | PathLike[str], params: Mapping[str, NDArray], state: State
+    ) -> dict[str, Any]:
+        """Go on from what `save` kept, to the bits of a loop that was not interrupted.
+
+        Parameters
+        ----------
+        folder : path
+            What was saved.
+        params : mapping of str to Tensor
+            Written; of the names, shapes and dtypes that were saved.
+        state : State
+            Written; from `init`, given what it was given when this was saved. The numbers of this
+            optimizer count, such as its learning rate, not those that it was saved with.
+
+        Returns
+        -------
+        dict
+            The `extra` of `save`.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no such folder, its files are not what was saved, or the formula, a
+            parameter, a slot or a table is another; nothing is written then.
+        ConfigError
+            If a parameter is missing or no tensor.
+        """
+        return saving.load_(self, folder, params, state)
 
     def describe(
         self,

@@ -67,6 +67,18 @@ def test_a_model_of_ones_own_is_trained_saved_and_loaded(page):
     assert page["scores"].shape == (100,)
 
 
+def test_a_loop_goes_on_from_what_it_saved(page):
+    batches = page["batches"]
+    assert page["extra"] == {"batches": len(batches)} and page["state"].step == 2 * len(batches)
+    params = page["fresh"](seed=0)
+    state = page["optimizer"].init(params)
+    for batch in [*batches, *batches]:
+        _, gradients = page["program"](params, batch)
+        page["optimizer"].apply_(params, gradients, state)
+    for name, param in params.items():
+        assert param.numpy().tobytes() == page["params"][name].numpy().tobytes()
+
+
 def test_it_is_quantized_like_any_model(page):
     probabilities = page["trainer"].quantized().predict(page["candidates"])
     np.testing.assert_allclose(probabilities, page["probabilities"], atol=0.02)
