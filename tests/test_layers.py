@@ -67,12 +67,14 @@ MAY_IMPORT = {
     "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
     | {"quantized", "runtime", "naming"},
     "trainer": {
+        "ad",
         "ahead",
         "build",
         "data",
         "formats",
         "predictor",
         "fit",
+        "models",
         "numerics",
         "optim",
         "pools",

@@ -294,6 +294,43 @@ def test_what_a_config_leaves_out_is_refused_where_the_model_was_given_it(name):
         st.Trainer(Unseen([5, 7], **{name: GIVEN[name]}), st.optim.sgd(0.1))
 
 
+class NoTables(Base):
+    def forward(self, dense, embedded):
+        return self.last(self.layer(dense))
+
+
+class Frozen(Base):
+    def forward(self, dense, embedded):
+        return nn.op.zeros((dense.shape[0], 1))
+
+
+class Spare(Base):
+    def __init__(self, rows, **rest):
+        super().__init__(rows, **rest)
+        self.spare = nn.Linear(3, 1)
+
+    def forward(self, dense, embedded):
+        total = nn.op.sum(nn.op.sum(embedded, axis=1), axis=1, keepdims=True)  # (B, 1)
+        return super().forward(dense, embedded) + total
+
+
+UNUSED = {
+    NoTables: r"NoTables: the loss does not depend on embedded, so that no table would learn: "
+    r"forward\(dense, embedded\) has to use embedded$",
+    Frozen: "does not depend on embedded",
+    Spare: "Spare: the loss does not depend on spare.weight, spare.bias, so that they would never "
+    "learn: use their layers in forward, or leave them out of the constructor$",
+}
+
+
+@pytest.mark.parametrize("made", UNUSED)
+def test_what_forward_leaves_out_is_named_in_its_words(made, capfd):
+    batch = st.data.Batch(np.ones((2, 3)), np.zeros((2, 2), int), np.array([0, 1]))
+    with pytest.raises(ConfigError, match=UNUSED[made]):
+        st.Trainer(made([5, 7]), st.optim.sgd(0.1)).step(batch)
+    assert capfd.readouterr().err == ""
+
+
 def test_initial_weights_may_be_arrays():
     class Zeros(Filling):
         change = staticmethod(lambda params: params.update({"last.bias": np.zeros(1, np.float32)}))
