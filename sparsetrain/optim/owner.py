@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_whole
 from sparsetrain.optim import exact
 from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range, Tables, resolve
@@ -35,7 +36,7 @@ def new_state(
     for name in exact.tracked_names(params, ranges, tables):
         slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
     dtypes = {name: str(param.dtype) for name, param in params.items()}
-    return State(slots, optimizer, ranges, tables, dtypes, seed, scaled)
+    return State(slots, optimizer, ranges, tables, dtypes, require_whole("seed", seed, 0), scaled)
 
 
 def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> None:

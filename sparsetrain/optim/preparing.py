@@ -12,6 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.given import is_number
 from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
@@ -89,7 +90,9 @@ def _bound(
 
 
 def _require_scaled(state: State, scale: float, clip_norm: float | None) -> None:
-    if scale != 1 and not state.scaled and clip_norm is None:
-        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
-    if not 0 < scale < float("inf"):
+    if scale == 1:
+        return
+    if not (is_number(scale) and 0 < scale < float("inf")):
         raise ConfigError(f"optimizer: scale is finite and above 0, not {scale!r}")
+    if not state.scaled and clip_norm is None:
+        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
