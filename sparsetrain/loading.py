@@ -18,6 +18,7 @@ from sparsetrain.models import MODELS
 from sparsetrain.models.required import require_class
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
+from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.precision import LossScale, Precision, Scaling, policy_for
 from sparsetrain.precision.loss_scale import Given
 from sparsetrain.predictor import Predictor, table_dtype_of
@@ -176,8 +177,9 @@ def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Itera
 
 
 _NO_TRAINER = {
+    LOOP: "it holds what Optimizer.save wrote: Optimizer.load_ reads it",
     QUANTIZED: "its tables are int8, for prediction alone: `load_predictor`, `evaluate` and "
-    "`predict` read it; training needs the run that it was made from"
+    "`predict` read it; training needs the run that it was made from",
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sparsetrain import runtime, saved
+from sparsetrain.ad.gradient import Unreached
 from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
@@ -24,6 +25,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
 from sparsetrain.formats import target_word
 from sparsetrain.given import require_kind, require_whole
+from sparsetrain.models.required import left_out_by_loss
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.pools import single_blas
@@ -122,13 +124,16 @@ class Trainer(TrainedModel):
     @cached_property
     def program(self) -> GradientProgram:
         """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
-        return value_and_grad(
-            self._module,
-            "loss",
-            target=self.target,
-            precision=self._policy,
-            scaled=self.scaling is not None,
-        )
+        try:
+            return value_and_grad(
+                self._module,
+                "loss",
+                target=self.target,
+                precision=self._policy,
+                scaled=self.scaling is not None,
+            )
+        except Unreached as error:
+            raise left_out_by_loss(self.model, error.names) from None
 
     def compile(self) -> None:
         """Compile what a step runs now, rather than in the first step."""

@@ -147,6 +147,19 @@ def test_a_large_array_is_cut_by_rows_and_comes_back_whole(tmp_path, case, mmap)
     assert_same_arrays(got, {"a": array, "b": np.ones(3)})
 
 
+def test_a_check_reads_every_piece_and_keeps_none(tmp_path):
+    checkpoint.write(tmp_path / "run", {"a": LARGE, "b": np.ones(3)}, {}, piece_bytes=9000)
+    with checkpoint.opened(tmp_path / "run") as good:
+        good.check()
+    path = tmp_path / "run" / "003.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with (
+        checkpoint.opened(tmp_path / "run") as bad,
+        pytest.raises(CheckpointError, match=r"003.npy \(array 'a'\) is damaged"),
+    ):
+        bad.check()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_array_is_read_into_memory_of_any_layout(tmp_path, layout):
     wanted = LAYOUTS[layout]

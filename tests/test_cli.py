@@ -132,7 +132,7 @@ class FakeLibrary:
             "models": SimpleNamespace(DLRM=self.build),
             "optim": SimpleNamespace(sgd=self.optimizer, adagrad=self.optimizer),
             "Trainer": self.trainer,
-            "load_predictor": lambda folder, which, precision: FakeTrainer(self),
+            "load_predictor": lambda folder, which, precision, model: FakeTrainer(self),
         }
 
 

@@ -66,6 +66,115 @@ CALLS = {
 }
 
 
+PARAMS = {"t": st.runtime.zeros((5, 4), "float32")}
+STATE = st.optim.sgd(0.1).init(PARAMS, {"t": {"t": slice(0, 5)}})
+
+
+def _batches(**options):
+    dataset = st.data.Dataset([small_dlrm.batch(8)], None)
+    return next(iter(dataset.batches(**{"batch_size": 4, **options})))
+
+
+# Name, as errors say it -> the least number, what takes it, and what says so in words of its own.
+WHOLE = {
+    "DLRM: dim": (1, lambda n: st.models.DLRM([5], dim=n)),
+    "DLRM: num_dense": (0, lambda n: st.models.DLRM([5], num_dense=n)),
+    "DLRM: cross_rank": (1, lambda n: st.models.DLRM([5], interaction="cross", cross_rank=n)),
+    "seed": (0, lambda n: st.models.DLRM([5]).initialize(n)),
+    "MLP: each of widths": (1, lambda n: st.models.MLP([3, n], last_relu=True)),
+    "CrossInteraction: features": (1, lambda n: st.models.CrossInteraction(n, 4, 2, 2)),
+    "CrossInteraction: layers": (1, lambda n: st.models.CrossInteraction(3, 4, n, 2)),
+    "CrossInteraction: rank": (1, lambda n: st.models.CrossInteraction(3, 4, 2, n)),
+    "EmbeddingBag: rows": (1, lambda n: st.embedding.EmbeddingBag(n, 4)),
+    "EmbeddingBag: width": (1, lambda n: st.embedding.EmbeddingBag(4, n)),
+    "EmbeddingBag: features": (1, lambda n: st.embedding.EmbeddingBag(4, 4, "sum", features=n)),
+    "embedding_bag: features": (
+        *(1, lambda n: st.embedding.embedding_bag(None, None, None, features=n)),
+    ),
+    "table 'a': rows": (1, lambda n: st.embedding.Table("a", n, 4)),
+    "table 'a': width": (1, lambda n: st.embedding.Table("a", 4, n)),
+    "accumulate": (
+        *(1, lambda n: st.Trainer(small_dlrm.model(), st.optim.sgd(0.1), accumulate=n)),
+    ),
+    "epochs": (1, lambda n: small_dlrm.trainer().fit([small_dlrm.batch(8)], epochs=n)),
+    "batch_size": (1, lambda n: _batches(batch_size=n)),
+    "workers": (1, lambda n: _batches(workers=n)),
+    "position: row": (0, lambda n: _batches(position=st.data.Position(0, n))),
+    "set_num_threads: count": (1, st.set_num_threads),
+    "lookups": (0, lambda n: st.optim.sgd(0.1).describe(STATE, PARAMS, n)),
+    "max_rows": (1, lambda n: st.data.profile(RAW, max_rows=n)),
+    "compare: rows": (1, lambda n: st.compare.Case(n)),
+    "compare: threads": (0, lambda n: st.compare.Case(5, threads=n)),
+    "schedule warmup: steps": (1, st.optim.warmup),
+    "patience": (1, lambda n: st.EarlyStopping(patience=n)),
+    "Run: keep": (1, lambda n: st.Run("run", keep=n)),
+}
+NO_WHOLE = (True, 1.0, "3", float("nan"), [3])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_no_whole_number_is_refused_by_its_name(name):
+    least, call = WHOLE[name]
+    for value in NO_WHOLE:
+        with pytest.raises(ConfigError) as raised:
+            call(value)
+        assert str(raised.value) == f"{name} is {value!r}; it must be a whole number"
+    with pytest.raises(ConfigError) as raised:
+        call(least - 1)
+    assert str(raised.value) == f"{name} is {least - 1}; it must be {least} or more"
+
+
+# What is called -> what is said of each of `NO_WHOLE` and of others.
+NUMBERS = {
+    "rows": (lambda n: st.models.DLRM([5, n]), "DLRM: rows must be whole numbers, not [5, "),
+    "top": (lambda n: st.models.DLRM([5], top=(n,)), "DLRM: top must be whole numbers, not "),
+    "a world's seed": (
+        lambda n: st.data.SyntheticCriteo(seed=n),
+        "seed must be a whole number, not",
+    ),
+    "a seed of noise": (lambda n: st.optim.sgd(0.1).init(PARAMS, seed=n), "seed is "),
+    "nesterov": (
+        lambda n: st.optim.momentum(0.1, nesterov=None if n is True else n),
+        "momentum: nesterov is True or False, not ",
+    ),
+    "beta": (
+        lambda n: st.optim.ftrl(0.1, beta=-n if n == 1.0 and n is not True else n),
+        "ftrl: beta must be finite and 0 or more, not ",
+    ),
+    "share": (lambda n: st.data.split_share(RAW, n), "; it must be a number between 0 and 1"),
+    "position": (
+        lambda n: _batches(position=[n]),
+        "; give a Position, as Batch.position has it",
+    ),
+    "weight": (
+        lambda n: st.optim.accumulate_({}, {}, weight=n if n is True or n != 1.0 else float("inf")),
+        "; it must be a finite number",
+    ),
+    "scale": (
+        lambda n: st.optim.sgd(0.1).apply_(PARAMS, {}, STATE, scale=-1 if n == 1.0 else n),
+        "optimizer: scale is finite and above 0, not ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_other_kinds_are_refused_too(name):
+    call, said = NUMBERS[name]
+    for value in NO_WHOLE:
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            call(value)
+
+
+def test_whole_numbers_of_numpy_make_models_and_tables():
+    eight, two = np.int64(8), np.int32(2)
+    model = st.models.DLRM([5], dim=eight, interaction="cross", cross_layers=two, cross_rank=two)
+    assert type(model.config()["dim"]) is int
+    assert type(st.embedding.Table("a", eight, eight).rows) is int
+    st.embedding.EmbeddingBagCollection([st.embedding.Table("a", eight, eight)])
+    st.models.MLP([eight, two], last_relu=True)
+    st.embedding.EmbeddingBag(eight, two, "sum", features=two)
+
+
 def test_numpys_truth_values_are_as_good_as_pythons():
     config = st.models.DLRM([5], row_weights=np.True_).config()
     assert config["row_weights"] is True

@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
     "ad": {"sparse_tensor", "relax_op", "turns"},
     "optim": {"cache", "kernel_builder", "one_of", "sparse_tensor", "runtime", "relax_op"}
-    | {"formats"},
+    | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
     | {"past_caches", "transpose"},
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
@@ -67,12 +67,14 @@ MAY_IMPORT = {
     "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
     | {"quantized", "runtime", "naming"},
     "trainer": {
+        "ad",
         "ahead",
         "build",
         "data",
         "formats",
         "predictor",
         "fit",
+        "models",
         "numerics",
         "optim",
         "pools",

@@ -37,7 +37,7 @@ CASES = {
         "1": 1,
         "3": 3,
         "3 2": 2,
-        "0": "set_num_threads: 0 is below 1",
+        "0": "set_num_threads: count is 0; it must be 1 or more",
     },
     "1": {"": 1, "2": 2},
 }

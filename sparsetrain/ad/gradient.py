@@ -27,6 +27,20 @@ from sparsetrain.turns import in_turn
 LOSS_SCALE = "loss_scale"
 
 
+class Unreached(ConfigError):
+    """The result does not depend on parameters that are to be differentiated.
+
+    Attributes
+    ----------
+    names : list of str
+        All of them.
+    """
+
+    def __init__(self, names: list[str], fix: str) -> None:
+        super().__init__(f"the result does not depend on parameter {names[0]!r}: {fix}")
+        self.names = names
+
+
 @dataclass(frozen=True)
 class GradientModule:
     """A Relax module with one gradient function, and what its flat results mean.
@@ -94,6 +108,7 @@ def gradient(
     names = tuple(param.name for param in primal.params)
     primal = copy_with_new_vars(primal)
     wanted = _wanted(primal, names, wrt, densify)
+    _check_reached(primal, wanted, chosen=wrt is not None)
     builder = relax.BlockBuilder()
     name = f"{function}_adjoint"
     scale = [_scale(primal, names)] if scaled else []
@@ -101,7 +116,6 @@ def gradient(
         with builder.dataflow():
             loss, bindings = _replay(primal, builder)
             reverse = ReversePass(activity(bindings, wanted), frozenset(densify))
-            _check_reached(loss, reverse, wanted)
             reverse.run(bindings, loss, *scale)
             gradients = {n: _finish(reverse, v, n in densify) for v, n in wanted.items()}
             leaves = [leaf for g in gradients.values() for leaf in _leaves(g)]
@@ -155,9 +169,6 @@ def _replay(
 ) -> tuple[relax.Var, list[relax.VarBinding]]:
     """Emit the bindings the result depends on; return the result and those bindings."""
     block, result = primal.body.blocks[0], primal.body.body
-    ty: Any = getattr(result, "ty", None)
-    if not (_is_float_tensor(ty) and ty.ndim == 0):
-        raise ConfigError(f"only a scalar floating-point result can be differentiated, not {ty}")
     needed, live = {result}, []
     for binding in reversed(block.bindings):
         # A cast may be what gives a symbolic extent its value, so it is kept in any case.
@@ -195,13 +206,17 @@ def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
     return relax.Call(value.op, arguments, value.attrs, value.ty_args)
 
 
-def _check_reached(loss: relax.Var, reverse: ReversePass, wanted: dict[relax.Var, str]) -> None:
-    reached = reverse.depends.get(loss, frozenset())
-    for name in wanted.values():
-        if name not in reached:
-            raise ConfigError(
-                f"the result does not depend on parameter {name!r}: leave it out of wrt"
-            )
+def _check_reached(primal: relax.Function, wanted: dict[relax.Var, str], *, chosen: bool) -> None:
+    """Refuse what has no gradient before anything is built; `chosen` if the caller named it."""
+    result = primal.body.body
+    ty: Any = getattr(result, "ty", None)
+    if not (_is_float_tensor(ty) and ty.ndim == 0):
+        raise ConfigError(f"only a scalar floating-point result can be differentiated, not {ty}")
+    reached = activity(primal.body.blocks[0].bindings, wanted).get(result, frozenset())
+    missing = [name for name in wanted.values() if name not in reached]
+    if missing:
+        fix = "leave it out of wrt" if chosen else "use it, or name those to differentiate in wrt"
+        raise Unreached(missing, fix)
 
 
 def _finish(reverse: ReversePass, variable: relax.Var, dense: bool) -> Any:

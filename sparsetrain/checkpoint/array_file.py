@@ -91,16 +91,25 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray, each: Map = map) ->
     return _read(file, dtype, out.shape, lambda start, stop: data[start:stop], each, keep=False)
 
 
+def check_array(file: IO[bytes], dtype: str, shape: tuple[int, ...], each: Map = map) -> int:
+    """Read a file and return its CRC-32; see `read_array`, which keeps what it reads."""
+    return _read(file, dtype, shape, _spare, each, keep=False)
+
+
 def map_array(
     file: IO[bytes], dtype: str, shape: tuple[int, ...], each: Map = map
 ) -> tuple[np.ndarray, int]:
     """Return the array as a read-only map of the file, and the file's CRC-32."""
-    spare = lambda start, stop: np.empty(stop - start, np.uint8)  # noqa: E731
-    crc = _read(file, dtype, shape, spare, each, keep=True)
+    crc = _read(file, dtype, shape, _spare, each, keep=True)
     if not prod(shape):
         return np.empty(shape, DTYPES[dtype]), crc  # nothing cannot be mapped
     offset = len(header_of(dtype, shape))
     return np.memmap(file, DTYPES[dtype], "r", offset, shape), crc
+
+
+def _spare(start: int, stop: int) -> np.ndarray:
+    """Memory for bytes that nobody keeps."""
+    return np.empty(stop - start, np.uint8)
 
 
 def _in_file(dtype: np.dtype) -> np.dtype:

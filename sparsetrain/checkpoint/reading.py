@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from sparsetrain.checkpoint import places
-from sparsetrain.checkpoint.array_file import DTYPES, map_array, read_array
+from sparsetrain.checkpoint.array_file import DTYPES, check_array, map_array, read_array
 from sparsetrain.checkpoint.in_parallel import in_parallel
 from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, pieces
 from sparsetrain.checkpoint.ranges import Map
@@ -98,6 +98,19 @@ class Saved:
             for _ in files(self.read_into, targets.keys(), targets.values(), repeat(ranges)):
                 pass
 
+    def check(self) -> None:
+        """Read all files and keep nothing, for who may write only if every byte is right.
+
+        Raises
+        ------
+        CheckpointError
+            If any of the bytes is not what was saved.
+        """
+        entries = [entry for group in self._pieces.values() for entry in group]
+        with in_parallel(sum(entry.bytes for entry in entries)) as (files, ranges):
+            for _ in files(self._check, entries, repeat(ranges)):
+                pass
+
     def map(self, name: str) -> np.ndarray:
         """Return a read-only map of an array's file; of an array in several files, a copy."""
         if len(self._pieces[name]) > 1:
@@ -107,6 +120,11 @@ class Saved:
             array, crc = map_array(file, entry.dtype, entry.shape)
         self._check_crc(entry, crc)
         return array
+
+    def _check(self, entry: Entry, each: Map) -> None:
+        with self._open(entry) as file, self._errors_of(entry):
+            crc = check_array(file, entry.dtype, entry.piece, each)
+        self._check_crc(entry, crc)
 
     def _open(self, entry: Entry) -> IO[bytes]:
         return _regular_file(self._target, self._handle, entry.file)

@@ -16,6 +16,7 @@ from sparsetrain.cli.options import (
     settings_from,
 )
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
+from sparsetrain.cli.own_class import OwnClass, class_of
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
 from sparsetrain.cli.which import tell_which
@@ -28,6 +29,7 @@ def evaluate(
     batch_size: BatchSize = 4096,
     precision: Precision = None,
     warn_unseen: WarnUnseen = None,
+    own: OwnClass = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on labelled data."""
@@ -35,7 +37,9 @@ def evaluate(
 
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
+        predictor = st.load_predictor(
+            model, which=which, precision=cast(Any, precision), model=class_of(own)
+        )
         tell_which(model, which, predictor.steps)
         dataset = st.data.Dataset(str(data), predictor.encoder, read_weights=False)
         scores = predictor.evaluate(dataset, batch_size=batch_size)

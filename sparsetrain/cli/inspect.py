@@ -11,6 +11,7 @@ import typer
 from sparsetrain.cli.data_picture import draw
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit, format_share, format_table
+from sparsetrain.cli.own_class import OwnClass, class_of
 from sparsetrain.cli.picture import check_picture
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -18,6 +19,8 @@ from sparsetrain.progress import format_count
 
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40
+_OURS = "dlrm"
+_IN_TABLES = ("rows", "names", "table_dtype")  # of a config, what is told of its tables
 
 Found = tuple[dict[str, Any], str]
 
@@ -35,22 +38,26 @@ def inspect(
     max_rows: Annotated[
         int, typer.Option("--max-rows", min=1, help="Read about so many rows of data.")
     ] = 1_000_000,
+    own: OwnClass = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset, an encoder, a model or a run."""
     if plot is not None:
         check_picture("--plot", plot)
     with StopSignals():
-        if (look := _kind(path)) is not None:
+        look = _kind(path)
+        if own is not None and look is not _model:
+            raise ConfigError(f"--model: {path} is no saved model")
+        if look is not None:
             if plot is not None:
                 raise ConfigError(f"--plot: {path} is no data; only data can be drawn")
-            result, text = look(path)
+            result, text = look(path, class_of(own))
         else:
             result, text = _data(path, schema, max_rows, plot)
     emit(result, text, as_json)
 
 
-def _kind(path: Path) -> Callable[[Path], Found] | None:
+def _kind(path: Path) -> Callable[[Path, Any], Found] | None:
     """Return how to look at something that is not data."""
     if path.name == "_encoder.parquet":
         return _encoder
@@ -59,7 +66,7 @@ def _kind(path: Path) -> Callable[[Path], Found] | None:
     return None
 
 
-def _encoder(path: Path) -> Found:
+def _encoder(path: Path, _own: Any) -> Found:
     import sparsetrain as st
 
     encoder = st.data.read_encoder(path)
@@ -95,13 +102,15 @@ def _tables(tables: dict[str, int]) -> str:
     return format_table(rows[: _SHOWN + 1])
 
 
-def _model(path: Path) -> Found:
+def _model(path: Path, own: Any) -> Found:
     import sparsetrain as st
 
-    trainer = st.load_predictor(path, which="latest", precision="float32")  # nothing is computed
+    # Nothing is computed.
+    trainer = st.load_predictor(path, which="latest", precision="float32", model=own)
     optimizer = trainer.optimizer.formula.name if isinstance(trainer, st.Trainer) else None
     config = trainer.model.config()
-    tables = dict(zip(config["names"], config["rows"], strict=True))
+    parts = [part for storage in trainer.model.tables().values() for part in storage.items()]
+    tables = {name: rows.stop - rows.start for name, rows in parts}
     arrays = trainer.state_dict()
     layout = trainer.encoder.layout if trainer.encoder else None
     run = st.Run(path)
@@ -121,12 +130,10 @@ def _model(path: Path) -> Found:
     }
     return result, "\n".join(
         [
-            f"a {result['model'].upper()} after {format_count(trainer.steps, 'step')}, "
+            f"a {_called(result['model'])} after {format_count(trainer.steps, 'step')}, "
             f"{format_count(trainer.epochs, 'whole epoch')}; {len(arrays)} arrays, "
             f"{result['bytes'] / 1e6:,.1f} MB",
-            f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
-            f"{_interaction(config)}, {config['num_dense']} dense inputs; "
-            f"tables in {config['table_dtype']}; "
+            f"{_sizes(result['model'], config)}; tables in {config.get('table_dtype', 'float32')}; "
             + (f"optimizer {optimizer}" if optimizer else "for prediction alone"),
             f"encoder: {layout or 'none'}",
             *([_told(best, run.stops_early)] if best else []),
@@ -134,6 +141,21 @@ def _model(path: Path) -> Found:
             "",
             _tables(tables),
         ]
+    )
+
+
+def _called(kind: str) -> str:
+    return kind.upper() if kind == _OURS else kind
+
+
+def _sizes(kind: str, config: dict[str, Any]) -> str:
+    """Say what a model was made with; of a class that is not ours whatever its config names."""
+    if kind != _OURS:
+        told = {name: value for name, value in config.items() if name not in _IN_TABLES}
+        return ", ".join(f"{name} {value!r:.60}" for name, value in told.items())
+    return (
+        f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
+        f"{_interaction(config)}, {config['num_dense']} dense inputs"
     )
 
 

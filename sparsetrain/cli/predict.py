@@ -19,6 +19,7 @@ from sparsetrain.cli.options import (
     settings_from,
 )
 from sparsetrain.cli.output import emit
+from sparsetrain.cli.own_class import OwnClass, class_of
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
@@ -48,6 +49,7 @@ def predict(
     batch_size: BatchSize = 4096,
     precision: Precision = None,
     warn_unseen: WarnUnseen = None,
+    own: OwnClass = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the click probability of every row."""
@@ -60,7 +62,9 @@ def predict(
         raise ConfigError(f"--keep {PROBABILITY}: that is what predictions are called")
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(model, which=which, precision=cast(Any, precision))
+        predictor = st.load_predictor(
+            model, which=which, precision=cast(Any, precision), model=class_of(own)
+        )
         tell_which(model, which, predictor.steps)
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         read_kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))

@@ -8,6 +8,7 @@ import typer
 
 from sparsetrain.cli.options import AsJson, Model, Precision, Which
 from sparsetrain.cli.output import emit
+from sparsetrain.cli.own_class import OwnClass, class_of
 from sparsetrain.cli.preflight import require_free
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.which import tell_which
@@ -18,6 +19,7 @@ def quantize(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder for it.")],
     which: Which = "auto",
     precision: Precision = None,
+    own: OwnClass = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an int8 model, for prediction alone.
@@ -28,7 +30,13 @@ def quantize(
 
     require_free(out)
     with StopSignals():
-        trainer = st.load(model, which=which, target="cpu", precision=cast(Any, precision))
+        trainer = st.load(
+            model,
+            which=which,
+            target="cpu",
+            precision=cast(Any, precision),
+            model=class_of(own),
+        )
         tell_which(model, which, trainer.steps)
         quantized = trainer.quantized()
         quantized.save(out)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_whole
 
 FLOAT_BYTES = 4
 
@@ -53,8 +54,8 @@ class Case:
 
     def __post_init__(self) -> None:
         for name in ("rows", "lookups", "width", "pooling"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"compare: {name} is {getattr(self, name)}; it must be 1 or more")
+            require_whole(f"compare: {name}", getattr(self, name))
+        require_whole("compare: threads", self.threads, 0)
         if self.rows >= 2**31:
             raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can name")
         if self.lookups % self.pooling:

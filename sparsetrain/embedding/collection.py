@@ -19,6 +19,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.embedding.operators import embedding_bag, lookup
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import array_of
+from sparsetrain.given import require_whole
 
 Pooling = Literal["sum", "mean"] | None
 POOLINGS = (None, "sum", "mean")
@@ -41,6 +42,11 @@ class Table:
     name: str
     rows: int
     width: int
+
+    def __post_init__(self) -> None:
+        for size in ("rows", "width"):
+            number = require_whole(f"table {self.name!r}: {size}", getattr(self, size))
+            object.__setattr__(self, size, number)
 
 
 class EmbeddingBag(nn.Module):
@@ -70,11 +76,11 @@ class EmbeddingBag(nn.Module):
     ) -> None:
         if pooling not in POOLINGS:
             raise ConfigError(f"EmbeddingBag: pooling is None, 'sum' or 'mean', not {pooling!r}")
-        if rows < 1 or width < 1:
-            raise ConfigError(f"EmbeddingBag: no table of {rows} rows and width {width}")
+        rows = require_whole("EmbeddingBag: rows", rows)
+        width = require_whole("EmbeddingBag: width", width)
         self.weight = nn.Parameter(*array_of(rows, width, dtype))
         self.pooling = pooling
-        self.features = features
+        self.features = require_whole("EmbeddingBag: features", features)
 
     def forward(
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None

@@ -19,6 +19,7 @@ from sparsetrain.embedding import cuda_kernels
 from sparsetrain.embedding import kernels as cpu_kernels
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import computed_in, width_of
+from sparsetrain.given import require_whole
 from sparsetrain.relax_op import call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -141,7 +142,7 @@ def embedding_bag(
         ids,
         offsets,
         offsets if weights is None else weights,
-        features=features,
+        features=require_whole("embedding_bag: features", features),
         mean=int(mode == "mean"),
         weighted=int(weights is not None),
     )

@@ -23,6 +23,7 @@ from sparsetrain.embedding.collection import Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
+from sparsetrain.given import require_whole
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.turns import in_turn
 
@@ -100,8 +101,8 @@ class ClickModel(nn.Module):
         names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
         self._config: dict[str, Any] = {
             "rows": rows,
-            "dim": self._whole("dim", [dim])[0],
-            "num_dense": self._whole("num_dense", [num_dense])[0],
+            "dim": self._size("dim", dim),
+            "num_dense": self._size("num_dense", num_dense, 0),
             "pooling": pooling,
             "weighted": self._flag("weighted", weighted),
             "names": [str(name) for name in names],
@@ -289,8 +290,7 @@ class ClickModel(nn.Module):
         ResourceError
             If there is no memory for a parameter.
         """
-        if not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise ConfigError(f"seed must be a whole number of 0 or more, not {seed!r}")
+        seed = require_whole("seed", seed, 0)
         if fill:
             check_trainable(self._config["table_dtype"])
         return {
@@ -339,8 +339,13 @@ class ClickModel(nn.Module):
         """Names as in the exported functions, and the parameters."""
         return super().named_parameters(prefix)
 
+    def _size(self, name: str, number: int, least: int = 1) -> int:
+        return require_whole(f"{type(self).__name__}: {name}", number, least)
+
     def _whole(self, name: str, numbers: Sequence[int]) -> list[int]:
         try:
+            if any(isinstance(number, bool) for number in numbers):
+                raise TypeError
             return [index(number) for number in numbers]
         except TypeError:
             fix = "; give a list" if isinstance(numbers, int) else ""
@@ -360,8 +365,8 @@ class ClickModel(nn.Module):
 
     def _check_config(self) -> None:
         config = self._config
-        if not config["rows"] or config["dim"] < 1 or config["num_dense"] < 0:
-            raise self._wrong("it takes at least one table, dim 1 and num_dense 0")
+        if not config["rows"]:
+            raise self._wrong("rows is empty; it takes at least one table")
         if config["pooling"] not in (None, "sum", "mean"):
             raise self._wrong(f"pooling is None, 'sum' or 'mean', not {config['pooling']!r}")
         if config["weighted"] and config["pooling"] != "sum":

@@ -81,7 +81,7 @@ class DLRM(ClickModel):
         cross_layers: int | None = None,
         cross_rank: int | None = None,
     ) -> None:
-        dim, num_dense = self._whole("dim", [dim])[0], self._whole("num_dense", [num_dense])[0]
+        dim, num_dense = self._size("dim", dim), self._size("num_dense", num_dense, 0)
         self._hidden = {"bottom": self._widths("bottom", bottom), "top": self._widths("top", top)}
         # Parameters are in the order in which they are made, in saved runs too.
         self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.given import require_whole
+
 
 class MLP(nn.Module):
     """Linear layers of the given widths.
@@ -22,7 +24,8 @@ class MLP(nn.Module):
     """
 
     def __init__(self, widths: Sequence[int], *, last_relu: bool, dtype: str = "float32") -> None:
-        pairs = zip(widths[:-1], widths[1:], strict=True)
+        numbers = [require_whole("MLP: each of widths", width) for width in widths]
+        pairs = zip(numbers[:-1], numbers[1:], strict=True)
         self.layers = nn.ModuleList([nn.Linear(a, b, dtype=dtype) for a, b in pairs])
         self.last_relu = last_relu
 

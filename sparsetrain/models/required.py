@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import Parameter, signature
 from typing import Any
@@ -149,6 +149,17 @@ def initialized(model: Any, seed: int, fill: bool) -> dict[str, runtime.NDArray]
         if own != its:
             raise ConfigError(f"{made}.initialize gives {own} for {name!r}; the model has {its}")
     return params
+
+
+def left_out_by_loss(model: Any, names: Sequence[str]) -> ConfigError:
+    """The error of parameters that a model's loss does not depend on, in words of `forward`."""
+    unused, why = ", ".join(names), "they would never learn"
+    fix = "use their layers in forward, or leave them out of the constructor"
+    if any(name in model.tables() for name in names):
+        unused, why = "embedded", "no table would learn"
+        fix = "forward(dense, embedded) has to use embedded"
+    made = type(model).__name__
+    return ConfigError(f"{made}: the loss does not depend on {unused}, so that {why}: {fix}")
 
 
 def _not_remade(made: type, why: str) -> ConfigError:

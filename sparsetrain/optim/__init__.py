@@ -3,13 +3,15 @@
 
 From a rule to what is written: `formula` (the update of one element), `recipe` (with what is done
 to the gradient before: the key of a kernel), `rule` (with its numbers and its mode), `group` (which
-rows of which parameter follow which rule: a `Range`), `optimizer` (checks a step), `step` (goes
-through parameters and ranges), `range_update` (calls the kernel of a range), `kernels` (has it).
+rows of which parameter follow which rule: a `Range`), `optimizer` (options, and the way in),
+`owner` (makes its state), `preparing` (checks a step), `step` (goes through parameters and ranges),
+`range_update` (calls the kernel of a range), `kernels` (has it).
 
 Beside that: `paths`, `choice`, `dense_path` and `costs` (every row of a table, where that is
 cheaper); `exact`, `history` and `catch_up` (rows that were not touched get the bits of a dense
 optimizer); `bound`, `repeated` and `together` (what a step need not find out again, or call twice);
-`fused` (updates behind the gradients in one program); `cuda` (all of it on a GPU).
+`fused` (updates behind the gradients in one program); `cuda` (all of it on a GPU); `saving` (what a
+loop keeps).
 """
 
 from sparsetrain.optim.formula import Formula as Formula

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
+from sparsetrain.given import require_whole
 from sparsetrain.optim.costs import BUSY, TRIES, Costs, costs_of, verdict_of
 from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.rule import Rule
@@ -151,6 +152,8 @@ def reasons(
     With `params` and the ids that a step looks up in each table it is known what is cheaper. On a
     GPU nothing is chosen by cost.
     """
+    if lookups is not None:
+        require_whole("lookups", lookups, 0)
     on_gpu = {name: params is not None and runtime.on_gpu(params[name]) for name in state.tables}
     choices = {
         name: None if on_gpu[name] else _choice(state, name, params, lookups)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import cache
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import is_number
 from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.finite import which_nonfinite
@@ -51,8 +52,11 @@ def accumulate_(
     Raises
     ------
     ConfigError
-        If a gradient differs from what is accumulated under its name; nothing is changed then.
+        If a gradient differs from what is accumulated under its name, or the weight is no finite
+        number; nothing is changed then.
     """
+    if not (is_number(weight) and isfinite(weight)):
+        raise ConfigError(f"accumulate_: weight is {weight!r:.60}; it must be a finite number")
     for name, gradient in gradients.items():
         if name in acc and _kind(acc[name]) != _kind(gradient):
             raise ConfigError(

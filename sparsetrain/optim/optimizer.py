@@ -5,34 +5,28 @@ One object for the whole model. A dense gradient updates the whole parameter, a 
 rows it names; both in place. Cost of a row-sparse update: N ids to sort and U rows to read and
 write, whatever the table's rows, or less where a table is small (`dense_path`); in exact mode, the
 steps that those rows missed as well.
+
+What is here is the value and its options, and the way in: `owner` makes states, `preparing` checks
+a step, which `step` takes; `exact` catches rows up, `choice` tells paths, `saving` keeps a loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
+from os import PathLike
 from typing import Any, Literal
 
-from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.errors import ConfigError
 from sparsetrain.given import as_float
-from sparsetrain.optim import exact
-from sparsetrain.optim.arguments import check_arguments
-from sparsetrain.optim.bound import Bound, bound_to
-from sparsetrain.optim.check import LAST, check_formula
+from sparsetrain.optim import exact, owner, preparing, saving
+from sparsetrain.optim.check import check_formula
 from sparsetrain.optim.choice import Reasons, reasons
 from sparsetrain.optim.formula import Formula
-from sparsetrain.optim.gradients import (
-    Gradient,
-    coalesced,
-    global_norm,
-    is_finite,
-    nonfinite,
-)
-from sparsetrain.optim.group import Group, Range, Tables, resolve
-from sparsetrain.optim.paths import begin_sorts
+from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.group import Group, Tables
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
-from sparsetrain.optim.state import State, new_last, new_slots, rows_of, tracked
+from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied as Applied
 from sparsetrain.optim.step import Step
 from sparsetrain.runtime import NDArray
@@ -173,19 +167,7 @@ class Optimizer:
         ResourceError
             If there is no memory for a slot; names the parameter and the bytes.
         """
-        tables = tables or {}
-        ranges = self._resolve(params, tables, scaled)
-        slots = {name: new_slots(name, self.formula, param, fill) for name, param in params.items()}
-        for name in exact.tracked_names(params, ranges, tables):
-            slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
-        dtypes = {name: str(param.dtype) for name, param in params.items()}
-        return State(slots, self, ranges, tables, dtypes, seed, scaled)
-
-    def _resolve(
-        self, params: Mapping[str, NDArray], tables: Tables, scaled: bool
-    ) -> dict[str, tuple[Range, ...]]:
-        heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
-        return resolve(self._rule(scaled), self.groups, heights, tables)
+        return owner.new_state(self, params, tables or {}, fill, seed, scaled)
 
     def apply_(
         self,
@@ -248,25 +230,7 @@ class Optimizer:
         Step or Applied
             The step, ready to `finish_`; or what became of it, if it is skipped.
         """
-        bound = self._bound(params, gradients, state)
-        _require_scaled(state, scale, self.clip_norm)
-        # Gradients of which a norm is taken are coalesced before.
-        sorts = begin_sorts(gradients, state, bound.sorts) if self.clip_norm is None else {}
-        try:
-            problem = nonfinite(loss, gradients, bound.search(loss))
-        except (RuntimeError, TypeError, ValueError):
-            check_arguments(self.formula, params, gradients, state)  # in words that name it
-            raise
-        if problem is not None:
-            return self.left_out(problem, state, scale, may_overflow and is_finite(loss))
-        norm, factor = None, 1 / scale
-        if self.clip_norm is not None:
-            gradients = coalesced(gradients)
-            norm = global_norm(gradients) / scale
-            if not isfinite(norm):  # duplicates may overflow only in their sum
-                return self.left_out("the global norm is not finite", state, scale, may_overflow)
-            factor *= min(1.0, self.clip_norm / (norm + 1e-6))
-        return Step(params, gradients, state, factor, norm, bound, sorts)
+        return preparing.prepare(self, params, gradients, state, loss, scale, may_overflow)
 
     def left_out(self, problem: str, state: State, scale: float, overflowed: bool) -> Applied:
         """Count a step that is not taken, or raise.
@@ -276,30 +240,7 @@ class Optimizer:
         NumericalError
             If the optimizer stops at what is not finite, unless a scale may have made it so.
         """
-        if self.on_nonfinite == "stop" and not overflowed:
-            scaled = f", with the loss scaled by {scale:,.10g}" if scale != 1 else ""
-            first = "the loss scale, " if scale != 1 else ""
-            raise NumericalError(
-                f"{problem} in step {state.step + 1}{scaled}: nothing was updated; lower "
-                f"{first}the learning rate or look at this batch's dense features"
-            )
-        state.skipped += 1
-        return Applied(state.step, skipped=problem, overflowed=overflowed)
-
-    def _bound(
-        self,
-        params: Mapping[str, NDArray],
-        gradients: Mapping[str, Gradient],
-        state: State,
-    ) -> Bound:
-        """What the last step found out, if this one is given the same; else all is checked."""
-        if isinstance(state, State) and state.owner is self:
-            known: Bound | None = state.bound
-            if known is not None and known.holds(params, gradients, state):
-                return known
-        check_arguments(self.formula, params, gradients, state)
-        self._own(params, state)
-        return bound_to(params, gradients, state)
+        return preparing.left_out(self, problem, state, scale, overflowed)
 
     def catch_up_(
         self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State
@@ -324,12 +265,12 @@ class Optimizer:
         DataError
             If a row is outside its table.
         """
-        self._own(params, state)
+        owner.own_(self, params, state)
         return exact.catch_up_(params, rows, state)
 
     def flush_(self, params: Mapping[str, NDArray], state: State) -> int:
         """Make all rows current, as evaluation, checkpoints and export need; see `catch_up_`."""
-        self._own(params, state)
+        owner.own_(self, params, state)
         return exact.flush_(params, state)
 
     def restored_(self, state: State) -> None:
@@ -341,6 +282,70 @@ class Optimizer:
             If a row is not current: the checkpoint was not made after `flush_`.
         """
         exact.restored_(state)
+
+    def save(
+        self,
+        folder: str | PathLike[str],
+        params: Mapping[str, NDArray],
+        state: State,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep a loop's parameters and state in a folder, from which `load_` goes on.
+
+        Killed at any moment, it leaves the save before or this one. In exact mode all rows are made
+        current first, see `flush_`.
+
+        Parameters
+        ----------
+        folder : path
+            In which nothing else is; folders above it are made.
+        params : mapping of str to Tensor
+            All that steps are taken with, those without a gradient too.
+        state : State
+            From `init`.
+        extra : mapping, optional
+            Kept beside them, as plain JSON values: where the data are to be read on, for instance.
+
+        Raises
+        ------
+        CheckpointError
+            If `folder` holds anything but a checkpoint, or cannot be written.
+        ConfigError
+            If a parameter is missing or no tensor.
+        ResourceError
+            If the disk has not enough room.
+        """
+        saving.save(self, folder, params, state, extra or {})
+
+    def load_(
+        self, folder: str | PathLike[str], params: Mapping[str, NDArray], state: State
+    ) -> dict[str, Any]:
+        """Go on from what `save` kept, to the bits of a loop that was not interrupted.
+
+        Parameters
+        ----------
+        folder : path
+            What was saved.
+        params : mapping of str to Tensor
+            Written; of the names, shapes and dtypes that were saved.
+        state : State
+            Written; from `init`, given what it was given when this was saved. The numbers of this
+            optimizer count, such as its learning rate, not those that it was saved with.
+
+        Returns
+        -------
+        dict
+            The `extra` of `save`.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no such folder, its files are not what was saved, or the formula, a
+            parameter, a slot or a table is another; nothing is written then.
+        ConfigError
+            If a parameter is missing or no tensor.
+        """
+        return saving.load_(self, folder, params, state)
 
     def describe(
         self,
@@ -384,32 +389,3 @@ class Optimizer:
     ) -> Reasons:
         # The global norm needs coalesced gradients, and with them the sparse path costs least.
         return reasons(state, params, 0 if self.clip_norm is not None else lookups)
-
-    def _own(self, params: Mapping[str, NDArray], state: State) -> None:
-        """Let a state follow this optimizer, if it was made by one with the same slots."""
-        if not isinstance(state, State):
-            raise ConfigError("optimizer: use the state from this optimizer's init")
-        if state.owner is self:
-            return
-        owned = {name: params[name] for name in state}
-        ranges = self._resolve(owned, state.tables, state.scaled)
-        known = {key: history.recipe for key, history in state.histories.items()}
-        books = {name for name, slots in state.items() if LAST in slots}
-        if (
-            tracked(state, ranges) != known
-            or exact.tracked_names(params, ranges, state.tables) != books
-        ):
-            raise ConfigError(
-                "optimizer: the state was made for other modes or groups; use the state from this "
-                "optimizer's init"
-            )
-        state.owner, state.ranges = self, ranges
-        state.chosen.clear()
-        state.bound = None
-
-
-def _require_scaled(state: State, scale: float, clip_norm: float | None) -> None:
-    if scale != 1 and not state.scaled and clip_norm is None:
-        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
-    if not 0 < scale < float("inf"):
-        raise ConfigError(f"optimizer: scale is finite and above 0, not {scale!r}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_whole
 
 
 def available_cores() -> int:
@@ -40,8 +41,7 @@ def set_num_threads(count: int) -> None:
         If `count` is below 1, or above what the pool was started with: it cannot grow. A process
         that was forked after kernels ran has one thread.
     """
-    if count < 1:
-        raise ConfigError(f"set_num_threads: {count} is below 1")
+    count = require_whole("set_num_threads: count", count)
     if _forked and count > 1:
         raise ConfigError(
             "set_num_threads: TVM's threads stay with the process that this one was forked from: "

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.errors import DataError
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.given import require_whole
 
 FLOATS = ("float16", "float32", "float64")
 
@@ -32,14 +33,27 @@ def value_rows(values: Any) -> np.ndarray:
     return array
 
 
+def whole_rows(num_rows: Any) -> int:
+    """Return a number of rows as Python's own.
+
+    Raises
+    ------
+    DataError
+        If it is no whole number of 0 or more.
+    """
+    try:
+        return require_whole("RowSparse: num_rows", num_rows, 0)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+
+
 def check_entries(
     indices: np.ndarray, values: np.ndarray, source: np.ndarray | None, num_rows: int
 ) -> None:
     """Check shapes, dtypes and ranges; see `RowSparse` for what they must be."""
     value_rows(values)
     _check_vector("indices", indices, ("int32", "int64"))
-    if num_rows < 0:
-        raise DataError(f"RowSparse: num_rows is {num_rows}; it must be 0 or more")
+    whole_rows(num_rows)
     _check_range("index", indices, num_rows + 1, f"0 to {num_rows}, where {num_rows} is padding")
     if source is not None:
         _check_vector("source", source, ("int32",))

@@ -94,7 +94,7 @@ class RowSparse:
         tensor = cls(
             runtime.as_tensor(indices, wide),
             runtime.as_tensor(checks.value_rows(values)),
-            int(num_rows),
+            checks.whole_rows(num_rows),
             None if source is None else runtime.as_tensor(source, "int32"),
         )
         tensor.validate()

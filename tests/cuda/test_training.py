@@ -13,7 +13,7 @@ import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.build import Program
 from sparsetrain.data import Batch
-from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.errors import CheckpointError, ConfigError, DataError, NumericalError
 from sparsetrain.optim import Group
 from tests import small_dlrm
 from tests.cuda import device, emulator
@@ -98,6 +98,24 @@ def test_what_one_target_saved_the_other_loads(cuda, tmp_path):
     loaded.save(tmp_path / "b")
     back = st.load(tmp_path / "b", target="cuda")
     assert_same_state(back.state_dict(), trained(optimizer, "cuda").state_dict())
+
+
+@pytest.mark.parametrize("name", ["adagrad", "exact"])
+def test_a_loop_on_a_device_goes_on_from_what_it_saved(cuda, tmp_path, name):
+    """`save` and `load_` of an optimizer, over the tensors of a trainer."""
+    optimizer = VARIANTS[name]
+    first = trained(optimizer, "cuda")
+    optimizer.save(tmp_path / "loop", first.params, first.state)
+    second = trained(optimizer, "cuda", seed=5)
+    before = second.state_dict()
+    with pytest.raises(CheckpointError, match="saved by the optimizer"):
+        st.optim.ftrl(0.1).load_(tmp_path / "loop", second.params, second.state)
+    assert_same_state(second.state_dict(), before)
+    optimizer.load_(tmp_path / "loop", second.params, second.state)
+    assert all(runtime.on_gpu(tensor) for tensor in second.params.values())
+    for trainer in (first, second):
+        trainer.step(small_dlrm.batch(40, seed=8))
+    assert_same_state(second.state_dict(), first.state_dict())
 
 
 def test_scores_are_those_of_the_cpu(cuda):

@@ -119,7 +119,11 @@ def test_a_half_of_encoded_rows_may_begin_with_row_groups_that_lost_theirs(tmp_p
 
 
 REFUSED = {
-    "no share": (lambda data: split_share(data, 1), ConfigError, "share is 1; it must be between"),
+    "no share": (
+        lambda data: split_share(data, 1),
+        ConfigError,
+        "share is 1; it must be a number between",
+    ),
     "no row left": (
         lambda data: split_share(data.slice(0, 1), 0.5),
         DataError,

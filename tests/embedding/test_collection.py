@@ -139,8 +139,11 @@ def _program(storage: EmbeddingBag, inputs: dict[str, np.ndarray]) -> st.Program
             lambda: EmbeddingBagCollection(TABLES, pooling="max"),
             "pooling is None, 'sum' or 'mean', not 'max'",
         ),
-        (lambda: EmbeddingBagCollection([Table("a", 0, 4)]), "no table of 0 rows and width 4"),
-        (lambda: EmbeddingBag(3, 0), "no table of 3 rows and width 0"),
+        (
+            lambda: EmbeddingBagCollection([Table("a", 0, 4)]),
+            "table 'a': rows is 0; it must be 1 or more",
+        ),
+        (lambda: EmbeddingBag(3, 0), "EmbeddingBag: width is 0; it must be 1 or more"),
     ],
 )
 def test_a_placement_that_cannot_be_is_refused(make, message):

@@ -67,6 +67,18 @@ def test_a_model_of_ones_own_is_trained_saved_and_loaded(page):
     assert page["scores"].shape == (100,)
 
 
+def test_a_loop_goes_on_from_what_it_saved(page):
+    batches = page["batches"]
+    assert page["extra"] == {"batches": len(batches)} and page["state"].step == 2 * len(batches)
+    params = page["fresh"](seed=0)
+    state = page["optimizer"].init(params)
+    for batch in [*batches, *batches]:
+        _, gradients = page["program"](params, batch)
+        page["optimizer"].apply_(params, gradients, state)
+    for name, param in params.items():
+        assert param.numpy().tobytes() == page["params"][name].numpy().tobytes()
+
+
 def test_it_is_quantized_like_any_model(page):
     probabilities = page["trainer"].quantized().predict(page["candidates"])
     np.testing.assert_allclose(probabilities, page["probabilities"], atol=0.02)
@@ -280,6 +292,43 @@ GIVEN = {"row_weights": True, "pooling": "mean", "table_dtype": "bfloat16", "nam
 def test_what_a_config_leaves_out_is_refused_where_the_model_was_given_it(name):
     with pytest.raises(ConfigError, match=f"Unseen .*makes a model with another {name}: return"):
         st.Trainer(Unseen([5, 7], **{name: GIVEN[name]}), st.optim.sgd(0.1))
+
+
+class NoTables(Base):
+    def forward(self, dense, embedded):
+        return self.last(self.layer(dense))
+
+
+class Frozen(Base):
+    def forward(self, dense, embedded):
+        return nn.op.zeros((dense.shape[0], 1))
+
+
+class Spare(Base):
+    def __init__(self, rows, **rest):
+        super().__init__(rows, **rest)
+        self.spare = nn.Linear(3, 1)
+
+    def forward(self, dense, embedded):
+        total = nn.op.sum(nn.op.sum(embedded, axis=1), axis=1, keepdims=True)  # (B, 1)
+        return super().forward(dense, embedded) + total
+
+
+UNUSED = {
+    NoTables: r"NoTables: the loss does not depend on embedded, so that no table would learn: "
+    r"forward\(dense, embedded\) has to use embedded$",
+    Frozen: "does not depend on embedded",
+    Spare: "Spare: the loss does not depend on spare.weight, spare.bias, so that they would never "
+    "learn: use their layers in forward, or leave them out of the constructor$",
+}
+
+
+@pytest.mark.parametrize("made", UNUSED)
+def test_what_forward_leaves_out_is_named_in_its_words(made, capfd):
+    batch = st.data.Batch(np.ones((2, 3)), np.zeros((2, 2), int), np.array([0, 1]))
+    with pytest.raises(ConfigError, match=UNUSED[made]):
+        st.Trainer(made([5, 7]), st.optim.sgd(0.1)).step(batch)
+    assert capfd.readouterr().err == ""
 
 
 def test_initial_weights_may_be_arrays():

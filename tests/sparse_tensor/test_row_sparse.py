@@ -35,6 +35,10 @@ def ones(rows: int, width: int = 4, dtype: str = "float32") -> np.ndarray:
         (([0], ones(1, 0), 5), "values must be (M, D) with D of 1 or more, not shape (1, 0)"),
         (([0], ones(1, 4, "int64"), 5), "values are one of float16, float32, float64, not int64"),
         (([], ones(0), -1), "num_rows is -1; it must be 0 or more"),
+        (([0], ones(1), True), "num_rows is True; it must be a whole number"),
+        (([0], ones(1), 1.0), "num_rows is 1.0; it must be a whole number"),
+        (([0], ones(1), "3"), "num_rows is '3'; it must be a whole number"),
+        (([0], ones(1), None), "num_rows is None; it must be a whole number"),
     ],
 )
 def test_what_kernels_could_not_trust_is_refused(arguments, message):

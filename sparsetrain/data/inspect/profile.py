@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.given import require_whole
+
 from ..encode.counts import ValueCounts
 from ..encode.encoder import Encoder
 from ..encode.learn import count_column
@@ -122,6 +124,7 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     DataError
         If the data cannot be read.
     """
+    require_whole("max_rows", max_rows)
     schema = schema or Schema()
     source = open_source(data, schema)
     if isinstance(source, BatchSource):

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.given import is_number, require_whole
 
 from ..schema.schema import Schema
 from ..values.arrays import Array
@@ -70,8 +71,9 @@ def split_share(
     >>> train.num_rows + valid.num_rows, 200 < valid.num_rows < 300
     (1000, True)
     """
-    if not 0 < share < 1:
-        raise ConfigError(f"share is {share}; it must be between 0 and 1")
+    require_whole("seed", seed, 0)
+    if not (is_number(share) and 0 < share < 1):
+        raise ConfigError(f"share is {share!r:.60}; it must be a number between 0 and 1")
     opened = _open(source, schema)
     halves = []
     for inside in (False, True):

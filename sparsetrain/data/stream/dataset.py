@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.given import require_whole
+from sparsetrain.given import require_kind, require_whole
 
 from ..batch import Batch
 from ..encode.encoder import Encoder
@@ -159,9 +159,11 @@ class Dataset:
         ConfigError
             At once, if an argument is out of range.
         """
+        require_kind("position", position, Position, "a Position, as Batch.position has it")
         start = position or Position(epoch)
         limits = {"batch_size": (batch_size, 1), "epoch": (epoch, 0), "prefetch": (prefetch, 0)}
         limits |= {"buffer_rows": (buffer_rows, 1), "seed": (seed or 0, 0), "workers": (workers, 1)}
+        limits |= {f"position: {name}": (value, 0) for name, value in start._asdict().items()}
         for name, (value, least) in limits.items():
             require_whole(name, value, least)
         if isinstance(self._source, BatchSource):

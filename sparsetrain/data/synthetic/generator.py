@@ -8,7 +8,7 @@ processors, since NumPy's logarithm and power do.
 """
 
 import math
-from operator import index
+from numbers import Integral
 from os import PathLike
 
 import numpy as np
@@ -166,10 +166,9 @@ class SyntheticCriteo:
 
 
 def _whole(name: str, value: int, low: int, high: float = math.inf) -> int:
-    try:
-        number = index(value)
-    except TypeError:
-        raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name} must be a whole number, not {value!r}")
+    number = int(value)
     if not low <= number <= high:
         limit = f"at least {low}" if high == math.inf else f"between {low} and {high}"
         raise ConfigError(f"{name} must be {limit}, not {number}")

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.given import require_whole
+
 # As MLPerf trains it: three layers of rank 512 with N = 3456.
 LAYERS = 3
 MOST_RANK = 512
@@ -61,6 +63,10 @@ class CrossInteraction(nn.Module):
     def __init__(
         self, features: int, dim: int, layers: int, rank: int, dtype: str = "float32"
     ) -> None:
+        given = {"features": features, "dim": dim, "layers": layers, "rank": rank}
+        features, dim, layers, rank = (
+            require_whole(f"CrossInteraction: {name}", number) for name, number in given.items()
+        )
         self.width = (features + 1) * dim
         self.layers = nn.ModuleList([CrossLayer(self.width, rank, dtype) for _ in range(layers)])
 

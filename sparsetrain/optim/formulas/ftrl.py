@@ -65,7 +65,7 @@ def ftrl(
     McMahan et al. 2013, https://doi.org/10.1145/2487575.2488200
     """
     initial = require_start("ftrl", initial)
-    if not (beta > 0 or initial > 0 or l2 > 0):
+    if [beta, initial, l2] == [0, 0, 0]:
         raise ConfigError("ftrl: one of beta, initial and l2 must be above 0")
     slots = (Slot("linear"), Slot("square", "element", initial))
     formula = Formula("ftrl", _step, slots, per_step=_per_step, fade=(None, None), decays=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Options, make, require_below_one
@@ -57,6 +58,8 @@ def momentum(
     Polyak 1964, https://doi.org/10.1016/0041-5553(64)90137-5; Sutskever et al. 2013,
     https://proceedings.mlr.press/v28/sutskever13.html
     """
+    if not isinstance(nesterov, bool):
+        raise ConfigError(f"momentum: nesterov is True or False, not {nesterov!r}")
     formula = NESTEROV if nesterov else HEAVY_BALL
     require_below_one(formula.name, momentum=momentum)
     return make(formula, {"lr": lr, "momentum": momentum}, options, own=["nesterov"])

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose a state is: it is made by the rules of one optimizer, and may follow another of its slots.
+
+Rules and groups are resolved to ranges of rows here, once, not in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.given import require_whole
+from sparsetrain.optim import exact
+from sparsetrain.optim.check import LAST
+from sparsetrain.optim.group import Range, Tables, resolve
+from sparsetrain.optim.state import State, new_last, new_slots, rows_of, tracked
+from sparsetrain.runtime import NDArray
+
+if TYPE_CHECKING:
+    from sparsetrain.optim.optimizer import Optimizer
+
+
+def new_state(
+    optimizer: Optimizer,
+    params: Mapping[str, NDArray],
+    tables: Tables,
+    fill: bool,
+    seed: int,
+    scaled: bool,
+) -> State:
+    """See `Optimizer.init`."""
+    ranges = _resolved(optimizer, params, tables, scaled)
+    formula = optimizer.formula
+    slots = {name: new_slots(name, formula, param, fill) for name, param in params.items()}
+    for name in exact.tracked_names(params, ranges, tables):
+        slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
+    dtypes = {name: str(param.dtype) for name, param in params.items()}
+    return State(slots, optimizer, ranges, tables, dtypes, require_whole("seed", seed, 0), scaled)
+
+
+def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> None:
+    """Let a state follow an optimizer, if it was made by one with the same slots.
+
+    Raises
+    ------
+    ConfigError
+        If it is no state, or was made for other modes or groups.
+    """
+    if not isinstance(state, State):
+        raise ConfigError("optimizer: use the state from this optimizer's init")
+    if state.owner is optimizer:
+        return
+    owned = {name: params[name] for name in state}
+    ranges = _resolved(optimizer, owned, state.tables, state.scaled)
+    known = {key: history.recipe for key, history in state.histories.items()}
+    books = {name for name, slots in state.items() if LAST in slots}
+    if (
+        tracked(state, ranges) != known
+        or exact.tracked_names(params, ranges, state.tables) != books
+    ):
+        raise ConfigError(
+            "optimizer: the state was made for other modes or groups; use the state from this "
+            "optimizer's init"
+        )
+    state.owner, state.ranges = optimizer, ranges
+    state.chosen.clear()
+    state.bound = None
+
+
+def _resolved(
+    optimizer: Optimizer, params: Mapping[str, NDArray], tables: Tables, scaled: bool
+) -> dict[str, tuple[Range, ...]]:
+    heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
+    return resolve(optimizer._rule(scaled), optimizer.groups, heights, tables)
