@@ -245,28 +245,35 @@ def test_a_file_with_too_small_a_number_is_damaged(shop):
 
 def test_figures_of_a_slow_minute_are_measured_again_in_a_better_one(shop):
     shop.control = 200.0
-    assert shop.ask() == Verdict(1.0, 1.0, 1.0)  # nobody knows yet that this is slow
+    assert shop.ask() == Verdict(1.0, 1.0)  # nobody knows yet that this is slow
     shop.control = 90.0
-    other = remembered.remembered(Verdict, ("other",), ("other",), lambda: Verdict(0.0, 0.0))
-    assert other.busy == 1.0
+    remembered._known.clear()
+    assert remembered.remembered(Verdict, ("other",), ("other",), lambda: Verdict(0.0, 0.0))
     shop.control = 200.0
-    assert shop.ask() == Verdict(1.0, 1.0, 200 / 90)  # it is slow still: nothing would be won
+    assert shop.ask() is None  # it is slow still: nothing would be won
+    assert shop.measured == 1
     shop.control = 100.0
-    assert shop.ask() == Verdict(2.0, 2.0, 100 / 90)
-    assert shop.ask() == Verdict(2.0, 2.0, 100 / 90) and shop.measured == 2
+    assert shop.ask() == shop.ask() == Verdict(2.0, 2.0)
 
 
 def test_figures_between_which_others_took_the_cores_are_measured_again(shop, monkeypatch):
-    seen = iter([Verdict(1.0, 1.0, 3.0), Verdict(2.0, 2.0, 1.5), Verdict(3.0, 3.0, 2.0)])
+    seen = iter([Verdict(n, n, busy) for n, busy in enumerate([3.0, 1.5, 2.0, 1.1])])
     monkeypatch.setattr(shop, "_measure", lambda: next(seen))
-    assert [shop.ask().low for _ in range(4)] == [1.0, 2.0, 2.0, 2.0]
-    assert next(seen, None) is None
+    assert [shop.ask() for _ in range(3)] == [None] * 3
+    assert shop.ask() == shop.ask() == Verdict(3.0, 3.0, 1.1)
+
+
+def test_figures_of_a_busy_machine_are_asked_for_once_by_a_process(shop, monkeypatch):
+    monkeypatch.setattr(shop, "_measure", iter([Verdict(1.0, 1.0, 3.0)]).__next__)
+    assert shop.ask() is None
+    assert remembered.remembered(Verdict, ("key",), ("name",), None) is None
 
 
 def test_figures_for_which_threads_waited_for_a_core_are_measured_again(shop, monkeypatch):
     waits = iter([9.0, 0.0])
     monkeypatch.setattr(shop, "_measure", lambda: _wait(shop, next(waits)))
-    assert shop.ask().busy > 10 and shop.ask() == shop.ask() == Verdict(0.0, 0.0)
+    assert shop.ask() is None
+    assert shop.ask() == shop.ask() == Verdict(0.0, 0.0)
 
 
 def _wait(shop, seconds):
@@ -278,25 +285,29 @@ def test_linux_says_how_long_threads_waited():
     assert 0 <= remembered._waited() <= remembered._waited()
 
 
-def test_figures_are_measured_a_few_times_at_most(shop, monkeypatch):
+def test_figures_of_a_busy_machine_are_never_kept(shop, monkeypatch):
     shop.control = 50.0
     remembered.remembered(Verdict, ("other",), ("other",), lambda: Verdict(0.0, 0.0))
-    # Quiet when asked, slow when measured.
-    controls = iter([100.0, 100.0, *(60.0, 110.0, 110.0) * 9])
-    monkeypatch.setattr(remembered, "control", lambda: next(controls))
-    found = [shop.ask() for _ in range(6)]
-    assert shop.measured == remembered.TRIES
-    assert all(verdict == Verdict(1.0, 1.0, 2.0) for verdict in found)  # of the best minute
+    # Quiet when the measurement begins, slow when it ends.
+    controls = iter([60.0, 110.0] * 5)
+    monkeypatch.setattr(remembered, "control", lambda: next(controls, 60.0))
+    kept = sorted(path.name for path in shop.folder.iterdir())
+    assert [shop.ask() for _ in range(5)] == [None] * 5 and shop.measured == 5
+    assert sorted(path.name for path in shop.folder.iterdir()) == kept
+    assert shop.ask() == shop.ask() == Verdict(6.0, 6.0)
 
 
 def test_without_a_folder_figures_are_measured_in_each_process(shop, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", "")
     monkeypatch.setattr(remembered.programs, "folder", lambda: None)
     assert [shop.ask().low, shop.ask().low] == [1.0, 2.0]
+    monkeypatch.setattr(remembered, "BUSY", 0.0)
+    assert shop.ask() is None
 
 
 @pytest.mark.parametrize("name", NO_OP)
-def test_real_tables_are_tried(shop, name):
+def test_real_tables_are_tried(shop, monkeypatch, name):
+    monkeypatch.setattr(remembered, "BUSY", np.inf)
     verdict = figures.verdict_of(NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40)
     assert np.isfinite(verdict).all() and verdict.low <= verdict.high
     assert figures.costs_of(SGD, 4, "float32", 900, 100).high > 0

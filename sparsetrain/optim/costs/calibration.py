@@ -2,7 +2,7 @@
 """Straight lines through the times of both paths, on tables small enough for a choice to matter.
 
 All points are measured in turn, round after round, until none becomes shorter: what else runs only
-adds. Takes about 70 ms besides compiling, more while the machine is busy.
+adds. Takes about 70 ms besides compiling, 500 in vain where the machine is busy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from sparsetrain.optim.costs.lines import Costs, distinct_rows
-from sparsetrain.optim.costs.trial import Clock, Kind, Trial, Work
+from sparsetrain.optim.costs.trial import BUSY, PATIENCE, Clock, Kind, Trial, Work
 
 MANY = 8192  # ids of a step; from there all threads may sort them
 IDS = {False: (64, 6144), True: (MANY, 32_768)}  # of two steps; whether they are many
@@ -98,7 +98,7 @@ def shortest(works: Sequence[Work], clock: Clock = time.perf_counter) -> tuple[l
     Each is called a second time, after one that warms the caches. Then how many times as long as at
     their shortest all took in the median round.
     """
-    best, quiet, end = np.full(len(works), np.inf), 0, clock() + SECONDS
+    best, quiet, begun, busy = np.full(len(works), np.inf), 0, clock(), 1.0
     wholes = []
     for _ in range(MOST_ROUNDS):
         times = []
@@ -110,6 +110,7 @@ def shortest(works: Sequence[Work], clock: Clock = time.perf_counter) -> tuple[l
         quiet = 0 if (times < best * (1 - FALL)).any() else quiet + 1
         best = np.minimum(best, times)
         wholes.append(sum(times))
-        if quiet == SETTLED or clock() > end:
+        busy = max(median(wholes) / best.sum(), 1.0)
+        if quiet == SETTLED or clock() - begun > (SECONDS if busy <= BUSY else PATIENCE):
             break
-    return best.tolist(), max(median(wholes) / best.sum(), 1.0)
+    return best.tolist(), busy

@@ -26,10 +26,10 @@ BATCHES = 8
 MOST_FAR_BYTES = 2**25  # of rows that stay sparse: beyond the caches
 
 
-def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Costs:
+def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Costs | None:
     """Costs of a formula, at a width, in a storage of some rows that is looked up at some ids.
 
-    As measured before, or now.
+    As measured before, or now; None while the machine is busy.
     """
     # Ids are sorted by the bits of the storage's rows.
     kind = Kind(rule, width, dtype, 2 ** min(rows.bit_length(), MOST_BITS) - 1)
@@ -40,8 +40,10 @@ def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Cos
 
 def verdict_of(
     rule: Rule, width: int, dtype: str, rows: int, near: Sequence[int], each: int, far: int
-) -> Verdict:
+) -> Verdict | None:
     """What the dense path saves where `near` tables take it, as tried before, or now.
+
+    None while the machine is busy.
 
     Parameters
     ----------

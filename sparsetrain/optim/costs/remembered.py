@@ -5,9 +5,8 @@ A shared machine has slow minutes, and all that is measured then is out of propo
 the cores: that is seen by how far rounds of a measurement lie apart, and Linux says how long
 threads waited for a core. Or memory takes several times as long: that is seen by a control, the
 same reads at random places, beside the best it ever was.
-Figures of such a minute are marked, and later runs measure them again, a few times at most and only
-while memory is well. So a run depends on its cache alone, except where the cache says that it
-should not be trusted.
+Figures of such a minute are not kept and nobody gets them: this process goes without, the next one
+measures again. So a run depends on its cache alone, once that has figures of a quiet minute.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import numpy as np
 from sparsetrain import cache as programs
 from sparsetrain.optim.costs.trial import BUSY
 
-TRIES = 3  # measurements of one figure, by as many runs
 CONTROL_BYTES = 2**26  # beyond the caches
 CONTROL_ROWS, CONTROL_WIDTH, CONTROL_CALLS = 8192, 16, 20
 
@@ -35,16 +33,15 @@ Figures = TypeVar("Figures", bound=Any)  # a NamedTuple of floats with a field `
 
 
 class _Kept(NamedTuple):
-    """What a file holds: figures, the control of their measurement, how often it was made."""
+    """What a file holds: figures, and the control of their measurement."""
 
     figures: Any
     control: float
-    tries: int
 
-    def busy(self, lowest: float) -> float:
-        """How many times slower than at its best the machine was, beside the lowest control."""
-        seen: float = self.figures.busy
-        return max(seen, self.control / min(self.control, lowest))
+    def trusted(self, lowest: float) -> Any | None:
+        """The figures, unless the machine was busy; `lowest` is the best control so far."""
+        slower = max(self.figures.busy, self.control / min(self.control, lowest))
+        return self.figures if slower <= BUSY else None
 
 
 _known: dict[Hashable, Any] = {}
@@ -56,14 +53,14 @@ def remembered(
     described: tuple[object, ...],
     measure: Callable[[], Figures],
     least: float = -inf,
-) -> Figures:
-    """Figures as measured before, or now.
+) -> Figures | None:
+    """Figures as measured before, or now; None while the machine is busy.
 
     Parameters
     ----------
     kind : type
-        A NamedTuple of floats. Its field `busy`, how many times slower than at its best the
-        machine was, comes with what was seen meanwhile and is raised to what the control says.
+        A NamedTuple of floats. Its field `busy` says how many times slower than at its best the
+        machine was.
     key : tuple
         Names the figures in this process.
     described : tuple
@@ -75,9 +72,11 @@ def remembered(
     """
     if key not in _known:
         place = programs.folder()
-        read = partial(_read, kind=kind, least=least)
-        found = _measured(measure) if place is None else _kept(place, read, described, measure)
-        _known[key] = found.figures
+        if place is None:
+            _known[key] = _measured(measure).trusted(inf)
+        else:
+            read = partial(_read, kind=kind, least=least)
+            _known[key] = _kept(place, read, described, measure)
     return _known[key]
 
 
@@ -95,14 +94,14 @@ def control() -> float:
     return shortest
 
 
-def _measured(measure: Callable[[], Any], tries: int = 1) -> _Kept:
+def _measured(measure: Callable[[], Any]) -> _Kept:
     """Figures, between two controls; the slower one counts."""
     before, begin, waited = control(), time.perf_counter(), _waited()
     figures = measure()
     # A thread that ended meanwhile takes what it waited along.
     share = max(_waited() - waited, 0.0) / (time.perf_counter() - begin)
     figures = figures._replace(busy=figures.busy + share)
-    return _Kept(figures, max(before, control()), tries)
+    return _Kept(figures, max(before, control()))
 
 
 def _waited() -> float:
@@ -119,21 +118,16 @@ def _kept(
     read: Callable[[Path], _Kept | None],
     described: tuple[object, ...],
     measure: Callable[[], Any],
-) -> _Kept:
-    file = _file(place, described)
-    best = _file(place, ("control",))
+) -> Any | None:
+    file, best = _file(place, described), _file(place, ("control",))
     found, lowest = read(file), _lowest(best)
-    if found is None:
+    if found is None or (found.trusted(lowest) is None and control() <= BUSY * lowest):
         found = _measured(measure)
-        _write(file, found)
-    elif found.busy(lowest) > BUSY and found.tries < TRIES and control() <= BUSY * lowest:
-        again = _measured(measure, found.tries + 1)
-        kept = (again, found._replace(tries=again.tries))
-        found = min(kept, key=lambda each: each.busy(lowest))
-        _write(file, found)
+        if found.trusted(lowest) is not None:
+            _write(file, found)
     if found.control < lowest:
-        _write(best, _Kept(None, found.control, 1))
-    return found._replace(figures=found.figures._replace(busy=found.busy(lowest)))
+        _write(best, _Kept(None, found.control))
+    return found.trusted(lowest)
 
 
 def _lowest(file: Path) -> float:
@@ -152,7 +146,7 @@ def _read(file: Path, kind: type[Any], least: float) -> _Kept | None:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         found = json.loads(file.read_text())
         figures = kind(**{name: float(found["figures"][name]) for name in kind._fields})
-        kept = _Kept(figures, float(found["control"]), int(found["tries"]))
+        kept = _Kept(figures, float(found["control"]))
         if kept.control > 0 and all(isfinite(number) and number >= least for number in figures):
             return kept
     return None

@@ -6,7 +6,8 @@ machine down slows both. But seldom by as much: what one thread does loses less 
 what all cores share. Of a machine that others use there are several, which take over from each
 other every few tenths of a second; on a Zen 3 a way was up to 13 % faster in the quiet tenth of all
 time and up to 20 % slower in the rest. So all rounds count, and unless the machine is steady or the
-difference large, they go on for a second. What is found is an interval.
+difference large, they go on for a second; for half of one while the machine is so busy that nothing
+counts. What is found is an interval.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ STEADY, BUSY = 1.02, 1.3  # times the quietest round, of a median one
 CLOSE = 0.01  # of a step's time: a difference known to so much is known well enough
 CLEAR = 0.25  # of a step's time: a difference that outlasts the moment
 SECONDS = 1.0
+PATIENCE = 0.5  # seconds with a busy machine, where whatever is found counts for nothing
 NORMAL = 1.96  # standard deviations: 95 in 100
 
 _NAME = ("a table to measure",)
@@ -124,7 +126,7 @@ class Verdict(NamedTuple):
 def contest(first: Work, second: Work, clock: Clock = time.perf_counter) -> Verdict:
     """Compare two ways to do the same, until it is known which one is faster."""
     rounds: list[tuple[float, float]] = []
-    quietest, since, enough, end = inf, 0, LEAST, clock() + SECONDS
+    quietest, since, enough, begun = inf, 0, LEAST, clock()
     while True:
         turns = [(first, 0), (second, 1)][:: 1 if len(rounds) % 2 else -1]
         took = dict(sorted((way, _turn(work, clock)) for work, way in turns))
@@ -132,11 +134,12 @@ def contest(first: Work, second: Work, clock: Clock = time.perf_counter) -> Verd
         whole = sum(rounds[-1])
         since = 0 if whole < quietest * (1 - FALL) else since + 1
         quietest = min(quietest, whole)
-        if clock() > end and len(rounds) >= FEWEST:
+        spent = clock() - begun
+        if spent > SECONDS and len(rounds) >= FEWEST:
             return _verdict(rounds)
         if since >= SETTLED and len(rounds) >= enough:
             verdict = _verdict(rounds)
-            if _is_known(verdict, quietest / 2):
+            if _is_known(verdict, quietest / 2) or (spent > PATIENCE and verdict.busy > BUSY):
                 return verdict
             enough = len(rounds) * 5 // 4  # to sort them all takes as long as some of them
 
