@@ -10,6 +10,7 @@ from typing import Any
 from sparsetrain.errors import ConfigError
 
 FLOAT_BYTES = 4
+MOST_ROWS = 2**31 - 1  # that 32-bit ids can name
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Case:
         for name in ("rows", "lookups", "width", "pooling"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"compare: {name} is {getattr(self, name)}; it must be 1 or more")
-        if self.rows >= 2**31:
+        if self.rows > MOST_ROWS:
             raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can name")
         if self.lookups % self.pooling:
             raise ConfigError(

@@ -19,6 +19,7 @@ from sparsetrain.optim.costs.calibration import MANY, measure
 from sparsetrain.optim.costs.lines import Costs
 from sparsetrain.optim.costs.remembered import remembered
 from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
+from sparsetrain.optim.costs.waiting import share_waited
 from sparsetrain.optim.rule import Rule
 
 MOST_BITS = 31  # of an int32 id
@@ -72,7 +73,10 @@ def _try(kind: Kind, near: tuple[int, ...], each: int, far: int, others: int) ->
     tables += [(firsts[-1], others, far)] if far else []
     batches = [_ids(rng, tables) for _ in range(BATCHES)]
     trial = Trial(kind, int(firsts[-1]), others, batches)
-    return contest(trial.sparse_, trial.dense_)
+    for work in (trial.sparse_, trial.dense_):
+        work()  # kernels are compiled
+    verdict, waited = share_waited(partial(contest, trial.sparse_, trial.dense_))
+    return verdict._replace(waited=waited)
 
 
 def _ids(rng: np.random.Generator, tables: Sequence[tuple[int, int, int]]) -> np.ndarray:

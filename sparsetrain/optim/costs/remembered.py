@@ -2,9 +2,8 @@
 """Figures that were measured on this machine, kept in the folder of compiled programs.
 
 A shared machine has slow minutes, and all that is measured then is out of proportion. Others take
-the cores: that is seen by how far rounds of a measurement lie apart, and Linux says how long
-threads waited for a core. Or memory takes several times as long: that is seen by a control, the
-same reads at random places, beside the best it ever was.
+the cores: then threads wait for one, see `waiting`. Or memory takes several times as long: that is
+seen by a control, the same reads at random places, beside the best it ever was.
 Figures of such a minute are not kept and nobody gets them: this process goes without, the next one
 measures again. So a run depends on its cache alone, once that has figures of a quiet minute.
 """
@@ -24,12 +23,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sparsetrain import cache as programs
-from sparsetrain.optim.costs.trial import BUSY
 
+WAITED = 0.3  # seconds of each second; in quiet minutes below 0.2, beside a busy process 0.9
+SLOW = 1.3  # times the best control
 CONTROL_BYTES = 2**26  # beyond the caches
 CONTROL_ROWS, CONTROL_WIDTH, CONTROL_CALLS = 8192, 16, 20
 
-Figures = TypeVar("Figures", bound=Any)  # a NamedTuple of floats with a field `busy`
+Figures = TypeVar("Figures", bound=Any)  # a NamedTuple of floats with a field `waited`
 
 
 class _Kept(NamedTuple):
@@ -40,8 +40,8 @@ class _Kept(NamedTuple):
 
     def trusted(self, lowest: float) -> Any | None:
         """The figures, unless the machine was busy; `lowest` is the best control so far."""
-        slower = max(self.figures.busy, self.control / min(self.control, lowest))
-        return self.figures if slower <= BUSY else None
+        quiet = self.figures.waited <= WAITED and self.control <= SLOW * lowest
+        return self.figures if quiet else None
 
 
 _known: dict[Hashable, Any] = {}
@@ -59,8 +59,8 @@ def remembered(
     Parameters
     ----------
     kind : type
-        A NamedTuple of floats. Its field `busy` says how many times slower than at its best the
-        machine was.
+        A NamedTuple of floats. Its field `waited` says how long threads waited for a core, in
+        seconds of each second.
     key : tuple
         Names the figures in this process.
     described : tuple
@@ -96,21 +96,8 @@ def control() -> float:
 
 def _measured(measure: Callable[[], Any]) -> _Kept:
     """Figures, between two controls; the slower one counts."""
-    before, begin, waited = control(), time.perf_counter(), _waited()
-    figures = measure()
-    # A thread that ended meanwhile takes what it waited along.
-    share = max(_waited() - waited, 0.0) / (time.perf_counter() - begin)
-    figures = figures._replace(busy=figures.busy + share)
+    before, figures = control(), measure()
     return _Kept(figures, max(before, control()))
-
-
-def _waited() -> float:
-    """Seconds that the threads of this process were ready to run and did not, if Linux says so."""
-    waited = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError, IndexError):
-            waited += int(file.read_text().split()[1])
-    return 1e-9 * waited
 
 
 def _kept(
@@ -121,7 +108,7 @@ def _kept(
 ) -> Any | None:
     file, best = _file(place, described), _file(place, ("control",))
     found, lowest = read(file), _lowest(best)
-    if found is None or (found.trusted(lowest) is None and control() <= BUSY * lowest):
+    if found is None or (found.trusted(lowest) is None and control() <= SLOW * lowest):
         found = _measured(measure)
         if found.trusted(lowest) is not None:
             _write(file, found)
