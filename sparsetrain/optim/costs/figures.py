@@ -63,7 +63,8 @@ def verdict_of(
     most = max(MOST_FAR_BYTES // (width * np.dtype(dtype).itemsize), 1)
     others = min(rows - sum(near), most) if far else 0
     asked = tuple(near), rounded(each), rounded(far), others
-    return remembered(Verdict, *_names(kind, asked), partial(_try, kind, *asked))
+    now = partial(_try, kind, *asked)
+    return remembered(Verdict, *_names(kind, asked), now, doubtful=lambda tried: tried.low > 0)
 
 
 def _try(kind: Kind, near: tuple[int, ...], each: int, far: int, others: int) -> Verdict:
