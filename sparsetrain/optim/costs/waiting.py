@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether others had the cores while something was measured: Linux says how long threads waited.
 
-How far times lie apart does not tell. Where another process keeps one of two cores busy, sorting by
-two threads takes twice as long in every round alike.
+How far times lie apart does not tell: where another process keeps one of two cores busy, what two
+threads do together takes up to 1.7 times as long in every round alike.
 """
 
 from __future__ import annotations
