@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,6 +96,8 @@ def compare(
             known = _own_tables(*own, base, batch_size, formula is not None)
         else:
             known = st.compare.Tables(st.compare.plan(base, sweep, formula, full=full), {})
+        if any(own):
+            known = st.compare.with_storage(known)
         report = _measured(known, arm, peer_python, out)
         files = [*report.write(out), *_draw(report, out)]
     seconds = time.monotonic() - began
@@ -111,7 +114,7 @@ def _measured(
 
     peers = {} if python is None else st.compare.open_peers(python, warn=note)
     try:
-        items = [item._replace(arms=(*(arms or item.arms), *peers)) for item in known.items]
+        items = [item._replace(arms=_arms_of(item, arms, peers)) for item in known.items]
         all_arms = {**st.compare.ARMS, **{name: peer.arm for name, peer in peers.items()}}
         return st.compare.run(
             items,
@@ -123,6 +126,15 @@ def _measured(
     finally:
         for peer in peers.values():
             peer.close()  # one process, so the first ends it
+
+
+def _arms_of(
+    item: st.compare.Item, wanted: list[str] | None, peers: Iterable[str]
+) -> tuple[str, ...]:
+    """Those asked for; a whole storage has its own ones, or the dear ones would take minutes."""
+    if item.sweep == "storage":
+        return tuple(arm for arm in item.arms if wanted is None or arm in wanted)
+    return (*(wanted or item.arms), *peers)
 
 
 class _Counted:

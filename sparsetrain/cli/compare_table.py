@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from sparsetrain.cli.compare_auto import describe_auto
+
 if TYPE_CHECKING:
     import sparsetrain as st
 
@@ -30,13 +32,16 @@ def describe(report: st.compare.Report) -> str:
     parts = [_machine(report)]
     found = sorted(report.measurements, key=_group)
     parts += [_table(list(group)) for _, group in groupby(found, key=_group)]
+    parts += describe_auto(report)
     parts += _crossings(report)
     parts += _left_out(report)
     return "\n".join(parts)
 
 
 def _group(m: st.compare.Measurement) -> tuple[int, str]:
-    return list(_AXIS).index(m.sweep), m.case.formula
+    """The storage is the last row of its tables."""
+    axis = "tables" if m.sweep == "storage" else m.sweep
+    return list(_AXIS).index(axis), m.case.formula
 
 
 def _machine(report: st.compare.Report) -> str:

@@ -23,3 +23,4 @@ from sparsetrain.compare.tables import Tables as Tables
 from sparsetrain.compare.tables import tables_of_data as tables_of_data
 from sparsetrain.compare.tables import tables_of_rows as tables_of_rows
 from sparsetrain.compare.tables import tables_of_run as tables_of_run
+from sparsetrain.compare.tables import with_storage as with_storage

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,25 @@ from sparsetrain.optim.choice import choose
 _STORAGE = "tables"
 
 
-def auto_paths(cases: Sequence[Case]) -> list[str]:
-    """For each of some tables that share a storage, "sparse" or "dense".
+class Auto(NamedTuple):
+    """The path of each table, "sparse" or "dense", and whether it is known which is cheaper.
+
+    It is not while the machine is busy; then all are sparse.
+    """
+
+    paths: list[str]
+    known: bool
+
+    @property
+    def together(self) -> str:
+        """All paths in a word, or how many are dense."""
+        if len(set(self.paths)) == 1:
+            return self.paths[0]
+        return f"{self.paths.count('dense')} of {len(self.paths)} dense"
+
+
+def auto_paths(cases: Sequence[Case]) -> Auto:
+    """What the trainer takes for some tables that share a storage.
 
     Tables of one storage are updated together, so the answer for one depends on the others. The
     costs that decide are measured once on a machine, and kept.
@@ -38,5 +56,6 @@ def auto_paths(cases: Sequence[Case]) -> list[str]:
         {_STORAGE: "float32"},
     )
     lookups = sum(case.lookups for case in cases)
-    dense = {part.first for part in choose(state, _STORAGE, lookups, first.width, "float32").dense}
-    return ["dense" if begin in dense else "sparse" for begin, _ in spans]
+    choice = choose(state, _STORAGE, lookups, first.width, "float32")
+    dense = {part.first for part in choice.dense}
+    return Auto(["dense" if begin in dense else "sparse" for begin, _ in spans], choice.known)

@@ -11,6 +11,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.given import require_whole
 
 FLOAT_BYTES = 4
+MOST_ROWS = 2**31 - 1  # that 32-bit ids can name
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Case:
         for name in ("rows", "lookups", "width", "pooling"):
             require_whole(f"compare: {name}", getattr(self, name))
         require_whole("compare: threads", self.threads, 0)
-        if self.rows >= 2**31:
+        if self.rows > MOST_ROWS:
             raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can name")
         if self.lookups % self.pooling:
             raise ConfigError(

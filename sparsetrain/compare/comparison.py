@@ -24,7 +24,7 @@ from sparsetrain.compare.memory import available_bytes
 from sparsetrain.compare.others import Others
 from sparsetrain.compare.report import LeftOut, Report
 from sparsetrain.compare.roofs import stream_bandwidth
-from sparsetrain.compare.sweeps import TABLES, Item
+from sparsetrain.compare.sweeps import STORAGE, TABLES, Item
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS
 
@@ -72,7 +72,7 @@ def run(
     for item in items:
         _check(item, arms, given)
     report = Report(machine(), stream_bandwidth())
-    auto, others = _auto(items), Others()
+    auto, others = _auto(report, items), Others()
     for case, group in groupby(items, key=lambda item: item.case):
         say(str(case))
         with _threads(case.threads):
@@ -82,11 +82,19 @@ def run(
     return report
 
 
-def _auto(items: Sequence[Item]) -> dict[Case, str]:
+def _auto(report: Report, items: Sequence[Item]) -> dict[Case, str]:
     """The trainer's choice for each case: tables of a model together, others by themselves."""
     model = [item.case for item in items if item.sweep == TABLES]
-    alone = {item.case: auto_paths([item.case])[0] for item in items if item.sweep != TABLES}
-    return alone | dict(zip(model, auto_paths(model) if model else [], strict=True))
+    alone = dict.fromkeys(item.case for item in items if item.sweep not in (TABLES, STORAGE))
+    chosen: dict[Case, str] = {}
+    for cases in ([model] if model else []) + [[case] for case in alone]:
+        with _threads(cases[0].threads):
+            found = auto_paths(cases)
+        report.machine["auto_known"] = report.machine.get("auto_known", True) and found.known
+        chosen |= dict(zip(cases, found.paths, strict=True))
+        if cases is model:
+            chosen |= {item.case: found.together for item in items if item.sweep == STORAGE}
+    return chosen
 
 
 def machine() -> dict[str, Any]:

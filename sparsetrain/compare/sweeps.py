@@ -16,7 +16,8 @@ from sparsetrain.errors import ConfigError
 
 FORMULAS = ("sgd", "momentum", "adagrad", "rowwise_adagrad", "adam")
 TABLES = "tables"  # the sweep over the tables of a model
-_OURS = ("dense", "sparse")
+STORAGE = "storage"  # all of them together, as the model has them
+OURS = ("dense", "sparse")
 _ALL = ("stock", "dense", "sparse", "exact")
 _WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 _WIDTH_TABLE_BYTES = 2**28  # the same for each width, and beyond any cache
@@ -42,7 +43,7 @@ class Axis(NamedTuple):
     """
 
     cases: Callable[[Case, bool], list[Case]]
-    arms: tuple[str, ...] = _OURS
+    arms: tuple[str, ...] = OURS
 
 
 def _rows(base: Case, full: bool) -> list[Case]:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsetrain.compare.case import Case
+from sparsetrain.compare.case import MOST_ROWS, Case
+from sparsetrain.compare.ids import draw_ids
 from sparsetrain.compare.measure import LEAST_STEPS, Ids
-from sparsetrain.compare.sweeps import TABLES, Item
+from sparsetrain.compare.sweeps import OURS, STORAGE, TABLES, Item
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.loading import load
@@ -25,6 +26,7 @@ from sparsetrain.run import Run
 _STEPS = 67  # batches that are read: more than one last cache of rows in tables of any size
 _WARM = 3
 _ARMS = ("stock", "dense", "sparse")
+_TOGETHER = "all together"  # label of the storage
 
 
 class Tables(NamedTuple):
@@ -86,6 +88,34 @@ def tables_of_rows(rows: Mapping[str, int], base: Case) -> list[Item]:
     """
     cases = [replace(base, rows=count, label=name) for name, count in rows.items()]
     return [Item(TABLES, case, _ARMS) for case in cases]
+
+
+def with_storage(tables: Tables) -> Tables:
+    """The same, and the storage in which a model has all of these tables.
+
+    A trainer updates it in one step, with one sort and one launch, and chooses its path for that.
+    So what is faster for each table by itself need not be faster there.
+
+    Parameters
+    ----------
+    tables : Tables
+        Cases of one width and formula. A single one, or more rows than 32-bit ids can name, come
+        back as they are.
+    """
+    cases = [item.case for item in tables.items]
+    *firsts, rows = np.cumsum([0, *(case.rows for case in cases)]).tolist()
+    if len(cases) < 2 or rows > MOST_ROWS:
+        return tables
+    columns = [
+        tables.ids[case.label] if case.label in tables.ids else draw_ids(case, _WARM + _STEPS)
+        for case in cases
+    ]
+    ids = [
+        np.concatenate([some + np.int32(first) for some, first in zip(step, firsts, strict=True)])
+        for step in zip(*columns, strict=False)
+    ]
+    case = replace(cases[0], rows=rows, lookups=len(ids[0]), skew="given", label=_TOGETHER)
+    return Tables([*tables.items, Item(STORAGE, case, OURS)], {**tables.ids, _TOGETHER: ids})
 
 
 def _column(batches: Sequence[Batch], feature: int) -> Ids:

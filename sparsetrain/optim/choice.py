@@ -6,20 +6,22 @@ same whichever way is taken. So a choice may differ between machines, or between
 
 Measured lines propose which tables to update densely. Unless they speak clearly against it, they
 are not to be trusted with the answer, and both ways are tried: on a machine that others use lines
-were wrong by the whole time of an update.
+were wrong by the whole time of an update. While the machine is busy neither tells anything. Then
+rows are touched: what that may lose is bounded by the ids of a step, what the dense way may lose
+only by the rows of the tables.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
 from sparsetrain.given import require_whole
-from sparsetrain.optim.costs import BUSY, TRIES, Costs, costs_of, verdict_of
+from sparsetrain.optim.costs import Costs, costs_of, verdict_of
 from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
@@ -38,15 +40,12 @@ class Choice(NamedTuple):
     ----------
     dense : tuple of Range
         Those that are updated densely, one table each.
-    saved : dict of Range to float
-        Of every table, the microseconds that the dense path saves by the lines; fixed costs apart.
-    busy : float
-        How many times slower than at its best the machine was when that was measured.
+    known : bool
+        Whether the machine was quiet enough to measure what is cheaper.
     """
 
     dense: tuple[Range, ...]
-    saved: Mapping[Range, float]
-    busy: float = 1.0
+    known: bool = True
 
 
 def dense_parts(state: State, name: str, gradient: RowSparse, *, chosen: bool) -> tuple[Range, ...]:
@@ -71,22 +70,37 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     free = [table for table in tables if table.rule.by_cost]
     rows = max((part.end for part in state.ranges[name]), default=0)
     if not (free and rows and lookups):  # coalesced gradients have a plan, the cheaper way
-        return Choice((), {})
+        return Choice(())
     each = lookups / len(tables)
-    costs = {rule: costs_of(rule, width, dtype, rows, lookups) for rule in {t.rule for t in free}}
+    costs = _costs({table.rule for table in free}, width, dtype, rows, lookups)
+    if costs is None:
+        return Choice((), known=False)
     saved = {t: costs[t.rule].saved(t.end - t.first, each) for t in free}
     gain, dense = _proposed(tables, saved, costs[free[0].rule], lookups)
-    busy = max(cost.busy for cost in costs.values())
     expected = _expected(tables, costs, each)
-    if dense and gain > -DOUBT * expected:
-        near = [table.end - table.first for table in dense]
-        far = int(each * (len(tables) - len(dense)))
-        try:
-            tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
-        except (ResourceError, MemoryError):  # nor would there be any for the path's buffer
-            return Choice((), saved, busy)
-        gain, busy = tried.low - WORTH * expected, max(busy, tried.busy)
-    return Choice(dense if gain > 0 else (), saved, busy)
+    if not dense or gain <= -DOUBT * expected:
+        return Choice(())
+    near = [table.end - table.first for table in dense]
+    far = int(each * (len(tables) - len(dense)))
+    try:
+        tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
+    except (ResourceError, MemoryError):  # nor would there be any for the path's buffer
+        return Choice(())
+    saves = tried is not None and tried.low > WORTH * expected
+    return Choice(dense if saves else (), known=tried is not None)
+
+
+def _costs(
+    rules: Iterable[Rule], width: int, dtype: str, rows: int, lookups: int
+) -> dict[Rule, Costs] | None:
+    """Of each rule; None unless all are known."""
+    costs = {}
+    for rule in rules:
+        cost = costs_of(rule, width, dtype, rows, lookups)
+        if cost is None:
+            return None
+        costs[rule] = cost
+    return costs
 
 
 def _expected(tables: Sequence[Range], costs: Mapping[Rule, Costs], each: float) -> float:
@@ -124,19 +138,16 @@ class Reasons(NamedTuple):
     ----------
     of_tables : tuple of (str, str)
         Path and reason, and the name, of each table.
-    busy : float
-        As in `Choice`.
     """
 
     of_tables: tuple[tuple[str, str], ...]
-    busy: float
 
     def lines(self) -> list[str]:
         """A line for each table; neighbours of one answer share it."""
         lines = []
         for why, group in groupby(self.of_tables, key=lambda one: one[0]):
             lines.append(f"{shortened([name for _, name in group])}: {why}")
-        return [*lines, _doubt(self.busy)] if self.busy > BUSY else lines
+        return lines
 
     def summary(self) -> str:
         """The paths alone, and how many tables take each."""
@@ -166,15 +177,7 @@ def reasons(
         for table in _tables(state, name, part)
         for label in table.names
     )
-    busy = max((choice.busy for choice in choices.values() if choice), default=1.0)
-    return Reasons(of_tables, busy)
-
-
-def _doubt(busy: float) -> str:
-    return (
-        f"the costs were measured while the machine was {busy:.1f} times slower than at its best: "
-        f"at most {TRIES} runs measure them"
-    )
+    return Reasons(of_tables)
 
 
 def _choice(
@@ -194,4 +197,9 @@ def _reason(table: Range, choice: Choice | None) -> str:
         return f"{rule.path}; every row in steps where that is cheaper"
     if table in choice.dense:
         return f"every row, the cheaper way; {rule.mode} is exact: a gradient of 0 changes nothing"
+    if not choice.known:
+        return (
+            f"{rule.path}; the machine was too busy to tell whether every row is cheaper: the next "
+            "run tries again"
+        )
     return f"{rule.path}; every row would not be cheaper"

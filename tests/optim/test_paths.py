@@ -51,10 +51,11 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def costing(monkeypatch, **numbers) -> None:
-    """Let everything cost nothing but what is named, and be sure of it."""
+    """Let everything cost nothing but what is named, and a trial confirm what that proposes."""
     costs_ = Costs(**dict.fromkeys(Costs._fields, 0.0) | {"high": np.inf} | numbers)
     monkeypatch.setattr(choice, "costs_of", lambda *_: costs_)
-    monkeypatch.setattr(choice, "DOUBT", -1.0)
+    monkeypatch.setattr(choice, "DOUBT", 0.0)
+    monkeypatch.setattr(choice, "verdict_of", lambda *_: Verdict(np.inf, np.inf))
 
 
 @pytest.mark.parametrize("name", NO_OP)
@@ -249,11 +250,20 @@ def test_without_memory_to_try_it_rows_are_touched(monkeypatch):
     assert not choose(state, "t", 400, 4, "float32").dense
 
 
-def test_costs_of_a_slow_minute_are_said_to_be_that(monkeypatch):
-    costing(monkeypatch, entry=1.0, row=1.0, busy=2.5)
+@pytest.mark.parametrize("unknown", ["costs_of", "verdict_of"])
+def test_rows_are_touched_while_the_machine_is_too_busy_to_tell_what_is_cheaper(
+    monkeypatch, unknown
+):
+    costing(monkeypatch, entry=1.0)
     table = Table(optim.sgd(0.1), 300, 4)
-    *_, last = table.optimizer.describe(table.state, table.params, 90)
-    assert last.startswith("the costs were measured while the machine was 2.5 times")
+    assert choose(table.state, "t", 90, 4, "float32").dense
+    monkeypatch.setattr(choice, unknown, lambda *_: None)
+    assert choose(table.state, "t", 90, 4, "float32") == choice.Choice((), known=False)
+    (line,) = table.optimizer.describe(table.state, table.params, 90)
+    assert line.endswith(
+        "; the machine was too busy to tell whether every row is cheaper: the next run tries again"
+    )
+    assert table.optimizer.summarize(table.state, table.params, 90) == "touched rows (1 table)"
 
 
 def test_a_table_update_is_the_step_of_its_path():

@@ -2,20 +2,21 @@
 """Straight lines through the times of both paths, on tables small enough for a choice to matter.
 
 All points are measured in turn, round after round, until none becomes shorter: what else runs only
-adds. Takes about 70 ms besides compiling, more while the machine is busy.
+adds. Takes 0.1 to 0.4 s besides compiling.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 
 from sparsetrain.optim.costs.lines import Costs, distinct_rows
 from sparsetrain.optim.costs.trial import Clock, Kind, Trial, Work
+from sparsetrain.optim.costs.waiting import share_waited
 
 MANY = 8192  # ids of a step; from there all threads may sort them
 IDS = {False: (64, 6144), True: (MANY, 32_768)}  # of two steps; whether they are many
@@ -26,7 +27,7 @@ BATCHES = 4
 SETTLED = 10  # rounds in which no time fell by more than `FALL`
 FALL = 0.02
 MOST_ROUNDS = 400
-SECONDS = 2.0
+SECONDS = 0.5
 
 
 def measure(kind: Kind, *, many: bool) -> Costs:
@@ -52,9 +53,11 @@ def measure(kind: Kind, *, many: bool) -> Costs:
         "split_fewer": less.split,
         "split_more": full.split,
     }
-    times, busy = shortest(list(works.values()))
+    for work in works.values():
+        work()  # kernels are compiled
+    times, waited = share_waited(partial(shortest, list(works.values())))
     at = SimpleNamespace(**dict(zip(works, times, strict=True)))
-    return _fit(at, (fewer, more), (some, low, most), (high, far))._replace(busy=busy)
+    return _fit(at, (fewer, more), (some, low, most), (high, far))._replace(waited=waited)
 
 
 def _trial(kind: Kind, rows: int, ids: int, distinct: int) -> Trial:
@@ -92,14 +95,12 @@ def _fit(
     )
 
 
-def shortest(works: Sequence[Work], clock: Clock = time.perf_counter) -> tuple[list[float], float]:
+def shortest(works: Sequence[Work], clock: Clock = time.perf_counter) -> list[float]:
     """Microseconds of each at its shortest, measured in rounds until nothing becomes shorter.
 
-    Each is called a second time, after one that warms the caches. Then how many times as long as at
-    their shortest all took in the median round.
+    Each is called a second time, after one that warms the caches.
     """
     best, quiet, end = np.full(len(works), np.inf), 0, clock() + SECONDS
-    wholes = []
     for _ in range(MOST_ROUNDS):
         times = []
         for work in works:
@@ -109,7 +110,7 @@ def shortest(works: Sequence[Work], clock: Clock = time.perf_counter) -> tuple[l
             times.append(1e6 * (clock() - begin))
         quiet = 0 if (times < best * (1 - FALL)).any() else quiet + 1
         best = np.minimum(best, times)
-        wholes.append(sum(times))
         if quiet == SETTLED or clock() > end:
             break
-    return best.tolist(), max(median(wholes) / best.sum(), 1.0)
+    found: list[float] = best.tolist()
+    return found

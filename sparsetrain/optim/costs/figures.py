@@ -19,6 +19,7 @@ from sparsetrain.optim.costs.calibration import MANY, measure
 from sparsetrain.optim.costs.lines import Costs
 from sparsetrain.optim.costs.remembered import remembered
 from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
+from sparsetrain.optim.costs.waiting import share_waited
 from sparsetrain.optim.rule import Rule
 
 MOST_BITS = 31  # of an int32 id
@@ -26,10 +27,10 @@ BATCHES = 8
 MOST_FAR_BYTES = 2**25  # of rows that stay sparse: beyond the caches
 
 
-def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Costs:
+def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Costs | None:
     """Costs of a formula, at a width, in a storage of some rows that is looked up at some ids.
 
-    As measured before, or now.
+    As measured before, or now; None while the machine is busy.
     """
     # Ids are sorted by the bits of the storage's rows.
     kind = Kind(rule, width, dtype, 2 ** min(rows.bit_length(), MOST_BITS) - 1)
@@ -40,8 +41,10 @@ def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Cos
 
 def verdict_of(
     rule: Rule, width: int, dtype: str, rows: int, near: Sequence[int], each: int, far: int
-) -> Verdict:
+) -> Verdict | None:
     """What the dense path saves where `near` tables take it, as tried before, or now.
+
+    None while the machine is busy.
 
     Parameters
     ----------
@@ -60,7 +63,8 @@ def verdict_of(
     most = max(MOST_FAR_BYTES // (width * np.dtype(dtype).itemsize), 1)
     others = min(rows - sum(near), most) if far else 0
     asked = tuple(near), rounded(each), rounded(far), others
-    return remembered(Verdict, *_names(kind, asked), partial(_try, kind, *asked))
+    now = partial(_try, kind, *asked)
+    return remembered(Verdict, *_names(kind, asked), now, doubtful=lambda tried: tried.low > 0)
 
 
 def _try(kind: Kind, near: tuple[int, ...], each: int, far: int, others: int) -> Verdict:
@@ -70,7 +74,10 @@ def _try(kind: Kind, near: tuple[int, ...], each: int, far: int, others: int) ->
     tables += [(firsts[-1], others, far)] if far else []
     batches = [_ids(rng, tables) for _ in range(BATCHES)]
     trial = Trial(kind, int(firsts[-1]), others, batches)
-    return contest(trial.sparse_, trial.dense_)
+    for work in (trial.sparse_, trial.dense_):
+        work()  # kernels are compiled
+    verdict, waited = share_waited(partial(contest, trial.sparse_, trial.dense_))
+    return verdict._replace(waited=waited)
 
 
 def _ids(rng: np.random.Generator, tables: Sequence[tuple[int, int, int]]) -> np.ndarray:

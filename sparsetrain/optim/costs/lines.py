@@ -30,8 +30,8 @@ class Costs(NamedTuple):
         Of a row on the dense path, up to the number `high` and beyond.
     high : float
         Rows.
-    busy : float
-        How many times slower than at its best the machine was when they were measured.
+    waited : float
+        Seconds that threads waited for a core, in each second of the measurement.
     """
 
     sparse: float
@@ -43,7 +43,7 @@ class Costs(NamedTuple):
     row: float
     far_row: float
     high: float
-    busy: float = 1.0
+    waited: float = 0.0
 
     def on_sparse_path(self, rows: int, lookups: float) -> float:
         """Microseconds of a table of some rows, fixed costs apart."""

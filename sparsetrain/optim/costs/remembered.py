@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures that were measured on this machine, kept in the folder of compiled programs.
 
-A shared machine has slow minutes, and all that is measured then is out of proportion. Others take
-the cores: that is seen by how far rounds of a measurement lie apart, and Linux says how long
-threads waited for a core. Or memory takes several times as long: that is seen by a control, the
-same reads at random places, beside the best it ever was.
-Figures of such a minute are marked, and later runs measure them again, a few times at most and only
-while memory is well. So a run depends on its cache alone, except where the cache says that it
-should not be trusted.
+While others take the cores, threads wait (see `waiting`) and all that is measured is out of
+proportion. Figures of such a minute are not kept and nobody gets them: this process goes without,
+the next one measures again.
+A virtual machine also has minutes that nothing tells from others: for some seconds two threads sort
+at half their speed, by no counter of Linux. So figures that speak against the default count at
+once, but some more runs measure them again, and the first that finds otherwise has the last word.
+Beyond that a run depends on its cache alone.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
@@ -22,29 +21,19 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from sparsetrain import cache as programs
-from sparsetrain.optim.costs.trial import BUSY
 
-TRIES = 3  # measurements of one figure, by as many runs
-CONTROL_BYTES = 2**26  # beyond the caches
-CONTROL_ROWS, CONTROL_WIDTH, CONTROL_CALLS = 8192, 16, 20
+WAITED = 0.3  # seconds of each second; in quiet minutes below 0.2, beside a busy process 0.9
+TRIES = 3  # runs that must agree against the default
 
-Figures = TypeVar("Figures", bound=Any)  # a NamedTuple of floats with a field `busy`
+Figures = TypeVar("Figures", bound=Any)  # a NamedTuple of floats with a field `waited`
 
 
 class _Kept(NamedTuple):
-    """What a file holds: figures, the control of their measurement, how often it was made."""
+    """What a file holds: figures, and how many runs found the like."""
 
     figures: Any
-    control: float
     tries: int
-
-    def busy(self, lowest: float) -> float:
-        """How many times slower than at its best the machine was, beside the lowest control."""
-        seen: float = self.figures.busy
-        return max(seen, self.control / min(self.control, lowest))
 
 
 _known: dict[Hashable, Any] = {}
@@ -56,14 +45,15 @@ def remembered(
     described: tuple[object, ...],
     measure: Callable[[], Figures],
     least: float = -inf,
-) -> Figures:
-    """Figures as measured before, or now.
+    doubtful: Callable[[Figures], bool] = lambda figures: False,
+) -> Figures | None:
+    """Figures as measured before, or now; None while the machine is busy.
 
     Parameters
     ----------
     kind : type
-        A NamedTuple of floats. Its field `busy`, how many times slower than at its best the
-        machine was, comes with what was seen meanwhile and is raised to what the control says.
+        A NamedTuple of floats. Its field `waited` says how long threads waited for a core, in
+        seconds of each second.
     key : tuple
         Names the figures in this process.
     described : tuple
@@ -72,76 +62,41 @@ def remembered(
         Measures them.
     least : float
         A file with a smaller number is damaged.
+    doubtful : callable
+        Whether figures speak against the default, so that more than one run should find them.
     """
     if key not in _known:
         place = programs.folder()
-        read = partial(_read, kind=kind, least=least)
-        found = _measured(measure) if place is None else _kept(place, read, described, measure)
-        _known[key] = found.figures
+        if place is None:
+            _known[key] = _quiet(measure)
+        else:
+            read = partial(_read, kind=kind, least=least)
+            _known[key] = _kept(_file(place, described), read, measure, doubtful)
     return _known[key]
 
 
-def control() -> float:
-    """Microseconds of some reads at random places of memory, at their shortest."""
-    table = np.ones((CONTROL_BYTES // (4 * CONTROL_WIDTH), CONTROL_WIDTH), np.float32)
-    rng = np.random.default_rng(0)
-    taken = np.empty((CONTROL_ROWS, CONTROL_WIDTH), np.float32)
-    shortest = inf
-    for _ in range(CONTROL_CALLS):
-        places = rng.integers(0, len(table), CONTROL_ROWS)
-        begin = time.perf_counter()
-        np.take(table, places, axis=0, out=taken, mode="wrap")
-        shortest = min(shortest, 1e6 * (time.perf_counter() - begin))
-    return shortest
-
-
-def _measured(measure: Callable[[], Any], tries: int = 1) -> _Kept:
-    """Figures, between two controls; the slower one counts."""
-    before, begin, waited = control(), time.perf_counter(), _waited()
+def _quiet(measure: Callable[[], Any]) -> Any | None:
+    """Figures as measured now, unless others had the cores."""
     figures = measure()
-    # A thread that ended meanwhile takes what it waited along.
-    share = max(_waited() - waited, 0.0) / (time.perf_counter() - begin)
-    figures = figures._replace(busy=figures.busy + share)
-    return _Kept(figures, max(before, control()), tries)
-
-
-def _waited() -> float:
-    """Seconds that the threads of this process were ready to run and did not, if Linux says so."""
-    waited = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError, IndexError):
-            waited += int(file.read_text().split()[1])
-    return 1e-9 * waited
+    return figures if figures.waited <= WAITED else None
 
 
 def _kept(
-    place: Path,
+    file: Path,
     read: Callable[[Path], _Kept | None],
-    described: tuple[object, ...],
     measure: Callable[[], Any],
-) -> _Kept:
-    file = _file(place, described)
-    best = _file(place, ("control",))
-    found, lowest = read(file), _lowest(best)
-    if found is None:
-        found = _measured(measure)
-        _write(file, found)
-    elif found.busy(lowest) > BUSY and found.tries < TRIES and control() <= BUSY * lowest:
-        again = _measured(measure, found.tries + 1)
-        kept = (again, found._replace(tries=again.tries))
-        found = min(kept, key=lambda each: each.busy(lowest))
-        _write(file, found)
-    if found.control < lowest:
-        _write(best, _Kept(None, found.control, 1))
-    return found._replace(figures=found.figures._replace(busy=found.busy(lowest)))
-
-
-def _lowest(file: Path) -> float:
-    """The best control so far."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        lowest = float(json.loads(file.read_text())["control"])
-        return lowest if lowest > 0 else inf
-    return inf
+    doubtful: Callable[[Any], bool],
+) -> Any | None:
+    found = read(file)
+    if found is not None and (found.tries >= TRIES or not doubtful(found.figures)):
+        return found.figures
+    now = _quiet(measure)
+    if now is None:
+        return None if found is None else found.figures
+    if found is None or not doubtful(now):
+        found = _Kept(now, 0)
+    _write(file, found._replace(tries=found.tries + 1))
+    return found.figures
 
 
 def _file(place: Path, described: tuple[object, ...]) -> Path:
@@ -152,15 +107,13 @@ def _read(file: Path, kind: type[Any], least: float) -> _Kept | None:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         found = json.loads(file.read_text())
         figures = kind(**{name: float(found["figures"][name]) for name in kind._fields})
-        kept = _Kept(figures, float(found["control"]), int(found["tries"]))
-        if kept.control > 0 and all(isfinite(number) and number >= least for number in figures):
-            return kept
+        if all(isfinite(number) and number >= least for number in figures):
+            return _Kept(figures, int(found["tries"]))
     return None
 
 
 def _write(file: Path, kept: _Kept) -> None:
-    figures = None if kept.figures is None else kept.figures._asdict()
     with suppress(OSError), tempfile.TemporaryDirectory(dir=file.parent) as draft:
         drafted = Path(draft) / file.name
-        drafted.write_text(json.dumps(kept._asdict() | {"figures": figures}))
+        drafted.write_text(json.dumps(kept._asdict() | {"figures": kept.figures._asdict()}))
         drafted.replace(file)

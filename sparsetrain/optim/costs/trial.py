@@ -34,7 +34,7 @@ TURN = 3  # steps that are timed, after one that is not, because the other way w
 FEWEST, LEAST = 3, 15  # rounds: of dear steps, of others
 SETTLED = 6  # rounds in which none was quieter by more than `FALL`
 FALL = 0.02
-STEADY, BUSY = 1.02, 1.3  # times the quietest round, of a median one
+STEADY = 1.02  # times the quietest round, of a median one
 CLOSE = 0.01  # of a step's time: a difference known to so much is known well enough
 CLEAR = 0.25  # of a step's time: a difference that outlasts the moment
 SECONDS = 1.0
@@ -108,12 +108,12 @@ class Trial:
 class Verdict(NamedTuple):
     """Microseconds that the second way saves: with 95 % the median lies from `low` to `high`.
 
-    `busy` says how many times slower than at its best the machine was.
+    `waited` says how long threads waited for a core meanwhile, in seconds of each second.
     """
 
     low: float
     high: float
-    busy: float = 1.0
+    waited: float = 0.0
 
     @property
     def saved(self) -> float:
@@ -136,7 +136,7 @@ def contest(first: Work, second: Work, clock: Clock = time.perf_counter) -> Verd
             return _verdict(rounds)
         if since >= SETTLED and len(rounds) >= enough:
             verdict = _verdict(rounds)
-            if _is_known(verdict, quietest / 2):
+            if _is_known(verdict, quietest / 2, _spread(rounds)):
                 return verdict
             enough = len(rounds) * 5 // 4  # to sort them all takes as long as some of them
 
@@ -156,13 +156,18 @@ def _verdict(rounds: Sequence[tuple[float, float]]) -> Verdict:
     """The median difference within a round, by order statistics: no law of the noise is assumed."""
     saved = sorted(first - second for first, second in rounds)
     rank = max(int((len(saved) - NORMAL * sqrt(len(saved))) / 2), 0)
+    return Verdict(saved[rank], saved[-1 - rank])
+
+
+def _spread(rounds: Sequence[tuple[float, float]]) -> float:
+    """How many times as long as the quietest round the median one took."""
     wholes = sorted(map(sum, rounds))
-    return Verdict(saved[rank], saved[-1 - rank], max(median(wholes) / (wholes[0] or 1.0), 1.0))
+    return max(median(wholes) / (wholes[0] or 1.0), 1.0)
 
 
-def _is_known(verdict: Verdict, step: float) -> bool:
+def _is_known(verdict: Verdict, step: float, spread: float) -> bool:
     """Whether more rounds would not change the answer; `step` is the time of a quiet one."""
-    low, high, busy = verdict
-    if busy < STEADY and (low > 0 or high < 0 or high - low < CLOSE * step):
+    low, high, _ = verdict
+    if spread < STEADY and (low > 0 or high < 0 or high - low < CLOSE * step):
         return True
     return low > CLEAR * step or high < -CLEAR * step
