@@ -68,7 +68,7 @@ class Ahead:
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {planner!r}")
         if planner != "auto" and not runtime.gpu.is_cuda(trainer.target):
             raise ConfigError(f"plan={planner!r} is for CUDA; on a CPU leave it out")
-        self._trainer, self._planner = trainer, planner
+        self._trainer, self.planner = trainer, planner
         self._ready: Ready | None = None
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -157,7 +157,7 @@ class Ahead:
         }
 
     def _on_host(self, lookups: int) -> bool:
-        return self._planner == "host" or (self._planner == "auto" and 0 < lookups <= HOST_LOOKUPS)
+        return self.planner == "host" or (self.planner == "auto" and 0 < lookups <= HOST_LOOKUPS)
 
 
 def _flat(rows: Any) -> runtime.NDArray:

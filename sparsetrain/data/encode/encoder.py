@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.given import require_whole
 
 from ..batch import Batch
 from ..read.derived import with_derived
@@ -36,7 +37,8 @@ from ..values.row_weights import read_row_weights
 from .bags import Bags, read_bags, with_weights
 from .converted import converted_columns
 from .encoder_file import ENCODER_FILE, read_rules
-from .learn import Sizes, given_sizes, learn_sizes, learn_vocabularies
+from .extend import extended, keeps_rows
+from .learn import Sizes, count_columns, given_sizes, learn_sizes, learn_vocabularies
 from .plain_ids import PlainIds
 from .rows import Rows, joined
 from .rules import Rules
@@ -167,6 +169,71 @@ class Encoder(Rules):
     def learnt(self, categories: tuple[Vocabulary, ...] | tuple[PlainIds, ...]) -> Encoder:
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
+
+    def extended(self, source: Any, *, min_count: int | None = None) -> Encoder:
+        """Return an encoder that knows the values of newer data too.
+
+        Every value keeps its row; new ones get the rows behind, the most frequent first. For
+        `Trainer.extended`, which makes the tables as long. Of already encoded data, a table gets as
+        many rows as the largest id says.
+
+        Parameters
+        ----------
+        source : anything `open_source` takes, except batches and what `convert` wrote
+        min_count : int, optional
+            Times a new value must occur in `source` to get a row; by default what this encoder was
+            fitted with. A column's own rule in the schema goes before. Under `max_rows`, values for
+            which there is no room stay with the rare ones.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be read, or are encoded by `convert`.
+        ConfigError
+            If `min_count` is no whole number of 1 or more.
+        """
+        if min_count is not None:
+            require_whole("min_count", min_count)
+        opened = open_source(source, self.schema)
+        if isinstance(opened, BatchSource):
+            raise DataError(
+                f"{opened.name}: batches are encoded already; there is nothing to learn"
+            )
+        for part in opened.parts:
+            if converted_mark(part.schema) is not None:
+                raise DataError(
+                    f"{part.place.name}: it was converted, which left new values out; give the "
+                    "raw data"
+                )
+        parts = self.bind(opened.parts, require_label=False)
+        return self.learnt(self._more(parts, min_count))
+
+    def _more(
+        self, parts: list[tuple[Part, Columns]], min_count: int | None
+    ) -> tuple[Vocabulary, ...] | tuple[PlainIds, ...]:
+        if self.encoded:
+            pairs = zip(self.categories, learn_sizes(parts, self.settings), strict=True)
+            return tuple(PlainIds(max(known.rows, found.rows)) for known, found in pairs)
+        grown = []
+        counted = count_columns(parts, self.settings.nan_rule)
+        for name, known, counts in zip(self.columns, self.categories, counted, strict=True):
+            assert isinstance(known, Vocabulary)
+            rule = self.schema.rule(name)
+            least = rule.min_count or min_count or self.settings.min_count
+            cap = rule.max_rows or self.settings.max_rows
+            grown.append(extended(known, counts, least, cap))
+        return tuple(grown)
+
+    def extends(self, other: Encoder) -> bool:
+        """Whether rows become what they become by `other`, but for values it gives no row to."""
+        same = (
+            replace(self.schema, weights=None) == replace(other.schema, weights=None)
+            and (self.dense_columns, self.columns) == (other.dense_columns, other.columns)
+            and (self.encoded, self.bags) == (other.encoded, other.bags)
+            and self.settings.dense(self.encoded) == other.settings.dense(other.encoded)
+        )
+        pairs = zip(other.categories, self.categories, strict=False)
+        return same and all(keeps_rows(known, grown) for known, grown in pairs)
 
     def find(
         self,
