@@ -23,8 +23,8 @@ PUBLIC = {
         "open_peers plan run tables_of_data tables_of_rows tables_of_run"
     ),
     "data": (
-        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Position Profile Ragged "
-        "Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
+        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Linear Position Profile "
+        "Ragged Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
         "open_source profile read_encoder read_truth require_labels split_share split_time"
     ),
     "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",

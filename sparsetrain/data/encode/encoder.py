@@ -36,6 +36,7 @@ from ..values.place import Place
 from ..values.row_weights import read_row_weights
 from .bags import Bags, read_bags, with_weights
 from .converted import converted_columns
+from .dense import EncodedDense, RawDense
 from .encoder_file import ENCODER_FILE, read_rules
 from .extend import extended, keeps_rows
 from .learn import Sizes, count_columns, given_sizes, learn_sizes, learn_vocabularies
@@ -340,7 +341,7 @@ class Encoder(Rules):
 
     def encode_piece(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""
-        dense = self.settings.dense(columns.encoded).matrix(
+        dense = self._dense(columns.encoded).matrix(
             [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
         )
         label = columns.label
@@ -349,6 +350,11 @@ class Encoder(Rules):
         factors = columns.row_weights
         weights = read_row_weights(piece.column(factors), place.of(factors)) if factors else None
         return Rows(dense, read(piece, columns, place), labels, weights)
+
+    def _dense(self, encoded: bool) -> RawDense | EncodedDense:
+        """Return the rule for dense columns, those that the schema calls linear among them."""
+        rule = self.settings.dense(encoded)
+        return replace(rule, linear=self.schema.linear) if isinstance(rule, RawDense) else rule
 
     def _rules(self, columns: Columns) -> Iterator[tuple[int, str, Vocabulary | PlainIds]]:
         """Yield number, name and rule of each category column; converted data has plain ids."""
@@ -434,6 +440,12 @@ def _learn(
     columns, settings = parts[0][1], blank.settings
     if columns.encoded:
         settings.check_encoded()
+        if blank.schema.linear:
+            name = next(iter(blank.schema.linear))
+            raise ConfigError(
+                f"linear.{name} is for raw data, this is already encoded; leave it out or use "
+                "treat_as='raw'"
+            )
         if sizes is None:
             return learn_sizes(parts, settings)
         return given_sizes(columns.categories, sizes)
