@@ -46,8 +46,8 @@ PUBLIC = {
         "text_of virtual_machine vm_pipeline watching writing zeros"
     ),
     "Trainer": (
-        "ahead compile evaluate extended first_nonfinite fit fused load_state_dict predict profile "
-        "program quantized save seed state_dict step table_bytes"
+        "ahead compile evaluate extended first_nonfinite fit fused load_state_dict load_table "
+        "predict profile program quantized save seed state_dict step table table_bytes"
     ),
     "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",
     "Program": "compile machine",

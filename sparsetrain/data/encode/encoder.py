@@ -225,6 +225,34 @@ class Encoder(Rules):
             grown.append(extended(known, counts, least, cap))
         return tuple(grown)
 
+    def values(self, column: str) -> list[int | str | None]:
+        """Return the value that each row of a column's table stands for.
+
+        Parameters
+        ----------
+        column : str
+            One of `columns`.
+
+        Returns
+        -------
+        list
+            As long as the table. Text of 8 lower-case hex digits is the number it spells. None for
+            row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such column, or the data were encoded already: ids are rows then.
+        """
+        if column not in self.columns:
+            raise ConfigError(f"no category column {column!r}; there are {', '.join(self.columns)}")
+        rule = self.categories[self.columns.index(column)]
+        if isinstance(rule, PlainIds):
+            raise ConfigError(
+                f"{column}: it was encoded already, so an id is the number of its row"
+            )
+        return rule.values()
+
     def extends(self, other: Encoder) -> bool:
         """Whether rows become what they become by `other`, but for values it gives no row to."""
         same = (

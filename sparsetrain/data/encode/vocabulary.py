@@ -96,6 +96,16 @@ class Vocabulary:
         number_ids, text_ids = ids[: len(numbers)], ids[len(numbers) :]
         return cls(numbers, number_ids, tuple(texts), text_ids, rows, nan, rare_share)
 
+    def values(self) -> list[int | str | None]:
+        """Return the value of each row; None for the reserved ones and those that values share."""
+        found: list[int | str | None] = [None] * self.rows
+        times = np.bincount(np.concatenate([self.number_ids, self.text_ids]), minlength=self.rows)
+        for number, row in zip(self.numbers.tolist(), self.number_ids.tolist(), strict=True):
+            found[row] = number if times[row] == 1 else None
+        for text, row in zip(self.texts, self.text_ids.tolist(), strict=True):
+            found[row] = text.decode(errors="backslashreplace") if times[row] == 1 else None
+        return found
+
     def find_numbers(self, numbers: Array) -> Array:
         """Return the ids (n,) int32 of keys (n,) int64 that are numbers."""
         return self._by_number.find(numbers)
