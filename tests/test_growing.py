@@ -59,7 +59,7 @@ def test_extending_changes_no_score_and_keeps_rows_and_slots(optimizer):
         np.testing.assert_array_equal(new, np.broadcast_to(want, new.shape), name)
 
 
-@pytest.mark.parametrize("make", [st.optim.adam, st.optim.adamw])
+@pytest.mark.parametrize("make", [st.optim.adam, st.optim.adamw, st.optim.ftrl])
 def test_exact_mode_goes_on_with_the_bits_of_the_dense_optimizer(make):
     states = []
     for mode in ("exact", "dense"):
