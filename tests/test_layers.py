@@ -66,6 +66,7 @@ MAY_IMPORT = {
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
     "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
     | {"quantized", "runtime", "naming"},
+    "growing": {"data", "models", "optim"},
     "trainer": {
         "ahead",
         "build",
@@ -79,7 +80,7 @@ MAY_IMPORT = {
         "precision",
         "profile",
     }
-    | {"run", "runtime", "saved", "step", "trained_model"},
+    | {"growing", "run", "runtime", "saved", "step", "trained_model"},
     "saved": {"checkpoint", "data", "optim"},
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
     | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
@@ -107,6 +108,7 @@ WITHOUT_TVM = {
     "scoring",
     "step",
     "trained_model",
+    "growing",
     "trainer",
     "ahead",
 }
