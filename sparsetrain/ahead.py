@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from sparsetrain.step import scale_input
 
 HOST_LOOKUPS = 16_384
 PLANNERS = ("auto", "host", "device")
+Planner = Literal["auto", "host", "device"]
 _PLAN = ("rows", "order", "offsets")
 
 
@@ -63,12 +64,13 @@ class Ahead:
         Who sorts the rows of a batch.
     """
 
-    def __init__(self, trainer: Any, planner: str) -> None:
+    def __init__(self, trainer: Any, planner: Planner) -> None:
         if planner not in PLANNERS:
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {planner!r}")
         if planner != "auto" and not runtime.gpu.is_cuda(trainer.target):
             raise ConfigError(f"plan={planner!r} is for CUDA; on a CPU leave it out")
-        self._trainer, self._planner = trainer, planner
+        self._trainer = trainer
+        self.planner: Planner = planner
         self._ready: Ready | None = None
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -157,7 +159,7 @@ class Ahead:
         }
 
     def _on_host(self, lookups: int) -> bool:
-        return self._planner == "host" or (self._planner == "auto" and 0 < lookups <= HOST_LOOKUPS)
+        return self.planner == "host" or (self.planner == "auto" and 0 < lookups <= HOST_LOOKUPS)
 
 
 def _flat(rows: Any) -> runtime.NDArray:

@@ -98,6 +98,55 @@ class TrainedModel(Predictor):
             load_arrays_(target, arrays, partial(check_saved, self.state))
         self._restored()
 
+    def table(self, name: str) -> np.ndarray:
+        """A copy of an embedding table, (V, D) float32; `name` is the column's.
+
+        Row by row it belongs to ``trainer.encoder.values(name)``.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such table.
+        """
+        return self._arrays()[self._table_name(name)].astype(np.float32)
+
+    def load_table(self, name: str, rows: np.ndarray) -> None:
+        """Write an embedding table, such as one that was trained elsewhere; its slots stay.
+
+        A table that shall stay as it is has the group ``Group("embeddings.NAME.*", lr=0)``.
+
+        Parameters
+        ----------
+        name : str
+            The column's.
+        rows : (V, D) floats
+            Rounded to what the table is stored in.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such table, the shape is another one, or a number is not finite.
+        """
+        self._flush()
+        full, rows = self._table_name(name), np.asarray(rows)
+        with self._writing() as target:
+            table = target[full]
+            if rows.shape != table.shape or rows.dtype.kind != "f":
+                raise ConfigError(
+                    f"load_table: {name} is {table.shape} floats, not {rows.shape} {rows.dtype}"
+                )
+            if not np.isfinite(rows.astype(np.float32)).all():
+                raise ConfigError(f"load_table: {name} has numbers that are not finite in float32")
+            table[...] = rows.astype(np.float32)
+
+    def _table_name(self, name: str) -> str:
+        tables = [full for parts in named_tables(self.model.tables()).values() for full in parts]
+        full = f"embeddings.{name}.weight"
+        if full not in tables:
+            known = ", ".join(one.split(".", 1)[1].rsplit(".", 1)[0] for one in tables)
+            raise ConfigError(f"there is no table {name!r}; there are {known}")
+        return full
+
     def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
         """Fill parameters and slots from an open checkpoint; undefined after an error."""
         with self._writing() as target:

@@ -25,6 +25,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
 from sparsetrain.formats import target_word
 from sparsetrain.given import require_kind, require_whole
+from sparsetrain.growing import copy_grown_, grown_model
 from sparsetrain.models.required import left_out_by_loss
 from sparsetrain.numerics import first_nonfinite
 from sparsetrain.optim import Applied, Optimizer
@@ -357,6 +358,51 @@ class Trainer(TrainedModel):
         """Rows of each storage -> how many rows a step on `batch` looks up in it."""
         rows_read = self.model.rows_read(self.model.inputs(batch))
         return {int(self.params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
+
+    def extended(self, encoder: Encoder) -> Trainer:
+        """Return a trainer that goes on from this one with rows for new values.
+
+        Known values keep their rows, weights and slots. A new value's row begins as that of rare
+        values, by which it was scored so far, so no prediction changes; its slots begin anew. Steps
+        and schedules go on; epochs count from 0, as of a run of its own. This trainer stays as it
+        is: both are in memory.
+
+        Parameters
+        ----------
+        encoder : Encoder
+            ``trainer.encoder.extended(newer data)``.
+
+        Raises
+        ------
+        ConfigError
+            If the encoder does not extend this trainer's, or the model has other parameters whose
+            shape depends on the rows.
+
+        Examples
+        --------
+        >>> trainer = st.load("monday")  # doctest: +SKIP
+        >>> trainer = trainer.extended(trainer.encoder.extended("tuesday.parquet"))
+        ... # doctest: +SKIP
+        >>> trainer.fit("tuesday.parquet", run="tuesday")  # doctest: +SKIP
+        """
+        require_kind("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
+        made = Trainer(
+            grown_model(self.model, self.encoder, encoder),
+            self.optimizer,
+            target=self.target,
+            seed=self.seed,
+            encoder=encoder,
+            accumulate=self.accumulate,
+            fused=self.fused,
+            precision=self.precision,
+            loss_scale=None if self.scaling is None else self.scaling.rule,
+            plan=self._ahead.planner,
+        )
+        source = self._arrays()
+        with made._writing() as target:
+            copy_grown_(target, source, rare=not encoder.encoded)
+        made._recount({**self._counts(), "epochs": 0})
+        return made
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`."""

@@ -66,6 +66,7 @@ MAY_IMPORT = {
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
     "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
     | {"quantized", "runtime", "naming"},
+    "growing": {"data", "models", "optim"},
     "trainer": {
         "ad",
         "ahead",
@@ -81,7 +82,7 @@ MAY_IMPORT = {
         "precision",
         "profile",
     }
-    | {"run", "runtime", "saved", "step", "trained_model"},
+    | {"growing", "run", "runtime", "saved", "step", "trained_model"},
     "saved": {"checkpoint", "data", "optim"},
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
     | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
@@ -109,6 +110,7 @@ WITHOUT_TVM = {
     "scoring",
     "step",
     "trained_model",
+    "growing",
     "trainer",
     "ahead",
 }

@@ -23,8 +23,8 @@ PUBLIC = {
         "open_peers plan run tables_of_data tables_of_rows tables_of_run with_storage"
     ),
     "data": (
-        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Position Profile Ragged "
-        "Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
+        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Linear Position Profile "
+        "Ragged Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
         "open_source profile read_encoder read_truth require_labels split_share split_time"
     ),
     "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",
@@ -46,8 +46,8 @@ PUBLIC = {
         "text_of virtual_machine vm_pipeline watching writing zeros"
     ),
     "Trainer": (
-        "ahead compile evaluate first_nonfinite fit fused load_state_dict predict profile program "
-        "quantized save seed state_dict step table_bytes"
+        "ahead compile evaluate extended first_nonfinite fit fused load_state_dict load_table "
+        "predict profile program quantized save seed state_dict step table table_bytes"
     ),
     "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",
     "Program": "compile machine",

@@ -270,11 +270,12 @@ def test_a_schedule_and_groups_reach_the_optimizer():
         overrides=[
             *("optimizer.name=adamw", "optimizer.mode=exact", "optimizer.lr=0.1"),
             *("optimizer.warmup=4", "optimizer.schedule=cosine", "optimizer.schedule_steps=10"),
-            'optimizer.groups=[{match = "embeddings.*", scale = 0.5}]',
+            'optimizer.groups=[{match = "embeddings.*", scale = 0.5, lr = 0}]',
         ]
     )
     made = _optimizer(settings)
     assert (made.formula.name, made.mode, made.groups[0].scale) == ("adamw", "exact", 0.5)
+    assert made.groups[0].lr == 0  # a table that stays as it is
     assert [made.hyper["lr"](step) for step in (2, 10)] == pytest.approx([0.0452, 0], abs=1e-4)
     assert Settings.model_validate(json.loads(json.dumps(settings.to_dict()))) == settings
 

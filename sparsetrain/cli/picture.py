@@ -28,7 +28,9 @@ def check_picture(option: str, path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ConfigError(f"{option} needs Matplotlib: pip install 'sparsetrain[plot]'") from None
+        raise ConfigError(
+            f"pictures ({option}) need Matplotlib: pip install 'sparsetrain[plot]'"
+        ) from None
 
 
 def write_picture(figure: Any, path: Path) -> None:

@@ -108,7 +108,7 @@ def stored_in(folder: Path) -> Stored:
     if not isinstance(settings, dict) or not isinstance(files, dict):
         raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
     origin = f"the settings of {folder}"
-    return Stored([Entry(key, value, origin) for key, value in _flat(settings).items()], files)
+    return Stored([Entry(key, value, origin) for key, value in flat(settings).items()], files)
 
 
 def resumed(
@@ -127,9 +127,9 @@ def resumed(
     """
     stored = stored_in(folder)
     # A run of an older version lacks settings.
-    before = {**_flat(Settings().to_dict()), **{entry.key: entry.value for entry in stored.entries}}
+    before = {**flat(Settings().to_dict()), **{entry.key: entry.value for entry in stored.entries}}
     settings = settings_from(options, config, overrides, stored.entries)
-    now = _flat(settings.to_dict())
+    now = flat(settings.to_dict())
     changed = frozenset(key for key in now if now[key] != before.get(key, now[key])) - FREE
     _require_allowed(folder, before, now, changed, allow_changed)
     fit = frozenset(_OF_FIT[key] for key in allow_changed if key in _OF_FIT)
@@ -158,7 +158,8 @@ def _require_allowed(
             )
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by ``section.key``."""
     return {
         f"{section}.{key}": value
         for section, keys in settings.items()

@@ -8,6 +8,7 @@ from sparsetrain.cli.files import Files
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
 from sparsetrain.cli.output import emit, format_score, format_scores, format_table
 from sparsetrain.cli.resuming import find_run, resumed
+from sparsetrain.cli.starting import started
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import run_training
 from sparsetrain.errors import ConfigError
@@ -35,6 +36,7 @@ def train(
     min_count: given.MinCount = None,
     schema: given.Schema = None,
     weights: given.Weights = None,
+    start_from: given.StartFrom = None,
     resume: given.Resume = None,
     allow_changed: given.AllowChanged = None,
     checkpoint_every: given.CheckpointEvery = None,
@@ -71,14 +73,20 @@ def train(
     }
     if allow_changed and resume is None:
         raise ConfigError("--allow-changed goes with --resume")
+    if start_from is not None and resume not in (None, "auto"):
+        raise ConfigError("--start-from begins a run and --resume goes on with one: drop one")
     run = find_run(resume, out)
     begun = None if run is None else resumed(run, options, config, overrides, allow_changed or ())
-    settings = begun.settings if begun else settings_from(options, config, overrides)
+    start = None
+    if start_from is not None and begun is None:
+        start = started(start_from, options, config, overrides)
+    of_run = begun or start
+    settings = of_run.settings if of_run else settings_from(options, config, overrides)
     files = Files(train or (), valid, test, run or out).or_else(begun.files if begun else {})
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
-        result = run_training(settings, files, stop, begun, profile=profile, verbose=verbose)
+        result = run_training(settings, files, stop, begun, start, profile=profile, verbose=verbose)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
 

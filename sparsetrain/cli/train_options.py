@@ -68,6 +68,12 @@ Weights = Annotated[
     str | None,
     typer.Option("--weights", metavar="COLUMN", help="A factor for each row's loss, 0 or more."),
 ]
+StartFrom = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN", help="Begin with that run's weights; values new in TRAIN get rows."
+    ),
+]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN|auto", help="Go on with a run; auto: with --out, if it is one."),

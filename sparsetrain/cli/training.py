@@ -14,6 +14,7 @@ from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.preflight import require_free, require_machine
 from sparsetrain.cli.resuming import Resumed
 from sparsetrain.cli.rows import Rows, find_rows
+from sparsetrain.cli.starting import Start, trainer_from
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.progress import format_count
 from sparsetrain.settings import Settings
@@ -27,12 +28,15 @@ def run_training(
     files: Files,
     stop: StopSignals,
     begun: Resumed | None = None,
+    start: Start | None = None,
     *,
     profile: bool = False,
     verbose: bool = False,
     keeps: str = "--out",
 ) -> dict[str, Any]:
     """Train, save and score; `keeps` is the option that `files.out` is from.
+
+    A run goes on with `begun`, or starts from the weights of another, or from fresh ones.
 
     With `verbose` it is said of each table how it is updated, and why.
 
@@ -56,7 +60,7 @@ def run_training(
     data = find_rows(settings, files)
     if files.out is None:
         note(f"the trained model will not be kept: {keeps} FOLDER keeps it")
-    trainer = _fresh(settings, data) if begun is None else _load(begun, data)
+    trainer = _trainer(settings, data, begun, start)
     _tell_updates(trainer, settings, verbose)
     with stop.deferred():
         history = _fit(trainer, settings, files, data, stop, begun, profile)
@@ -78,6 +82,19 @@ def run_training(
         "settings": settings.to_dict(),
         **_profiled(history),
     }
+
+
+def _trainer(
+    settings: Settings, data: Rows, begun: Resumed | None, start: Start | None
+) -> "st.Trainer":
+    if begun is not None:
+        return _load(begun, data)
+    if start is None:
+        return _fresh(settings, data)
+    trainer = trainer_from(start, data.train, _optimizer(settings))
+    for rows in data.held_out.values():
+        _read_through(rows, trainer.encoder)
+    return trainer
 
 
 def _fresh(settings: Settings, data: Rows) -> "st.Trainer":

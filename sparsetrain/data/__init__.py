@@ -27,6 +27,7 @@ from .schema.columns import Columns as Columns
 from .schema.columns import find_columns as find_columns
 from .schema.schema import ColumnRule as ColumnRule
 from .schema.schema import Derived as Derived
+from .schema.schema import Linear as Linear
 from .schema.schema import Schema as Schema
 from .schema.schema import TextFormat as TextFormat
 from .stream.dataset import Dataset as Dataset

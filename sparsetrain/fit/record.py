@@ -67,7 +67,9 @@ class Record:
             return
         rows, seconds = state.log_rows, state.log_seconds
         speed = {"rows_per_s": rows / max(seconds, 1e-9), "seconds": seconds}
-        values = {"rows": rows, **speed, "loss": state.log_loss_sum / rows}
+        lr = trainer.optimizer.number("lr", max(trainer.state.step, 1))
+        rate = {} if lr is None else {"lr": lr}
+        values = {"rows": rows, **speed, **rate, "loss": state.log_loss_sum / rows}
         if trainer.scaling is not None:
             values["loss_scale"] = trainer.scaling.value
         self._add({"split": "train", **self._where(trainer, state), **values}, state)

@@ -129,6 +129,10 @@ class Optimizer:
             update=self.update,
         )
 
+    def number(self, name: str, step: int) -> float | None:
+        """A number such as ``"lr"`` in a step, from 1, groups aside; None if there is none such."""
+        return at(self.hyper[name], step) if name in self.hyper else None
+
     @property
     def counts_steps(self) -> bool:
         """Whether a number depends on the step, so that a checkpoint must hold the count."""

@@ -35,7 +35,7 @@ class GroupSettings(Section):
     """
 
     match: str
-    lr: Positive | None = None
+    lr: NotNegative | None = None
     scale: NotNegative | None = None
     weight_decay: NotNegative | None = None
     mode: Mode | None = None

@@ -57,7 +57,8 @@ VALUES = {
     "NaN in a dense column": (
         lambda: floats(set_value("I2", 40, float("nan"))),
         "row group 2, row 40, column I2: the value is NaN; "
-        "if it stands for a missing value, learn the encoding with nan='missing'",
+        "if it stands for a missing value, give a null (None), or learn the encoding with "
+        "nan='missing'",
     ),
     "an infinity in a dense column": (
         lambda: floats(set_value("I2", 40, float("inf"))),
@@ -70,7 +71,8 @@ VALUES = {
     "text NaN in a dense column": (
         lambda: as_text(set_value("I3", 59, "nan")),
         "row group 3, row 59, column I3: the value is NaN; "
-        "if it stands for a missing value, learn the encoding with nan='missing'",
+        "if it stands for a missing value, give a null (None), or learn the encoding with "
+        "nan='missing'",
     ),
     "a category that is no whole number": (
         lambda: table(
@@ -281,7 +283,7 @@ SOURCES = {
     "a number": (
         lambda d: 5,
         "cannot read rows from a int; give paths of parquet or text files, an Arrow table, "
-        "a DataFrame, a dict of arrays or batches",
+        "a DataFrame, a dict of arrays, a list of rows or batches",
     ),
 }
 

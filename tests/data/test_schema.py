@@ -153,6 +153,22 @@ BAD = {
     ),
     "an unknown keep": ('[columns.C1]\nkeep = "all"', "keep is 'all'; give 'first' or 'last'"),
     "a long delimiter": ('[text]\ndelimiter = "||"', "text.delimiter is '||'"),
+    "a law for nothing": (
+        'categories = ["a"]\n[linear.b]\nscale = 2',
+        "linear.b: it is not among the dense columns",
+    ),
+    "a scale of 0": (
+        'categories = ["a"]\ndense = ["b"]\n[linear.b]\nscale = 0',
+        "linear.b: center is a number, and scale one other than 0",
+    ),
+    "a scale that is infinite": (
+        'categories = ["a"]\ndense = ["b"]\n[linear.b]\nscale = inf',
+        "linear.b: center and scale must be finite",
+    ),
+    "a center that is text": (
+        'categories = ["a"]\ndense = ["b"]\n[linear.b]\ncenter = "x"',
+        "linear.b: center is 'x'; it must be a number",
+    ),
     "no TOML": ("label = ", "the schema is not well formed"),
 }
 

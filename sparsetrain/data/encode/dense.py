@@ -2,13 +2,14 @@
 """Dense columns to the float32 matrix a model reads.
 
 Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
-`log(x + 3)` itself would not be finite. It is computed in float64 and rounded once, so a value
-gives the same bits whether stored as integer, float or text. Already encoded values pass through.
+`log(x + 3)` itself would not be finite; columns that a schema calls linear become
+`(x - center) / scale`. Both are computed in float64 and rounded once, so a value gives the same
+bits whether stored as integer, float or text. Already encoded values pass through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow.types as pt
 
 from sparsetrain.errors import ConfigError
 
+from ..schema.schema import Linear
 from ..values.arrays import Array
 from ..values.missing import NanRule
 from ..values.numeric import read_numbers
@@ -33,6 +35,17 @@ def log_transform(values: Array) -> Array:
     return logarithms
 
 
+def _scaled(values: Array, law: Linear, place: Place) -> Array:
+    """Return (x - center) / scale of float64 values in float32."""
+    with np.errstate(over="ignore"):
+        scaled: Array = ((values - law.center) / law.scale).astype(np.float32)
+    bad = ~np.isfinite(scaled)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise place.error(f"{values[row]:g}, shifted and scaled, is too large for float32", row)
+    return scaled
+
+
 @dataclass(frozen=True)
 class RawDense:
     """The rule for raw columns: fill what is missing, then transform.
@@ -44,11 +57,14 @@ class RawDense:
     flags : bool
         Whether a 0/1 column per dense column, all after the values, says what was missing.
     nan : NanRule
+    linear : mapping from str to Linear
+        The columns that have no logarithm; `fill` is not for them.
     """
 
     fill: float = 0.0
     flags: bool = False
     nan: NanRule = field(default_factory=NanRule)
+    linear: Mapping[str, Linear] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.fill):
@@ -70,9 +86,13 @@ class RawDense:
         matrix = np.empty((self.width(count), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
             values, missing = read_numbers(array, self.nan, place.of(name))
-            if self.fill:
-                values = values + missing * self.fill  # which are 0 there
-            matrix[index] = log_transform(values)
+            law = self.linear.get(name)
+            if law is None:
+                if self.fill:
+                    values = values + missing * self.fill  # which are 0 there
+                matrix[index] = log_transform(values)
+            else:
+                matrix[index] = _scaled(np.where(missing, law.center, values), law, place.of(name))
             if self.flags:
                 matrix[count + index] = missing
         return matrix.T

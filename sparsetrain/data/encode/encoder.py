@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.given import require_whole
 
 from ..batch import Batch
 from ..read.derived import with_derived
@@ -35,8 +36,10 @@ from ..values.place import Place
 from ..values.row_weights import read_row_weights
 from .bags import Bags, read_bags, with_weights
 from .converted import converted_columns
+from .dense import EncodedDense, RawDense
 from .encoder_file import ENCODER_FILE, read_rules
-from .learn import Sizes, given_sizes, learn_sizes, learn_vocabularies
+from .extend import extended, keeps_rows
+from .learn import Sizes, count_columns, given_sizes, learn_sizes, learn_vocabularies
 from .plain_ids import PlainIds
 from .rows import Rows, joined
 from .rules import Rules
@@ -168,6 +171,99 @@ class Encoder(Rules):
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
 
+    def extended(self, source: Any, *, min_count: int | None = None) -> Encoder:
+        """Return an encoder that knows the values of newer data too.
+
+        Every value keeps its row; new ones get the rows behind, the most frequent first. For
+        `Trainer.extended`, which makes the tables as long. Of already encoded data, a table gets as
+        many rows as the largest id says.
+
+        Parameters
+        ----------
+        source : anything `open_source` takes, except batches and what `convert` wrote
+        min_count : int, optional
+            Times a new value must occur in `source` to get a row; by default what this encoder was
+            fitted with. A column's own rule in the schema goes before. Under `max_rows`, values for
+            which there is no room stay with the rare ones.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be read, or are encoded by `convert`.
+        ConfigError
+            If `min_count` is no whole number of 1 or more.
+        """
+        if min_count is not None:
+            require_whole("min_count", min_count)
+        opened = open_source(source, self.schema)
+        if isinstance(opened, BatchSource):
+            raise DataError(
+                f"{opened.name}: batches are encoded already; there is nothing to learn"
+            )
+        for part in opened.parts:
+            if converted_mark(part.schema) is not None:
+                raise DataError(
+                    f"{part.place.name}: it was converted, which left new values out; give the "
+                    "raw data"
+                )
+        parts = self.bind(opened.parts, require_label=False)
+        return self.learnt(self._more(parts, min_count))
+
+    def _more(
+        self, parts: list[tuple[Part, Columns]], min_count: int | None
+    ) -> tuple[Vocabulary, ...] | tuple[PlainIds, ...]:
+        if self.encoded:
+            pairs = zip(self.categories, learn_sizes(parts, self.settings), strict=True)
+            return tuple(PlainIds(max(known.rows, found.rows)) for known, found in pairs)
+        grown = []
+        counted = count_columns(parts, self.settings.nan_rule)
+        for name, known, counts in zip(self.columns, self.categories, counted, strict=True):
+            assert isinstance(known, Vocabulary)
+            rule = self.schema.rule(name)
+            least = rule.min_count or min_count or self.settings.min_count
+            cap = rule.max_rows or self.settings.max_rows
+            grown.append(extended(known, counts, least, cap))
+        return tuple(grown)
+
+    def values(self, column: str) -> list[int | str | None]:
+        """Return the value that each row of a column's table stands for.
+
+        Parameters
+        ----------
+        column : str
+            One of `columns`.
+
+        Returns
+        -------
+        list
+            As long as the table. Text of 8 lower-case hex digits is the number it spells. None for
+            row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such column, or the data were encoded already: ids are rows then.
+        """
+        if column not in self.columns:
+            raise ConfigError(f"no category column {column!r}; there are {', '.join(self.columns)}")
+        rule = self.categories[self.columns.index(column)]
+        if isinstance(rule, PlainIds):
+            raise ConfigError(
+                f"{column}: it was encoded already, so an id is the number of its row"
+            )
+        return rule.values()
+
+    def extends(self, other: Encoder) -> bool:
+        """Whether rows become what they become by `other`, but for values it gives no row to."""
+        same = (
+            replace(self.schema, weights=None) == replace(other.schema, weights=None)
+            and (self.dense_columns, self.columns) == (other.dense_columns, other.columns)
+            and (self.encoded, self.bags) == (other.encoded, other.bags)
+            and self.settings.dense(self.encoded) == other.settings.dense(other.encoded)
+        )
+        pairs = zip(other.categories, self.categories, strict=False)
+        return same and all(keeps_rows(known, grown) for known, grown in pairs)
+
     def find(
         self,
         schema: pa.Schema,
@@ -273,7 +369,7 @@ class Encoder(Rules):
 
     def encode_piece(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""
-        dense = self.settings.dense(columns.encoded).matrix(
+        dense = self._dense(columns.encoded).matrix(
             [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
         )
         label = columns.label
@@ -282,6 +378,11 @@ class Encoder(Rules):
         factors = columns.row_weights
         weights = read_row_weights(piece.column(factors), place.of(factors)) if factors else None
         return Rows(dense, read(piece, columns, place), labels, weights)
+
+    def _dense(self, encoded: bool) -> RawDense | EncodedDense:
+        """Return the rule for dense columns, those that the schema calls linear among them."""
+        rule = self.settings.dense(encoded)
+        return replace(rule, linear=self.schema.linear) if isinstance(rule, RawDense) else rule
 
     def _rules(self, columns: Columns) -> Iterator[tuple[int, str, Vocabulary | PlainIds]]:
         """Yield number, name and rule of each category column; converted data has plain ids."""
@@ -367,6 +468,12 @@ def _learn(
     columns, settings = parts[0][1], blank.settings
     if columns.encoded:
         settings.check_encoded()
+        if blank.schema.linear:
+            name = next(iter(blank.schema.linear))
+            raise ConfigError(
+                f"linear.{name} is for raw data, this is already encoded; leave it out or use "
+                "treat_as='raw'"
+            )
         if sizes is None:
             return learn_sizes(parts, settings)
         return given_sizes(columns.categories, sizes)

@@ -35,27 +35,32 @@ _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
 def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tuple[Vocabulary, ...]:
-    """Count the values of every category column and give the frequent ones their ids.
+    """Count the values of every category column and give the frequent ones their ids."""
+    names = parts[0][1].categories
+    return tuple(
+        vocabulary_of(name, count, settings, schema)
+        for name, count in zip(names, count_columns(parts, settings.nan_rule), strict=True)
+    )
+
+
+def count_columns(parts: Bound, nan: NanRule) -> list[ValueCounts]:
+    """Count the values of every category column.
 
     Raises
     ------
     DataError
         If there are no rows, or a value cannot be a category.
     """
-    names = parts[0][1].categories
-    counts = [ValueCounts() for _ in names]
+    counts = [ValueCounts() for _ in parts[0][1].categories]
     rows = 0
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
             rows += piece.num_rows
             for count, name in zip(counts, columns.categories, strict=True):
-                count_column(count, piece.column(name), settings.nan_rule, place.of(name))
+                count_column(count, piece.column(name), nan, place.of(name))
     if not rows:  # of text that shows only now
         raise DataError(f"{parts[0][0].place.name}: no rows")
-    return tuple(
-        vocabulary_of(name, count, settings, schema)
-        for name, count in zip(names, counts, strict=True)
-    )
+    return counts
 
 
 def count_column(counts: ValueCounts, array: Any, nan: NanRule, place: Place) -> None:

@@ -12,6 +12,7 @@ below the minimum count still go to 1, so "never seen" keeps its meaning.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -62,6 +63,9 @@ class Vocabulary:
     nan: NanRule = field(default_factory=NanRule)
     rare_share: float | None = None
 
+    def __repr__(self) -> str:
+        return f"<Vocabulary: {self.rows} rows>"
+
     @cached_property
     def _by_text(self) -> dict[bytes, int]:
         return dict(zip(self.texts, self.text_ids.tolist(), strict=True))
@@ -92,6 +96,24 @@ class Vocabulary:
         number_ids, text_ids = ids[: len(numbers)], ids[len(numbers) :]
         return cls(numbers, number_ids, tuple(texts), text_ids, rows, nan, rare_share)
 
+    def values(self) -> list[int | str | None]:
+        """Return the value of each row; None for the reserved ones and those that values share."""
+        found: list[int | str | None] = [None] * self.rows
+        times = np.bincount(np.concatenate([self.number_ids, self.text_ids]), minlength=self.rows)
+        for number, row in zip(self.numbers.tolist(), self.number_ids.tolist(), strict=True):
+            found[row] = number if times[row] == 1 else None
+        for text, row in zip(self.texts, self.text_ids.tolist(), strict=True):
+            found[row] = text.decode(errors="backslashreplace") if times[row] == 1 else None
+        return found
+
+    def find_numbers(self, numbers: Array) -> Array:
+        """Return the ids (n,) int32 of keys (n,) int64 that are numbers."""
+        return self._by_number.find(numbers)
+
+    def find_texts(self, texts: Sequence[bytes]) -> Array:
+        """Return the ids (n,) int32 of keys that are text."""
+        return np.array([self._by_text.get(text, UNSEEN) for text in texts], dtype=np.int32)
+
     def encode(self, array: Any, place: Place) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`.
 
@@ -116,7 +138,7 @@ class Vocabulary:
 
     def _encode(self, array: Any, place: Place) -> Array:
         keys = split_keys(array, self.nan, place)
-        ids = self._by_number.find(keys.numbers)
+        ids = self.find_numbers(keys.numbers)
         ids[keys.missing] = MISSING
         if len(keys.texts):
             ids[keys.is_text] = self._encode_texts(keys.texts)
@@ -124,8 +146,8 @@ class Vocabulary:
 
     def _encode_texts(self, texts: Any) -> Array:
         coded = pc.dictionary_encode(texts)
-        ids = [self._by_text.get(text, UNSEEN) for text in coded.dictionary.to_pylist()]
-        return np.array(ids, dtype=np.int32)[coded.indices.to_numpy()]
+        ids = self.find_texts(coded.dictionary.to_pylist())
+        return ids[coded.indices.to_numpy()]
 
 
 def _rare_share(times: Array, left_out: int, min_count: int) -> float:

@@ -28,9 +28,10 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     data : path or list of paths
         Parquet or text files (.tsv, .csv, .txt, also .gz), folders of them (searched in depth) or
         glob patterns.
-    data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays
-        A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. Of other
-        libraries, such as polars, any object that exports an Arrow stream will do.
+    data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
+        A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
+        dict; what it lacks is missing. Of other libraries, such as polars, any object that exports
+        an Arrow stream will do.
     data : Batch or iterable of Batch
     schema : Schema, optional
         Names the columns where they are not Criteo's, and says how text is written.
@@ -63,7 +64,7 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
         return BatchSource("batches", data)
     raise DataError(
         f"cannot read rows from a {type(data).__name__}; give paths of parquet or text files, "
-        "an Arrow table, a DataFrame, a dict of arrays or batches"
+        "an Arrow table, a DataFrame, a dict of arrays, a list of rows or batches"
     )
 
 

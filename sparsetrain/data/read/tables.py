@@ -49,12 +49,14 @@ def _is_pandas(data: Any) -> bool:
 
 
 def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
-    """Return a table, record batch, DataFrame or dict of arrays as an Arrow table, else None.
+    """Return a table, record batch, DataFrame, dict of arrays or list of rows as an Arrow table.
 
-    pandas frames and dicts are converted column by column, and only what `schema` or Criteo's
-    names can mean; what exports an Arrow stream (polars, DuckDB, ...) shares its memory.
+    Of anything else None. pandas frames, dicts and rows are converted column by column, and only
+    what `schema` or Criteo's names can mean; what exports an Arrow stream (polars, DuckDB, ...)
+    shares its memory.
     """
     schema = schema or Schema()
+    data = _by_column(data)
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -67,6 +69,16 @@ def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
     return None
 
 
+def _by_column(data: Any) -> Any:
+    """Return a list of rows, a dict each, as a dict of columns: what a row lacks is missing."""
+    if not (isinstance(data, (list, tuple)) and data and isinstance(data[0], Mapping)):
+        return data
+    if not all(isinstance(row, Mapping) for row in data):
+        raise DataError("table: some of the rows are dicts, some are not")
+    names = dict.fromkeys(name for row in data for name in row)
+    return {name: [row.get(name) for row in data] for name in names}
+
+
 def _imported(data: Any) -> pa.Table:
     try:
         return pa.table(data)
@@ -76,7 +88,8 @@ def _imported(data: Any) -> pa.Table:
 
 
 def names_in(data: Any) -> list[str]:
-    """Return the names of all columns of a pandas frame or a dict; of other data none."""
+    """Return the names of all columns of a frame, a dict or rows; of other data none."""
+    data = _by_column(data)
     return [name for name in data if isinstance(name, str)] if _is_named(data) else []
 
 
@@ -108,6 +121,10 @@ def _from_columns(columns: dict[str, tuple[Any, bool]]) -> pa.Table:
 
 
 def _array(values: Any, nan_is_null: bool, name: str) -> Any:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise Place("table", column=name).error(
+            "holds one value rather than a column; give a list of rows, [row], or lists of values"
+        )
     try:
         if isinstance(values, np.ndarray) and not values.dtype.isnative:
             values = values.astype(values.dtype.newbyteorder("="))

@@ -7,15 +7,16 @@ is data, saved with the encoder, so that what was trained with it is scored with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_kind
+from sparsetrain.given import as_float, is_number, require_kind
 
-from .schema_file import Reader, fill, parse, tables_of, text_of, texts_of, truth, whole
+from .schema_file import Reader, fill, number_of, parse, tables_of, text_of, texts_of, truth, whole
 
 KEEP = ("first", "last")
 
@@ -61,6 +62,26 @@ class ColumnRule:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """A dense column that becomes `(x - center) / scale` in place of a logarithm.
+
+    Attributes
+    ----------
+    center : float
+        A missing value stands for it, so becomes 0.
+    scale : float
+        Not 0.
+    """
+
+    center: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("center", "scale"):  # as Python's own floats, which JSON can hold
+            object.__setattr__(self, name, as_float(getattr(self, name)))
+
+
+@dataclass(frozen=True)
 class TextFormat:
     """How text files are written; None lets the file's name and its first line tell.
 
@@ -91,7 +112,8 @@ class Schema:
     label : str or None
         The label column; `label`, in any case, by default.
     dense : tuple of str
-        Numbers, which become `log(max(x, -2) + 3)`. There may be none.
+        Numbers, which become `log(max(x, -2) + 3)`, so that all below -2 are alike. There may be
+        none.
     categories : tuple of str or None
         Category columns, in the order of their tables. Derived columns count as columns.
     time : str or None
@@ -101,6 +123,8 @@ class Schema:
     text : TextFormat
     weights : str or None
         The column with a factor for each row's loss, read wherever it is.
+    linear : mapping from str to Linear
+        Dense columns that are shifted and scaled, such as those with numbers below -2.
 
     Examples
     --------
@@ -116,6 +140,7 @@ class Schema:
     columns: Mapping[str, ColumnRule] = field(default_factory=dict)
     text: TextFormat = TextFormat()
     weights: str | None = None
+    linear: Mapping[str, Linear] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -182,6 +207,7 @@ _COLUMN: dict[str, Reader] = {
     "keep": text_of,
     "weights": text_of,
 }
+_LINEAR: dict[str, Reader] = {"center": number_of, "scale": number_of}
 _TEXT: dict[str, Reader] = {
     "delimiter": text_of,
     "header": truth,
@@ -196,6 +222,7 @@ _READERS: dict[str, Reader] = {
     "derived": tables_of(Derived, _DERIVED, needs="from"),
     "columns": tables_of(ColumnRule, _COLUMN),
     "weights": text_of,
+    "linear": tables_of(Linear, _LINEAR),
     "text": lambda value, where: TextFormat(**fill(value, _TEXT, where)),
 }
 assert set(_READERS) == {f.name for f in fields(Schema)}
@@ -215,6 +242,13 @@ def _check(schema: Schema) -> None:
         raise ConfigError(f"weights: {schema.weights!r} is a label, dense or category column")
     if schema.weights == "label":
         raise ConfigError("weights: 'label' is a label column in converted data; rename the column")
+    for name, law in schema.linear.items():
+        if name not in schema.dense:
+            raise ConfigError(f"linear.{name}: it is not among the dense columns; add it there")
+        if not (is_number(law.center) and is_number(law.scale) and law.scale):
+            raise ConfigError(f"linear.{name}: center is a number, and scale one other than 0")
+        if not math.isfinite(law.center) or not math.isfinite(law.scale):
+            raise ConfigError(f"linear.{name}: center and scale must be finite")
     for name, rule in schema.columns.items():
         if rule.keep not in KEEP:
             raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")

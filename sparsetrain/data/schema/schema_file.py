@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_whole
+from sparsetrain.given import is_number, require_whole
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,6 +60,13 @@ def text_of(value: Any, where: str) -> str:
 def whole(value: Any, where: str) -> int:
     """Return a whole number, 1 or more."""
     return require_whole(where, value)
+
+
+def number_of(value: Any, where: str) -> float:
+    """Return a number as a float."""
+    if not is_number(value):
+        raise ConfigError(f"{where} is {value!r}; it must be a number")
+    return float(value)
 
 
 def truth(value: Any, where: str) -> bool:

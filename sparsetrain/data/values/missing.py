@@ -53,5 +53,6 @@ def _reason(value: float) -> str:
     if np.isinf(value):
         return "the value is infinite; replace it by a null or a number"
     return (
-        "the value is NaN; if it stands for a missing value, learn the encoding with nan='missing'"
+        "the value is NaN; if it stands for a missing value, give a null (None), or learn the "
+        "encoding with nan='missing'"
     )

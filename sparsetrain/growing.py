@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that grow: what was trained goes to the rows that it had, the others begin anew.
+
+A new row begins as the row of rare values (id 1), by which its value was scored until now. So
+growing changes no prediction. Its slots begin as those of a row that was never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.data import Encoder
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.required import config_of
+from sparsetrain.optim.check import LAST
+from sparsetrain.optim.state import UNTOUCHED
+
+RARE = 1  # the row of rare and unknown values, of encoders of raw data
+
+
+def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
+    """A model like this one with as many rows as the encoder gives.
+
+    Raises
+    ------
+    ConfigError
+        If the model's encoder is another one than `encoder` was extended from, or it has no rows.
+    """
+    if known is None:
+        raise ConfigError("extended: the trainer has no encoder, which says what its rows are of")
+    if not encoder.extends(known):
+        raise ConfigError(
+            "extended: this encoder gives known values other rows, or reads rows differently; take "
+            "trainer.encoder.extended(newer data), not Encoder.fit"
+        )
+    config = config_of(model)
+    if config.get("rows") != known.rows:
+        raise ConfigError(
+            f"extended: the rows of this {type(model).__name__} are not its encoder's"
+        )
+    return type(model)(**{**config, "rows": encoder.rows})
+
+
+def copy_grown_(
+    target: Mapping[str, np.ndarray], source: Mapping[str, np.ndarray], rare: bool
+) -> None:
+    """Copy arrays, by name, into the first rows of `target`, whose other rows are as new.
+
+    Parameters
+    ----------
+    target, source : mapping from str to array
+        Parameters and slots as `state_dict` names them; `source` is of current rows. Writes
+        `target`.
+    rare : bool
+        Whether weights of new rows are those of row 1.
+
+    Raises
+    ------
+    ConfigError
+        If anything but the number of rows differs; nothing is written then.
+    """
+    for name, array in source.items():
+        shape = target[name].shape if name in target else None
+        if shape is None or shape[1:] != array.shape[1:] or len(shape) != array.ndim:
+            raise ConfigError(f"extended: {name!r} is {array.shape}, and {shape} in the new model")
+        if shape[0] != array.shape[0] and not name.startswith("embeddings."):
+            raise ConfigError(
+                f"extended: {name!r} depends on the number of rows, {array.shape} becomes {shape}; "
+                "only tables can grow"
+            )
+    for name, array in source.items():
+        old, new = np.split(target[name], [len(array)])
+        old[...] = array
+        if name.endswith(f":{LAST}"):
+            new[new != UNTOUCHED] = array.max()  # all rows are current at the same step
+        elif rare and len(new) and ":" not in name:
+            new[...] = array[RARE]

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests as programs have them: a list of rows, each a dict."""
+
+import numpy as np
+import pytest
+
+from sparsetrain.data import Dataset, Encoder, Schema
+from sparsetrain.errors import DataError
+
+SCHEMA = Schema("click", ("price",), ("user", "tags"))
+COLUMNS = {
+    "click": [0, 1, 0],
+    "price": [1.5, None, 2.5],
+    "user": ["a", "b", "a"],
+    "tags": [["x", "y"], [], None],
+}
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return Encoder.fit(COLUMNS, schema_file=SCHEMA, min_count=1)
+
+
+def rows():
+    names = list(COLUMNS)
+    return [dict(zip(names, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
+
+
+def assert_same(actual, expected):
+    np.testing.assert_array_equal(actual.dense, expected.dense)
+    for one, other in zip(actual.ids, expected.ids, strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_array_equal(one.offsets, other.offsets)
+
+
+def test_rows_are_read_as_the_columns_that_they_make(encoder):
+    expected = encoder.encode(COLUMNS)
+    assert_same(encoder.encode(rows()), expected)
+    (batch,) = Dataset(rows(), encoder).batches(8)
+    assert_same(batch, expected)
+    assert Encoder.fit(rows(), schema_file=SCHEMA, min_count=1).fingerprint == encoder.fingerprint
+
+
+def test_what_a_row_lacks_is_missing(encoder):
+    given = rows()
+    del given[1]["price"], given[2]["tags"]
+    assert_same(encoder.encode([{**row, "more": 1} for row in given]), encoder.encode(COLUMNS))
+    for row in given:
+        row.pop("user")
+    with pytest.raises(DataError, match="column user: the category column is missing"):
+        encoder.encode(given)
+
+
+@pytest.mark.parametrize("value", ["a", 3, b"a"])
+def test_one_value_is_no_column(encoder, value):
+    with pytest.raises(DataError, match=r"column user: holds one value .*; give a list of rows"):
+        encoder.encode({**COLUMNS, "user": value})
+
+
+def test_rows_that_are_not_all_dicts_are_refused(encoder):
+    with pytest.raises(DataError, match="some of the rows are dicts, some are not"):
+        encoder.encode([*rows(), 3])
