@@ -20,8 +20,7 @@ PEERS = {
     "float32": {"torch": "torch", "fbgemm": "fbgemm_gpu", "jax": "jax"},
     "bf16": {"torch": "torch", "torch_bf16": "torch", "fbgemm_half": "fbgemm_gpu"},
 }
-# With one thread nothing spins for work while the other arms have their turns.
-QUICK = ["--config", "small", "--batch", "64", "--threads", "1"]
+QUICK = ["--config", "small", "--batch", "64"]
 
 
 def _run(script: str, *options: str) -> subprocess.CompletedProcess:

@@ -8,14 +8,8 @@ import sys
 import pytest
 
 from sparsetrain.cli import main
-from sparsetrain.compare import figures
 
 QUICK = ["compare", "--sweep", "skew", "--rows", "400", "--lookups", "64"]
-
-
-@pytest.fixture(autouse=True)
-def _small_pictures(monkeypatch):
-    monkeypatch.setattr(figures, "_DPI", 50)
 
 
 def test_it_prints_a_table_and_leaves_figures_and_pictures(tmp_path, capsys):
