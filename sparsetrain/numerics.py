@@ -3,12 +3,14 @@
 
 The Relax function is rewritten to return every intermediate value, compiled without fusing, and
 run on the batch in question, on the CPU. Needs memory for all values of one batch, and a
-compilation; it runs only when something is already wrong.
+compilation, which is kept for the next batch of the same program; it runs only when something is
+already wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,20 +42,24 @@ def first_nonfinite(module: tvm.IRModule, function: str, arguments: Sequence[Any
     for param, value in zip(body.params, arguments, strict=True):
         if not _is_finite(value):
             return f"the first value that is not finite is {param.name!r}, an argument"
-    shown = [b for b in body.body.blocks[0].bindings if _is_float_tensor(b.var)]
-    values = _run(module, function, [b.var for b in shown], arguments)
-    for binding, value in zip(shown, values, strict=True):
+    values = _showing(module, function)[function](*arguments)
+    for binding, value in zip(_shown(body), values, strict=True):
         if not _is_finite(value):
             return f"the first value that is not finite is the result of {_describe(body, binding)}"
     return None
 
 
-def _run(
-    module: tvm.IRModule, name: str, shown: list[relax.Var], arguments: Sequence[Any]
-) -> Sequence[Any]:
-    """Run the function so that it returns `shown`."""
+def _shown(body: relax.Function) -> list[Any]:
+    """The bindings whose values are returned."""
+    return [b for b in body.body.blocks[0].bindings if _is_float_tensor(b.var)]
+
+
+@lru_cache(maxsize=1)
+def _showing(module: tvm.IRModule, name: str) -> relax.VirtualMachine:
+    """What runs the function so that it returns all that is `_shown`."""
     old = module[name]
     block = old.body.blocks[0]
+    shown = [binding.var for binding in _shown(old)]
     # A variable of a dataflow block cannot leave it: one block without dataflow holds the same.
     plain = relax.BindingBlock(list(block.bindings))
     body = relax.SeqExpr([plain], relax.Tuple(shown))
@@ -61,9 +67,7 @@ def _run(
     new = relax.Function(old.params, body, returned, is_pure=True, attrs=old.attrs)
     kept = {var: function for var, function in module.functions.items() if var.name_hint != name}
     rewritten = relax.transform.ToNonDataflow()(tvm.IRModule(kept | {tvm.ir.GlobalVar(name): new}))
-    machine = runtime.build_relax(rewritten, runtime.host_target())
-    results: Sequence[Any] = machine[name](*arguments)
-    return results
+    return runtime.build_relax(rewritten, runtime.host_target())
 
 
 def _is_float_tensor(var: relax.Var) -> bool:

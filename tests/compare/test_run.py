@@ -19,7 +19,6 @@ from sparsetrain.compare import (
     Report,
     comparison,
     draw,
-    figures,
     plan,
     run,
 )
@@ -84,9 +83,8 @@ def test_a_file_that_is_no_report_is_refused(content, tmp_path):
         Report.read(file)
 
 
-def test_pictures_of_all_sweeps_are_drawn(report, tmp_path, monkeypatch):
+def test_pictures_of_all_sweeps_are_drawn(report, tmp_path):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(figures, "_DPI", 50)
     more = [replace(m, sweep=sweep) for sweep in [*AXES, "tables"] for m in report.of("rows")]
     files = draw(Report(report.machine, report.stream, more), tmp_path)
     assert {file.suffix for file in files} == {".png", ".svg"}

@@ -30,16 +30,18 @@ pytestmark = pytest.mark.skipif(
 # Sums of squares for the global norm are taken in float64 on purpose, as on the CPU; the history
 # of exact mode keeps its numbers in float64 and rounds them once.
 MAY_USE_DOUBLE = re.compile(r"squares|replay")
-WHICH = ("kernels", "full", "weighted", "cross", "half")
+WHICH = ("kernels", "full", "bags and cross layers", "half")
 # What is looked for does not depend on optimisation. Only of generated programs, which are unrolled
 # by then, the optimiser leaves less to write than it takes.
-OPTIONS = dict.fromkeys(("kernels", "cross", "half"), ["--Ofast-compile=max"])
+OPTIONS = dict.fromkeys(("kernels", "bags and cross layers", "half"), ["--Ofast-compile=max"])
 
 
 def programs() -> Iterator[tvm.IRModule]:
-    """Gradient programs: of a usual model, of weighted bags, cross layers, products of halves."""
+    """Gradient programs: of a usual model, of weighted bags in cross layers, products of halves."""
     full = st.models.DLRM(rows=small_dlrm.FULL_ROWS, dim=16, bottom=(512,), top=(256,))
-    for model in (full, small_dlrm.model("weighted"), small_dlrm.model("cross")):
+    kinds = small_dlrm.KINDS["weighted"] | small_dlrm.KINDS["cross"]
+    others = st.models.DLRM(rows=small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), **kinds)
+    for model in (full, others):
         yield ad.gradient(model.export(), "loss").module
     layers = st.models.DLRM(rows=[50], dim=8, bottom=(), top=(72,))
     gradient = ad.gradient(layers.export(), "loss")

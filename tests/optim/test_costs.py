@@ -17,6 +17,12 @@ from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
 from sparsetrain.runtime import as_numpy
 from tests.helpers import assert_same_bits
 
+
+@pytest.fixture(autouse=True, scope="module")
+def _brief_measurements():
+    """Here they are as long as the package makes them."""
+
+
 NO_OP = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
 SGD = optim.sgd(0.1)._rule()
 
