@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparsetrain.optim.costs import calibration, remembered, trial
+from sparsetrain.optim.costs import calibration, trial
 
 
 def measure_briefly(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """Measure no longer than needs be, from now on or until `replace` is undone."""
     replace(calibration, "MOST_ROUNDS", 2)
     replace(trial, "SECONDS", 0.0)  # a contest ends after its fewest rounds
-    replace(remembered, "CONTROL_BYTES", 2**16)
-    replace(remembered, "CONTROL_CALLS", 1)
