@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "arguments": {"extents", "runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
-    "cache": {"libraries", "runtime"},
+    "cache": {"libraries", "runtime", "turns"},
     "pools": set(),
     "profile": {"runtime"},
     "run": {"checkpoint"},
