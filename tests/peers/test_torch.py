@@ -13,6 +13,8 @@ from tests import small_dlrm
 pytestmark = pytest.mark.peers
 
 STEPS = 100
+# PyTorch does not round halves by chance.
+KINDS = [kind for kind, options in small_dlrm.KINDS.items() if "table_dtype" not in options]
 # The names are those of `torch_dlrm.OPTIMIZERS`.
 OPTIMIZERS = {
     "sgd": st.optim.sgd(0.1),
@@ -28,7 +30,7 @@ def torch_dlrm():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("kind", small_dlrm.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_weights_follow_pytorch(kind, name, torch_dlrm):
     trainer = small_dlrm.trainer(kind, OPTIMIZERS[name])
     _assert_follows(trainer, torch_dlrm, name, {"kind": kind})

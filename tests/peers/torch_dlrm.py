@@ -41,7 +41,7 @@ class TorchDLRM(nn.Module):
         super().__init__()
         self.bottom = _mlp(state, "bottom", len(config["bottom"]) + 1)
         self.bottom.append(nn.ReLU())
-        self.cross = _cross(state, config.get("cross_layers", 0))
+        self.cross = _cross(state, config.get("cross_layers") or 0)
         self.top = _mlp(state, "top", len(config["top"]) + 1)
         self.names = config["names"]
         mode = config["pooling"] or "sum"  # a single id is a bag of one
