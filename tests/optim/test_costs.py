@@ -236,6 +236,7 @@ def test_a_damaged_file_is_replaced(shop, least):
     (file,) = kept
     whole = json.loads(kept[file])
     damages = ["", "{}", "[]", "NaN", "null", json.dumps(whole | {"tries": None})]
+    damages.append(json.dumps(whole | {"tries": float("inf")}))
     damages += [json.dumps(whole | {"figures": figures._asdict() | {"low": float("nan")}})]
     for number, damage in enumerate(damages):
         file.write_text(damage)
