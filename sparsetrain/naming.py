@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.errors import CheckpointError
+from sparsetrain.errors import CheckpointError, ConfigError
 
 Kind = tuple[tuple[int, ...], np.dtype]
 COUNT = "optimizer:step"
@@ -40,12 +40,22 @@ def named_arrays(
         Steps taken, if the optimizer's numbers depend on them.
     view : callable
         From a tensor to the array that is seen.
+
+    Raises
+    ------
+    ConfigError
+        If two of them would have one name.
     """
     named: dict[str, np.ndarray] = {}
     for name, param in params.items():
         parts = {"": param, **{f":{slot}": t for slot, t in state.get(name, {}).items()}}
         for suffix, tensor in parts.items():
             for logical, part in _split(name, view(tensor), tables):
+                if logical + suffix in named:
+                    raise ConfigError(
+                        f"a parameter and a slot of another are both called {logical + suffix!r}: "
+                        "rename the parameter"
+                    )
                 named[logical + suffix] = part
     if count is not None:
         named[COUNT] = view(count)

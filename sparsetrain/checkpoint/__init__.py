@@ -14,6 +14,7 @@ from sparsetrain.checkpoint.places import sync_folder as sync_folder
 from sparsetrain.checkpoint.reading import Saved as Saved
 from sparsetrain.checkpoint.reading import opened as opened
 from sparsetrain.checkpoint.reading import read as read
+from sparsetrain.checkpoint.reading import whole as whole
 from sparsetrain.checkpoint.writing import errors_of as errors_of
 from sparsetrain.checkpoint.writing import require_room as require_room
 from sparsetrain.checkpoint.writing import write as write

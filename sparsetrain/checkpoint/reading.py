@@ -8,12 +8,12 @@ is one pass over the bytes, straight into the caller's memory.
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
 
 _ATTEMPTS = 3  # a save may replace the folder while it is read
+
+Found = TypeVar("Found")
 
 
 class Saved:
@@ -200,14 +202,28 @@ def read(
     ResourceError
         If memory does not suffice.
     """
+
+    def all_of(saved: Saved) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        get = saved.map if mmap else saved.read
+        return {name: get(name) for name in saved.kinds}, saved.manifest
+
+    return whole(folder, all_of)
+
+
+def whole(folder: str | PathLike[str], use: Callable[[Saved], Found]) -> Found:
+    """What `use` makes of an open checkpoint, begun anew if a save replaces the folder meanwhile.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no checkpoint, its manifest is wrong, or a file is missing or of another size.
+    """
     target = places.located(folder)
     with _reading(target):
         for attempt in range(_ATTEMPTS):
             handle = _folder(target)
             try:
-                saved = Saved(target, handle)
-                get = saved.map if mmap else saved.read
-                return {name: get(name) for name in saved.kinds}, saved.manifest
+                return use(Saved(target, handle))
             except FileNotFoundError:
                 if attempt == _ATTEMPTS - 1:
                     raise

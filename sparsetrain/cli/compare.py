@@ -114,7 +114,8 @@ def _measured(
 
     peers = {} if python is None else st.compare.open_peers(python, warn=note)
     try:
-        items = [item._replace(arms=_arms_of(item, arms, peers)) for item in known.items]
+        wanted = (item._replace(arms=_arms_of(item, arms, peers)) for item in known.items)
+        items = [item for item in wanted if item.arms]
         all_arms = {**st.compare.ARMS, **{name: peer.arm for name, peer in peers.items()}}
         return st.compare.run(
             items,

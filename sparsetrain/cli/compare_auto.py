@@ -21,8 +21,9 @@ _BUSY = (
 )
 _TOGETHER = (
     "auto: what the trainer does with a model of all these tables; it sorts and updates them "
-    "together, so the row of all counts, not each table by itself"
+    "together"
 )
+_WHOLE = ", so the row of all counts, not each table by itself"
 _TRIED = "the trainer tries both on Zipf ids of its own, once, and goes dense where that saves 5 %"
 
 
@@ -32,7 +33,7 @@ def describe_auto(report: st.compare.Report) -> list[str]:
     others = [m for m in report.measurements if m.sweep not in ("tables", "storage")]
     return [
         *([] if report.machine.get("auto_known", True) else [_BUSY]),
-        *([_TOGETHER] if len({m.case for m in of_model}) > 1 else []),
+        *([_TOGETHER + _WHOLE * bool(whole)] if len({m.case for m in of_model}) > 1 else []),
         *_slower(of_model, "it decides for all together"),
         *_slower([*whole, *others], _TRIED),
     ]

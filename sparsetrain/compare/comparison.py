@@ -25,7 +25,7 @@ from sparsetrain.compare.others import Others
 from sparsetrain.compare.report import LeftOut, Report
 from sparsetrain.compare.roofs import stream_bandwidth
 from sparsetrain.compare.sweeps import STORAGE, TABLES, Item
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim import OPTIMIZERS
 
 _PATIENCE = 1.0  # seconds of a step; larger tables are left out after it
@@ -67,6 +67,8 @@ def run(
     ------
     ConfigError
         If an arm, a formula or a law of ids is unknown; before anything is measured.
+    DataError
+        If given ids are not as many as the case looks up, or rows that it has not; likewise.
     """
     given = ids or {}
     for item in items:
@@ -86,15 +88,15 @@ def _auto(report: Report, items: Sequence[Item]) -> dict[Case, str]:
     """The trainer's choice for each case: tables of a model together, others by themselves."""
     model = [item.case for item in items if item.sweep == TABLES]
     alone = dict.fromkeys(item.case for item in items if item.sweep not in (TABLES, STORAGE))
-    chosen: dict[Case, str] = {}
+    chosen, whole = dict[Case, str](), ""  # of no tables nothing is chosen
     for cases in ([model] if model else []) + [[case] for case in alone]:
         with _threads(cases[0].threads):
             found = auto_paths(cases)
         report.machine["auto_known"] = report.machine.get("auto_known", True) and found.known
         chosen |= dict(zip(cases, found.paths, strict=True))
         if cases is model:
-            chosen |= {item.case: found.together for item in items if item.sweep == STORAGE}
-    return chosen
+            whole = found.together
+    return chosen | {item.case: whole for item in items if item.sweep == STORAGE}
 
 
 def machine() -> dict[str, Any]:
@@ -128,8 +130,25 @@ def _check(item: Item, arms: Mapping[str, Arm], given: Mapping[str, Ids]) -> Non
         raise ConfigError(
             f"compare: formula is one of {', '.join(OPTIMIZERS)}, not {item.case.formula!r}"
         )
-    if item.case.label not in given:
+    if item.case.label in given:
+        _check_ids(item.case, given[item.case.label])
+    else:
         check_skew(item.case.skew)
+
+
+def _check_ids(case: Case, ids: Ids) -> None:
+    """Kernels trust them: a row that is not there would be written all the same."""
+    for number, step in enumerate(ids):
+        if step.shape != (case.lookups,) or step.dtype.kind not in "iu":
+            raise DataError(
+                f"compare: ids of {case.label!r}, step {number}: {step.dtype} {step.shape}; give "
+                f"({case.lookups},) whole numbers, as the case has lookups"
+            )
+        if step.min() < 0 or step.max() >= case.rows:
+            raise DataError(
+                f"compare: ids of {case.label!r}, step {number}: they go from {step.min()} to "
+                f"{step.max()}; its rows are 0 to {case.rows - 1}"
+            )
 
 
 def _measure_case(

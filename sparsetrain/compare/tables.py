@@ -114,8 +114,11 @@ def with_storage(tables: Tables) -> Tables:
         np.concatenate([some + np.int32(first) for some, first in zip(step, firsts, strict=True)])
         for step in zip(*columns, strict=False)
     ]
-    case = replace(cases[0], rows=rows, lookups=len(ids[0]), skew="given", label=_TOGETHER)
-    return Tables([*tables.items, Item(STORAGE, case, OURS)], {**tables.ids, _TOGETHER: ids})
+    label = _TOGETHER
+    while label in {case.label for case in cases}:
+        label = f"({label})"
+    case = replace(cases[0], rows=rows, lookups=len(ids[0]), skew="given", label=label)
+    return Tables([*tables.items, Item(STORAGE, case, OURS)], {**tables.ids, label: ids})
 
 
 def _column(batches: Sequence[Batch], feature: int) -> Ids:

@@ -141,6 +141,10 @@ class ClickModel(nn.Module):
 
     def _column(self, logits: nn.Tensor, dense: nn.Tensor) -> nn.Tensor:
         """What `forward` gave, if it is one number for each row."""
+        if not isinstance(logits, nn.Tensor):
+            raise self._wrong(
+                f"forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, 1)"
+            )
         shape = list(logits.shape)
         same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], dense.shape[0])
         if not same or not isinstance(shape[1], int) or shape[1] != 1:

@@ -315,11 +315,11 @@ class Optimizer:
         CheckpointError
             If `folder` holds anything but a checkpoint, or cannot be written.
         ConfigError
-            If a parameter is missing or no tensor.
+            If a parameter is missing or no tensor, its name that of a slot, or `extra` no mapping.
         ResourceError
             If the disk has not enough room.
         """
-        saving.save(self, folder, params, state, extra or {})
+        saving.save(self, folder, params, state, {} if extra is None else extra)
 
     def load_(
         self, folder: str | PathLike[str], params: Mapping[str, NDArray], state: State

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain import checkpoint, runtime
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.given import require_folder
+from sparsetrain.given import require_folder, require_kind
 from sparsetrain.naming import check_kinds, named_arrays, writable_arrays
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
@@ -35,12 +35,14 @@ def save(
 ) -> None:
     """See `Optimizer.save`."""
     _require_tensors(params, state)
+    require_kind("extra", extra, Mapping, "a mapping")
     optimizer.flush_(params, state)
     about = {
         "kind": KIND,
         "formula": optimizer.formula.name,
         **{name: int(getattr(state, name)) for name in _COUNTS},
         "tables": _spans(state),
+        "exact": _exact(state),
         "extra": dict(extra),
     }
     checkpoint.write(folder, named_arrays(params, state, {}), about)
@@ -55,15 +57,19 @@ def load_(
     """See `Optimizer.load_`."""
     _require_tensors(params, state)
     path = require_folder("folder", folder)
-    with checkpoint.opened(folder) as saved:
-        counts, extra = _believed(saved.manifest, optimizer.formula.name, _spans(state), path)
+
+    def fill_(saved: checkpoint.Saved) -> tuple[dict[str, int], dict[str, Any]]:
+        believed = _believed(saved.manifest, optimizer.formula.name, state, path)
         with writable_arrays(params, state, {}) as target:
             try:
                 check_kinds(target, saved.kinds)
             except CheckpointError as error:
                 raise CheckpointError(f"{path}: {error}; {_ALIKE}") from None
             saved.check()
-            saved.fill(target)
+            saved.fill(target)  # a save meanwhile takes the files away: then all begins anew
+        return believed
+
+    counts, extra = checkpoint.whole(folder, fill_)
     for name, count in counts.items():
         setattr(state, name, count)
     optimizer.restored_(state)
@@ -74,7 +80,7 @@ _ALIKE = "make parameters, optimizer and init's arguments as they were when it w
 
 
 def _believed(
-    about: Mapping[str, Any], formula: str, spans: Mapping[str, Any], path: Path
+    about: Mapping[str, Any], formula: str, state: State, path: Path
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Counts and the caller's own values of a manifest, if it is that of such a state."""
     if about.get("kind") != KIND:
@@ -89,14 +95,20 @@ def _believed(
         )
     extra, counts = about.get("extra"), {name: about.get(name) for name in _COUNTS}
     for name, count in counts.items():
-        if not (type(count) is int and 0 <= count < 1 << 62):
+        if not (type(count) is int and count >= 0 and (name == "seed" or count < 1 << 62)):
             raise CheckpointError(f"{path}: its manifest lacks or garbles {name!r}")
     if not isinstance(extra, dict):
         raise CheckpointError(f"{path}: its manifest lacks or garbles 'extra'")
+    spans = _spans(state)
     if about.get("tables") != spans:
         raise CheckpointError(
             f"{path}: init was given other tables, {about.get('tables')!r:.200}; here "
             f"{spans!r:.200}: {_ALIKE}"
+        )
+    exact, before = _exact(state), about.get("exact")
+    if exact and before and exact != before:  # where one has none, its slot is missing
+        raise CheckpointError(
+            f"{path}: mode 'exact' was that of {before!r:.200}; here of {exact!r:.200}: {_ALIKE}"
         )
     return {name: int(count) for name, count in counts.items() if count is not None}, extra
 
@@ -107,6 +119,14 @@ def _spans(state: State) -> dict[str, dict[str, list[int]]]:
         storage: {name: [int(rows.start), int(rows.stop)] for name, rows in tables.items()}
         for storage, tables in state.tables.items()
     }
+
+
+def _exact(state: State) -> dict[str, list[str]]:
+    """Of each parameter the tables whose rows are caught up: rows of others have no count."""
+    found: dict[str, list[str]] = {}
+    for name, number in state.histories:
+        found.setdefault(name, []).extend(state.ranges[name][number].names)
+    return {name: sorted(tables) for name, tables in found.items()}
 
 
 def _require_tensors(params: Mapping[str, NDArray], state: State) -> None:

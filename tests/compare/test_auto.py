@@ -21,6 +21,7 @@ from sparsetrain.compare import (
     tables_of_rows,
     with_storage,
 )
+from sparsetrain.errors import DataError
 from sparsetrain.optim.choice import Choice
 
 BASE = Case(1, lookups=8, width=4)
@@ -53,6 +54,34 @@ def test_the_storage_has_the_rows_and_the_ids_of_all_tables():
 def test_a_single_table_is_its_storage_and_too_many_rows_are_none(rows):
     tables = Tables(tables_of_rows(rows, BASE), {})
     assert with_storage(tables) == tables
+
+
+def test_a_table_may_have_the_name_of_the_storage():
+    tables = with_storage(Tables(tables_of_rows({"all together": 3, "b": 5}, BASE), {}))
+    assert [item.case.label for item in tables.items] == ["all together", "b", "(all together)"]
+    assert [*tables.ids] == ["(all together)"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (np.full(8, 3, np.int32), "ids of 'a', step 1: they go from 3 to 3; its rows are 0 to 2"),
+        (np.full(8, -1, np.int32), "they go from -1 to -1"),
+        (np.zeros(7, np.int32), r"int32 \(7,\); give \(8,\) whole numbers"),
+        (np.zeros(8), "float64"),
+    ],
+    ids=["beyond", "below", "too few", "no whole numbers"],
+)
+def test_ids_that_a_table_has_no_rows_for_are_refused(ids, message):
+    (item, _), steps = model().items, [np.zeros(8, np.int32), ids]
+    with pytest.raises(DataError, match=message):
+        run([item._replace(arms=("sparse",))], ids={"a": steps})
+
+
+def test_a_storage_is_measured_without_its_tables_too(monkeypatch):
+    tables = with_storage(model())
+    report = run([tables.items[-1]._replace(arms=("sparse",))], ids=tables.ids)
+    assert [m.auto for m in report.measurements] == [""]
 
 
 def choosing(monkeypatch, *dense: int, known: bool = True) -> None:
@@ -161,3 +190,11 @@ def test_the_command_ends_the_tables_with_their_storage(tmp_path, capsys):
     assert "auto: what the trainer does with a model of all these tables" in printed
     report = Report.read(tmp_path / "compare.json")
     assert {m.arm for m in report.of("storage")} == {"sparse"}
+
+
+def test_the_command_says_nothing_of_a_row_that_is_not_there(tmp_path, capsys):
+    options = ["--tables", "30,400", "--lookups", "64", "--arm", "stock"]
+    assert main(["compare", *options, "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "sorts and updates them together\n" in told.out
+    assert "of 2: T2" in told.err

@@ -245,6 +245,11 @@ class NoForward(Base):
     forward = ClickModel.forward
 
 
+class NoReturn(Base):
+    def forward(self, dense, embedded):
+        self.last(self.layer(dense))
+
+
 class Flat(Base):
     def forward(self, dense, embedded):
         return nn.op.sum(dense, axis=1)
@@ -274,6 +279,7 @@ REFUSED = {
     Less: r"gives nothing for 'last.bias'; the model has float32 \(1\)",
     NoFill: r"NoFill.initialize is called as \(seed, fill=...\)",
     NoForward: r"NoForward has no forward\(dense, embedded\)",
+    NoReturn: r"NoReturn: forward gave None; return the logits, an nn.Tensor \(B, 1\)",
     Flat: r"Flat: forward gave the shape \(B\), not \(B, 1\)",
     Wide: r"Wide: forward gave the shape \(B, 3\), not \(B, 1\)",
 }

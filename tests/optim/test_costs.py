@@ -236,6 +236,7 @@ def test_a_damaged_file_is_replaced(shop, least):
     (file,) = kept
     whole = json.loads(kept[file])
     damages = ["", "{}", "[]", "NaN", "null", json.dumps(whole | {"tries": None})]
+    damages.append(json.dumps(whole | {"tries": float("inf")}))
     damages += [json.dumps(whole | {"figures": figures._asdict() | {"low": float("nan")}})]
     for number, damage in enumerate(damages):
         file.write_text(damage)
@@ -335,7 +336,8 @@ def test_real_tables_are_tried(shop, monkeypatch, name):
 
 
 def test_linux_says_how_long_threads_waited():
-    assert 0 <= waiting._waited() <= waiting._waited()
+    first, then = waiting._waited(), waiting._waited()
+    assert all(0 <= seconds <= then.get(thread, seconds) for thread, seconds in first.items())
 
 
 def test_threads_wait_where_there_are_more_of_them_than_cores():
@@ -357,16 +359,18 @@ def test_threads_wait_where_there_are_more_of_them_than_cores():
 
 
 def test_what_threads_waited_is_a_share_of_the_time(monkeypatch):
-    seconds, waited = iter([1.0, 5.0]), iter([2.0, 4.0])
+    seconds, waited = iter([1.0, 5.0]), iter([{"1": 2.0}, {"1": 3.5, "2": 0.5}])
     monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     monkeypatch.setattr(waiting, "_waited", lambda: next(waited))
     assert waiting.share_waited(lambda: "found") == ("found", 0.5)
 
 
 def test_threads_that_end_do_not_make_the_machine_look_quiet(monkeypatch):
-    waited = iter([60.0, 0.0])
+    """A reader of data ends in the first second, and of all threads it waits most."""
+    seconds, waited = iter([1.0, 5.0]), iter([{"1": 2.0, "2": 60.0, "3": 9.0}, {"1": 4.0, "3": 1}])
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     monkeypatch.setattr(waiting, "_waited", lambda: next(waited))
-    assert waiting.share_waited(lambda: "found") == ("found", 0.0)
+    assert waiting.share_waited(lambda: "found") == ("found", 0.5)
 
 
 @pytest.mark.parametrize("lines", [False, True])

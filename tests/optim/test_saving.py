@@ -221,6 +221,65 @@ def test_extra_that_json_would_lose_is_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_mode_exact_of_other_tables_is_refused(tmp_path):
+    def loop(lazy: str) -> Loop:
+        groups = [optim.Group(lazy, mode="lazy")]
+        return Loop(optim.adam(0.1, mode="exact", groups=groups), tables=TABLES)
+
+    loop("C2").train(HALF).save(tmp_path / "run")
+    message = rf"mode 'exact' was that of {{'t': \['C1'\]}}; here of {{'t': \['C2'\]}}: {ALIKE}"
+    _refused(loop("C1"), tmp_path / "run", message)
+    everywhere = Loop(optim.adam(0.1, mode="exact"), tables=TABLES)
+    _refused(everywhere, tmp_path / "run", r"here of {'t': \['C1', 'C2'\]}")
+    loop("C2").load_(tmp_path / "run")
+
+
+@pytest.mark.parametrize("seed", [2**62, 2**63, 2**128 + 1])
+def test_any_seed_that_init_takes_is_loaded(tmp_path, seed):
+    """Those of `secrets` and of NumPy's `SeedSequence` have 128 bits."""
+    make, dtype = CASES["adam bfloat16"]
+    first, whole, second = Loop(make(), dtype), Loop(make(), dtype), case("adam bfloat16", seed=3)
+    for loop in (first, whole):
+        loop.state = loop.optimizer.init(loop.params, seed=seed)
+    first.train(HALF).save(tmp_path / "run")
+    second.load_(tmp_path / "run")
+    assert second.state.seed == seed
+    assert_same_state(contents(second.train(END)), contents(whole.train(END)))
+
+
+def test_a_parameter_with_the_name_of_a_slot_is_refused_rather_than_lost(tmp_path):
+    optimizer = optim.adagrad(0.1)
+    params = {name: st.runtime.zeros((4, 2), "float32") for name in ("t", "t:sum")}
+    state = optimizer.init(params)
+    with pytest.raises(ConfigError, match="both called 't:sum': rename the parameter"):
+        optimizer.save(tmp_path / "run", params, state)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("when", ["check", "fill"])
+def test_a_save_while_the_folder_is_read_is_what_is_loaded(tmp_path, monkeypatch, when):
+    loop, other = case("adam float32").train(HALF), case("adam float32", seed=3)
+    loop.save(tmp_path / "run")
+    done = getattr(checkpoint.Saved, when)
+
+    def meanwhile(saved, *args):
+        if loop.state.step < END:
+            loop.train(END).save(tmp_path / "run")
+        return done(saved, *args)
+
+    monkeypatch.setattr(checkpoint.Saved, when, meanwhile)
+    assert other.load_(tmp_path / "run") == {"next": END}
+    assert_same_state(contents(other), contents(loop))
+    assert other.state.step == END
+
+
+@pytest.mark.parametrize("extra", [[1], "abc", 5, [("a", 1)]])
+def test_extra_is_a_mapping(tmp_path, extra):
+    loop = case("sgd float32")
+    with pytest.raises(ConfigError, match="extra is .*; give a mapping"):
+        loop.optimizer.save(tmp_path / "run", loop.params, loop.state, extra)
+
+
 @pytest.mark.parametrize("what", ["save", "load_"])
 def test_parameters_that_are_missing_or_no_tensors_are_refused(tmp_path, what):
     loop = case("sgd float32")

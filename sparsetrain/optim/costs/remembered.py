@@ -104,7 +104,7 @@ def _file(place: Path, described: tuple[object, ...]) -> Path:
 
 
 def _read(file: Path, kind: type[Any], least: float) -> _Kept | None:
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    with suppress(OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError):
         found = json.loads(file.read_text())
         figures = kind(**{name: float(found["figures"][name]) for name in kind._fields})
         if all(isfinite(number) and number >= least for number in figures):

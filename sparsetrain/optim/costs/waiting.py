@@ -24,14 +24,15 @@ def share_waited(measure: Callable[[], Found]) -> tuple[Found, float]:
     """
     begin, before = time.perf_counter(), _waited()
     found = measure()
-    # A thread that ended meanwhile takes what it waited along.
-    return found, max(_waited() - before, 0.0) / (time.perf_counter() - begin)
+    # A thread that ended takes along what it waited, before and meanwhile.
+    more = (max(now - before.get(thread, 0.0), 0.0) for thread, now in _waited().items())
+    return found, sum(more) / (time.perf_counter() - begin)
 
 
-def _waited() -> float:
-    """Seconds that the threads of this process were ready to run and did not."""
-    waited = 0
+def _waited() -> dict[str, float]:
+    """Seconds that each thread of this process was ready to run and did not, so far."""
+    waited = {}
     for file in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):
-            waited += int(file.read_text().split()[1])
-    return 1e-9 * waited
+            waited[file.parent.name] = 1e-9 * int(file.read_text().split()[1])
+    return waited
