@@ -65,6 +65,13 @@ def test_without_a_folder_or_a_linker_it_is_compiled_each_time(compiled, place, 
     assert len(compiled) == 3
 
 
+def test_one_that_is_kept_needs_no_linker(compiled, monkeypatch):
+    run()
+    monkeypatch.setattr(libraries, "can_link", lambda: False)
+    assert run() == [0, 2, 4]
+    assert len(compiled) == 1
+
+
 def test_the_least_recently_used_go_first_and_no_program_goes_for_a_kernel(place, monkeypatch):
     monkeypatch.setattr(libraries, "KEEP_KERNELS", 2)
     for key in (libraries.KERNEL, ""):

@@ -63,15 +63,15 @@ def _kept(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """A kernel's library, from disk if it was compiled before: a run needs some seven of them."""
     on_gpu = gpu.is_cuda(target)
     compile_ = gpu.compile_kernels if on_gpu else _for_cpu
-    place = libraries.folder() if libraries.can_link() else None
-    if place is None or (on_gpu and not gpu.KEEPS_KERNELS):
+    place = libraries.folder() if gpu.KEEPS_KERNELS or not on_gpu else None
+    if place is None:
         return compile_(module, target)
     key = libraries.KERNEL + libraries.digest(libraries.text_of(module), str(target))
     found = libraries.load(place, key)
     if found is not None:
         return found
     made = compile_(module, target)
-    return libraries.store(place, key, made) or made
+    return (libraries.can_link() and libraries.store(place, key, made)) or made
 
 
 def _for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
