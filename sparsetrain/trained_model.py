@@ -139,8 +139,11 @@ class TrainedModel(Predictor):
                 raise ConfigError(f"load_table: {name} has numbers that are not finite in float32")
             table[...] = rows.astype(np.float32)
 
+    def _table_names(self) -> list[str]:
+        return [full for parts in named_tables(self.model.tables()).values() for full in parts]
+
     def _table_name(self, name: str) -> str:
-        tables = [full for parts in named_tables(self.model.tables()).values() for full in parts]
+        tables = self._table_names()
         full = f"embeddings.{name}.weight"
         if full not in tables:
             known = ", ".join(one.split(".", 1)[1].rsplit(".", 1)[0] for one in tables)
