@@ -34,7 +34,7 @@ from ..values.arrays import Array
 from ..values.labels import read_labels
 from ..values.place import Place
 from ..values.row_weights import read_row_weights
-from .bags import Bags, read_bags, with_weights
+from .bags import Bags, read_bags, with_lists, with_weights
 from .converted import converted_columns
 from .dense import EncodedDense, RawDense
 from .encoder_file import ENCODER_FILE, read_rules
@@ -400,9 +400,10 @@ class Encoder(Rules):
         for index, name, rule in self._rules(columns):
             factors = columns.weights_of(index)
             own = self.schema.rule(self.columns[index])
+            array = piece.column(name)
             read = read_bags(
-                piece.column(name),
-                None if factors is None else piece.column(factors),
+                with_lists(array) if self.bags[index] else array,
+                None if factors is None else with_lists(piece.column(factors)),
                 own,
                 rule.encode,
                 place.of(name),
