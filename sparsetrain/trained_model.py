@@ -127,17 +127,21 @@ class TrainedModel(Predictor):
         ConfigError
             If there is no such table, the shape is another one, or a number is not finite.
         """
-        self._flush()
         full, rows = self._table_name(name), np.asarray(rows)
+        self._flush()
         with self._writing() as target:
             table = target[full]
-            if rows.shape != table.shape or rows.dtype.kind != "f":
+            if rows.shape != table.shape or rows.dtype.kind != "f" and rows.dtype != table.dtype:
                 raise ConfigError(
                     f"load_table: {name} is {table.shape} floats, not {rows.shape} {rows.dtype}"
                 )
-            if not np.isfinite(rows.astype(np.float32)).all():
-                raise ConfigError(f"load_table: {name} has numbers that are not finite in float32")
-            table[...] = rows.astype(np.float32)
+            with np.errstate(over="ignore"):
+                stored = rows.astype(np.float32).astype(table.dtype)
+            if not np.isfinite(stored).all():
+                raise ConfigError(
+                    f"load_table: {name} has numbers that are not finite in {table.dtype}"
+                )
+            table[...] = stored
 
     def _table_names(self) -> list[str]:
         return [full for parts in named_tables(self.model.tables()).values() for full in parts]
