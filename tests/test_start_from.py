@@ -61,6 +61,9 @@ def test_min_count_is_about_new_values_alone(days, tmp_path, capsys):
     assert begin(days, tmp_path / "two", "--min-count", "100") == 0
     assert "new row" not in capsys.readouterr().err
     assert st.load(tmp_path / "two").encoder.rows == small_dlrm.ROWS
+    after = ["--start-from", str(tmp_path / "two"), "--out", str(tmp_path / "three")]
+    assert main(["train", str(days / "day2.parquet"), *after]) == 0
+    assert st.load(tmp_path / "three").encoder.rows == small_dlrm.ROWS  # as the settings say
 
 
 def test_what_was_held_out_before_is_not_held_out_again(days, tmp_path, capsys):

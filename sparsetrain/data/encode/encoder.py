@@ -183,8 +183,8 @@ class Encoder(Rules):
         source : anything `open_source` takes, except batches and what `convert` wrote
         min_count : int, optional
             Times a new value must occur in `source` to get a row; by default what this encoder was
-            fitted with. A column's own rule in the schema goes before. Under `max_rows`, values for
-            which there is no room stay with the rare ones.
+            fitted or last extended with. A column's own rule in the schema goes before. Under
+            `max_rows`, values for which there is no room stay with the rare ones.
 
         Raises
         ------
@@ -193,8 +193,9 @@ class Encoder(Rules):
         ConfigError
             If `min_count` is no whole number of 1 or more.
         """
+        settings = self.settings
         if min_count is not None:
-            require_whole("min_count", min_count)
+            settings = replace(settings, min_count=require_whole("min_count", min_count))
         opened = open_source(source, self.schema)
         if isinstance(opened, BatchSource):
             raise DataError(
@@ -207,23 +208,22 @@ class Encoder(Rules):
                     "raw data"
                 )
         parts = self.bind(opened.parts, require_label=False)
-        return self.learnt(self._more(parts, min_count))
+        return replace(self, settings=settings)._grown(parts)
 
-    def _more(
-        self, parts: list[tuple[Part, Columns]], min_count: int | None
-    ) -> tuple[Vocabulary, ...] | tuple[PlainIds, ...]:
+    def _grown(self, parts: list[tuple[Part, Columns]]) -> Encoder:
+        """Return this encoder with rows for the values of `parts` too."""
         if self.encoded:
             pairs = zip(self.categories, learn_sizes(parts, self.settings), strict=True)
-            return tuple(PlainIds(max(known.rows, found.rows)) for known, found in pairs)
+            return self.learnt(tuple(PlainIds(max(old.rows, new.rows)) for old, new in pairs))
         grown = []
         counted = count_columns(parts, self.settings.nan_rule)
         for name, known, counts in zip(self.columns, self.categories, counted, strict=True):
             assert isinstance(known, Vocabulary)
             rule = self.schema.rule(name)
-            least = rule.min_count or min_count or self.settings.min_count
+            least = rule.min_count or self.settings.min_count
             cap = rule.max_rows or self.settings.max_rows
             grown.append(extended(known, counts, least, cap))
-        return tuple(grown)
+        return self.learnt(tuple(grown))
 
     def values(self, column: str) -> list[int | str | None]:
         """Return the value that each row of a column's table stands for.
