@@ -76,6 +76,22 @@ def test_what_was_held_out_before_is_not_held_out_again(days, tmp_path, capsys):
     assert (result["rows"], result["valid"]) == (200, None)
 
 
+def test_a_schema_may_have_been_moved_but_not_changed(days, tmp_path, capsys):
+    text = 'label = "label"\ndense = ["I1"]\ncategories = ["C1"]\n'
+    (tmp_path / "old.toml").write_text(text)
+    first = ["--schema", str(tmp_path / "old.toml"), "--out", str(tmp_path / "one"), *SMALL]
+    assert main(["train", str(days / "day1.parquet"), *first]) == 0
+    (tmp_path / "old.toml").rename(tmp_path / "new.toml")
+    start = ["train", str(days / "day2.parquet"), "--start-from", str(tmp_path / "one")]
+    new = ["--schema", str(tmp_path / "new.toml")]
+    assert main([*start, *new, "--out", str(tmp_path / "two")]) == 0
+    (tmp_path / "new.toml").write_text(text + "[linear.I1]\nscale = 2\n")
+    capsys.readouterr()
+    assert main([*start, *new, "--out", str(tmp_path / "three")]) == 4
+    assert "new.toml is not what" in capsys.readouterr().err
+    assert not (tmp_path / "three").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "error"),
     [
