@@ -236,8 +236,9 @@ class Encoder(Rules):
         Returns
         -------
         list
-            As long as the table. Text of 8 lower-case hex digits is the number it spells. None for
-            row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
+            As long as the table. Text of 8 lower-case hex digits is the number it spells, an int32
+            below 0 the unsigned one of its bits, a uint64 from 2**63 the signed one. None for row 0
+            (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
 
         Raises
         ------
@@ -335,7 +336,7 @@ class Encoder(Rules):
 
         Parameters
         ----------
-        table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays
+        table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays, list of rows
         require_label : bool
             Whether the label column is read; without it the batch has none.
         where : str
@@ -350,12 +351,14 @@ class Encoder(Rules):
         DataError
             If a column is missing or a value is bad; it names column and row.
         """
+        if isinstance(table, (list, tuple)) and not table:
+            raise DataError(f"{where}: no rows")
         arrow = as_table(table, self.schema)
         source = None if arrow is None else table_source(arrow, self.schema)
         if arrow is None or source is None:
             raise DataError(
                 f"{where}: cannot encode a {type(table).__name__}; "
-                "give an Arrow table, a DataFrame or a dict of arrays"
+                "give an Arrow table, a DataFrame, a dict of arrays or a list of rows"
             )
         if not arrow.num_rows:
             raise DataError(f"{where}: no rows")
