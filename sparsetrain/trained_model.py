@@ -20,6 +20,7 @@ from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_trainable, numpy_dtype
 from sparsetrain.naming import (
+    COUNT,
     check_kinds,
     load_arrays_,
     named_arrays,
@@ -155,10 +156,21 @@ class TrainedModel(Predictor):
         return full
 
     def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
-        """Fill parameters and slots from an open checkpoint; undefined after an error."""
+        """Fill parameters and slots from an open checkpoint; undefined after an error.
+
+        An optimizer that counts steps, such as one with a schedule, may take over from one that
+        does not, and the reverse: the trainer's own counts say as much.
+        """
+        counted = None
         with self._writing() as target:
+            if COUNT not in names:
+                counted = target.pop(COUNT, None)
+            elif COUNT not in target:
+                names = {*names} - {COUNT}
             check_kinds(target, {name: checkpoint.kinds[name] for name in names})
             checkpoint.fill(target)
+            if counted is not None:
+                counted[...] = self.steps - self.state.skipped
         self._restored()
 
     def _arrays(self, *, current: bool = True) -> dict[str, np.ndarray]:

@@ -49,6 +49,18 @@ def test_a_run_begins_with_the_weights_and_settings_of_another(days, tmp_path, c
     assert st.load(days / "one").steps == 4
 
 
+def test_a_schedule_may_take_over_from_a_constant_rate_and_end(days, tmp_path, capsys):
+    cosine = ["--set", "optimizer.schedule=cosine", "--set", "optimizer.schedule_steps=20"]
+    assert begin(days, tmp_path / "two", *cosine) == 0
+    made = st.load(tmp_path / "two")
+    assert (made.steps, made.state.step) == (8, 8)
+    constant = st.load(tmp_path / "two", optimizer=st.optim.adagrad(0.01))
+    assert (constant.steps, constant.state.step) == (8, 8)
+    state = made.state_dict()
+    assert state.pop("optimizer:step").tolist() == [8]
+    small_dlrm.assert_same_state(constant.state_dict(), state)
+
+
 def test_such_a_run_is_resumed_by_its_own_folder(days, tmp_path, capsys):
     assert begin(days, tmp_path / "half") == 0
     assert main(["train", "--resume", str(tmp_path / "half"), "--epochs", "2"]) == 0
