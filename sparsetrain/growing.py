@@ -7,7 +7,7 @@ growing changes no prediction. Its slots begin as those of a row that was never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
             "trainer.encoder.extended(newer data), not Encoder.fit"
         )
     config = config_of(model)
-    if config.get("rows") != known.rows:
+    if [*config.get("rows", ())] != known.rows:
         raise ConfigError(
             f"extended: the rows of this {type(model).__name__} are not its encoder's"
         )
@@ -45,7 +45,10 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
 
 
 def copy_grown_(
-    target: Mapping[str, np.ndarray], source: Mapping[str, np.ndarray], rare: bool
+    target: Mapping[str, np.ndarray],
+    source: Mapping[str, np.ndarray],
+    tables: Collection[str],
+    rare: bool,
 ) -> None:
     """Copy arrays, by name, into the first rows of `target`, whose other rows are as new.
 
@@ -54,6 +57,8 @@ def copy_grown_(
     target, source : mapping from str to array
         Parameters and slots as `state_dict` names them; `source` is of current rows. Writes
         `target`.
+    tables : collection of str
+        Which of the parameters are tables; their slots grow with them.
     rare : bool
         Whether weights of new rows are those of row 1.
 
@@ -66,7 +71,7 @@ def copy_grown_(
         shape = target[name].shape if name in target else None
         if shape is None or shape[1:] != array.shape[1:] or len(shape) != array.ndim:
             raise ConfigError(f"extended: {name!r} is {array.shape}, and {shape} in the new model")
-        if shape[0] != array.shape[0] and not name.startswith("embeddings."):
+        if shape != array.shape and not {name, name.rpartition(":")[0]} & {*tables}:
             raise ConfigError(
                 f"extended: {name!r} depends on the number of rows, {array.shape} becomes {shape}; "
                 "only tables can grow"
@@ -76,5 +81,5 @@ def copy_grown_(
         old[...] = array
         if name.endswith(f":{LAST}"):
             new[new != UNTOUCHED] = array.max()  # all rows are current at the same step
-        elif rare and len(new) and ":" not in name:
+        elif rare and len(new) and name in tables:
             new[...] = array[RARE]

@@ -20,6 +20,7 @@ from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_trainable, numpy_dtype
 from sparsetrain.naming import (
+    COUNT,
     check_kinds,
     load_arrays_,
     named_arrays,
@@ -127,20 +128,27 @@ class TrainedModel(Predictor):
         ConfigError
             If there is no such table, the shape is another one, or a number is not finite.
         """
-        self._flush()
         full, rows = self._table_name(name), np.asarray(rows)
+        self._flush()
         with self._writing() as target:
             table = target[full]
-            if rows.shape != table.shape or rows.dtype.kind != "f":
+            if rows.shape != table.shape or rows.dtype.kind != "f" and rows.dtype != table.dtype:
                 raise ConfigError(
                     f"load_table: {name} is {table.shape} floats, not {rows.shape} {rows.dtype}"
                 )
-            if not np.isfinite(rows.astype(np.float32)).all():
-                raise ConfigError(f"load_table: {name} has numbers that are not finite in float32")
-            table[...] = rows.astype(np.float32)
+            with np.errstate(over="ignore"):
+                stored = rows.astype(np.float32).astype(table.dtype)
+            if not np.isfinite(stored).all():
+                raise ConfigError(
+                    f"load_table: {name} has numbers that are not finite in {table.dtype}"
+                )
+            table[...] = stored
+
+    def _table_names(self) -> list[str]:
+        return [full for parts in named_tables(self.model.tables()).values() for full in parts]
 
     def _table_name(self, name: str) -> str:
-        tables = [full for parts in named_tables(self.model.tables()).values() for full in parts]
+        tables = self._table_names()
         full = f"embeddings.{name}.weight"
         if full not in tables:
             known = ", ".join(one.split(".", 1)[1].rsplit(".", 1)[0] for one in tables)
@@ -148,10 +156,21 @@ class TrainedModel(Predictor):
         return full
 
     def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
-        """Fill parameters and slots from an open checkpoint; undefined after an error."""
+        """Fill parameters and slots from an open checkpoint; undefined after an error.
+
+        An optimizer that counts steps, such as one with a schedule, may take over from one that
+        does not, and the reverse: the trainer's own counts say as much.
+        """
+        counted = None
         with self._writing() as target:
+            if COUNT not in names:
+                counted = target.pop(COUNT, None)
+            elif COUNT not in target:
+                names = {*names} - {COUNT}
             check_kinds(target, {name: checkpoint.kinds[name] for name in names})
             checkpoint.fill(target)
+            if counted is not None:
+                counted[...] = self.steps - self.state.skipped
         self._restored()
 
     def _arrays(self, *, current: bool = True) -> dict[str, np.ndarray]:

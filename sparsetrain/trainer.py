@@ -400,7 +400,7 @@ class Trainer(TrainedModel):
         )
         source = self._arrays()
         with made._writing() as target:
-            copy_grown_(target, source, rare=not encoder.encoded)
+            copy_grown_(target, source, made._table_names(), rare=not encoder.encoded)
         made._recount({**self._counts(), "epochs": 0})
         return made
 

@@ -41,6 +41,7 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     (folder / f"{MODULE}.py").write_text(dedent(TEXT))
     (folder / "broken_of_a_test.py").write_text("import math\nmath.sqrt(-1)\n")
+    (folder / "program_of_a_test.py").write_text("raise SystemExit(0)\n")
     names: dict = {"__name__": MODULE}
     exec(dedent(TEXT), names)
     encoder = small_dlrm.encoder()
@@ -94,6 +95,7 @@ REFUSED = {
     "another thing": (["--model", f"{MODULE}:NUMBER"], "model is 5; give the class of what was"),
     "another class": (["--model", "sparsetrain.models:DLRM"], "its model is 'Linear', not 'dlrm'"),
     "a module that raises": (["--model", "broken_of_a_test:A"], "broken_of_a_test raises ValueErr"),
+    "a program": (["--model", "program_of_a_test:A"], r"program_of_a_test raises SystemExit\(0\)"),
 }
 
 

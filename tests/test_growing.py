@@ -94,6 +94,19 @@ def test_new_rows_of_encoded_data_begin_as_those_of_a_fresh_table():
     np.testing.assert_array_equal(grown.state_dict()["embeddings.C1.weight"][4:], fresh[4:])
 
 
+def test_a_column_whose_name_has_a_colon_grows_as_any_other():
+    first, newer = ({"y": [0, 1, 0], "user:id": users} for users in ([7, 7, 5], [9, 9, 8]))
+    schema = st.data.Schema("y", (), ("user:id",))
+    encoder = st.data.Encoder.fit(first, schema_file=schema, min_count=1)
+    sizes = {"num_dense": 0, "dim": 4, "bottom": (4,), "top": (4,), "names": encoder.columns}
+    model = st.models.DLRM(encoder.rows, **sizes)
+    known = st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder)
+    grown = known.extended(encoder.extended(newer))
+    assert grown.predict(newer).tobytes() == known.predict(newer).tobytes()
+    slots = grown.state_dict()["embeddings.user:id.weight:sum"]
+    assert (slots.shape, slots.any()) == ((6, 4), False)
+
+
 def test_an_encoder_that_gives_known_values_other_rows_is_refused():
     known = trained(st.optim.sgd(0.1))
     with pytest.raises(ConfigError, match="known values other rows.*trainer.encoder.extended"):
@@ -108,4 +121,4 @@ def test_an_encoder_that_gives_known_values_other_rows_is_refused():
 def test_other_parameters_that_depend_on_the_rows_are_refused(shape):
     source = {"first.weight": np.zeros((1, 77), np.float32)}
     with pytest.raises(ConfigError, match=r"'first.weight'.*\(1, 77\)"):
-        copy_grown_({"first.weight": np.zeros(shape, np.float32)}, source, rare=True)
+        copy_grown_({"first.weight": np.zeros(shape, np.float32)}, source, [], rare=True)

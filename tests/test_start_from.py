@@ -49,6 +49,18 @@ def test_a_run_begins_with_the_weights_and_settings_of_another(days, tmp_path, c
     assert st.load(days / "one").steps == 4
 
 
+def test_a_schedule_may_take_over_from_a_constant_rate_and_end(days, tmp_path, capsys):
+    cosine = ["--set", "optimizer.schedule=cosine", "--set", "optimizer.schedule_steps=20"]
+    assert begin(days, tmp_path / "two", *cosine) == 0
+    made = st.load(tmp_path / "two")
+    assert (made.steps, made.state.step) == (8, 8)
+    constant = st.load(tmp_path / "two", optimizer=st.optim.adagrad(0.01))
+    assert (constant.steps, constant.state.step) == (8, 8)
+    state = made.state_dict()
+    assert state.pop("optimizer:step").tolist() == [8]
+    small_dlrm.assert_same_state(constant.state_dict(), state)
+
+
 def test_such_a_run_is_resumed_by_its_own_folder(days, tmp_path, capsys):
     assert begin(days, tmp_path / "half") == 0
     assert main(["train", "--resume", str(tmp_path / "half"), "--epochs", "2"]) == 0
@@ -61,6 +73,9 @@ def test_min_count_is_about_new_values_alone(days, tmp_path, capsys):
     assert begin(days, tmp_path / "two", "--min-count", "100") == 0
     assert "new row" not in capsys.readouterr().err
     assert st.load(tmp_path / "two").encoder.rows == small_dlrm.ROWS
+    after = ["--start-from", str(tmp_path / "two"), "--out", str(tmp_path / "three")]
+    assert main(["train", str(days / "day2.parquet"), *after]) == 0
+    assert st.load(tmp_path / "three").encoder.rows == small_dlrm.ROWS  # as the settings say
 
 
 def test_what_was_held_out_before_is_not_held_out_again(days, tmp_path, capsys):
@@ -71,6 +86,22 @@ def test_what_was_held_out_before_is_not_held_out_again(days, tmp_path, capsys):
     assert main(["train", str(days / "day2.parquet"), *after]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["rows"], result["valid"]) == (200, None)
+
+
+def test_a_schema_may_have_been_moved_but_not_changed(days, tmp_path, capsys):
+    text = 'label = "label"\ndense = ["I1"]\ncategories = ["C1"]\n'
+    (tmp_path / "old.toml").write_text(text)
+    first = ["--schema", str(tmp_path / "old.toml"), "--out", str(tmp_path / "one"), *SMALL]
+    assert main(["train", str(days / "day1.parquet"), *first]) == 0
+    (tmp_path / "old.toml").rename(tmp_path / "new.toml")
+    start = ["train", str(days / "day2.parquet"), "--start-from", str(tmp_path / "one")]
+    new = ["--schema", str(tmp_path / "new.toml")]
+    assert main([*start, *new, "--out", str(tmp_path / "two")]) == 0
+    (tmp_path / "new.toml").write_text(text + "[linear.I1]\nscale = 2\n")
+    capsys.readouterr()
+    assert main([*start, *new, "--out", str(tmp_path / "three")]) == 4
+    assert "new.toml is not what" in capsys.readouterr().err
+    assert not (tmp_path / "three").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ import sparsetrain as st
 from sparsetrain.errors import ConfigError
 from tests import small_dlrm
 
+DTYPES = {"single": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+KINDS = {kind: {"table_dtype": dtype} for kind, dtype in DTYPES.items()}
+
 
 @pytest.fixture(scope="module")
 def trained():
@@ -70,6 +73,25 @@ def test_what_is_no_table_is_refused_and_nothing_is_written(trained):
     with pytest.raises(ConfigError, match="no table 'item'; there are C1, C2, C3"):
         trained.table("item")
     small_dlrm.assert_same_state(trained.state_dict(), before)
+
+
+@pytest.mark.parametrize(("kind", "large"), [("single", 1e300), ("float16", 1e5)])
+def test_what_is_too_large_for_a_table_is_refused(kind, large):
+    made = st.Trainer(st.models.DLRM([5], dim=4, **KINDS[kind]), st.optim.sgd(0.1))
+    before = made.table("C1")
+    with pytest.raises(ConfigError, match=f"C1 has numbers that are not finite in {DTYPES[kind]}"):
+        made.load_table("C1", np.full((5, 4), large))
+    np.testing.assert_array_equal(made.table("C1"), before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_array_of_a_state_is_a_table(kind):
+    made, other = (
+        st.Trainer(st.models.DLRM([5], dim=4, **KINDS[kind]), st.optim.sgd(0.1), seed=seed)
+        for seed in (0, 1)
+    )
+    made.load_table("C1", other.state_dict()["embeddings.C1.weight"])
+    np.testing.assert_array_equal(made.table("C1"), other.table("C1"))
 
 
 def test_the_log_has_the_learning_rate_of_each_line(tmp_path):

@@ -43,7 +43,7 @@ def class_of(named: str | None) -> Any:
         found = import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(f"--model {named}: {error}; it is neither installed nor here") from error
-    except Exception as error:  # whatever the module raises
+    except (Exception, SystemExit) as error:  # whatever the module raises
         raise ConfigError(f"--model {named}: {module} raises {error!r}") from error
     if not hasattr(found, name):
         raise ConfigError(f"--model {named}: {module} has no {name}")

@@ -27,8 +27,9 @@ _ANEW = frozenset(
     {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column"}
     | {"train.patience", "train.validate_every", "train.monitor"}
 )
-# Settings of the data that say nothing about how a known value is encoded.
-_OPEN = _ANEW | {"data.min_count", "data.warn_unseen"}
+# Settings of the data that say nothing about how a known value is encoded; where a schema lies
+# says nothing of what is in it.
+_OPEN = _ANEW | {"data.min_count", "data.warn_unseen", "data.schema_file"}
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,29 @@ def trainer_from(start: Start, rows: Any, optimizer: st.optim.Optimizer) -> st.T
     known.fused = start.settings.optimizer.fused
     if known.encoder is None:
         raise CheckpointError(f"{start.folder} has no encoder: its rows cannot be read")
+    _require_schema(start, known.encoder.schema)
     encoder = known.encoder.extended(rows, min_count=start.min_count)
     made = known.extended(encoder)
     for name, before, after in zip(encoder.columns, known.encoder.rows, encoder.rows, strict=True):
         if after > before:
             note(f"{name}: {format_count(after - before, 'new row')}, {after:,} in all")
     return made
+
+
+def _require_schema(start: Start, known: st.data.Schema) -> None:
+    """Refuse a schema file in which something else is written than the other run was trained with.
+
+    Raises
+    ------
+    CheckpointError
+        It names the file.
+    """
+    data, schema = start.settings.data, type(known)
+    if data.schema_file is None:
+        return
+    given = schema.read(data.schema_file).weighed_by(data.weights or known.weights)
+    if given.to_dict() != known.to_dict():
+        raise CheckpointError(
+            f"--schema {data.schema_file} is not what {start.folder} was trained with, which reads "
+            "rows otherwise: give that one, or train anew"
+        )

@@ -260,7 +260,7 @@ SOURCES = {
         lambda d: str(d / "*.pq"),
         "*.pq: the pattern matches no file",
     ),
-    "no path": (lambda d: [], "no path given"),
+    "no path": (lambda d: [], "no path given, and no rows"),
     "a file of no rows": (lambda d: d / "norows.parquet", "norows.parquet: no rows"),
     "a table of no rows": (lambda d: table(GOOD).slice(0, 0), "table: no rows"),
     "a dict without any column": (
@@ -320,6 +320,8 @@ def test_a_file_of_other_columns_is_refused_before_any_row_is_read(tmp_path):
 def test_encoding_no_rows_is_refused():
     with pytest.raises(DataError, match="^mine: no rows"):
         ENCODER.encode(table(GOOD).slice(0, 0), where="mine")
+    with pytest.raises(DataError, match="^mine: no rows"):
+        ENCODER.encode([], where="mine")
 
 
 def test_an_iterator_of_batches_can_be_used_once():

@@ -77,7 +77,9 @@ def test_the_rule_of_a_column_goes_before_the_argument_and_that_before_the_setti
     known = Encoder.fit(rows([1] * 5, item=[1] * 5), schema_file=schema, min_count=3)
     newer = rows([2, 2, 3], item=[2, 2, 3])
     assert known.extended(newer).rows == [3, 4]
-    assert known.extended(newer, min_count=1).rows == [5, 4]
+    grown = known.extended(newer, min_count=1)
+    assert grown.rows == [5, 4]
+    assert grown.extended(rows([4], item=[4])).rows == [6, 4]  # the argument holds on
 
 
 def test_tables_of_encoded_data_get_as_long_as_the_largest_id_says():

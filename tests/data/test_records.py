@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from sparsetrain.data import Dataset, Encoder, Schema
+from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema
 from sparsetrain.errors import DataError
 
 SCHEMA = Schema("click", ("price",), ("user", "tags"))
@@ -60,3 +60,19 @@ def test_one_value_is_no_column(encoder, value):
 def test_rows_that_are_not_all_dicts_are_refused(encoder):
     with pytest.raises(DataError, match="some of the rows are dicts, some are not"):
         encoder.encode([*rows(), 3])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_row_without_a_list_is_read_alike_alone_and_among_others(weighted):
+    rule = ColumnRule(weights="shares" if weighted else None)
+    schema = Schema("click", ("price",), ("user", "tags"), columns={"tags": rule})
+    shares = {"shares": [[1.0, 2.0], [], None]} if weighted else {}
+    encoder = Encoder.fit({**COLUMNS, **shares}, schema_file=schema, min_count=1)
+    more = {"shares": None} if weighted else {}
+    alone = {"click": 0, "price": 1.0, "user": "a", "tags": None, **more}
+    other = {**alone, "tags": ["x"], **({"shares": [1.0]} if weighted else {})}
+    among = encoder.encode([alone, other]).ids[1]
+    assert among.offsets.tolist() == [0, 0, 1]
+    single = encoder.encode([alone]).ids[1]
+    assert (single.ids.tolist(), single.offsets.tolist()) == ([], [0, 0])
+    assert (single.weights is None) == (not weighted)

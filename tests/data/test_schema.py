@@ -198,3 +198,17 @@ def test_nulls_may_be_written_as_words(tmp_path):
     batch = next(Dataset(path, encoder).batches(2))
     assert batch.ids[:, 0].tolist() == [2, 0]
     assert batch.dense[0, 0] == np.float32(np.log(3))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"linear": {"b": (0, 1)}}, r"linear\.b is \(0, 1\); give a Linear"),
+        ({"linear": ["b"]}, r"linear is \['b'\]; give a dict, of columns to a Linear each"),
+        ({"columns": {"a": 5}}, r"columns\.a is 5; give a ColumnRule"),
+        ({"derived": {"a": "b"}}, r"derived\.a is 'b'; give a Derived"),
+    ],
+)
+def test_a_rule_of_another_type_is_refused_by_what_to_give(given, error):
+    with pytest.raises(ConfigError, match=error):
+        Schema(categories=("a",), dense=("b",), **given)

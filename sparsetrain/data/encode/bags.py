@@ -116,6 +116,11 @@ def read_bags(
     return Bags(ids[kept], offsets_of(short), None if weights is None else weights[kept])
 
 
+def with_lists(array: Any) -> Any:
+    """Return a list column; if all of it is null, as in one request, its type does not say so."""
+    return pa.nulls(len(array), pa.list_(pa.null())) if pa.types.is_null(array.type) else array
+
+
 def _flat(array: Any) -> tuple[Any, Array]:
     """Return the values of all bags, one after the other, and how many each has."""
     if not kinds.is_bag(array.type):

@@ -34,7 +34,7 @@ from ..values.arrays import Array
 from ..values.labels import read_labels
 from ..values.place import Place
 from ..values.row_weights import read_row_weights
-from .bags import Bags, read_bags, with_weights
+from .bags import Bags, read_bags, with_lists, with_weights
 from .converted import converted_columns
 from .dense import EncodedDense, RawDense
 from .encoder_file import ENCODER_FILE, read_rules
@@ -183,8 +183,8 @@ class Encoder(Rules):
         source : anything `open_source` takes, except batches and what `convert` wrote
         min_count : int, optional
             Times a new value must occur in `source` to get a row; by default what this encoder was
-            fitted with. A column's own rule in the schema goes before. Under `max_rows`, values for
-            which there is no room stay with the rare ones.
+            fitted or last extended with. A column's own rule in the schema goes before. Under
+            `max_rows`, values for which there is no room stay with the rare ones.
 
         Raises
         ------
@@ -193,8 +193,9 @@ class Encoder(Rules):
         ConfigError
             If `min_count` is no whole number of 1 or more.
         """
+        settings = self.settings
         if min_count is not None:
-            require_whole("min_count", min_count)
+            settings = replace(settings, min_count=require_whole("min_count", min_count))
         opened = open_source(source, self.schema)
         if isinstance(opened, BatchSource):
             raise DataError(
@@ -207,23 +208,22 @@ class Encoder(Rules):
                     "raw data"
                 )
         parts = self.bind(opened.parts, require_label=False)
-        return self.learnt(self._more(parts, min_count))
+        return replace(self, settings=settings)._grown(parts)
 
-    def _more(
-        self, parts: list[tuple[Part, Columns]], min_count: int | None
-    ) -> tuple[Vocabulary, ...] | tuple[PlainIds, ...]:
+    def _grown(self, parts: list[tuple[Part, Columns]]) -> Encoder:
+        """Return this encoder with rows for the values of `parts` too."""
         if self.encoded:
             pairs = zip(self.categories, learn_sizes(parts, self.settings), strict=True)
-            return tuple(PlainIds(max(known.rows, found.rows)) for known, found in pairs)
+            return self.learnt(tuple(PlainIds(max(old.rows, new.rows)) for old, new in pairs))
         grown = []
         counted = count_columns(parts, self.settings.nan_rule)
         for name, known, counts in zip(self.columns, self.categories, counted, strict=True):
             assert isinstance(known, Vocabulary)
             rule = self.schema.rule(name)
-            least = rule.min_count or min_count or self.settings.min_count
+            least = rule.min_count or self.settings.min_count
             cap = rule.max_rows or self.settings.max_rows
             grown.append(extended(known, counts, least, cap))
-        return tuple(grown)
+        return self.learnt(tuple(grown))
 
     def values(self, column: str) -> list[int | str | None]:
         """Return the value that each row of a column's table stands for.
@@ -236,8 +236,9 @@ class Encoder(Rules):
         Returns
         -------
         list
-            As long as the table. Text of 8 lower-case hex digits is the number it spells. None for
-            row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
+            As long as the table. Text of 8 lower-case hex digits is the number it spells, an int32
+            below 0 the unsigned one of its bits, a uint64 from 2**63 the signed one. None for row 0
+            (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
 
         Raises
         ------
@@ -335,7 +336,7 @@ class Encoder(Rules):
 
         Parameters
         ----------
-        table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays
+        table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays, list of rows
         require_label : bool
             Whether the label column is read; without it the batch has none.
         where : str
@@ -350,12 +351,14 @@ class Encoder(Rules):
         DataError
             If a column is missing or a value is bad; it names column and row.
         """
+        if isinstance(table, (list, tuple)) and not table:
+            raise DataError(f"{where}: no rows")
         arrow = as_table(table, self.schema)
         source = None if arrow is None else table_source(arrow, self.schema)
         if arrow is None or source is None:
             raise DataError(
                 f"{where}: cannot encode a {type(table).__name__}; "
-                "give an Arrow table, a DataFrame or a dict of arrays"
+                "give an Arrow table, a DataFrame, a dict of arrays or a list of rows"
             )
         if not arrow.num_rows:
             raise DataError(f"{where}: no rows")
@@ -400,9 +403,10 @@ class Encoder(Rules):
         for index, name, rule in self._rules(columns):
             factors = columns.weights_of(index)
             own = self.schema.rule(self.columns[index])
+            array = piece.column(name)
             read = read_bags(
-                piece.column(name),
-                None if factors is None else piece.column(factors),
+                with_lists(array) if self.bags[index] else array,
+                None if factors is None else with_lists(piece.column(factors)),
                 own,
                 rule.encode,
                 place.of(name),

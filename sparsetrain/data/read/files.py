@@ -53,7 +53,7 @@ def list_files(paths: Any) -> list[str]:
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
-        raise DataError("no path given")
+        raise DataError("no path given, and no rows: the list is empty")
     return [file for path in given for file in _files(os.fspath(path))]
 
 

@@ -173,7 +173,8 @@ def _weights(schema: pa.Schema, described: Schema, name: str, place: Place) -> s
     if weights is None:
         return None
     check_once(schema.names, weights, "weight", place)
-    if not is_bag(schema.field(weights).type) or not is_bag(schema.field(name).type):
+    types = [schema.field(column).type for column in (weights, name)]
+    if not all(is_bag(type_) or pa.types.is_null(type_) for type_ in types):
         raise place.of(weights).error(f"weights need list columns, here and in {name}")
     return weights
 

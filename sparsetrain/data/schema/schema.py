@@ -230,6 +230,11 @@ assert set(_READERS) == {f.name for f in fields(Schema)}
 
 def _check(schema: Schema) -> None:
     """Refuse what cannot hold for any data."""
+    for key, kind in (("derived", Derived), ("columns", ColumnRule), ("linear", Linear)):
+        of_columns = getattr(schema, key)
+        require_kind(key, of_columns, Mapping, f"a dict, of columns to a {kind.__name__} each")
+        for name, rule in of_columns.items():
+            require_kind(f"{key}.{name}", rule, kind, f"a {kind.__name__}")
     named = [*(schema.categories or ()), *schema.dense]
     twice = [name for name in named if named.count(name) > 1]
     if twice:
