@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
 from sparsetrain.given import require_whole
-from sparsetrain.optim.costs import Costs, costs_of, verdict_of
+from sparsetrain.optim.costs import TRIES, Costs, Verdict, costs_of, verdict_of
 from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
@@ -31,6 +31,7 @@ from sparsetrain.sparse_tensor import RowSparse
 REMEMBERED = 256  # choices; batches of bags have a new number of ids in every step
 DOUBT = 0.4  # of the sparse path's time: unless the lines predict such a loss, it is tried
 WORTH = 0.05  # of the sparse path's time: what a buffer as large as the tables must save
+SURELY = 0.25  # of it: what it must save while too few runs found so; some seconds mislead by 20 %
 
 
 class Choice(NamedTuple):
@@ -86,8 +87,13 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
         tried = verdict_of(dense[0].rule, width, dtype, rows, near, round(each) or 1, far)
     except (ResourceError, MemoryError):  # nor would there be any for the path's buffer
         return Choice(())
-    saves = tried is not None and tried.low > WORTH * expected
+    saves = tried is not None and _enough(tried, expected)
     return Choice(dense if saves else (), known=tried is not None)
+
+
+def _enough(tried: Verdict, expected: float) -> bool:
+    """Whether the dense path saves enough of what a step on the sparse path takes."""
+    return tried.low > (WORTH if tried.runs >= TRIES else SURELY) * expected
 
 
 def _costs(

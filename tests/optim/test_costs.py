@@ -102,7 +102,8 @@ def test_a_clear_difference_needs_no_steady_machine():
 
 def test_a_contest_of_equals_ends():
     machine = Machine()
-    assert contest(machine.work(50), machine.work(50), machine) == pytest.approx((0.0, 0.0, 0.0))
+    verdict = contest(machine.work(50), machine.work(50), machine)
+    assert verdict == pytest.approx((0.0, 0.0, 0.0, 1.0))
     assert machine.seconds < 0.01
 
 
@@ -210,7 +211,8 @@ class Shop:
     def ask(self) -> Verdict:
         """As a new process does."""
         remembered._known.clear()
-        return remembered.remembered(Verdict, ("key",), ("name",), self._measure)
+        found = remembered.remembered(Verdict, ("key",), ("name",), self._measure)
+        return None if found is None else found.figures
 
     def _measure(self) -> Verdict:
         self.measured += 1
@@ -247,7 +249,7 @@ def test_a_file_with_too_small_a_number_is_damaged(shop):
     shop.ask()
     remembered._known.clear()
     again = remembered.remembered(Verdict, ("k",), ("name",), lambda: Verdict(9.0, 9.0), least=2.0)
-    assert again.low == 9.0
+    assert again.figures.low == 9.0
 
 
 def test_figures_between_which_others_took_the_cores_are_measured_again(shop, monkeypatch):
@@ -280,7 +282,7 @@ def answers(shop, monkeypatch, *found: Verdict) -> list[float | None]:
         tried = remembered.remembered(
             Verdict, *name, shop._measure, doubtful=lambda tried: tried.low > 0
         )
-        got.append(None if tried is None else tried.low)
+        got.append(None if tried is None else tried.figures.low)
     assert next(seen, None) is None
     return got
 
@@ -306,14 +308,15 @@ def test_figures_against_the_default_are_found_by_three_runs_or_dropped(
 
 
 def test_a_verdict_for_the_dense_path_is_doubtful(shop, monkeypatch):
-    tried = iter([Verdict(5.0, 9.0), Verdict(-9.0, -5.0)])
+    tried = iter([Verdict(5.0, 9.0), Verdict(6.0, 9.0), Verdict(-9.0, -5.0)])
     monkeypatch.setattr(figures, "_try", lambda *_: next(tried))
     asked = SGD, 4, "float32", 900, [3, 50], 20, 40
-    lows = []
+    found = []
     for _ in range(4):
         remembered._known.clear()
-        lows.append(figures.verdict_of(*asked).low)
-    assert lows == [5.0, -9.0, -9.0, -9.0]
+        verdict = figures.verdict_of(*asked)
+        found.append((verdict.low, verdict.runs))
+    assert found == [(5.0, 1), (5.0, 2), (-9.0, 1), (-9.0, 1)]
 
 
 def test_without_a_folder_figures_are_measured_in_each_process(shop, monkeypatch):

@@ -227,16 +227,24 @@ def test_what_the_lines_do_not_speak_clearly_against_is_tried(
     monkeypatch, part, tried, saved, expected
 ):
     # 400 ids cost 400 on the sparse path, or 199 and those of parting; the lines are good to 20 %,
-    # and the dense path must save 20.
+    # and the dense path must save 20, where enough runs found that.
     costing(monkeypatch, entry=1.0, row=1.0, part=part)
     monkeypatch.setattr(choice, "DOUBT", 0.2)
     asked = []
-    verdict = Verdict(saved, saved + 9.0)
+    verdict = Verdict(saved, saved + 9.0, runs=3)
     monkeypatch.setattr(choice, "verdict_of", lambda *what: asked.append(what[3:]) or verdict)
     state = optim.sgd(0.1).init({"t": as_tensor(np.ones((300, 4), "f4"))}, {"t": TABLES})
     found = labels(choose(state, "t", 400, 4, "float32"))
     assert found == (expected if tried else [])
     assert asked == [(300, [3, 1, 96], 100, 100)] * tried
+
+
+@pytest.mark.parametrize(("saved", "runs", "dense"), [(99.0, 2, 0), (101.0, 1, 3), (21.0, 3, 3)])
+def test_what_few_runs_found_must_save_more(monkeypatch, saved, runs, dense):
+    costing(monkeypatch, entry=1.0, row=1.0, part=0.1)
+    monkeypatch.setattr(choice, "verdict_of", lambda *_: Verdict(saved, saved + 9.0, runs=runs))
+    state = optim.sgd(0.1).init({"t": as_tensor(np.ones((300, 4), "f4"))}, {"t": TABLES})
+    assert len(choose(state, "t", 400, 4, "float32").dense) == dense
 
 
 def test_without_memory_to_try_it_rows_are_touched(monkeypatch):

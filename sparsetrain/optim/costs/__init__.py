@@ -8,3 +8,5 @@ tables of the very sizes, `remembered` keeps what was found. They decide speed, 
 from sparsetrain.optim.costs.figures import costs_of as costs_of
 from sparsetrain.optim.costs.figures import verdict_of as verdict_of
 from sparsetrain.optim.costs.lines import Costs as Costs
+from sparsetrain.optim.costs.remembered import TRIES as TRIES
+from sparsetrain.optim.costs.trial import Verdict as Verdict

@@ -36,7 +36,8 @@ def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Cos
     kind = Kind(rule, width, dtype, 2 ** min(rows.bit_length(), MOST_BITS) - 1)
     many = lookups >= MANY
     now = partial(measure, kind, many=many)
-    return remembered(Costs, *_names(kind, many), now, least=0.0)
+    found = remembered(Costs, *_names(kind, many), now, least=0.0)
+    return None if found is None else found.figures
 
 
 def verdict_of(
@@ -64,7 +65,8 @@ def verdict_of(
     others = min(rows - sum(near), most) if far else 0
     asked = tuple(near), rounded(each), rounded(far), others
     now = partial(_try, kind, *asked)
-    return remembered(Verdict, *_names(kind, asked), now, doubtful=lambda tried: tried.low > 0)
+    found = remembered(Verdict, *_names(kind, asked), now, doubtful=lambda tried: tried.low > 0)
+    return None if found is None else found.figures._replace(runs=found.tries)
 
 
 def _try(kind: Kind, near: tuple[int, ...], each: int, far: int, others: int) -> Verdict:

@@ -5,8 +5,8 @@ While others take the cores, threads wait (see `waiting`) and all that is measur
 proportion. Figures of such a minute are not kept and nobody gets them: this process goes without,
 the next one measures again.
 A virtual machine also has minutes that nothing tells from others: for some seconds two threads sort
-at half their speed, by no counter of Linux. So figures that speak against the default count at
-once, but some more runs measure them again, and the first that finds otherwise has the last word.
+at half their speed, by no counter of Linux. So figures that speak against the default are measured
+again by some more runs, and the first that finds otherwise has the last word.
 Beyond that a run depends on its cache alone.
 """
 
@@ -29,7 +29,7 @@ TRIES = 3  # runs that must agree against the default
 Figures = TypeVar("Figures", bound=Any)  # a NamedTuple of floats with a field `waited`
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
     """What a file holds: figures, and how many runs found the like."""
 
     figures: Any
@@ -46,7 +46,7 @@ def remembered(
     measure: Callable[[], Figures],
     least: float = -inf,
     doubtful: Callable[[Figures], bool] = lambda figures: False,
-) -> Figures | None:
+) -> Kept | None:
     """Figures as measured before, or now; None while the machine is busy.
 
     Parameters
@@ -75,44 +75,44 @@ def remembered(
     return _known[key]
 
 
-def _quiet(measure: Callable[[], Any]) -> Any | None:
+def _quiet(measure: Callable[[], Any]) -> Kept | None:
     """Figures as measured now, unless others had the cores."""
     figures = measure()
-    return figures if figures.waited <= WAITED else None
+    return Kept(figures, 1) if figures.waited <= WAITED else None
 
 
 def _kept(
     file: Path,
-    read: Callable[[Path], _Kept | None],
+    read: Callable[[Path], Kept | None],
     measure: Callable[[], Any],
     doubtful: Callable[[Any], bool],
-) -> Any | None:
+) -> Kept | None:
     found = read(file)
     if found is not None and (found.tries >= TRIES or not doubtful(found.figures)):
-        return found.figures
+        return found
     now = _quiet(measure)
     if now is None:
-        return None if found is None else found.figures
-    if found is None or not doubtful(now):
-        found = _Kept(now, 0)
-    _write(file, found._replace(tries=found.tries + 1))
-    return found.figures
+        return found
+    if found is not None and doubtful(now.figures):
+        now = found._replace(tries=found.tries + 1)
+    _write(file, now)
+    return now
 
 
 def _file(place: Path, described: tuple[object, ...]) -> Path:
     return place / f"costs-{programs.digest_of_figures(repr(described))}.json"
 
 
-def _read(file: Path, kind: type[Any], least: float) -> _Kept | None:
+def _read(file: Path, kind: type[Any], least: float) -> Kept | None:
     with suppress(OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError):
         found = json.loads(file.read_text())
         figures = kind(**{name: float(found["figures"][name]) for name in kind._fields})
         if all(isfinite(number) and number >= least for number in figures):
-            return _Kept(figures, int(found["tries"]))
+            return Kept(figures, int(found["tries"]))
     return None
 
 
-def _write(file: Path, kept: _Kept) -> None:
+def _write(file: Path, kept: Kept) -> None:
     with suppress(OSError), tempfile.TemporaryDirectory(dir=file.parent) as draft:
         drafted = Path(draft) / file.name
         drafted.write_text(json.dumps(kept._asdict() | {"figures": kept.figures._asdict()}))

@@ -108,12 +108,14 @@ class Trial:
 class Verdict(NamedTuple):
     """Microseconds that the second way saves: with 95 % the median lies from `low` to `high`.
 
-    `waited` says how long threads waited for a core meanwhile, in seconds of each second.
+    `waited` says how long threads waited for a core meanwhile, in seconds of each second; `runs`
+    how many runs found the like.
     """
 
     low: float
     high: float
     waited: float = 0.0
+    runs: float = 1.0
 
     @property
     def saved(self) -> float:
@@ -167,7 +169,7 @@ def _spread(rounds: Sequence[tuple[float, float]]) -> float:
 
 def _is_known(verdict: Verdict, step: float, spread: float) -> bool:
     """Whether more rounds would not change the answer; `step` is the time of a quiet one."""
-    low, high, _ = verdict
+    low, high = verdict[:2]
     if spread < STEADY and (low > 0 or high < 0 or high - low < CLOSE * step):
         return True
     return low > CLEAR * step or high < -CLEAR * step
