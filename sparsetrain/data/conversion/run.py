@@ -16,10 +16,11 @@ from typing import Any
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.given import require_whole
 
-from ..encode.encoder import Encoder, check_weighed, read_encoder, require_row_weights
+from ..encode.encoder import Encoder, read_encoder
 from ..encode.encoder_file import ENCODER_FILE, write_encoder
 from ..encode.learn import check_dense
 from ..encode.settings import Settings
+from ..encode.weighed import check_weighed, require_row_weights
 from ..read.files import list_files
 from ..read.footers import DATASET_FILE
 from ..read.inputs import open_source

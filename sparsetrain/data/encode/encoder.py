@@ -28,7 +28,6 @@ from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..read.tables import as_table, names_in, table_source
 from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
-from ..schema.names import check_once
 from ..schema.schema import Derived, Schema
 from ..values.arrays import Array
 from ..values.labels import read_labels
@@ -38,14 +37,15 @@ from .bags import Bags, read_bags, with_lists, with_weights
 from .converted import converted_columns
 from .dense import EncodedDense, RawDense
 from .encoder_file import ENCODER_FILE, read_rules
-from .extend import extended, keeps_rows
-from .learn import Sizes, count_columns, given_sizes, learn_sizes, learn_vocabularies
+from .extend import extended_rules, keeps_rows
+from .learn import Learnt, Sizes, learn_rules
 from .plain_ids import PlainIds
 from .rows import Rows, joined
 from .rules import Rules
 from .settings import Settings
 from .state import State, fingerprint_of, read_state, write_state
 from .vocabulary import Vocabulary
+from .weighed import check_weighed, require_row_weights
 
 
 class Encoder(Rules):
@@ -144,7 +144,7 @@ class Encoder(Rules):
             return known
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
-        return blank.learnt(_learn(parts, blank, sizes))
+        return blank.learnt(learn_rules(parts, settings, schema, sizes))
 
     @classmethod
     def beside(cls, part: Part) -> Encoder | None:
@@ -167,7 +167,7 @@ class Encoder(Rules):
         names = (first.dense, first.categories)
         return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags)
 
-    def learnt(self, categories: tuple[Vocabulary, ...] | tuple[PlainIds, ...]) -> Encoder:
+    def learnt(self, categories: Learnt) -> Encoder:
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
 
@@ -208,22 +208,8 @@ class Encoder(Rules):
                     "raw data"
                 )
         parts = self.bind(opened.parts, require_label=False)
-        return replace(self, settings=settings)._grown(parts)
-
-    def _grown(self, parts: list[tuple[Part, Columns]]) -> Encoder:
-        """Return this encoder with rows for the values of `parts` too."""
-        if self.encoded:
-            pairs = zip(self.categories, learn_sizes(parts, self.settings), strict=True)
-            return self.learnt(tuple(PlainIds(max(old.rows, new.rows)) for old, new in pairs))
-        grown = []
-        counted = count_columns(parts, self.settings.nan_rule)
-        for name, known, counts in zip(self.columns, self.categories, counted, strict=True):
-            assert isinstance(known, Vocabulary)
-            rule = self.schema.rule(name)
-            least = rule.min_count or self.settings.min_count
-            cap = rule.max_rows or self.settings.max_rows
-            grown.append(extended(known, counts, least, cap))
-        return self.learnt(tuple(grown))
+        grown = extended_rules(self.categories, parts, settings, self.schema, self.columns)
+        return replace(self, settings=settings, categories=grown)
 
     def values(self, column: str) -> list[int | str | None]:
         """Return the value that each row of a column's table stands for.
@@ -439,50 +425,3 @@ def read_encoder(path: Path) -> Encoder:
         If the file is missing, damaged or another's.
     """
     return Encoder(**vars(read_rules(path)))
-
-
-def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -> None:
-    """Refuse training data without the weights that were asked for.
-
-    `names` are of all columns, where the part has only those that can matter.
-    """
-    if schema.weights is not None:
-        check_once(names or part.schema.names, schema.weights, "weight", part.place)
-
-
-def check_weighed(asked: str | None, known: Encoder, done: str, do: str) -> None:
-    """Refuse to weigh rows by a column that a known encoder does not weigh them by.
-
-    Raises
-    ------
-    ConfigError
-        It says that `done` without that column, and what to `do` again with it.
-    """
-    own = known.schema.weights
-    if asked not in (None, own):
-        raise ConfigError(
-            f"weights is {asked!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
-            f"leave it out, or {do} again with weights={asked!r}"
-        )
-
-
-def _learn(
-    parts: list[tuple[Part, Columns]], blank: Encoder, sizes: Sizes | None
-) -> tuple[Vocabulary, ...] | tuple[PlainIds, ...]:
-    columns, settings = parts[0][1], blank.settings
-    if columns.encoded:
-        settings.check_encoded()
-        if blank.schema.linear:
-            name = next(iter(blank.schema.linear))
-            raise ConfigError(
-                f"linear.{name} is for raw data, this is already encoded; leave it out or use "
-                "treat_as='raw'"
-            )
-        if sizes is None:
-            return learn_sizes(parts, settings)
-        return given_sizes(columns.categories, sizes)
-    if sizes is not None:
-        raise ConfigError(
-            "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
-        )
-    return learn_vocabularies(parts, settings, blank.schema)

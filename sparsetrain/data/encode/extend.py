@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vocabulary that grows: values it lacks get rows behind those that it has.
+"""Vocabularies that grow: values they lack get rows behind those that they have.
 
 No known value changes its row, so whatever was learnt of it stays its own. Cost: the values of the
 new data are counted once, and the keys are copied.
@@ -7,16 +7,37 @@ new data are counted once, and the keys are copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ..schema.schema import Schema
 from ..values.arrays import Array
 from .counts import Counted
+from .learn import Bound, Learnt, count_columns, learn_sizes
 from .plain_ids import PlainIds
+from .settings import Settings
 from .vocabulary import UNSEEN, Vocabulary
 
 Rule = Vocabulary | PlainIds
+
+
+def extended_rules(
+    known: Sequence[Rule], parts: Bound, settings: Settings, schema: Schema, names: Sequence[str]
+) -> Learnt:
+    """Rules that give rows to the values of `parts` too; `names` are the encoder's columns."""
+    if parts[0][1].encoded:
+        pairs = zip(known, learn_sizes(parts, settings), strict=True)
+        return tuple(PlainIds(max(old.rows, new.rows)) for old, new in pairs)
+    grown = []
+    counted = count_columns(parts, settings.nan_rule)
+    for name, old, counts in zip(names, known, counted, strict=True):
+        assert isinstance(old, Vocabulary)
+        rule = schema.rule(name)
+        least, cap = rule.min_count or settings.min_count, rule.max_rows or settings.max_rows
+        grown.append(extended(old, counts, least, cap))
+    return tuple(grown)
 
 
 def extended(known: Vocabulary, counts: Counted, min_count: int, cap: int | None) -> Vocabulary:

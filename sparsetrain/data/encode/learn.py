@@ -30,8 +30,38 @@ from .vocabulary import Vocabulary
 
 Bound = Sequence[tuple[Part, Columns]]
 Sizes = Mapping[str, int] | Sequence[int]
+Learnt = tuple[Vocabulary, ...] | tuple[PlainIds, ...]
 
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
+
+
+def learn_rules(parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None) -> Learnt:
+    """What becomes of the values of each category column.
+
+    Raises
+    ------
+    ConfigError
+        If `sizes` or something of the schema does not go with the data.
+    DataError
+        If the data cannot be read.
+    """
+    columns = parts[0][1]
+    if columns.encoded:
+        settings.check_encoded()
+        if schema.linear:
+            name = next(iter(schema.linear))
+            raise ConfigError(
+                f"linear.{name} is for raw data, this is already encoded; leave it out or use "
+                "treat_as='raw'"
+            )
+        if sizes is None:
+            return learn_sizes(parts, settings)
+        return given_sizes(columns.categories, sizes)
+    if sizes is not None:
+        raise ConfigError(
+            "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
+        )
+    return learn_vocabularies(parts, settings, schema)
 
 
 def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tuple[Vocabulary, ...]:
