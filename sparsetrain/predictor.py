@@ -16,6 +16,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
 from sparsetrain.given import require_kind
 from sparsetrain.models.required import config_of, initialized, require_model, require_remade
+from sparsetrain.models.shared import check_shared
 from sparsetrain.naming import named_arrays
 from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.turns import in_turn
@@ -69,6 +70,7 @@ class Predictor:
         self._policy = policy_of(precision, target)
         check_target(table_dtype_of(model), target.kind.name)
         require_remade(model)
+        check_shared(model, encoder)
         self.params = self._on_device(initialized(model, seed, initialize))
         self._module = in_turn(model.export)()
 

@@ -19,6 +19,7 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_trainable, numpy_dtype
+from sparsetrain.models.required import config_of
 from sparsetrain.naming import (
     COUNT,
     check_kinds,
@@ -100,7 +101,7 @@ class TrainedModel(Predictor):
         self._restored()
 
     def table(self, name: str) -> np.ndarray:
-        """A copy of an embedding table, (V, D) float32; `name` is the column's.
+        """A copy of an embedding table, (V, D) float32; `name` is that of one of its columns.
 
         Row by row it belongs to ``trainer.encoder.values(name)``.
 
@@ -119,7 +120,7 @@ class TrainedModel(Predictor):
         Parameters
         ----------
         name : str
-            The column's.
+            That of a column; columns that share a table have one.
         rows : (V, D) floats
             Rounded to what the table is stored in.
 
@@ -149,7 +150,8 @@ class TrainedModel(Predictor):
 
     def _table_name(self, name: str) -> str:
         tables = self._table_names()
-        full = f"embeddings.{name}.weight"
+        share = config_of(self.model).get("share_embedding") or {}
+        full = f"embeddings.{share.get(name, name)}.weight"
         if full not in tables:
             known = ", ".join(one.split(".", 1)[1].rsplit(".", 1)[0] for one in tables)
             raise ConfigError(f"there is no table {name!r}; there are {known}")

@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "memory": set(),
     "checkpoint": {"memory"},
     "settings": set(),
-    "data": set(),
+    "sharing": set(),
+    "data": {"sharing"},
     "naming": {"runtime"},
     "extents": set(),
     "arguments": {"extents", "runtime"},
@@ -54,7 +55,7 @@ MAY_IMPORT = {
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
     | {"past_caches", "transpose"},
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
-    | {"transpose", "turns", "past_caches", "formats", "schedule"},
+    | {"transpose", "turns", "past_caches", "formats", "schedule", "sharing"},
     "build": {"ad", "arguments", "cache", "embedding", "precision", "relax_op", "runtime"}
     | {"schedule"},
     "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
@@ -64,7 +65,7 @@ MAY_IMPORT = {
     "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "naming"}
     | {"models", "turns"},
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
-    "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
+    "trained_model": {"checkpoint", "data", "formats", "models", "optim", "precision", "predictor"}
     | {"quantized", "runtime", "naming"},
     "growing": {"data", "models", "optim"},
     "trainer": {
@@ -101,6 +102,7 @@ WITHOUT_TVM = {
     "checkpoint",
     "settings",
     "data",
+    "sharing",
     "run",
     "fit",
 } | {

@@ -119,8 +119,9 @@ def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
     dense = format_count(len(summary["dense"]), "dense column")
     goal = "run" if label else "predictions.parquet"
     columns = summary["categories"]
-    tables = sum(column["rows"] for column in columns.values())
-    largest = sorted(columns.items(), key=lambda item: -item[1]["rows"])[:5]
+    tables = {n: column for n, column in columns.items() if "share_embedding" not in column}
+    total = sum(column["rows"] for column in tables.values())
+    largest = sorted(tables.items(), key=lambda item: -item[1]["rows"])[:5]
     cells = [["largest tables", "rows", "distinct", "missing", "rare"]]
     for name, column in largest:
         shares = [format_share(column.get(key), column["ids"]) for key in ("missing", "rare")]
@@ -130,7 +131,7 @@ def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
     return "\n".join(
         [
             f"{format_count(rows, 'row')}, {clicked}, in {files} of {out}",
-            f"{dense}, {format_count(len(columns), 'table')} of {tables:,} rows",
+            f"{dense}, {format_count(len(tables), 'table')} of {total:,} rows",
             "",
             format_table(cells),
             "",

@@ -20,7 +20,8 @@ from sparsetrain.progress import format_count
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40
 _OURS = "dlrm"
-_IN_TABLES = ("rows", "names", "table_dtype")  # of a config, what is told of its tables
+# Of a config, what is told of its tables.
+_IN_TABLES = ("rows", "names", "table_dtype", "share_embedding")
 
 Found = tuple[dict[str, Any], str]
 
@@ -70,7 +71,7 @@ def _encoder(path: Path, _own: Any) -> Found:
     import sparsetrain as st
 
     encoder = st.data.read_encoder(path)
-    tables = dict(zip(encoder.columns, encoder.rows, strict=True))
+    tables, share = encoder.tables, encoder.share_embedding
     result = {
         "kind": "encoder",
         "path": str(path),
@@ -79,6 +80,7 @@ def _encoder(path: Path, _own: Any) -> Found:
         "settings": encoder.to_state()[0]["settings"],
         "dense": list(encoder.dense_columns),
         "tables": tables,
+        "share_embedding": share,
     }
     return result, "\n".join(
         [
@@ -88,7 +90,7 @@ def _encoder(path: Path, _own: Any) -> Found:
             f"{encoder.num_dense} dense inputs, {len(tables)} tables of {sum(tables.values()):,} "
             "rows",
             "",
-            _tables(tables),
+            _tables(tables, share),
         ]
     )
 
@@ -97,9 +99,10 @@ def _settings(settings: dict[str, Any]) -> str:
     return "settings: " + ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def _tables(tables: dict[str, int]) -> str:
+def _tables(tables: dict[str, int], share: dict[str, str]) -> str:
     rows = [["table", "rows"]] + [[name, f"{count:,}"] for name, count in tables.items()]
-    return format_table(rows[: _SHOWN + 1])
+    shown = format_table(rows[: _SHOWN + 1])
+    return "\n".join([shown, *(f"{name} shares that of {owner}" for name, owner in share.items())])
 
 
 def _model(path: Path, own: Any) -> Found:
@@ -139,7 +142,7 @@ def _model(path: Path, own: Any) -> Found:
             *([_told(best, run.stops_early)] if best else []),
             f"{format_count(len(tables), 'table')} of {sum(tables.values()):,} rows",
             "",
-            _tables(tables),
+            _tables(tables, config.get("share_embedding") or {}),
         ]
     )
 

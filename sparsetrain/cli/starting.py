@@ -108,7 +108,8 @@ def trainer_from(start: Start, rows: Any, optimizer: st.optim.Optimizer) -> st.T
     _require_schema(start, known.encoder.schema)
     encoder = known.encoder.extended(rows, min_count=start.min_count)
     made = known.extended(encoder)
-    for name, before, after in zip(encoder.columns, known.encoder.rows, encoder.rows, strict=True):
+    for name, after in encoder.tables.items():
+        before = known.encoder.tables[name]
         if after > before:
             note(f"{name}: {format_count(after - before, 'new row')}, {after:,} in all")
     return made

@@ -210,7 +210,8 @@ def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
             f"rows are weighed by {column} in training; scores count them alike, "
             "the training loss does not"
         )
-    tables = f"{format_count(len(encoder.rows), 'table')} of {sum(encoder.rows):,} rows in all"
+    rows = encoder.tables.values()
+    tables = f"{format_count(len(rows), 'table')} of {sum(rows):,} rows in all"
     note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
     return encoder
 
@@ -234,6 +235,7 @@ def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
         **settings.model.model_dump(),
         **_bags(encoder),
         row_weights=encoder.schema.weights is not None,
+        share_embedding=encoder.share_embedding,
     )
     return st.Trainer(
         model,

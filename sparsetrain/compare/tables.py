@@ -66,14 +66,12 @@ def tables_of_data(
             f"{source}: {len(batches)} batches of {batch_size:,} rows; comparing needs "
             f"{_WARM + LEAST_STEPS} different ones: give more rows or a smaller batch size"
         )
-    names = [str(name) for name in encoder.columns]
-    columns = [_column(batches, feature) for feature in range(len(names))]
+    ids = {str(name): _looked_up(batches, encoder, name) for name in encoder.tables}
     cases = [
-        replace(base, rows=rows, lookups=len(ids[0]), pooling=1, skew="given", label=name)
-        for name, rows, ids in zip(names, encoder.rows, columns, strict=True)
+        replace(base, rows=rows, lookups=len(ids[name][0]), pooling=1, skew="given", label=name)
+        for name, rows in encoder.tables.items()
     ]
-    items = [Item(TABLES, case, _ARMS) for case in cases]
-    return Tables(items, dict(zip(names, columns, strict=True)))
+    return Tables([Item(TABLES, case, _ARMS) for case in cases], ids)
 
 
 def tables_of_rows(rows: Mapping[str, int], base: Case) -> list[Item]:
@@ -119,6 +117,13 @@ def with_storage(tables: Tables) -> Tables:
         label = f"({label})"
     case = replace(cases[0], rows=rows, lookups=len(ids[0]), skew="given", label=label)
     return Tables([*tables.items, Item(STORAGE, case, OURS)], {**tables.ids, label: ids})
+
+
+def _looked_up(batches: Sequence[Batch], encoder: Encoder, table: str) -> Ids:
+    """The ids of a table in each batch: of its column and of those that share it."""
+    owner = encoder.columns.index(table)
+    columns = [_column(batches, f) for f, whose in enumerate(encoder.owners) if whose == owner]
+    return [np.concatenate(step) for step in zip(*columns, strict=True)]
 
 
 def _column(batches: Sequence[Batch], feature: int) -> Ids:

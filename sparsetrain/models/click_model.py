@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every click model here has: a table for each feature, inputs of a batch, a loss, weights.
+"""What every click model here has: tables of features, inputs of a batch, a loss, weights.
 
 A model of one's own is a subclass that says in `forward` how dense features and embeddings become a
 logit; `DLRM` is one. All of `Trainer` works for it, and `st.load(folder, model=CLASS)` reads it.
@@ -25,6 +25,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
 from sparsetrain.given import require_whole
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
+from sparsetrain.sharing import owners_of
 from sparsetrain.turns import in_turn
 
 
@@ -56,6 +57,9 @@ class ClickModel(nn.Module):
     row_weights : bool
         Batches to train on have a weight for each row, by which its loss is multiplied. The loss is
         still divided by the number of rows. Scores are those of unweighted rows.
+    share_embedding : mapping from str to str, optional
+        From the name of a feature without a table of its own to that of the feature whose table it
+        looks up, as ``encoder.share_embedding`` has it. Both have as many rows.
 
     Attributes
     ----------
@@ -94,6 +98,7 @@ class ClickModel(nn.Module):
         names: Sequence[str] | None = None,
         table_dtype: TableDtype = "float32",
         row_weights: bool = False,
+        share_embedding: Mapping[str, str] | None = None,
     ) -> None:
         rows = self._widths("rows", rows)
         if isinstance(names, str):
@@ -108,13 +113,17 @@ class ClickModel(nn.Module):
             "names": [str(name) for name in names],
             "table_dtype": table_dtype,
             "row_weights": self._flag("row_weights", row_weights),
+            "share_embedding": self._share(share_embedding),
         }
         self._check_config()
+        owners = self.owners()
         self._placing: Placing | None = None
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
         dim = self._config["dim"]
-        tables = [Table(name, count, dim) for name, count in zip(names, rows, strict=True)]
-        self.embeddings = EmbeddingBagCollection(tables, pooling=pooling, dtype=table_dtype)
+        names = self._config["names"]
+        tables = [Table(names[f], rows[f], dim) for f in range(len(rows)) if owners[f] == f]
+        of_features = [names[owner] for owner in owners]
+        self.embeddings = EmbeddingBagCollection(tables, of_features, pooling, table_dtype)
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
@@ -361,6 +370,24 @@ class ClickModel(nn.Module):
         if any(width < 1 for width in widths):
             raise self._wrong(f"every number in {name} must be 1 or more: {widths}")
         return widths
+
+    def _share(self, share: Mapping[str, str] | None) -> dict[str, str] | None:
+        """Plain names; None where every feature has a table of its own."""
+        if share is not None and not isinstance(share, Mapping):
+            raise self._wrong(f"share_embedding is {share!r:.60}; give a dict of names to names")
+        return {str(name): str(owner) for name, owner in share.items()} if share else None
+
+    def owners(self) -> tuple[int, ...]:
+        """For each feature, the position of the one whose table it looks up."""
+        names, rows = self._config["names"], self._config["rows"]
+        owners = owners_of(names, self._config["share_embedding"] or {})
+        for name, own, owner in zip(names, rows, owners, strict=True):
+            if own != rows[owner]:
+                raise self._wrong(
+                    f"{name} has {own} rows and {names[owner]}, whose table it looks up, "
+                    f"{rows[owner]}; give both the same"
+                )
+        return owners
 
     def _flag(self, name: str, value: Any) -> bool:
         if not isinstance(value, (bool, np.bool_)):

@@ -8,7 +8,7 @@ interaction in its place it is DLRM-DCNv2, as MLPerf trains it since 2023.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm.relax.frontend import nn
@@ -61,6 +61,9 @@ class DLRM(ClickModel):
     cross_layers, cross_rank : int, optional
         Of the cross interaction. By default 3 layers, of a rank that is a quarter of the numbers
         that they cross, (F + 1) D, and at most 512.
+    share_embedding : mapping from str to str, optional
+        From the name of a feature without a table of its own to that of the feature whose table it
+        looks up, as ``encoder.share_embedding`` has it. Both have as many rows.
     """
 
     kind = "dlrm"
@@ -80,12 +83,14 @@ class DLRM(ClickModel):
         interaction: Interaction = "dot",
         cross_layers: int | None = None,
         cross_rank: int | None = None,
+        share_embedding: Mapping[str, str] | None = None,
     ) -> None:
         dim, num_dense = self._size("dim", dim), self._size("num_dense", num_dense, 0)
         self._hidden = {"bottom": self._widths("bottom", bottom), "top": self._widths("top", top)}
         # Parameters are in the order in which they are made, in saved runs too.
         self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)
-        super().__init__(rows, dim, num_dense, pooling, weighted, names, table_dtype, row_weights)
+        of_rows = (table_dtype, row_weights, share_embedding)
+        super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = len(self._config["rows"])
         self._interaction = interaction_config(interaction, numbers, (features + 1) * dim)
@@ -94,7 +99,8 @@ class DLRM(ClickModel):
 
     def __repr__(self) -> str:
         given = self.config()
-        tables = f"{len(given['rows'])} tables of {sum(given['rows']):,} rows x {given['dim']}"
+        rows = [table.rows for table in self.embeddings.tables]
+        tables = f"{len(rows)} tables of {sum(rows):,} rows x {given['dim']}"
         crossing = "".join(f"{key} {given[key]}, " for key in CROSS_NUMBERS if given[key])
         return f"<DLRM: {tables}, bottom {given['bottom']}, {crossing}top {given['top']}>"
 

@@ -130,6 +130,7 @@ class _Learner:
         self._task, self._columns, self._chunk = task, chunk.columns, chunk
         encoder = task.encoder
         self.counts = [ValueCounts() for _ in encoder.columns]
+        self._owners = encoder.owners  # whose counts those of a column are added to
         self._rows = self._seen = self._positive = 0
         self._missing = dict.fromkeys(encoder.dense_columns, 0)
         self._negative = dict.fromkeys(encoder.dense_columns, 0)
@@ -194,7 +195,7 @@ class _Learner:
         for index, category in enumerate(read.categories):
             self._largest[index] = max(self._largest[index], category.largest)
             if category.keys is not None and category.times is not None and self._task.learn:
-                self.counts[index].add_keys(category.keys, category.times)
+                self.counts[self._owners[index]].add_keys(category.keys, category.times)
 
     def summary(self) -> dict[str, Any]:
         """Return what is kept of the chunk besides its values, fit for JSON."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three passes over all chunks: learn each, merge each column's counts, write the files.
+"""The three passes over all chunks: learn each, merge each table's counts, write the files.
 
 Each is a map over tasks, in order, on some threads. What of the memory given is free for counts is
 reckoned here, and values that would not fit are refused before they are collected.
@@ -7,7 +7,7 @@ reckoned here, and values that would not fit are refused before they are collect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from sparsetrain.errors import ResourceError
 
 from ..encode.encoder import Encoder
-from ..encode.learn import vocabulary_of
-from ..encode.plain_ids import PlainIds
+from ..encode.learn import plain_tables, vocabulary_of
 from ..encode.vocabulary import Vocabulary
 from ..stream.workers import ordered_map
 from ..values.arrays import Array
@@ -35,10 +34,13 @@ _JOINING = 6  # how much more than the counts themselves it takes to join them
 
 
 class Learnt(NamedTuple):
-    """An encoder, and how many distinct values each column had; None where none were counted."""
+    """An encoder, and how many distinct values each column had; None where none were counted.
+
+    Columns that share a table have the distinct values of all of them.
+    """
 
     encoder: Encoder
-    distinct: list[int | None]
+    distinct: Sequence[int | None]
 
 
 def learn_chunks(job: Job, task: Task, inputs: Sequence[Chunk]) -> list[Seen]:
@@ -61,8 +63,10 @@ def learn_chunks(job: Job, task: Task, inputs: Sequence[Chunk]) -> list[Seen]:
 
 def check_known(job: Job) -> None:
     """Refuse an encoder that was given and would not fit in the memory."""
-    if job.known is not None and not job.known.encoded:
-        _check_memory(job, [rule for rule in job.known.categories if isinstance(rule, Vocabulary)])
+    known = job.known
+    if known is not None and not known.encoded:
+        rules = {owner: known.categories[owner] for owner in known.owners}
+        _check_memory(job, {o: rule for o, rule in rules.items() if isinstance(rule, Vocabulary)})
 
 
 def known_values(job: Job) -> Learnt:
@@ -75,18 +79,19 @@ def learn_values(job: Job, task: Task, chunks: Sequence[Seen]) -> Learnt:
     """Learn every column from what its chunks hold."""
     if not task.learn:
         largest = [max(column) for column in zip(*(seen.largest for seen in chunks), strict=True)]
-        rules = tuple(PlainIds(id_ + 1) for id_ in largest)
+        rules = plain_tables(largest, job.blank.owners)
         return Learnt(job.blank.learnt(rules), [None] * len(rules))
     merge = partial(_merge_column, job, task, chunks)
-    vocabularies: list[Vocabulary] = []
-    distinct: list[int | None] = []
-    numbers = range(len(job.blank.columns))
-    for index, (vocabulary, count) in enumerate(ordered_map(merge, numbers, job.workers), 1):
-        vocabularies.append(vocabulary)
-        distinct.append(count)
+    vocabularies: dict[int, Vocabulary] = {}
+    distinct: dict[int, int] = {}
+    tables = sorted({*job.blank.owners})
+    merged = zip(tables, ordered_map(merge, tables, job.workers), strict=True)
+    for index, (owner, (vocabulary, count)) in enumerate(merged, 1):
+        vocabularies[owner], distinct[owner] = vocabulary, count
         _check_memory(job, vocabularies)
-        job.progress("counting values", 0, index / len(numbers))
-    return Learnt(job.blank.learnt(tuple(vocabularies)), distinct)
+        job.progress("counting values", 0, index / len(tables))
+    categories = tuple(vocabularies[owner] for owner in job.blank.owners)
+    return Learnt(job.blank.learnt(categories), [distinct[owner] for owner in job.blank.owners])
 
 
 class _Counts(NamedTuple):
@@ -127,13 +132,13 @@ def _merge_column(
     return vocabulary, sum(total.distinct for total in totals)
 
 
-def _check_memory(job: Job, vocabularies: Sequence[Vocabulary]) -> None:
+def _check_memory(job: Job, vocabularies: Mapping[int, Vocabulary]) -> None:
     """Refuse values that would not fit while encoding, naming the column that has most."""
-    sizes = [
-        _VALUE * len(v.numbers) + sum(2 * _VALUE + len(text) for text in v.texts)
-        for v in vocabularies
-    ]
-    _check_values(job, job.blank.columns[sizes.index(max(sizes))], 1, sum(sizes))
+    sizes = {
+        index: _VALUE * len(v.numbers) + sum(2 * _VALUE + len(text) for text in v.texts)
+        for index, v in vocabularies.items()
+    }
+    _check_values(job, job.blank.columns[max(sizes, key=sizes.__getitem__)], 1, sum(sizes.values()))
 
 
 def _check_values(job: Job, most: str, each: int, count: int) -> None:

@@ -64,13 +64,14 @@ def _dense(learnt: Learnt, chunks: Sequence[Seen]) -> dict[str, dict[str, int]]:
 
 
 def _categories(learnt: Learnt, files: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    encoder = learnt.encoder
+    encoder, share = learnt.encoder, learnt.encoder.share_embedding
     found = {}
     for name, rows, distinct in zip(encoder.columns, encoder.rows, learnt.distinct, strict=True):
         ids, missing, rare = (sum(entry["ids"][name][i] for entry in files) for i in range(3))
         reserved = {} if encoder.encoded else {"missing": missing, "rare": rare}
         counted = {} if distinct is None else {"distinct": distinct}
-        found[name] = {"rows": rows, "ids": ids, **reserved, **counted}
+        whose = {"share_embedding": share[name]} if name in share else {}
+        found[name] = {"rows": rows, "ids": ids, **reserved, **counted, **whose}
     return found
 
 

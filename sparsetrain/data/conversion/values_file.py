@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Arrow file of what was learnt of a chunk: values with their counts, and a summary.
 
-A row of lists, four for each column, ascending, so that a later pass reads one column alone.
+A row of lists, four for each column, ascending, so that a later pass reads one column alone. Those
+of a column that looks up the table of another are empty; its values are with that one's.
 """
 
 from __future__ import annotations

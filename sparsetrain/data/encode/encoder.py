@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.given import require_whole
+from sparsetrain.sharing import owners_of
 
 from ..batch import Batch
 from ..read.derived import with_derived
@@ -27,7 +28,13 @@ from ..read.footers import converted_mark
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..read.tables import as_table, names_in, table_source
-from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
+from ..schema.columns import (
+    Columns,
+    check_alike,
+    check_weighed_alike,
+    find_columns,
+    with_row_weights,
+)
 from ..schema.schema import Derived, Schema
 from ..values.arrays import Array
 from ..values.labels import read_labels
@@ -165,6 +172,7 @@ class Encoder(Rules):
             described=schema,
         )
         names = (first.dense, first.categories)
+        owners_of(first.categories, schema.share_embedding)  # refused before anything is read
         return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags)
 
     def learnt(self, categories: Learnt) -> Encoder:
@@ -289,6 +297,7 @@ class Encoder(Rules):
                 f"{where}: {found.layout}; the encoder was fitted on {words[self.encoded]} data, "
                 "give the same kind (or fit with treat_as)"
             )
+        check_alike(schema, found.categories, self.owners, where)
         for name, is_bag, was in zip(found.categories, found.bags, self.bags, strict=True):
             if is_bag and not was:
                 raise Place(where, column=name).error(

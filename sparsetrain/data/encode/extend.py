@@ -12,6 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from sparsetrain.sharing import owners_of
+
 from ..schema.schema import Schema
 from ..values.arrays import Array
 from .counts import Counted
@@ -27,17 +29,18 @@ def extended_rules(
     known: Sequence[Rule], parts: Bound, settings: Settings, schema: Schema, names: Sequence[str]
 ) -> Learnt:
     """Rules that give rows to the values of `parts` too; `names` are the encoder's columns."""
+    owners = owners_of(names, schema.share_embedding)
     if parts[0][1].encoded:
-        pairs = zip(known, learn_sizes(parts, settings), strict=True)
+        pairs = zip(known, learn_sizes(parts, settings, owners), strict=True)
         return tuple(PlainIds(max(old.rows, new.rows)) for old, new in pairs)
-    grown = []
-    counted = count_columns(parts, settings.nan_rule)
-    for name, old, counts in zip(names, known, counted, strict=True):
+    grown: dict[int, Vocabulary] = {}
+    for owner, counts in count_columns(parts, settings.nan_rule, owners).items():
+        old = known[owner]
         assert isinstance(old, Vocabulary)
-        rule = schema.rule(name)
+        rule = schema.rule(names[owner])
         least, cap = rule.min_count or settings.min_count, rule.max_rows or settings.max_rows
-        grown.append(extended(old, counts, least, cap))
-    return tuple(grown)
+        grown[owner] = extended(old, counts, least, cap)
+    return tuple(grown[owner] for owner in owners)
 
 
 def extended(known: Vocabulary, counts: Counted, min_count: int, cap: int | None) -> Vocabulary:

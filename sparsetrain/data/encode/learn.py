@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.sharing import owners_of
 
 from ..read.source import Part
 from ..schema.columns import AUTO, Columns
@@ -45,7 +46,7 @@ def learn_rules(parts: Bound, settings: Settings, schema: Schema, sizes: Sizes |
     DataError
         If the data cannot be read.
     """
-    columns = parts[0][1]
+    columns, share = parts[0][1], schema.share_embedding
     if columns.encoded:
         settings.check_encoded()
         if schema.linear:
@@ -55,8 +56,8 @@ def learn_rules(parts: Bound, settings: Settings, schema: Schema, sizes: Sizes |
                 "treat_as='raw'"
             )
         if sizes is None:
-            return learn_sizes(parts, settings)
-        return given_sizes(columns.categories, sizes)
+            return learn_sizes(parts, settings, owners_of(columns.categories, share))
+        return given_sizes(columns.categories, sizes, share)
     if sizes is not None:
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
@@ -67,27 +68,31 @@ def learn_rules(parts: Bound, settings: Settings, schema: Schema, sizes: Sizes |
 def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tuple[Vocabulary, ...]:
     """Count the values of every category column and give the frequent ones their ids."""
     names = parts[0][1].categories
-    return tuple(
-        vocabulary_of(name, count, settings, schema)
-        for name, count in zip(names, count_columns(parts, settings.nan_rule), strict=True)
-    )
+    owners = owners_of(names, schema.share_embedding)
+    learnt = {
+        owner: vocabulary_of(names[owner], count, settings, schema)
+        for owner, count in count_columns(parts, settings.nan_rule, owners).items()
+    }
+    return tuple(learnt[owner] for owner in owners)
 
 
-def count_columns(parts: Bound, nan: NanRule) -> list[ValueCounts]:
-    """Count the values of every category column.
+def count_columns(parts: Bound, nan: NanRule, owners: Sequence[int]) -> dict[int, ValueCounts]:
+    """Count the values of every category column; those of one table are counted together.
+
+    `owners` are as of `Rules`; the result has the counts of each that has a table.
 
     Raises
     ------
     DataError
         If there are no rows, or a value cannot be a category.
     """
-    counts = [ValueCounts() for _ in parts[0][1].categories]
+    counts = {owner: ValueCounts() for owner in owners}
     rows = 0
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
             rows += piece.num_rows
-            for count, name in zip(counts, columns.categories, strict=True):
-                count_column(count, piece.column(name), nan, place.of(name))
+            for owner, name in zip(owners, columns.categories, strict=True):
+                count_column(counts[owner], piece.column(name), nan, place.of(name))
     if not rows:  # of text that shows only now
         raise DataError(f"{parts[0][0].place.name}: no rows")
     return counts
@@ -113,19 +118,29 @@ def vocabulary_of(name: str, counts: Counted, settings: Settings, schema: Schema
     )
 
 
-def learn_sizes(parts: Bound, settings: Settings) -> tuple[PlainIds, ...]:
-    """Take the largest id of every category column plus one as its table's rows."""
+def learn_sizes(parts: Bound, settings: Settings, owners: Sequence[int]) -> tuple[PlainIds, ...]:
+    """Take the largest id of each table's columns plus one as its rows."""
     check_dense(*parts[0], settings)
-    largest = np.zeros(len(parts[0][1].categories), dtype=np.int64)
+    largest = [0] * len(owners)
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
             for index, name in enumerate(columns.categories):
                 bags = read_bags(piece.column(name), None, ColumnRule(), plain_ids, place.of(name))
-                largest[index] = max(largest[index], bags.ids.max(initial=0))
-    return tuple(PlainIds(int(id_) + 1) for id_ in largest)
+                largest[index] = max(largest[index], int(bags.ids.max(initial=0)))
+    return plain_tables(largest, owners)
 
 
-def given_sizes(names: Sequence[str], sizes: Sizes) -> tuple[PlainIds, ...]:
+def plain_tables(largest: Sequence[int], owners: Sequence[int]) -> tuple[PlainIds, ...]:
+    """Return the rules of columns with these largest ids; columns of one table have one."""
+    most = dict.fromkeys(owners, 0)
+    for owner, id_ in zip(owners, largest, strict=True):
+        most[owner] = max(most[owner], id_)
+    return tuple(PlainIds(most[owner] + 1) for owner in owners)
+
+
+def given_sizes(
+    names: Sequence[str], sizes: Sizes, share: Mapping[str, str]
+) -> tuple[PlainIds, ...]:
     """Return the rows the user states, by column name or in the columns' order."""
     if isinstance(sizes, Mapping):
         lacking = [name for name in names if name not in sizes]
@@ -137,6 +152,13 @@ def given_sizes(names: Sequence[str], sizes: Sizes) -> tuple[PlainIds, ...]:
     for name, rows in zip(names, sizes, strict=True):
         if not 1 <= rows <= LIMIT:
             raise ConfigError(f"sizes: {name} has {rows} rows; it must be 1..{LIMIT}")
+        owner = share.get(name, name)
+        its = sizes[names.index(owner)]
+        if rows != its:
+            raise ConfigError(
+                f"sizes: {name} has {rows} rows and {owner} {its}, but they share a table; give "
+                "both the same"
+            )
     return tuple(PlainIds(int(rows)) for rows in sizes)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparsetrain.sharing import owners_of
+
 from ..schema.schema import Schema
 from .plain_ids import PlainIds
 from .settings import Settings
@@ -23,7 +25,7 @@ class Rules:
     dense_columns, columns : tuple of str
         Names of the dense and the category columns it was fitted on.
     categories : tuple of Vocabulary or PlainIds
-        The rule of each category column.
+        The rule of each category column; of columns that share a table one and the same.
     layout : str
         One line that says which columns were found.
     schema : Schema
@@ -42,9 +44,26 @@ class Rules:
     bags: tuple[bool, ...]
 
     @property
+    def owners(self) -> tuple[int, ...]:
+        """For each category column, the position of the one whose table it looks up."""
+        return owners_of(self.columns, self.share_embedding)
+
+    @property
+    def share_embedding(self) -> dict[str, str]:
+        """From each column without a table of its own to the one whose table it looks up."""
+        return self.schema.share_embedding
+
+    @property
     def rows(self) -> list[int]:
         """Rows of each category column's table; for raw data the two reserved ones included."""
         return [rule.rows for rule in self.categories]
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Rows of each table, once where columns share it, by the column that it is named after."""
+        return {
+            self.columns[owner]: self.categories[owner].rows for owner in sorted({*self.owners})
+        }
 
     @property
     def rare_shares(self) -> list[float | None]:

@@ -4,20 +4,22 @@
 The vocabularies of all columns are stored one after the other: `number_starts` and `text_starts` (F
 + 1,) say where each column begins. Texts are their UTF-8 bytes, cut by `text_offsets`. What is read
 may come from anywhere, so each array's type, shape and content is checked before it is used. The
-shares of rare values, which decide no row, are in no digest and may be missing.
+shares of rare values, which decide no row, are in no digest and may be missing. The values of a
+table that columns share are stored once, with the column that it is named after.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from sparsetrain.errors import CheckpointError, SparsetrainError
+from sparsetrain.sharing import owners_of
 
 from ..schema.schema import Schema
 from ..values.arrays import Array
@@ -58,6 +60,8 @@ _ARRAYS = {
     "text_ids": np.int64,
     "text_starts": np.int64,
 }
+_NONE = np.zeros(0, np.int64)
+_NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": (), "text_ids": _NONE}
 
 
 def write_state(rules: Rules) -> State:
@@ -85,7 +89,7 @@ def write_manifest(rules: Rules) -> dict[str, Any]:
 def _write_arrays(rules: Rules) -> dict[str, Array]:
     if rules.encoded:
         return {}
-    categories: Any = rules.categories
+    categories: Any = _written(rules)
     texts = [text for rule in categories for text in rule.texts]
     return {
         "numbers": np.concatenate([rule.numbers for rule in categories]),
@@ -96,6 +100,14 @@ def _write_arrays(rules: Rules) -> dict[str, Array]:
         "text_ids": np.concatenate([rule.text_ids for rule in categories]),
         "text_starts": _starts([len(rule.texts) for rule in categories]),
     }
+
+
+def _written(rules: Rules) -> list[Any]:
+    """Return what is written of each column: of one that shares a table, no values."""
+    return [
+        rule if owner == index else replace(rule, **_NO_VALUES)
+        for index, (rule, owner) in enumerate(zip(rules.categories, rules.owners, strict=True))
+    ]
 
 
 def _starts(lengths: list[int]) -> Array:
@@ -140,16 +152,31 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     _expect(fits, "does not say which columns hold lists")
     read = _read_plain if manifest["encoded"] else _read_vocabularies
     categories = read(rows, arrays, settings, _read_rare(manifest))
+    schema = _read_schema(manifest["schema"])
     return Rules(
         settings,
         manifest["encoded"],
         dense,
         columns,
-        categories,
+        _shared(categories, columns, schema),
         manifest["layout"],
-        _read_schema(manifest["schema"]),
+        schema,
         tuple(bags),
     )
+
+
+def _shared(categories: Sequence[Any], columns: Sequence[str], schema: Schema) -> tuple[Any, ...]:
+    """Give columns that share a table the one rule that was written of them."""
+    try:
+        owners = owners_of(columns, schema.share_embedding)
+    except SparsetrainError as error:
+        raise CheckpointError(f"the saved encoder: {error}") from None
+    for index, owner in enumerate(owners):
+        own, its = categories[index], categories[owner]
+        _expect(own.rows == its.rows, "has columns of one table with other numbers of rows")
+        values = isinstance(own, Vocabulary) and len(own.numbers) + len(own.texts)
+        _expect(owner == index or not values, "has values of a column without a table of its own")
+    return tuple(categories[owner] for owner in owners)
 
 
 def _expect(condition: bool, fault: str) -> None:

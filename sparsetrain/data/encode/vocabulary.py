@@ -49,8 +49,9 @@ class Vocabulary:
         Rows of the table, the two reserved ones included; every id is below it.
     nan : NanRule
     rare_share : float or None
-        Share of the training data's values, missing ones apart, that were too rare for a row; None
-        if whoever wrote the encoder did not keep it. No row depends on it.
+        Share of the training data's values, missing ones apart, that were too rare for a row; of
+        columns that share a table, of the values of all. None if whoever wrote the encoder did not
+        keep it. No row depends on it.
     """
 
     kind: ClassVar[str] = "raw"

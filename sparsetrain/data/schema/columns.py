@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.sharing import told
 
 from ..values.kinds import EMPTY, FLOAT, INTEGER, TEXT, element, is_bag, kind_of
 from ..values.place import Place
@@ -125,6 +126,7 @@ def find_columns(
     bags = tuple(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {sum(bags)} of them lists" if any(bags) else ""
+    layout += "".join(f", {line}" for line in told(categories, described.share_embedding))
     layout += f", label in {label_name}" if label_name else ""
     return Columns(dense, categories, label_name, encoded, layout, bags, weights)
 
@@ -160,6 +162,24 @@ def check_weighed_alike(found: Mapping[str, Columns]) -> None:
         raise Place(lacking, column=weighed[0]).error(
             "the column with the weights of rows is missing here, and other files have it"
         )
+
+
+def check_alike(schema: pa.Schema, names: Sequence[str], owners: Sequence[int], where: str) -> None:
+    """Refuse numbers and text in columns that share a table: no value of one is in the other.
+
+    `owners` has, for each of `names`, the position of the column whose table it looks up.
+
+    Raises
+    ------
+    DataError
+        It names both columns.
+    """
+    for name, whose in ((names[i], names[owner]) for i, owner in enumerate(owners) if i != owner):
+        own, its = (kind_of(element(schema.field(column).type)) for column in (name, whose))
+        if EMPTY not in (own, its) and (own == TEXT) != (its == TEXT):
+            raise Place(where, column=name).error(
+                f"holds {own}, and {whose}, whose table it shares, {its}; store both alike"
+            )
 
 
 def check_treat_as(treat_as: str) -> None:

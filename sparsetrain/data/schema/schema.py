@@ -15,6 +15,7 @@ from typing import Any
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.given import as_float, is_number, require_kind
+from sparsetrain.sharing import owners_of
 
 from .schema_file import Reader, fill, number_of, parse, tables_of, text_of, texts_of, truth, whole
 
@@ -52,6 +53,9 @@ class ColumnRule:
         Which of them, when there are more.
     weights : str or None
         Of a list column: the parallel list column with a factor for each id.
+    share_embedding : str or None
+        Another category column, whose table and values this one shares: a value has the same row
+        in both. `min_count` and `max_rows` are then those of the other one.
     """
 
     min_count: int | None = None
@@ -59,6 +63,7 @@ class ColumnRule:
     max_length: int | None = None
     keep: str = "first"
     weights: str | None = None
+    share_embedding: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,12 @@ class Schema:
         """Return the rule of a category column."""
         return self.columns.get(column, ColumnRule())
 
+    @property
+    def share_embedding(self) -> dict[str, str]:
+        """From each column without a table of its own to the one whose table it looks up."""
+        pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())
+        return {name: owner for name, owner in pairs if owner is not None}
+
     def weighed_by(self, column: str | None) -> Schema:
         """Return this schema with another column of weights; None leaves it as it is."""
         require_kind("weights", column, str, "the name of a column")
@@ -206,6 +217,7 @@ _COLUMN: dict[str, Reader] = {
     "max_length": whole,
     "keep": text_of,
     "weights": text_of,
+    "share_embedding": text_of,
 }
 _LINEAR: dict[str, Reader] = {"center": number_of, "scale": number_of}
 _TEXT: dict[str, Reader] = {
@@ -259,5 +271,24 @@ def _check(schema: Schema) -> None:
             raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")
         if schema.categories is not None and name not in schema.categories:
             raise ConfigError(f"columns.{name}: it is not among the categories; add it there")
+    _check_sharing(schema)
     if len(schema.text.delimiter or ",") != 1:
         raise ConfigError(f"text.delimiter is {schema.text.delimiter!r}; it must be one character")
+
+
+def _check_sharing(schema: Schema) -> None:
+    """Refuse columns that cannot share a table by what is said of them alone."""
+    share = schema.share_embedding
+    for name, owner in share.items():
+        require_kind(f"columns.{name}.share_embedding", owner, str, "the name of a column")
+    # Without names the columns are known only once there are data.
+    known = schema.categories or tuple(dict.fromkeys([*share, *share.values()]))
+    owners_of(known, share)
+    for name, owner in share.items():
+        for key in ("min_count", "max_rows"):
+            own, its = getattr(schema.rule(name), key), getattr(schema.rule(owner), key)
+            if own not in (None, its):
+                raise ConfigError(
+                    f"columns.{name}: {key} is {own}, but its table is that of {owner!r}, which "
+                    f"has {its or 'none of its own'}; say it there alone"
+                )

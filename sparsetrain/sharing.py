@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features that look up one table, such as an item and the items seen before.
+
+The one place that decides whose table a feature looks up, for schemas, encoders and models alike:
+a mapping from its name to that of the feature whose table it is. The table is named after that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from sparsetrain.errors import ConfigError
+
+
+def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]:
+    """Return, for each feature, the position of the one whose table it looks up.
+
+    Parameters
+    ----------
+    names : sequence of F str
+        All features.
+    share : mapping from str to str
+        From a feature without a table of its own to the one whose table it looks up.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is unknown, or the other one has no table of its own.
+    """
+    for name, owner in share.items():
+        for given in (name, owner):
+            if given not in names:
+                raise _wrong(name, f"there is no category {given!r}; {_hint(given, names)}")
+        if name == owner:
+            raise _wrong(name, "it names itself; leave it out")
+        if owner in share:
+            raise _wrong(
+                name, f"{owner!r} looks up the table of {share[owner]!r} itself; name one for all"
+            )
+    if share and len({*names}) != len(names):
+        raise ConfigError(f"share_embedding: names must differ: {', '.join(names)}")
+    return tuple(
+        names.index(share[name]) if name in share else index for index, name in enumerate(names)
+    )
+
+
+def told(names: Sequence[str], share: Mapping[str, str]) -> list[str]:
+    """Return what people are told of each of `names` that has no table of its own."""
+    return [f"{name} shares the table of {share[name]}" for name in names if name in share]
+
+
+def _wrong(name: str, why: str) -> ConfigError:
+    return ConfigError(f"share_embedding of {name!r}: {why}")
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
