@@ -36,6 +36,8 @@ class FakeEncoder:
     rows = [3, 4]
     num_dense = 13
     columns = ("C1", "C2")
+    tables = {"C1": 3, "C2": 4}
+    share_embedding = {}
     has_bags = False
     schema = SimpleNamespace(weights=None)
 
@@ -224,6 +226,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "top": (16, 8),
         "table_dtype": "float32",
         "row_weights": False,
+        "share_embedding": {},
         **interaction,
     }
     assert library.built["optimizer"] == {"lr": 0.5}

@@ -15,7 +15,7 @@ from sparsetrain.build import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, NumericalError
 from sparsetrain.optim import Group
-from tests import small_dlrm
+from tests import shared_tables, small_dlrm
 from tests.cuda import device, emulator
 from tests.optim.formulas import OPTIMIZERS
 from tests.small_dlrm import assert_same_state
@@ -65,6 +65,18 @@ def test_weighted_bags_give_the_weights_of_the_cpu(cuda):
     optimizer = st.optim.adagrad(0.05)
     found = trained(optimizer, "cuda", "weighted").state_dict()
     assert_close(found, trained(optimizer, "cpu", "weighted").state_dict())
+
+
+@pytest.mark.parametrize("kind", ["single", "weighted"])
+def test_features_that_share_a_table_give_its_weights_on_the_cpu(cuda, kind):
+    states = []
+    for target in ("cuda", "cpu"):
+        optimizer = st.optim.adam(0.01, mode="exact")
+        trainer = st.Trainer(shared_tables.model(kind), optimizer, target=target)
+        for seed in range(STEPS):
+            trainer.step(shared_tables.batch(37, seed, kind))
+        states.append(trainer.state_dict())
+    assert_close(*states)
 
 
 @pytest.mark.parametrize("order", [1, 11])
