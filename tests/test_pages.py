@@ -59,7 +59,7 @@ def test_serving_and_newer_data(log, tmp_path, monkeypatch, capsys):
 
 def test_recipes(log, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    out, near, load, frozen, compare, importance = blocks("recipes.md")
+    out, near, load, frozen, seen, compare, importance = blocks("recipes.md")
     names = dict(log)
     exec(out, names)
     stored = pd.read_parquet("items.parquet")
@@ -73,6 +73,12 @@ def test_recipes(log, tmp_path, monkeypatch, capsys):
     np.testing.assert_array_equal(fresh.table("item")[row], 0.5)
     exec(frozen, names)
     assert [group.lr for group in names["optimizer"].groups] == [0, 0.05]
+    bags = [[f"i{row % 20}", f"i{row % 7}"] for row in range(len(log["train"]))]
+    names["visits"] = log["train"].assign(seen=bags)
+    exec(seen, names)
+    tables = [names["one_table"].table(column) for column in ("item", "seen")]
+    np.testing.assert_array_equal(*tables)
+    assert len(tables[0]) == 22
     exec(compare, names)
     assert len(names["scores"]) == 12
     capsys.readouterr()

@@ -89,6 +89,20 @@ def test_the_gradient_is_that_of_tvms_own_pass():
         np.testing.assert_allclose(dense[rows[name]], expected.numpy(), rtol=2e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["single", "sum", "weighted"])
+def test_what_a_row_gets_is_added_in_the_order_in_which_its_ids_lie(kind):
+    given, made = batch(300, 0, kind), model(kind)
+    inputs = made.inputs(given)
+    program = st.value_and_grad(made.export(), "loss", [STORAGE])
+    gradient = program(made.initialize(0), inputs)[1][STORAGE]
+    rows, values = inputs["rows"].ravel(), runtime.as_numpy(gradient.values)
+    source = np.arange(len(rows)) if gradient.source is None else gradient.source.numpy()
+    total = np.zeros((21, WIDTH), np.float32)
+    for entry, row in enumerate(rows):
+        total[row] += values[source[entry]]
+    np.testing.assert_array_equal(gradient.to_dense().numpy(), total)
+
+
 def test_columns_that_share_are_one_table_with_one_slot():
     made = trained()
     assert made.model.tables() == {STORAGE: {"user": slice(0, 9), "item": slice(9, 21)}}
