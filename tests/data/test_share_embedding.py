@@ -104,6 +104,7 @@ def test_a_value_has_the_same_row_in_every_column(text):
     assert encoder.values("item")[known[data["item"][0].as_py()]] == data["item"][0].as_py()
     assert encoder.tables == {"user": 2, "item": encoder.rows[2]}  # each user is seen once
     assert encoder.share_embedding == {"history": "item"}
+    assert f"features=3, rows={2 + encoder.rows[2]}>" in repr(encoder)
 
 
 def test_a_value_that_is_frequent_only_in_all_columns_together_has_a_row():
@@ -289,6 +290,18 @@ def test_conversion_learns_and_encodes_as_fitting_does(tmp_path, options, text):
         np.testing.assert_array_equal(mine.offsets, its.offsets)
     again = convert_files(raw, tmp_path / "more", encoder=tmp_path / "out")
     assert again["fingerprint"] == summary["fingerprint"]
+
+
+def test_converted_data_share_what_they_were_converted_with(tmp_path):
+    pq.write_table(log(), tmp_path / "raw.parquet")
+    names = schema().categories
+    for folder, columns in (("shared", schema().columns), ("apart", {})):
+        asked = Schema("click", (), names, columns=columns)
+        convert_files(tmp_path / "raw.parquet", tmp_path / folder, schema_file=asked)
+    same = Encoder.fit(tmp_path / "shared", schema_file=schema())
+    assert same.share_embedding == {"history": "item"}
+    with pytest.raises(ConfigError, match="are converted with a table for each column; leave it"):
+        Encoder.fit(tmp_path / "apart", schema_file=schema())
 
 
 def test_ids_that_are_encoded_already_have_one_table_of_the_largest(tmp_path):

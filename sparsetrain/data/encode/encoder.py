@@ -65,7 +65,7 @@ class Encoder(Rules):
     """
 
     def __repr__(self) -> str:
-        features, rows = len(self.columns), sum(self.rows)
+        features, rows = len(self.columns), sum(self.tables.values())
         return f"<Encoder: dense={self.num_dense}, features={features}, rows={rows}>"
 
     @cached_property
@@ -144,6 +144,7 @@ class Encoder(Rules):
         if known is not None:
             settings.check_converted(known.settings)
             check_weighed(schema.weights, known, "the data are converted", "convert the raw data")
+            known._check_shared(schema.share_embedding)
         for part in opened.parts:
             require_row_weights(part, schema, names_in(source))
         if known is not None:
@@ -152,6 +153,15 @@ class Encoder(Rules):
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
         return blank.learnt(learn_rules(parts, settings, schema, sizes))
+
+    def _check_shared(self, asked: Mapping[str, str]) -> None:
+        """Refuse to share tables other than those that the data were converted with."""
+        if asked and asked != self.share_embedding:
+            raise ConfigError(
+                f"share_embedding is {asked}, but the data are converted with "
+                f"{self.share_embedding or 'a table for each column'}; leave it out, or convert "
+                "the raw data again"
+            )
 
     @classmethod
     def beside(cls, part: Part) -> Encoder | None:

@@ -61,9 +61,8 @@ class Rules:
     @property
     def tables(self) -> dict[str, int]:
         """Rows of each table, once where columns share it, by the column that it is named after."""
-        return {
-            self.columns[owner]: self.categories[owner].rows for owner in sorted({*self.owners})
-        }
+        learnt = zip(self.columns, self.categories, strict=False)  # a blank encoder has no rules
+        return {name: rule.rows for name, rule in learnt if name not in self.share_embedding}
 
     @property
     def rare_shares(self) -> list[float | None]:

@@ -120,7 +120,7 @@ class Schema:
         Numbers, which become `log(max(x, -2) + 3)`, so that all below -2 are alike. There may be
         none.
     categories : tuple of str or None
-        Category columns, in the order of their tables. Derived columns count as columns.
+        Category columns, in the order of the features. Derived columns count as columns.
     time : str or None
         The column by which data can be split into before and after.
     derived : mapping from str to Derived
