@@ -11,6 +11,7 @@ import hashlib
 import sys
 
 import numpy as np
+import pandas as pd
 import tvm
 from tvm.relax.frontend import nn
 
@@ -70,6 +71,15 @@ def _bags(rng: np.random.Generator, single: np.ndarray, many: bool, kind: str) -
     ids = rng.zipf(1.5, lengths.sum()) % ROWS["item"] if many else single
     weights = rng.normal(size=len(ids)).astype(np.float32) if kind == "weighted" else None
     return Ragged(ids, np.cumsum([0, *lengths]), weights)
+
+
+def log(rows: int = 400, items: int = 10, seed: int = 0) -> pd.DataFrame:
+    """Rows that were clicked when the item was seen before."""
+    rng = np.random.default_rng(seed)
+    made = pd.DataFrame({"user": rng.integers(0, 7, rows), "item": rng.integers(0, items, rows)})
+    made["history"] = [rng.integers(0, items, rng.integers(0, 4)).tolist() for _ in range(rows)]
+    seen = [item in bag for item, bag in zip(made["item"], made["history"], strict=True)]
+    return made.assign(click=np.array(seen, int))
 
 
 class Reference:

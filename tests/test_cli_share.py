@@ -6,7 +6,7 @@ import json
 import pytest
 
 from sparsetrain.cli import main
-from tests.test_shared_tables import log
+from tests.shared_tables import log
 
 SCHEMA = """
 label = "click"

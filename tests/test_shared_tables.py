@@ -17,7 +17,7 @@ import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import Group
-from tests.shared_tables import KINDS, NAMES, ROWS, SHARE, WIDTH, Reference, batch, model
+from tests.shared_tables import KINDS, NAMES, ROWS, SHARE, WIDTH, Reference, batch, log, model
 from tests.small_dlrm import assert_same_state
 
 STORAGE = f"embeddings.width{WIDTH}.weight"
@@ -202,15 +202,6 @@ def test_a_model_without_shared_tables_is_as_ever():
     assert model(share_embedding={}).config() == alone.config()
     assert list(alone.tables()[STORAGE]) == ["user", "history", "item"]
     assert alone.owners() == (0, 1, 2)
-
-
-def log(rows=400, items=10, seed=0) -> pd.DataFrame:
-    """Rows that were clicked when the item was seen before."""
-    rng = np.random.default_rng(seed)
-    made = pd.DataFrame({"user": rng.integers(0, 7, rows), "item": rng.integers(0, items, rows)})
-    made["history"] = [rng.integers(0, items, rng.integers(0, 4)).tolist() for _ in range(rows)]
-    seen = [item in bag for item, bag in zip(made["item"], made["history"], strict=True)]
-    return made.assign(click=np.array(seen, int))
 
 
 SCHEMA = st.data.Schema(
