@@ -38,7 +38,7 @@ from sparsetrain.optim.fused.updates import fuse_updates
 from sparsetrain.optim.gradients import is_finite, problem_of
 from sparsetrain.precision import Policy, to_half
 from sparsetrain.sparse_tensor.coalesce import strips_for
-from sparsetrain.sparse_tensor.plan_kernel import NOTES
+from sparsetrain.sparse_tensor.strips import NOTES
 
 
 class FusedProgram(Program):

@@ -67,6 +67,18 @@ def scalar(name: str, dtype: str) -> Any:
     return T.arg(name, kinds[dtype]())
 
 
+def counter(value: Any = 0) -> Any:
+    """A number of one thread, int32, that begins with `value`."""
+    number = T.alloc_local((1,), "int32")
+    put(number, tirx.const(value, "int32") if isinstance(value, int) else value)
+    return number
+
+
+def put(number: Any, value: Any) -> None:
+    """Write what a `counter` is from now on."""
+    T.buffer_store(number, value, [0])
+
+
 class Asking(NamedTuple):
     """How a processor is asked for a line of memory that is needed soon.
 

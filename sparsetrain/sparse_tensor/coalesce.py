@@ -2,7 +2,7 @@
 """Coalescing: which rows are touched, and in what order their duplicates are summed.
 
 A `CoalescePlan` depends on the ids alone, so it can be made before the values exist. Cost: a
-radix sort of N ids on the bits of `num_rows`, then one pass; nothing is as long as the table.
+sort of N ids (`plan_kernel`); nothing is longer than that, however long the table.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from sparsetrain.runtime.processors import by_processor
 from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
-from sparsetrain.sparse_tensor.plan_kernel import DIGIT_BITS, NOTES, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
+from sparsetrain.sparse_tensor.strips import DIGIT_BITS, NOTES
 
-# Ids from which on all threads sort, see `by_processor`. What one thread writes the others
-# read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3, of a million rows: one sorts 16,384
-# in 162, two take 287; 53,248 in 640 and 567; of 34 million rows 8,192 in 80 and 90. Intel: one
-# sorts 8,192 in 40, two take 169; 53,248 in 365 and 373; 131,072 in 849 and 729.
+# Ids from which on all threads sort digit by digit, see `by_processor`. What one thread writes the
+# others read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3, of a million rows: one sorts
+# 16,384 in 162, two take 287; 53,248 in 640 and 567; of 34 million rows 8,192 in 80 and 90. Intel:
+# one sorts 8,192 in 40, two take 169; 53,248 in 365 and 373; 131,072 in 849 and 729.
 SHARED_FROM = {"znver3": 32_768, "znver": 8192, "": 65_536}
+# And so many times as many are counted by all threads. Zen 5, of 5,652 rows: one counts 8,192 in 14
+# us, two in 15; 16,384 in 25 and 21 to 25; 32,768 in 45 and 31 to 41; 262,144 in 369 and 195.
+COUNTING = 4
 
 
 class CoalescePlan:
@@ -115,9 +119,10 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     return Sort(indices, num_rows, parallel=parallel)(indices)
 
 
-def strips_for(count: int) -> int:
-    """How many threads sort so many ids."""
-    return runtime.num_threads() if count >= _shared_from() else 1
+def strips_for(count: int, num_rows: int | None = None) -> int:
+    """How many threads sort so many ids; without `num_rows` as if there were many rows."""
+    dear = count // COUNTING if num_rows is not None and num_rows < count else count
+    return runtime.num_threads() if dear >= _shared_from() else 1
 
 
 @cache
@@ -152,7 +157,7 @@ class Sort:
     def __init__(self, indices: NDArray, num_rows: int, *, parallel: bool = True) -> None:
         self.count, self._num_rows = int(indices.shape[0]), num_rows
         index_dtype = str(indices.dtype)
-        strips = strips_for(self.count) if parallel else 1
+        strips = strips_for(self.count, num_rows) if parallel else 1
         self._workspace = self.count, index_dtype, strips
         self._order = runtime.empty((2, self.count), "int32")
         rows = runtime.empty((self.count,), index_dtype)
@@ -196,7 +201,7 @@ _WASTE, _LITTLE = 16, 1 << 20  # a workspace may hold so many times the ids, or 
 
 
 class _Workspace(NamedTuple):
-    """Arrays that no plan keeps: keys (2, size >= N), notes (S, NOTES), the two counts."""
+    """Arrays that no plan keeps: keys (2 size >= 2 N,), notes (S, NOTES), the two counts."""
 
     size: int
     keys: NDArray
@@ -213,7 +218,7 @@ def _workspace(count: int, index_dtype: str, strips: int) -> _Workspace:
         counts, size = runtime.empty((2,), "int32"), count + count // 4
         known = kept[index_dtype, strips] = _Workspace(
             size,
-            runtime.empty((2, size), index_dtype),
+            runtime.empty((2 * size,), index_dtype),
             runtime.empty((strips, NOTES), "int32"),
             counts,
             runtime.as_numpy(counts),

@@ -2,12 +2,12 @@
 """The plan of ids (B, F) whose columns lie in tables of their own: sorted column by column.
 
 `plan_kernel` sorts all ids on the bits of the storage's rows, three digits for 33 million. A column
-needs those of its own table alone, and stays in the first-level cache while it is sorted. The rows
-of one table come before those of the next, so the sorted columns in the order of their tables are
-the sorted ids: the same plan, to the bit.
+needs those of its own table alone, or is counted, if that has no more rows than the batch; and it
+stays in the first-level cache meanwhile. The rows of one table come before those of the next, so
+the sorted columns in the order of their tables are the sorted ids: the same plan, to the bit.
 
 What is parallel: columns, each with one writer. Cost: B entries times the digits of its table for
-each column, and two passes over them.
+each column, and two passes over them; of a counted one three, and two over its rows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.kernel_builder import buffer, counter, extents, kernel, put
 from sparsetrain.sparse_tensor.coalesce import digits_of
-from sparsetrain.sparse_tensor.plan_kernel import BEGIN, NOTES, OUTSIDE, RUNS, counter, put
+from sparsetrain.sparse_tensor.strips import BEGIN, NOTES, OUTSIDE, RUNS
 
 Columns = tuple[tuple[int, int], ...]  # of each feature: first row of its table, and its rows
 
@@ -57,7 +57,7 @@ def described(columns: Columns, index_dtype: str) -> np.ndarray:
 def column_plan_kernel(index_dtype: str, features: int) -> PrimFunc:
     """`plan_kernel` for the ids of such columns.
 
-    Arguments: ids (B F,), keys (2, B F) and order (2, B F) to sort in, notes (S >= F, NOTES) int32,
+    Arguments: ids (B F,), keys (2 B F,) and order (2, B F) to sort in, notes (S >= F, NOTES) int32,
     rows (B F,), offsets (B F + 1,), counts (2,), columns (F, 6) from `described`. An id outside its
     column's table counts as outside, and then nothing else means anything.
     """
@@ -66,7 +66,7 @@ def column_plan_kernel(index_dtype: str, features: int) -> PrimFunc:
         a = SimpleNamespace(
             features=features,
             ids=buffer("ids", (entries,), index_dtype),
-            keys=buffer("keys", (2, entries), index_dtype),
+            keys=buffer("keys", (2 * entries,), index_dtype),
             order=buffer("order", (2, entries), "int32"),
             notes=buffer("notes", (strips, NOTES), "int32"),
             rows=buffer("rows", (entries,), index_dtype),
@@ -77,13 +77,83 @@ def column_plan_kernel(index_dtype: str, features: int) -> PrimFunc:
         )
         with T.parallel(0, features) as task:
             place = T.Bind(tirx.Cast("int64", a.columns[task, TURN]))
-            _read(a, place)
-            _sort(a, place)
-            _count_runs(a, place)
+            with T.If(_is_counted(a, place)):
+                with T.Then():
+                    _count(a, place)
+                with T.Else():
+                    _read(a, place)
+                    _sort(a, place)
+                    _count_runs(a, place)
         _add_up(a)
         with T.parallel(0, features) as task:
-            _write_runs(a, T.Bind(tirx.Cast("int64", a.columns[task, TURN])))
+            place = T.Bind(tirx.Cast("int64", a.columns[task, TURN]))
+            with T.If(_is_counted(a, place)):
+                with T.Then():
+                    _write_counted_runs(a, place)
+                with T.Else():
+                    _write_runs(a, place)
     return built.get()
+
+
+def _is_counted(a: SimpleNamespace, place: Any) -> Any:
+    """Whether a column has a counter for each row, in its half 1 of `keys`; `count_sort` says how.
+
+    Its half 0 has the rows then, in the order of the entries.
+    """
+    return a.columns[place, ROWS] <= tirx.Cast(a.columns.dtype, a.batch)
+
+
+def _counters(a: SimpleNamespace, place: Any) -> tuple[Any, Any]:
+    """Where they begin, and how many."""
+    begin = T.Bind(a.ids.shape[0] + place * a.batch)
+    return begin, T.Bind(tirx.Cast("int64", a.columns[place, ROWS]))
+
+
+def _count(a: SimpleNamespace, place: Any) -> None:
+    """Sort the entries; what counted a row is then where its run ends."""
+    outside, runs = counter(), counter()
+    feature = T.Bind(tirx.Cast("int64", a.columns[place, FEATURE]))
+    base, (counters, rows) = T.Bind(place * a.batch), _counters(a, place)
+    with T.serial(0, rows) as d:
+        T.buffer_store(a.keys, const(0, a.keys.dtype), [counters + d])
+    with T.serial(0, a.batch) as b:
+        row = T.Bind(a.ids[b * a.features + feature] - a.columns[place, FIRST])
+        last = a.columns[place, ROWS] - 1
+        near = T.Bind(tirx.max(tirx.min(row, last), const(0, a.keys.dtype)))
+        put(outside, outside[0] + tirx.Cast("int32", near != row))
+        T.buffer_store(a.keys, near, [base + b])
+        T.buffer_store(a.keys, a.keys[counters + near] + 1, [counters + near])
+    T.buffer_store(a.notes, outside[0], [place, OUTSIDE])
+    used = counter()
+    with T.serial(0, rows) as d:
+        here = T.Bind(tirx.Cast("int32", a.keys[counters + d]))
+        T.buffer_store(a.keys, tirx.Cast(a.keys.dtype, used[0]), [counters + d])
+        put(used, used[0] + here)
+        put(runs, runs[0] + tirx.Cast("int32", here > 0))
+    T.buffer_store(a.notes, runs[0], [place, RUNS])
+    with T.serial(0, a.batch) as b:
+        row = T.Bind(a.keys[base + b])
+        free = T.Bind(a.keys[counters + row])
+        T.buffer_store(a.keys, free + 1, [counters + row])
+        T.buffer_store(a.order, tirx.Cast("int32", b * a.features + feature), [0, base + free])
+
+
+def _write_counted_runs(a: SimpleNamespace, place: Any) -> None:
+    """Rows and ends of a column's runs: every row of the table writes those of the last run."""
+    base, (counters, rows) = T.Bind(place * a.batch), _counters(a, place)
+    begin = T.Bind(a.notes[place, BEGIN])
+    run, row, end = counter(begin), counter(), counter()
+    with T.serial(0, rows) as d:
+        here = T.Bind(tirx.Cast("int32", a.keys[counters + d]))
+        occurs = T.Bind(here > end[0])
+        put(row, tirx.Select(occurs, tirx.Cast("int32", d), row[0]))
+        put(run, run[0] + tirx.Cast("int32", occurs))
+        put(end, here)
+        after = T.Bind(tirx.max(run[0], begin + 1))  # before the first run, that is what follows
+        T.buffer_store(
+            a.rows, a.columns[place, FIRST] + tirx.Cast(a.rows.dtype, row[0]), [after - 1]
+        )
+        T.buffer_store(a.offsets, tirx.Cast("int32", base) + here, [after])
 
 
 def _read(a: SimpleNamespace, place: Any) -> None:
@@ -91,12 +161,13 @@ def _read(a: SimpleNamespace, place: Any) -> None:
     outside = counter()
     feature = T.Bind(tirx.Cast("int64", a.columns[place, FEATURE]))
     half = T.Bind(tirx.Cast("int32", a.columns[place, PASSES]) % 2)
+    keys = T.Bind(half * a.ids.shape[0] + place * a.batch)
     with T.serial(0, a.batch) as b:
         entry = T.Bind(b * a.features + feature)
         row = T.Bind(a.ids[entry] - a.columns[place, FIRST])
         beyond = tirx.Or(row < 0, row >= a.columns[place, ROWS])
         put(outside, outside[0] + tirx.Cast("int32", beyond))
-        T.buffer_store(a.keys, row, [half, place * a.batch + b])
+        T.buffer_store(a.keys, row, [keys + b])
         T.buffer_store(a.order, tirx.Cast("int32", entry), [half, place * a.batch + b])
     T.buffer_store(a.notes, outside[0], [place, OUTSIDE])
 
@@ -113,8 +184,10 @@ def _sort(a: SimpleNamespace, place: Any) -> None:
         to = T.Bind((passes + 1 + number) % 2)
         shift = T.Bind(tirx.Cast(a.ids.dtype, number * bits))
 
+        read, written = (T.Bind(half * a.ids.shape[0] + base) for half in (1 - to, to))
+
         def digit(n: Any) -> Any:
-            key = a.keys[1 - to, base + n]  # noqa: B023 (called at once)
+            key = a.keys[read + n]  # noqa: B023 (called at once)
             return T.Bind(tirx.Cast("int32", tirx.bitwise_and(key >> shift, mask)))  # noqa: B023
 
         with T.serial(0, digits) as d:
@@ -127,7 +200,7 @@ def _sort(a: SimpleNamespace, place: Any) -> None:
             d = digit(n)
             free = T.Bind(a.notes[place, d])
             T.buffer_store(a.notes, free + 1, [place, d])
-            T.buffer_store(a.keys, a.keys[1 - to, base + n], [to, base + free])
+            T.buffer_store(a.keys, a.keys[read + n], [written + free])
             T.buffer_store(a.order, a.order[1 - to, base + n], [to, base + free])
 
 
@@ -151,7 +224,7 @@ def _count_runs(a: SimpleNamespace, place: Any) -> None:
 
 def _starts(a: SimpleNamespace, n: Any) -> Any:
     """Whether a run starts at a place; not asked of the first of a column."""
-    return a.keys[0, n] != a.keys[0, n - 1]
+    return a.keys[n] != a.keys[n - 1]
 
 
 def _add_up(a: SimpleNamespace) -> None:
@@ -171,7 +244,7 @@ def _write_runs(a: SimpleNamespace, place: Any) -> None:
     base, first = T.Bind(place * a.batch), T.Bind(a.columns[place, FIRST])
 
     def write(n: Any) -> None:
-        T.buffer_store(a.rows, first + a.keys[0, n], [run[0]])
+        T.buffer_store(a.rows, first + a.keys[n], [run[0]])
         T.buffer_store(a.offsets, tirx.Cast("int32", n + 1), [run[0] + 1])
 
     with T.serial(0, a.batch - 1) as n:

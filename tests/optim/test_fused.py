@@ -13,7 +13,7 @@ from sparsetrain.optim.fused import layout as layouts
 from sparsetrain.optim.fused.updates import fuse_updates
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.plan_kernel import NOTES
+from sparsetrain.sparse_tensor.strips import NOTES
 from tests import small_dlrm
 from tests.helpers import assert_same_bits
 from tests.optim.formulas import OPTIMIZERS, Run

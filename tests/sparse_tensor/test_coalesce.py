@@ -8,7 +8,8 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.sparse_tensor import RowSparse, coalesce
 from sparsetrain.sparse_tensor.coalesce import digits_of, make_plan
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
+from sparsetrain.sparse_tensor.strips import NOTES
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)
@@ -171,21 +172,69 @@ def test_one_thread_sorts_by_any_number_of_digits(spread, rows, dtype):
         assert_same_bits(plan.rows, np.unique(indices[indices < rows]))
 
 
+@pytest.mark.parametrize("repeated", [1, 10])  # the second time fewer rows than ids, if but 5
 @pytest.mark.parametrize("rows", [5, 2048, 2**22])
 @pytest.mark.parametrize("parallel", [False, True])
-def test_indices_outside_the_rows_are_counted(rows, parallel, monkeypatch):
+def test_indices_outside_the_rows_are_counted(rows, parallel, repeated, monkeypatch):
     monkeypatch.setattr(coalesce, "_shared_from", lambda: 1)
-    indices = np.array([0, rows + 1, rows, -1, 2**31 - 1, -(2**31), rows - 1], "int32")
-    with pytest.raises(DataError, match="4 of 7"):
+    some = [0, rows + 1, rows, -1, 2**31 - 1, -(2**31), rows - 1]
+    indices = np.array(some * repeated, "int32")
+    with pytest.raises(DataError, match=f"{4 * repeated} of {7 * repeated}"):
         make_plan(runtime.as_tensor(indices), rows, parallel=parallel)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("rows", [1, 15, 16, 31, 32, 500, 511, 512, 1023])  # counters fill lines
+@pytest.mark.parametrize("spread", SPREADS)
+def test_counting_gives_the_plan_of_sorting(spread, rows, dtype):
+    count = 1024
+    indices = SPREADS[spread](rows, count).astype(dtype)
+    ids, order = runtime.as_tensor(indices), np.argsort(indices, kind="stable").astype("i4")
+    used = np.unique(indices[indices < rows])
+    for strips in (None, 1, 2, 3, 7):  # the first is without threads
+        made = _arrays(count, strips or 1, dtype)
+        sort = runtime.compile_kernel(
+            plan_kernel(dtype, strips is not None), runtime.host_target(), "sort"
+        )
+        sort(ids, *made, *digits_of(rows, dtype), rows)
+        _, found, _, unique, offsets, counts = map(runtime.as_numpy, made)
+        assert counts.tolist() == [len(used), 0]
+        assert_same_bits(unique[: len(used)], used)
+        assert_same_bits(found[0], order)
+        ends = np.searchsorted(indices[order], used, side="right").astype("i4")
+        assert_same_bits(offsets[: len(used) + 1], np.append(0, ends).astype("i4"))
+
+
+def test_all_rows_occur_once():
+    """Then every place of `rows` is taken."""
+    for count in 32, 33, 256:
+        indices = RNG.permutation(count - 1).astype("int32")
+        plan = make_plan(runtime.as_tensor(np.append(indices, np.int32(0))), count - 1)
+        assert_same_bits(plan.rows, np.arange(count - 1, dtype="int32"))
+
+
+@pytest.mark.parametrize(("ids", "rows", "threads"), [(99, 99, 1), (99, 98, 1), (400, 99, 3)])
+def test_threads_count_from_four_times_as_many_ids_on(ids, rows, threads, monkeypatch):
+    monkeypatch.setattr(coalesce, "_shared_from", lambda: 100)
+    monkeypatch.setattr(coalesce.runtime, "num_threads", lambda: 3)
+    assert coalesce.strips_for(ids, rows) == threads
+    assert coalesce.strips_for(100) == coalesce.strips_for(100, 100) == 3
+    assert coalesce.strips_for(399, 398) == 1
+
+
+def _arrays(count: int, strips: int, dtype: str) -> list[runtime.NDArray]:
+    """Keys, order, notes, rows, offsets, counts."""
+    others = [(2, count), (strips, NOTES), (count,), (count + 1,), (2,)]
+    kinds = ["int32", "int32", dtype, "int32", "int32"]
+    keys = runtime.empty((2 * count,), dtype)
+    return [keys, *(runtime.empty(*each) for each in zip(others, kinds, strict=True))]
 
 
 @pytest.mark.parametrize("indices", [[], [3], [5], [3, 3], [5, 5, 1, 5, 1, 1, 4]])
 def test_more_strips_than_entries_make_the_same_plan(indices):
     """As in a step of several tables, which share what the largest one sorts with."""
     count = len(indices)
-    shapes = [(2, count), (2, count), (4, NOTES), (count,), (count + 1,), (2,)]
-    made = [runtime.empty(shape, "int32") for shape in shapes]
+    made = _arrays(count, 4, "int32")
     sort = runtime.compile_kernel(plan_kernel("int32"), runtime.host_target())
     ids = runtime.as_tensor(np.array(indices, "int32"))
     sort(ids, *made, *digits_of(5, "int32"), 5)

@@ -10,7 +10,7 @@ from sparsetrain.optim.fused.layout import tables_of
 from sparsetrain.sparse_tensor import column_plan
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.column_plan import TURN, column_plan_kernel, described
-from sparsetrain.sparse_tensor.plan_kernel import NOTES
+from sparsetrain.sparse_tensor.strips import NOTES
 from tests.helpers import assert_same_bits
 
 RNG = np.random.default_rng(3)
@@ -42,7 +42,7 @@ def _plan(ids, columns):
     """Rows, order, offsets, and the number of ids outside."""
     dtype, count = str(ids.dtype), ids.size
     kernel = runtime.compile_kernel(column_plan_kernel(dtype, len(columns)), runtime.host_target())
-    keys, rows = runtime.empty((2, count), dtype), runtime.empty((count,), dtype)
+    keys, rows = runtime.empty((2 * count,), dtype), runtime.empty((count,), dtype)
     order, offsets = runtime.empty((2, count), "int32"), runtime.empty((count + 1,), "int32")
     notes, counts = runtime.empty((len(columns), NOTES), "int32"), runtime.empty((2,), "int32")
     table = runtime.as_tensor(described(columns, dtype))
@@ -57,7 +57,7 @@ def _plan(ids, columns):
 def test_the_plan_is_that_of_all_ids_at_once(name, dtype):
     columns = _columns(TABLES[name])
     total = sum(TABLES[name])
-    for batch in (1, 2, 700):
+    for batch in (1, 2, 100, 700):  # of the last ones some tables have as many rows, or fewer
         ids = _ids(columns, batch, dtype)
         whole = make_plan(runtime.as_tensor(ids.ravel()), total)
         *found, outside = _plan(ids, columns)
@@ -66,8 +66,23 @@ def test_the_plan_is_that_of_all_ids_at_once(name, dtype):
             assert_same_bits(mine, runtime.as_numpy(other))
 
 
-def test_ids_outside_their_columns_table_are_counted():
-    columns = _columns(TABLES["falling"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_rows_of_counted_columns_at_both_ends(dtype):
+    """Runs before the first row that occurs, and behind the last one, leave nothing behind."""
+    columns = _columns((50, 50, 50, 2000))
+    for low, high in [(0, 1), (49, 50), (20, 30), (0, 50)]:
+        drawn = [first + RNG.integers(low, high, 50) for first, _ in columns]
+        ids = np.stack(drawn, axis=1).astype(dtype)
+        whole = make_plan(runtime.as_tensor(ids.ravel()), 2150)
+        *found, outside = _plan(ids, columns)
+        assert outside == 0
+        for mine, other in zip(found, (whole.rows, whole.order, whole.offsets), strict=True):
+            assert_same_bits(mine, runtime.as_numpy(other))
+
+
+@pytest.mark.parametrize("rows", [30, 50])  # counted, too
+def test_ids_outside_their_columns_table_are_counted(rows):
+    columns = _columns((*TABLES["falling"][:-1], rows))
     ids = _ids(columns, 50, "int64")
     ids[3, 1] = columns[1][0] - 1
     ids[49, 0] = columns[0][0] + columns[0][1]

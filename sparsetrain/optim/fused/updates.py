@@ -41,7 +41,8 @@ from sparsetrain.optim.state import slot_shape
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import digits_of
 from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, described
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
+from sparsetrain.sparse_tensor.strips import NOTES
 
 
 def fuse_updates(
@@ -168,7 +169,7 @@ class _Tail:
     def _plan(self, name: str, gradient: RowSparse) -> dict[str, Any]:
         entries, dtype = gradient.indices.ty.shape[0], str(gradient.indices.ty.dtype)
         plan = {
-            "keys": self._array((2, entries), dtype),
+            "keys": self._array((2 * entries,), dtype),
             "order": self._array((2, entries), "int32"),
             "work": self.step[WORK],
             "rows": self._array((entries,), dtype),

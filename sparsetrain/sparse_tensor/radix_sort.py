@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan by radix sort, for tables with more rows than there are ids.
+
+A stable sort from the lowest digit up. A strip of the entries counts the digits of its share and
+then places them behind those of the strips before it, so every number of strips gives the same
+order. Runs are counted and written strip by strip too; a strip begins where a run does, so each
+place has one writer.
+
+What is parallel: strips, whose number is an extent of an argument. Cost: N entries times the digits
+of the table's rows, not of the dtype, and two passes over the sorted ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import const
+
+from sparsetrain.kernel_builder import counter, put
+from sparsetrain.sparse_tensor.strips import BEGIN, OUTSIDE, PADDING, RUNS, Strips, share
+
+Entries = Callable[[Any], tuple[Any, Any]]  # place -> id and number of the entry there
+
+
+def radix_sort(a: SimpleNamespace, over: Strips) -> None:
+    """Make the plan of `a.ids`; see `plan_kernel` for what there is in `a`."""
+    entries = a.ids.shape[0]
+    _sort_digit(a, over, const(0, "int32"), lambda n: (a.ids[n], tirx.Cast("int32", n)), check=True)
+    with T.serial(0, a.passes - 1) as after:
+        half = T.Bind((a.passes + 1 + after) % 2)  # rising; `column_plan` says why
+        _sort_digit(a, over, after + 1, lambda n: (a.keys[half * entries + n], a.order[half, n]))
+    padding, outside = counter(), counter()
+    with T.serial(0, a.notes.shape[0]) as s:
+        put(padding, padding[0] + a.notes[s, PADDING])
+        put(outside, outside[0] + a.notes[s, OUTSIDE])
+    T.buffer_store(a.counts, outside[0], [1])
+    _find_runs(a, over, T.Bind(a.ids.shape[0] - tirx.Cast("int64", padding[0])))
+
+
+def _sort_digit(
+    a: SimpleNamespace, over: Strips, number: Any, entry: Entries, *, check: bool = False
+) -> None:
+    """Sort what `entry` gives by one digit; the last pass writes to half 0."""
+    entries, strips = a.ids.shape[0], a.notes.shape[0]
+    digits = T.Bind(const(1, "int32") << a.bits)
+    shift = T.Bind(tirx.Cast(a.ids.dtype, number * a.bits))
+    mask = T.Bind(tirx.Cast(a.ids.dtype, digits - 1))
+    half = T.Bind((a.passes + 1 + number) % 2)
+
+    def digit(key: Any) -> Any:
+        return tirx.Cast("int32", tirx.bitwise_and(key >> shift, mask))
+
+    with over(0, strips) as s:
+        with T.serial(0, digits) as d:
+            T.buffer_store(a.notes, const(0, "int32"), [s, d])
+        begin, end = share(a, s)
+        if check:
+            _check(a, s, begin, end)
+        with T.serial(0, end - begin) as n:
+            d = T.Bind(digit(entry(begin + n)[0]))
+            T.buffer_store(a.notes, a.notes[s, d] + 1, [s, d])
+    running = counter()
+    with T.serial(0, digits) as d, T.serial(0, strips) as s:
+        count = T.Bind(a.notes[s, d])
+        T.buffer_store(a.notes, running[0], [s, d])
+        put(running, running[0] + count)
+    with over(0, strips) as s:
+        begin, end = share(a, s)
+        with T.serial(0, end - begin) as n:
+            key, position = (T.Bind(value) for value in entry(begin + n))
+            d = T.Bind(digit(key))
+            place = T.Bind(a.notes[s, d])
+            T.buffer_store(a.notes, place + 1, [s, d])
+            T.buffer_store(a.keys, key, [half * entries + place])
+            T.buffer_store(a.order, position, [half, place])
+
+
+def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
+    """Note how many ids of a strip are padding, and how many neither that nor a row."""
+    padding, outside = counter(), counter()
+    with T.serial(0, end - begin) as n:
+        row = T.Bind(tirx.Cast("int64", a.ids[begin + n]))
+        beyond = tirx.Or(row < 0, row > a.num_rows)
+        put(padding, padding[0] + tirx.Cast("int32", row == a.num_rows))
+        put(outside, outside[0] + tirx.Cast("int32", beyond))
+    T.buffer_store(a.notes, padding[0], [s, PADDING])
+    T.buffer_store(a.notes, outside[0], [s, OUTSIDE])
+
+
+def _find_runs(a: SimpleNamespace, over: Strips, entries: Any) -> None:
+    """Of the first `entries` sorted ids, which are no padding."""
+    strips = a.notes.shape[0]
+
+    def starts(n: Any) -> Any:
+        """Whether a run starts at an entry; not asked of the first."""
+        return a.keys[n] != a.keys[n - 1]
+
+    def strip(s: Any) -> tuple[Any, Any]:
+        last = s == strips - 1
+        after = tirx.Cast("int64", a.notes[tirx.min(s + 1, strips - 1), BEGIN])
+        begin = T.Bind(tirx.Cast("int64", a.notes[s, BEGIN]))
+        return begin, T.Bind(tirx.Select(last, entries, after))
+
+    T.buffer_store(a.notes, const(0, "int32"), [0, BEGIN])
+    with T.serial(0, strips - 1) as before:
+        s = T.Bind(before + 1)
+        T.buffer_store(a.notes, _next_run(starts, entries * s // strips, entries), [s, BEGIN])
+    with over(0, strips) as s:
+        begin, end = strip(s)
+        runs = counter(tirx.Cast("int32", begin < end))
+        with T.serial(0, tirx.max(end - begin - 1, const(0, "int64"))) as n:
+            put(runs, runs[0] + tirx.Cast("int32", starts(begin + 1 + n)))
+        T.buffer_store(a.notes, runs[0], [s, RUNS])
+    running = counter()
+    with T.serial(0, strips) as s:
+        count = T.Bind(a.notes[s, RUNS])
+        T.buffer_store(a.notes, running[0], [s, RUNS])
+        put(running, running[0] + count)
+    T.buffer_store(a.counts, running[0], [0])
+    T.buffer_store(a.offsets, const(0, "int32"), [0])
+    with over(0, strips) as s:
+        begin, end = strip(s)
+        _write_runs(a, begin, end, starts, a.notes[s, RUNS])
+
+
+def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
+    """The first place from `place` on where a run starts, or the end."""
+    found = counter(tirx.Cast("int32", place))
+    n = tirx.Cast("int64", found[0])
+    inside = tirx.And(n > 0, n < entries)
+    # Not `And`: both of its sides are evaluated, and this one reads.
+    with T.While(tirx.if_then_else(inside, tirx.Not(starts(n)), const(False, "bool"))):
+        put(found, found[0] + 1)
+    return found[0]
+
+
+def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: Any) -> None:
+    """Rows and ends of the runs from `begin` to `end`, without a branch.
+
+    Every entry writes its row, and that its run ends behind it; the last one of a run is right.
+    """
+    run = counter(first)
+
+    def write(n: Any) -> None:
+        T.buffer_store(a.rows, a.keys[n], [run[0]])
+        T.buffer_store(a.offsets, tirx.Cast("int32", n + 1), [run[0] + 1])
+
+    with T.serial(0, tirx.max(end - begin - 1, const(0, "int64"))) as n:
+        write(begin + n)
+        put(run, run[0] + tirx.Cast("int32", starts(begin + n + 1)))
+    with T.If(begin < end), T.Then():
+        write(end - 1)
