@@ -65,7 +65,7 @@ def _table(points: Sequence[st.compare.Measurement]) -> str:
     title = f"{first.formula}, median µs of an update (p10 to p90)"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="")
     names = list(dict.fromkeys(p.arm for p in points))
-    for column in [heading, *_rows_too(field), *_EXTRA, *names, *_RATIOS]:
+    for column in [heading, *_rows_too(field), *_EXTRA, *names, _AFTER, *_RATIOS]:
         table.add_column(column, justify="left" if column == "table" else "right", no_wrap=True)
     cases = dict.fromkeys(p.case for p in points)
     for case in cases:
@@ -94,10 +94,13 @@ def _cells(found: dict[str, st.compare.Measurement], names: list[str]) -> Iterat
         m = found.get(name)
         low_high = f" ({_us(m.p10_us)} to {_us(m.p90_us)})" if m else ""
         yield f"{_us(m.median_us)}{low_high}" if m else "-"
+    sparse = found.get("sparse")
+    yield _us(sparse.after_lookup_us) if sparse and sparse.after_lookup_us else "-"
     yield from _ratios(found)
 
 
 _EXTRA = ("unique", "roof")
+_AFTER = "after a lookup"
 _RATIOS = ("stock/sparse", "dense/sparse", "roof/update", "roof/writes", "roof/kernel", "auto")
 
 

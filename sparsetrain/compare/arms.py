@@ -95,21 +95,24 @@ def _fair_dense(case: Case) -> Step:
 
 def _row_sparse(mode: Mode) -> Callable[[Case], Step]:
     def prepare(case: Case) -> Step:
-        return _halves(TableUpdate(optimizer_of(case), new_table(case), "sparse", mode))
+        return Halves(TableUpdate(optimizer_of(case), new_table(case), "sparse", mode))
 
     return prepare
 
 
-def _halves(update: TableUpdate) -> Step:
-    def step(batch: Batch) -> Taken:
+class Halves(NamedTuple):
+    """A step of `update`, and how long both of its halves took."""
+
+    update: TableUpdate
+
+    def __call__(self, batch: Batch) -> Taken:
+        """Take it."""
         begin = time.perf_counter()
-        ready = update.prepare(batch.gradient)
+        ready = self.update.prepare(batch.gradient)
         planned = time.perf_counter()
         ready.finish_()
         end = time.perf_counter()
         return Taken(end - begin, end - planned)
-
-    return step
 
 
 def _timed(update: Callable[[Batch], object]) -> Step:

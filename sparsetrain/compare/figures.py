@@ -71,6 +71,7 @@ def time_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
         rows = [p.case.rows for p in some]
         band(axes, arm, rows, some)
         curve(axes, arm, rows, [p.median_us for p in some])
+        _after_lookup(axes, arm, [p for p in some if p.after_lookup_us])
     _roofs(axes, report, points)
     _crossing(axes, report, points)
     axes.set_title(
@@ -221,6 +222,14 @@ def _roofs(axes: Any, report: Report, points: Sequence[Measurement]) -> None:
     for found, name in ((dense, "roof: stream"), (random, "roof: random rows")):
         if found:
             _dashed(axes, list(found), list(found.values()), name)
+
+
+def _after_lookup(axes: Any, arm: str, points: Sequence[Measurement]) -> None:
+    """Updates of rows that a lookup has just read, as in training."""
+    if points:
+        rows, times = [p.case.rows for p in points], [p.after_lookup_us or nan for p in points]
+        axes.plot(rows, times, color=LOOKS[arm].color, linestyle=":", zorder=3)
+        note_end(axes, f"{label_of(arm)}, after its lookup", rows[-1], times[-1], LOOKS[arm].color)
 
 
 def _crossing(axes: Any, report: Report, points: Sequence[Measurement]) -> None:

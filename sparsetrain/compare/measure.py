@@ -18,7 +18,8 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.compare import counters
-from sparsetrain.compare.arms import Arm, Step, Taken, new_table
+from sparsetrain.compare.after_lookup import AfterLookup, after_lookup
+from sparsetrain.compare.arms import Arm, Halves, Step, Taken, new_table
 from sparsetrain.compare.batch import Batch, make_batches
 from sparsetrain.compare.case import Case, case_of, settings_of
 from sparsetrain.compare.ids import distinct, draw_ids
@@ -31,7 +32,7 @@ LEAST_STEPS = 10
 MOST_STEPS = 400
 _MOST_IDS = 2**22  # of all steps of a case together
 WARM = 3
-_LEAST_WATCHED, _MOST_WATCHED = WARM + LEAST_STEPS, WARM + 96  # steps that time the kernel
+_LEAST_WATCHED, _MOST_WATCHED = WARM + LEAST_STEPS, WARM + 96  # steps of either kind
 SECONDS = 0.4  # after which an arm that has its ten steps has had enough
 _SMALL = 64  # rows of the table on which kernels are compiled
 
@@ -72,6 +73,9 @@ class Measurement:
         The same by formula.
     kernel_roof_us : float or None
         Median of the roof in that kernel's place, by turns with it; see `in_place`.
+    lookup_us, after_lookup_us : float or None
+        Of steps whose rows are looked up first, as in training: median of the lookup, and of the
+        update. Where rows are caught up that comes before a lookup, and nothing is measured.
     roof_us : float or None
         Microseconds of the roof: the distinct rows read and written, nothing else.
     auto : {"sparse", "dense"}
@@ -90,6 +94,8 @@ class Measurement:
     writes_us: float | None
     kernel_us: float | None
     kernel_roof_us: float | None
+    lookup_us: float | None
+    after_lookup_us: float | None
     traffic_bytes: float
     counted_bytes: float | None
     memory_bytes: int | None
@@ -124,7 +130,11 @@ class Measurement:
         return cls(case=case_of(row), **figures)
 
 
-_LATER = {"kernel_roof_us"}  # figures that reports of earlier versions lack
+_LATER = {
+    "kernel_roof_us",
+    "lookup_us",
+    "after_lookup_us",
+}  # figures that reports of earlier versions lack
 
 
 def steps_of(case: Case, *, dear: bool) -> int:
@@ -132,11 +142,11 @@ def steps_of(case: Case, *, dear: bool) -> int:
     if dear:
         return WARM + LEAST_STEPS
     affordable = _MOST_IDS // case.lookups
-    return WARM + max(LEAST_STEPS, min(MOST_STEPS, affordable)) + _watched(case)
+    return WARM + max(LEAST_STEPS, min(MOST_STEPS, affordable)) + 2 * _watched(case)
 
 
 def _watched(case: Case) -> int:
-    """How many of these steps time the kernel, in the end."""
+    """How many of these steps, in the end, time the kernel, and as many follow a lookup."""
     return max(_LEAST_WATCHED, min(_MOST_WATCHED, _MOST_IDS // case.lookups))
 
 
@@ -181,8 +191,9 @@ def measure(
     ResourceError
         If there is no memory for table, slots or a buffer.
     """
-    taken, in_place, need, counted, first = _take(arm, case, ids)
+    found = _take(arm, case, ids)
     give_back()
+    taken, in_place, looked_up = found.steps, found.in_place, found.after_lookup
     whole = 1e6 * np.array([t.whole for t in taken])
     writes = [1e6 * t.writes for t in taken if t.writes is not None]
     low, middle, high = np.percentile(whole, [10, 50, 90])
@@ -196,13 +207,15 @@ def measure(
         median_us=float(middle),
         p10_us=float(low),
         p90_us=float(high),
-        first_us=None if first is None else 1e6 * first,
+        first_us=None if found.first is None else 1e6 * found.first,
         writes_us=float(np.median(writes)) if writes else None,
         kernel_us=None if in_place is None else 1e6 * in_place.kernel,
         kernel_roof_us=None if in_place is None else 1e6 * in_place.roof,
+        lookup_us=None if looked_up is None else 1e6 * looked_up.lookup,
+        after_lookup_us=None if looked_up is None else 1e6 * looked_up.update,
         traffic_bytes=arm.traffic(case, unique),
-        counted_bytes=counted,
-        memory_bytes=need,
+        counted_bytes=found.counted,
+        memory_bytes=found.memory,
         formula_memory_bytes=arm.memory(case),
         roof_us=None if roof is None else 1e6 * roof,
         auto=auto,
@@ -222,6 +235,7 @@ class _Found(NamedTuple):
 
     steps: list[Taken]
     in_place: InPlace | None = None
+    after_lookup: AfterLookup | None = None
     memory: int | None = None
     counted: float | None = None
     first: float | None = None
@@ -236,8 +250,7 @@ def _take(arm: Arm, case: Case, ids: Ids) -> _Found:
     if arm.elsewhere is not None:
         return _Found([Taken(seconds) for seconds in arm.elsewhere(case, ids)])
     _compile(arm, case)
-    watched = min(_watched(case), max(_LEAST_WATCHED, len(ids) // 3))  # ids may be given, and few
-    timed = ids[: max(_LEAST_WATCHED, len(ids) - watched)]
+    timed, watched, looked_up = _parts(case, ids)
     step, batches = arm.prepare(case), make_batches(case, timed)
     need = peak_of(lambda: [step(batch) for batch in islice(batches, WARM)])
     settling = make_batches(case, _anywhere(case))
@@ -249,9 +262,18 @@ def _take(arm: Arm, case: Case, ids: Ids) -> _Found:
         )
     )
     first = float(np.median(settled_by[:LEAST_STEPS])) if settled_by else None
-    steps, others = _run(step, batches), make_batches(case, ids[-watched:])
+    steps, others = _run(step, batches), make_batches(case, watched)
     in_place = None if arm.dense else kernel_and_roof(step, others, case.width, WARM)
-    return _Found(steps, in_place, need, _counted(step, case, ids), first)
+    after = None
+    if isinstance(step, Halves) and not step.update.state.histories:
+        after = after_lookup(step, make_batches(case, looked_up), WARM)
+    return _Found(steps, in_place, after, need, _counted(step, case, ids), first)
+
+
+def _parts(case: Case, ids: Ids) -> tuple[Ids, Ids, Ids]:
+    """Of steps by themselves, that time the kernel, after a lookup; few ids serve several times."""
+    some = min(_watched(case), max(_LEAST_WATCHED, len(ids) // 4))
+    return ids[: max(_LEAST_WATCHED, len(ids) - 2 * some)], ids[-2 * some :][:some], ids[-some:]
 
 
 def _run(step: Step, batches: Iterator[Batch]) -> list[Taken]:

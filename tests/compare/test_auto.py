@@ -127,7 +127,7 @@ def measured(sweep: str, label: str, auto: str, **times: float) -> list[Measurem
     """Measurements of one case by some arms."""
     figures = {"p10_us": 1.0, "p90_us": 1.0, "traffic_bytes": 1.0, "formula_memory_bytes": 1}
     names = ("first_us", "writes_us", "kernel_us", "counted_bytes", "memory_bytes", "roof_us")
-    none = dict.fromkeys((*names, "kernel_roof_us"))
+    none = dict.fromkeys((*names, "kernel_roof_us", "lookup_us", "after_lookup_us"))
     case = Case(3, label=label)
     return [
         Measurement(sweep, arm, case, 1.0, 10, us, auto=auto, **figures, **none)

@@ -57,6 +57,14 @@ def test_quantiles_are_in_order_and_rates_follow_from_them(report):
     assert all(m.kernel_us > 0 and m.kernel_roof_us > 0 for m in sparse)
     others = [m for m in report.measurements if m.arm != "sparse"]
     assert all(m.kernel_us is m.kernel_roof_us is None for m in others)
+    assert all(m.lookup_us > 0 and m.after_lookup_us > 0 for m in sparse)
+    assert all(m.lookup_us is m.after_lookup_us is None for m in others)
+
+
+def test_rows_that_are_caught_up_before_a_lookup_are_not_timed_after_it():
+    (found,) = run([Item("rows", replace(SMALL, formula="adam"), ("exact",))]).measurements
+    assert found.arm == "exact" and found.median_us > 0
+    assert found.lookup_us is found.after_lookup_us is None
 
 
 def test_memory_by_formula_grows_with_rows_on_dense_arms_alone(report):
@@ -100,14 +108,16 @@ def test_a_table_too_large_for_memory_is_left_out_and_said(monkeypatch):
     assert all("GB are free" in o.why for o in found.left_out)
 
 
-def test_a_report_of_before_the_roof_was_measured_in_the_kernels_place_is_read(report, tmp_path):
+def test_a_report_of_an_earlier_version_is_read(report, tmp_path):
     written = json.loads(json.dumps(report.to_dict()))
     for row in written["measurements"]:
-        del row["kernel_roof_us"]
+        for name in ("kernel_roof_us", "lookup_us", "after_lookup_us"):
+            del row[name]
     (tmp_path / "compare.json").write_text(json.dumps(written))
     again = Report.read(tmp_path / "compare.json")
     assert [m.median_us for m in again.measurements] == [m.median_us for m in report.measurements]
     assert {m.kernel_roof_us for m in again.measurements} == {None}
+    assert {m.after_lookup_us for m in again.measurements} == {None}
 
 
 def test_threads_of_a_case_hold_for_it_alone():
@@ -120,7 +130,7 @@ def test_threads_of_a_case_hold_for_it_alone():
 def measurement(arm: str, rows: int, us: float) -> Measurement:
     figures = {"p10_us": us, "p90_us": us, "traffic_bytes": 1.0, "formula_memory_bytes": 1}
     names = ("first_us", "writes_us", "kernel_us", "counted_bytes", "memory_bytes", "roof_us")
-    rest = dict.fromkeys((*names, "kernel_roof_us"))
+    rest = dict.fromkeys((*names, "kernel_roof_us", "lookup_us", "after_lookup_us"))
     return Measurement(
         "rows",
         arm,
