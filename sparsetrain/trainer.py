@@ -22,7 +22,7 @@ from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
+from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, Seen, State, begin, seen_of
 from sparsetrain.formats import target_word
 from sparsetrain.given import require_kind, require_whole
 from sparsetrain.growing import copy_grown_, grown_model
@@ -236,7 +236,8 @@ class Trainer(TrainedModel):
         check_numerics : bool
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
-            What may differ from the run that is resumed: ``"data"`` or an argument's name.
+            What may differ from the run that is resumed: ``"data"`` or an argument's name. Rows to
+            validate on may not, by ``"validation"``, where early stopping has patience.
         profile : bool
             Record the kernels of some early steps; their results stay the same.
 
@@ -281,8 +282,8 @@ class Trainer(TrainedModel):
             loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
         )
         dataset = self._dataset(train, read_weights=True)
-        data = fingerprint_of(train) if run is not None or resume else None
-        state = begin(self, plan, data, resume, allow_changed)
+        seen = Seen() if run is None and not resume else seen_of(train, validation, plan)
+        state = begin(self, plan, seen, resume, allow_changed)
         folder = Run(run) if isinstance(run, (str, Path)) else run
         watch = Watch(self._machines) if profile else None
         with ExitStack() as stack:

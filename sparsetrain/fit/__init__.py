@@ -11,6 +11,7 @@ from sparsetrain.fit.loop import Fit as Fit
 from sparsetrain.fit.plan import EarlyStopping as EarlyStopping
 from sparsetrain.fit.plan import Plan as Plan
 from sparsetrain.fit.record import Record as Record
+from sparsetrain.fit.resume import Seen as Seen
 from sparsetrain.fit.resume import begin as begin
-from sparsetrain.fit.resume import fingerprint_of as fingerprint_of
+from sparsetrain.fit.resume import seen_of as seen_of
 from sparsetrain.fit.state import State as State
