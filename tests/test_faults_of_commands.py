@@ -105,6 +105,22 @@ def test_train_resumes_a_run_by_its_folder_alone_and_refuses_changes(data, tmp_p
     small_dlrm.assert_same_state(st.load(cut).state_dict(), st.load(whole).state_dict())
 
 
+def test_a_setting_of_a_run_is_taken_back_by_an_empty_value(data, tmp_path, capsys):
+    run = tmp_path / "run"
+    train = ["train", str(data / "train.parquet"), "--set", "optimizer.clip_norm=0.5", *SMALL]
+    assert main([*train, "--out", str(run)]) == 0
+    assert main(["settings", str(run)]) == 0
+    assert "\nclip_norm = 0.5\n" in capsys.readouterr().out
+    again = ["train", "--resume", str(run), "--epochs", "2", "--set", "optimizer.clip_norm="]
+    assert main(again) == 4
+    assert "clip_norm is 0.5 in" in (said := capsys.readouterr().err) and "and not set now" in said
+    assert main([*again, "--allow-changed", "optimizer.clip_norm"]) == 0
+    assert st.load(run).optimizer.clip_norm is None
+    capsys.readouterr()
+    assert main(["settings", str(run)]) == 0
+    assert "\n# clip_norm =\n" in capsys.readouterr().out
+
+
 SCHEMA = 'dense = ["I1", "I2"]\ncategories = ["C1", "C2"]\n'
 
 

@@ -164,13 +164,18 @@ def _require_allowed(
     for key in sorted(changed):
         if key.startswith(_BUILT_IN):
             raise CheckpointError(
-                f"{key} is {before[key]!r} in {folder} and cannot become {now[key]!r}: train anew"
+                f"{key} is {_shown(before[key])} in {folder} and cannot become {_shown(now[key])}: "
+                "train anew"
             )
         if key not in allowed:
             raise CheckpointError(
-                f"{key} is {before[key]!r} in {folder} and {now[key]!r} now: give the same, or add "
-                f"--allow-changed {key}"
+                f"{key} is {_shown(before[key])} in {folder} and {_shown(now[key])} now: give the "
+                f"same, or add --allow-changed {key}"
             )
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ Resume = Annotated[
 AllowChanged = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME", help="What may differ from the resumed run: data, validation, a setting."
+        metavar="NAME", help="What may differ from that run: data, validation, a setting."
     ),
 ]
 CheckpointEvery = Annotated[
