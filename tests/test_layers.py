@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "naming"}
     | {"models", "turns"},
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
-    "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor"}
+    "trained_model": {"checkpoint", "data", "formats", "optim", "precision", "predictor", "saved"}
     | {"quantized", "runtime", "naming"},
     "growing": {"data", "models", "optim"},
     "trainer": {
