@@ -12,8 +12,8 @@ from typing import Any
 from sparsetrain.errors import ConfigError
 
 
-def require_whole(name: str, value: Any, least: int = 1) -> int:
-    """Return a whole number from `least` as Python's own, which JSON can hold.
+def require_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """Return a whole number from `least` to `most` as Python's own, which JSON can hold.
 
     Raises
     ------
@@ -24,6 +24,8 @@ def require_whole(name: str, value: Any, least: int = 1) -> int:
         raise ConfigError(f"{name} is {value!r:.60}; it must be a whole number")
     if int(value) < least:
         raise ConfigError(f"{name} is {value}; it must be {least} or more")
+    if most is not None and int(value) > most:
+        raise ConfigError(f"{name} is {value:,}; it must be {most:,} or less")
     return int(value)
 
 

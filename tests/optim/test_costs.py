@@ -376,6 +376,29 @@ def test_threads_that_end_do_not_make_the_machine_look_quiet(monkeypatch):
     assert waiting.share_waited(lambda: "found") == ("found", 0.5)
 
 
+@pytest.mark.parametrize(
+    ("threads", "waited", "ran", "share"),
+    [
+        (3, 4.0, 8.0, 0.0),  # all cores were theirs
+        (3, 6.0, 6.0, 0.5),  # another process had half a core in the mean
+        (3, 1.0, 4.0, 0.25),  # they wanted no more than the cores, so others took them
+        (2, 2.0, 6.0, 0.5),
+        (2, 4.0, 8.0, 1.0),  # not kernels but readers of data beside them, which disturb as well
+        (9, 28.0, 8.0, 0.0),
+    ],
+)
+def test_threads_beyond_the_cores_must_wait(monkeypatch, threads, waited, ran, share):
+    """On two cores for four seconds."""
+    seconds = iter([1.0, 5.0])
+    found = iter([{"1": 2.0, "2": 3.0}, {"1": 2.0 + waited / 2, "2": 3.0 + waited / 2}])
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    monkeypatch.setattr(waiting, "_waited", lambda: next(found))
+    monkeypatch.setattr(waiting, "process_time", iter([7.0, 7.0 + ran]).__next__)
+    monkeypatch.setattr(waiting.runtime, "available_cores", lambda: 2)
+    monkeypatch.setattr(waiting.runtime, "num_threads", lambda: threads)
+    assert waiting.share_waited(lambda: "found") == ("found", share)
+
+
 @pytest.mark.parametrize("lines", [False, True])
 def test_what_threads_waited_is_found_by_trials_and_lines(monkeypatch, lines):
     log = []
