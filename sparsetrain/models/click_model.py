@@ -8,7 +8,6 @@ logit; `DLRM` is one. All of `Trainer` works for it, and `st.load(folder, model=
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from sparsetrain.embedding.collection import Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
-from sparsetrain.given import require_whole
+from sparsetrain.given import is_whole, require_whole
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.turns import in_turn
 
@@ -346,18 +345,12 @@ class ClickModel(nn.Module):
     def _size(self, name: str, number: int, least: int = 1) -> int:
         return require_whole(f"{type(self).__name__}: {name}", number, least)
 
-    def _whole(self, name: str, numbers: Sequence[int]) -> list[int]:
-        try:
-            if any(isinstance(number, bool) for number in numbers):
-                raise TypeError
-            return [index(number) for number in numbers]
-        except TypeError:
-            fix = "; give a list" if isinstance(numbers, int) else ""
-            raise self._wrong(f"{name} must be whole numbers, not {numbers!r}{fix}") from None
-
     def _widths(self, name: str, numbers: Sequence[int]) -> list[int]:
         """Whole numbers above 0."""
-        widths = self._whole(name, numbers)
+        if not (np.iterable(numbers) and all(map(is_whole, numbers))):
+            fix = "; give a list" if is_whole(numbers) else ""
+            raise self._wrong(f"{name} must be whole numbers, not {numbers!r}{fix}")
+        widths = [int(number) for number in numbers]
         if any(width < 1 for width in widths):
             raise self._wrong(f"every number in {name} must be 1 or more: {widths}")
         return widths

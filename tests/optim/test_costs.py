@@ -103,7 +103,7 @@ def test_a_clear_difference_needs_no_steady_machine():
 def test_a_contest_of_equals_ends():
     machine = Machine()
     verdict = contest(machine.work(50), machine.work(50), machine)
-    assert verdict == pytest.approx((0.0, 0.0, 0.0, 1.0))
+    assert verdict == pytest.approx((0.0, 0.0, 0.0))
     assert machine.seconds < 0.01
 
 
@@ -315,7 +315,7 @@ def test_a_verdict_for_the_dense_path_is_doubtful(shop, monkeypatch):
     for _ in range(4):
         remembered._known.clear()
         verdict = figures.verdict_of(*asked)
-        found.append((verdict.low, verdict.runs))
+        found.append((verdict.figures.low, verdict.tries))
     assert found == [(5.0, 1), (5.0, 2), (-9.0, 1), (-9.0, 1)]
 
 
@@ -330,7 +330,10 @@ def test_without_a_folder_figures_are_measured_in_each_process(shop, monkeypatch
 @pytest.mark.parametrize("name", NO_OP)
 def test_real_tables_are_tried(shop, monkeypatch, name):
     monkeypatch.setattr(remembered, "WAITED", np.inf)
-    verdict = figures.verdict_of(NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40)
+    verdict, tries = figures.verdict_of(
+        NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40
+    )
+    assert tries == 1
     assert np.isfinite(verdict).all() and verdict.low <= verdict.high
     assert figures.costs_of(SGD, 4, "float32", 900, 100).high > 0
 
