@@ -115,7 +115,7 @@ def stored_in(folder: Path) -> Stored:
         raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
     origin = f"the settings of {folder}"
     entries = [Entry(key, value, origin) for key, value in flat(settings).items()]
-    schema = extra.get("schema")
+    schema = extra.get("schema") if isinstance(extra, dict) else None
     return Stored(entries, files, schema if isinstance(schema, dict) else None)
 
 
