@@ -164,17 +164,18 @@ def _require_allowed(
     for key in sorted(changed):
         if key.startswith(_BUILT_IN):
             raise CheckpointError(
-                f"{key} is {_shown(before[key])} in {folder} and cannot become {_shown(now[key])}: "
+                f"{key} is {shown(before[key])} in {folder} and cannot become {shown(now[key])}: "
                 "train anew"
             )
         if key not in allowed:
             raise CheckpointError(
-                f"{key} is {_shown(before[key])} in {folder} and {_shown(now[key])} now: give the "
+                f"{key} is {shown(before[key])} in {folder} and {shown(now[key])} now: give the "
                 f"same, or add --allow-changed {key}"
             )
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a setting's value for a message."""
     return "not set" if value is None else repr(value)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.options import settings_from
 from sparsetrain.cli.output import note
-from sparsetrain.cli.resuming import flat, stored_in
+from sparsetrain.cli.resuming import flat, shown, stored_in
 from sparsetrain.cli.same_schema import require_same_schema
 from sparsetrain.errors import CheckpointError
 from sparsetrain.progress import format_count
@@ -81,8 +81,8 @@ def started(
     for key in sorted(changed - _OPEN):
         if key.startswith(("model.", "data.", "optimizer.name")):
             raise CheckpointError(
-                f"{key} is {before[key]!r} in {folder} and cannot become {now[key]!r}: leave it "
-                "out, or train anew"
+                f"{key} is {shown(before[key])} in {folder} and cannot become {shown(now[key])}: "
+                "leave it out, or train anew"
             )
     return Start(folder, settings, changed)
 
