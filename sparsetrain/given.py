@@ -12,19 +12,26 @@ from typing import Any
 from sparsetrain.errors import ConfigError
 
 
-def require_whole(name: str, value: Any, least: int = 1) -> int:
-    """Return a whole number from `least` as Python's own, which JSON can hold.
+def require_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """Return a whole number from `least` to `most` as Python's own, which JSON can hold.
 
     Raises
     ------
     ConfigError
         If it is something else, with the argument's name and value.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not is_whole(value):
         raise ConfigError(f"{name} is {value!r:.60}; it must be a whole number")
     if int(value) < least:
         raise ConfigError(f"{name} is {value}; it must be {least} or more")
+    if most is not None and int(value) > most:
+        raise ConfigError(f"{name} is {value:,}; it must be {most:,} or less")
     return int(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number of Python's or NumPy's; a truth value is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:

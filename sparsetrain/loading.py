@@ -52,7 +52,8 @@ def load(
     target : str or tvm.target.Target
         Where to run.
     optimizer : Optimizer, optional
-        Needed only if the run was trained by a formula that is not part of this package.
+        Needed only if the run was trained by a formula that is not part of this package. Tables
+        that it alone has in exact mode are exact from here on.
     precision : {"float32", "bf16", "fp16"}, optional
         By default the one that it was saved with.
     loss_scale : float, "dynamic" or LossScale, optional

@@ -29,10 +29,11 @@ from sparsetrain.naming import (
     writable_arrays,
 )
 from sparsetrain.optim import Optimizer
-from sparsetrain.optim.exact import check_saved
+from sparsetrain.optim.exact import check_saved, restored_
 from sparsetrain.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize
+from sparsetrain.saved import exact_tables
 
 
 class TrainedModel(Predictor):
@@ -173,7 +174,7 @@ class TrainedModel(Predictor):
             checkpoint.fill(target)
             if counted is not None:
                 counted[...] = self.steps - self.state.skipped
-        self._restored()
+        self._restored(exact_tables(checkpoint.manifest, self.state))
 
     def _arrays(self, *, current: bool = True) -> dict[str, np.ndarray]:
         if current:
@@ -215,8 +216,11 @@ class TrainedModel(Predictor):
         """Make every row current before it is read; only exact mode has something to do."""
         self.optimizer.flush_(self.params, self.state)
 
-    def _restored(self) -> None:
-        """Let the optimizer go on from arrays that were just loaded."""
+    def _restored(self, exact: Collection[str] | None = None) -> None:
+        """Let the optimizer go on from arrays that were just loaded.
+
+        `exact` names the tables that were in exact mode then, if others may have been.
+        """
         if not self.optimizer.counts_steps:
             self.state.step = self.steps - self.state.skipped
-        self.optimizer.restored_(self.state)
+        restored_(self.state, exact)

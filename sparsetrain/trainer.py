@@ -22,7 +22,19 @@ from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.fit import Best, EarlyStopping, Fit, Plan, Record, State, begin, fingerprint_of
+from sparsetrain.fit import (
+    Best,
+    EarlyStopping,
+    Fit,
+    Record,
+    Seen,
+    State,
+    begin,
+    check_objects,
+    plan_of,
+    require_validation,
+    seen_of,
+)
 from sparsetrain.formats import target_word
 from sparsetrain.given import require_kind, require_whole
 from sparsetrain.growing import copy_grown_, grown_model
@@ -236,7 +248,8 @@ class Trainer(TrainedModel):
         check_numerics : bool
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
-            What may differ from the run that is resumed: ``"data"`` or an argument's name.
+            What may differ from the run that is resumed: ``"data"`` or an argument's name. Rows to
+            validate on may not, by ``"validation"``, where early stopping has patience.
         profile : bool
             Record the kernels of some early steps; their results stay the same.
 
@@ -260,29 +273,21 @@ class Trainer(TrainedModel):
         ResourceError
             If memory or disk is used up; the last checkpoint stays.
         """
-        epochs = require_whole("epochs", epochs)
-        _check_objects(stop, run, early_stopping)
-        needing = {
-            "validate_every": validate_every,
-            "early_stopping": early_stopping and early_stopping.patience,
-        }
-        for name, value in needing.items():
-            if validation is None and value is not None:
-                raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")
-        plan = Plan(
-            until=epochs if resume else self.epochs + epochs,
+        check_objects(stop, run, early_stopping)
+        require_validation(validation, validate_every, early_stopping)
+        plan = plan_of(
+            self,
+            epochs=epochs,
+            resume=resume,
             batch_size=batch_size,
-            seed=self.seed if shuffle else None,
+            shuffle=shuffle,
             validate_every=validate_every,
-            early_stopping=early_stopping or EarlyStopping(),
+            early_stopping=early_stopping,
             check_numerics=check_numerics,
-            accumulate=self.accumulate,
-            precision=str(self.precision),
-            loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
         )
         dataset = self._dataset(train, read_weights=True)
-        data = fingerprint_of(train) if run is not None or resume else None
-        state = begin(self, plan, data, resume, allow_changed)
+        seen = Seen() if run is None and not resume else seen_of(train, validation, plan)
+        state = begin(self, plan, seen, resume, allow_changed)
         folder = Run(run) if isinstance(run, (str, Path)) else run
         watch = Watch(self._machines) if profile else None
         with ExitStack() as stack:
@@ -423,12 +428,3 @@ class Trainer(TrainedModel):
         arguments = self.program.arguments.bind(self.params, inputs)
         program = self.program
         return first_nonfinite(program.module, program.function, arguments)
-
-
-def _check_objects(stop: Any, run: Any, early_stopping: Any) -> None:
-    """Refuse arguments of `fit` of another type before anything is read."""
-    if stop is not None and not callable(stop):
-        raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
-    require_kind("run", run, (Run, str, Path), "a Run, or the path of its folder")
-    fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
-    require_kind("early_stopping", early_stopping, EarlyStopping, fix)

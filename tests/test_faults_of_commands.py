@@ -105,6 +105,76 @@ def test_train_resumes_a_run_by_its_folder_alone_and_refuses_changes(data, tmp_p
     small_dlrm.assert_same_state(st.load(cut).state_dict(), st.load(whole).state_dict())
 
 
+def test_a_setting_of_a_run_is_taken_back_by_an_empty_value(data, tmp_path, capsys):
+    run = tmp_path / "run"
+    train = ["train", str(data / "train.parquet"), "--set", "optimizer.clip_norm=0.5", *SMALL]
+    assert main([*train, "--out", str(run)]) == 0
+    assert main(["settings", str(run)]) == 0
+    assert "\nclip_norm = 0.5\n" in capsys.readouterr().out
+    again = ["train", "--resume", str(run), "--epochs", "2", "--set", "optimizer.clip_norm="]
+    assert main(again) == 4
+    assert "clip_norm is 0.5 in" in (said := capsys.readouterr().err) and "and not set now" in said
+    assert main([*again, "--allow-changed", "optimizer.clip_norm"]) == 0
+    assert st.load(run).optimizer.clip_norm is None
+    capsys.readouterr()
+    assert main(["settings", str(run)]) == 0
+    assert "\n# clip_norm =\n" in capsys.readouterr().out
+
+
+SCHEMA = 'dense = ["I1", "I2"]\ncategories = ["C1", "C2"]\n'
+
+
+@pytest.fixture
+def described(data, tmp_path) -> Path:
+    """A folder with a schema, and a run of an epoch that was trained by it."""
+    (tmp_path / "log.toml").write_text(SCHEMA)
+    train = ["train", str(data / "train.parquet"), "--schema", str(tmp_path / "log.toml"), *SMALL]
+    assert main([*train, "--out", str(tmp_path / "run")]) == 0
+    return tmp_path
+
+
+# What is written into the file -> what is said of it.
+EDITS = {
+    SCHEMA + "linear.I1.scale = 2\n": "linear.I1.center was not set and is 0.0, linear.I1.scale",
+    SCHEMA.replace(', "C2"', ""): 'categories was ["C1", "C2"] and is ["C1"]',
+    SCHEMA + 'weights = "I3"\n': 'weights was not set and is "I3"',
+    SCHEMA + 'time = "I3"\n': 'time was not set and is "I3"',
+}
+
+
+@pytest.mark.parametrize("edited", EDITS)
+def test_a_schema_that_was_edited_is_refused_by_what_differs(described, capsys, edited):
+    (described / "log.toml").write_text(edited)
+    assert main(["train", "--resume", str(described / "run"), "--epochs", "2"]) == 4
+    said = capsys.readouterr().err.splitlines()[-1]
+    file, run = described / "log.toml", described / "run"
+    assert f"error: --schema {file} is not what {run} was trained with: {EDITS[edited]}" in said
+    assert said.endswith("; give that schema again, or train anew")
+    assert st.load(run).epochs == 1
+
+
+def test_a_schema_may_be_written_otherwise_or_moved(described, capsys):
+    resume = ["train", "--resume", str(described / "run"), "--epochs"]
+    (described / "log.toml").write_text("# the same\n" + SCHEMA)
+    assert main([*resume, "2"]) == 0
+    (described / "log.toml").rename(described / "new.toml")
+    assert main([*resume, "3"]) == 2
+    assert "log.toml: cannot read the schema" in capsys.readouterr().err
+    assert main([*resume, "3", "--schema", str(described / "new.toml")]) == 0
+    assert main([*resume, "4"]) == 0  # where it lies now is kept
+
+
+def test_a_run_that_noted_no_schema_goes_on_by_the_same_path(described, capsys, monkeypatch):
+    manifest = st.Run(described / "run").manifest()
+    assert manifest["extra"].pop("schema")["categories"] == ["C1", "C2"]
+    monkeypatch.setattr(st.Run, "manifest", lambda _: manifest)
+    resume = ["train", "--resume", str(described / "run"), "--epochs", "2"]
+    (described / "same.toml").write_text(SCHEMA)
+    assert main([*resume, "--schema", str(described / "same.toml")]) == 4
+    assert "data.schema_file is" in capsys.readouterr().err
+    assert main(resume) == 0
+
+
 def test_a_run_is_drawn_from_its_log(data, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     train = ["train", str(data / "train.parquet"), "--valid", str(data / "test.parquet"), *SMALL]

@@ -66,7 +66,7 @@ MAY_IMPORT = {
     | {"models", "turns"},
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
     "trained_model": {"checkpoint", "data", "formats", "models", "optim", "precision", "predictor"}
-    | {"quantized", "runtime", "naming"},
+    | {"quantized", "runtime", "naming", "saved"},
     "growing": {"data", "models", "optim"},
     "trainer": {
         "ad",

@@ -327,6 +327,30 @@ def test_changed_data_is_refused_by_name_unless_allowed(files, tmp_path):
     fit(trainer, changed, tmp_path / "run", resume=True, allow_changed=["data"])
 
 
+@pytest.mark.parametrize("patience", [None, 9])
+def test_changed_rows_to_validate_on_are_refused_where_they_end_the_run(files, tmp_path, patience):
+    rule = {"early_stopping": st.EarlyStopping(patience=patience)}
+    trainer = make()
+    fit(trainer, files, tmp_path / "run", epochs=1, **rule)
+    moved, other = tmp_path / "moved.parquet", tmp_path / "other.parquet"
+    shutil.copy(files["valid"], moved)
+    pq.write_table(pa.table(small_dlrm.raw_rows(60, seed=5)), other)
+    trainer = loaded(tmp_path / "run")
+    changed = {**files, "valid": str(other)}
+    if patience is not None:
+        said = "other.parquet is not the file this run was validated on.* allow changed validation"
+        with pytest.raises(CheckpointError, match=said):
+            fit(trainer, changed, tmp_path / "run", epochs=2, resume=True, **rule)
+    allow = {"resume": True, "allow_changed": ["validation"] * (patience is not None)}
+    fit(trainer, changed, tmp_path / "run", epochs=2, **rule, **allow)
+    again = loaded(tmp_path / "run")
+    if patience is not None:  # what counts is what the run went on with
+        with pytest.raises(CheckpointError, match="validated on, which was other.parquet"):
+            fit(again, files, tmp_path / "run", epochs=3, resume=True, **rule)
+    shutil.copy(other, moved)
+    fit(again, {**files, "valid": moved}, tmp_path / "run", epochs=3, resume=True, **rule)
+
+
 def test_data_that_was_only_moved_is_the_same(files, tmp_path, straight):
     trainer = _cut_run(files, tmp_path / "run")
     moved = tmp_path / "elsewhere with spaces é.parquet"

@@ -48,7 +48,7 @@ def test_what_a_run_of_an_older_version_could_not_set_is_not_ignored_when_it_is_
     assert not resumed(tmp_path, {}, None, None, ()).changed
     with pytest.raises(CheckpointError, match="model.table_dtype is 'float32' in .*: train anew"):
         resumed(tmp_path, {"--table-dtype": "bfloat16"}, None, None, ())
-    with pytest.raises(CheckpointError, match="train.loss_scale is None in .* and 8.0 now"):
+    with pytest.raises(CheckpointError, match="train.loss_scale is not set in .* and 8.0 now"):
         resumed(tmp_path, {"--loss-scale": 8.0}, None, None, ())
 
 

@@ -50,6 +50,23 @@ def test_each_layer_wins_over_the_one_before(tmp_path):
     assert settings.model.bottom == (32, 16)
 
 
+@pytest.mark.parametrize("nothing", ["", " ", "none"])
+def test_an_empty_value_takes_back_what_was_said_before(tmp_path, nothing):
+    file = written(tmp_path, "[optimizer]\nclip_norm = 1.0\nlr = 0.5\n")
+    settings = resolve_settings(
+        file=file,
+        environ={"SPARSETRAIN_OPTIMIZER__CLIP_NORM": "2"},
+        options=[Entry("optimizer.lr", 0.25, "--lr")],
+        overrides=["optimizer.clip_norm=3", f"optimizer.clip_norm={nothing}", "optimizer.lr="],
+        base=[Entry("optimizer.clip_norm", 4.0, "the settings of run")],
+    )
+    assert settings == Settings()
+
+
+def test_what_is_said_behind_an_empty_value_holds():
+    assert resolve_settings(overrides=["train.epochs=", "train.epochs=2"]).train.epochs == 2
+
+
 def test_yaml_reads_like_toml(tmp_path):
     pytest.importorskip("yaml")
     path = written(tmp_path, "train: {epochs: 2}\nmodel: {bottom: [32, 16]}\n", "run.yaml")
@@ -112,6 +129,12 @@ REFUSED_TEXTS = [
     (["optim.lr=2"], {}, "--set: unknown setting 'optim.lr'; did you mean 'optimizer.lr'?"),
     (["zzzz=2"], {}, "--set: unknown setting 'zzzz'; settings are data.min_count, "),
     (["train.epochs"], {}, "--set train.epochs: expected section.key=value"),
+    (["train.epochs"], {}, "; section.key= for its default"),
+    (["epochs="], {}, "--set: unknown setting 'epochs'; did you mean 'train.epochs'?"),
+    (["train.epochs=none"], {}, "a valid integer; --set train.epochs= is for its default, 1"),
+    (["train.keep=None"], {}, "= 'None' must be a valid integer; --set train.keep= is for its d"),
+    (["optimizer.clip_norm=null"], {}, "; --set optimizer.clip_norm= leaves it unset"),
+    ([], {"SPARSETRAIN_OPTIMIZER__EPS": ""}, "a valid number; --set optimizer.eps= leaves it un"),
     (["=2"], {}, "--set =2: expected section.key=value"),
     (["train.epochs=0"], {}, "--set: train.epochs = 0 must be greater than or equal to 1"),
     (["train.epochs=2.5"], {}, "--set: train.epochs = 2.5 must be a valid integer"),

@@ -100,7 +100,8 @@ def test_a_schema_may_have_been_moved_but_not_changed(days, tmp_path, capsys):
     (tmp_path / "new.toml").write_text(text + "[linear.I1]\nscale = 2\n")
     capsys.readouterr()
     assert main([*start, *new, "--out", str(tmp_path / "three")]) == 4
-    assert "new.toml is not what" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "new.toml is not what" in said and "linear.I1.scale was not set and is 2.0" in said
     assert not (tmp_path / "three").exists()
 
 

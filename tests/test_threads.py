@@ -25,6 +25,7 @@ for calls in sys.argv[1:]:
             print(st.runtime.num_threads())
         except st.errors.ConfigError as error:
             print(error)
+            assert int(os.environ["TVM_NUM_THREADS"]) == st.runtime.num_threads()
         sys.stdout.flush()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -38,6 +39,8 @@ CASES = {
         "3": 3,
         "3 2": 2,
         "0": "set_num_threads: count is 0; it must be 1 or more",
+        "4097": "set_num_threads: count is 4,097; it must be 4,096 or less",
+        str(2**70): f"set_num_threads: count is {2**70:,}; it must be 4,096 or less",
     },
     "1": {"": 1, "2": 2},
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sparsetrain.cli.compare_own import Own
 from sparsetrain.cli.compare_table import describe
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit, note
@@ -81,23 +82,14 @@ def compare(
     base = st.compare.Case(
         rows, lookups * pooling, width, pooling, skew, (formula or ["sgd"])[0], threads
     )
-    own = (tables, from_data, from_run)
-    if any(own) and (full or sweep):
-        raise ConfigError("your own tables are no sweep: leave out --sweep and --full")
-    if any(own) and formula and len(formula) > 1:
-        raise ConfigError("--formula: one of them for your own tables")
-    if schema is not None and (from_data is None or from_run is not None or tables is not None):
-        raise ConfigError("--schema names the columns of --from-data, and goes with that alone")
+    own = Own(tables, from_data, from_run, schema)
+    own.check(bool(full or sweep), formula)
     began = time.monotonic()
     with StopSignals():
-        if schema is not None:
-            known = _tables_by_schema(str(from_data), schema, base, batch_size)
-        elif any(own):
-            known = _own_tables(*own, base, batch_size, formula is not None)
+        if own:
+            known = own.measured_as(base, batch_size, formula is not None)
         else:
             known = st.compare.Tables(st.compare.plan(base, sweep, formula, full=full), {})
-        if any(own):
-            known = st.compare.with_storage(known)
         report = _measured(known, arm, peer_python, out)
         files = [*report.write(out), *_draw(report, out)]
     seconds = time.monotonic() - began
@@ -147,41 +139,6 @@ class _Counted:
     def __call__(self, case: str) -> None:
         self.done += 1
         note(f"{self.done} of {self.total}: {case}")
-
-
-def _tables_by_schema(
-    data: str, schema: str, base: st.compare.Case, batch_size: int
-) -> st.compare.Tables:
-    import sparsetrain as st
-
-    encoder = st.data.Encoder.fit(data, schema_file=schema)
-    return st.compare.tables_of_data(data, base, batch_size, encoder=encoder)
-
-
-def _own_tables(
-    rows: str | None,
-    data: Path | None,
-    run: Path | None,
-    base: st.compare.Case,
-    batch_size: int,
-    formula: bool,
-) -> st.compare.Tables:
-    import sparsetrain as st
-
-    if rows is not None:
-        return st.compare.Tables(st.compare.tables_of_rows(_rows_of(rows), base), {})
-    if run is None:
-        assert data is not None
-        return st.compare.tables_of_data(data, base, batch_size)
-    return st.compare.tables_of_run(run, base, batch_size, data=data, formula=formula)
-
-
-def _rows_of(text: str) -> dict[str, int]:
-    """Names and rows of tables that are written as numbers with commas."""
-    try:
-        return {f"T{n}": int(part) for n, part in enumerate(text.split(","), start=1)}
-    except ValueError:
-        raise ConfigError(f"--tables {text}: rows of each table, such as 1000,50000") from None
 
 
 def _draw(report: st.compare.Report, out: Path) -> list[Path]:

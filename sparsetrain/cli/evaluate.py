@@ -2,7 +2,7 @@
 """`sparsetrain evaluate`: scores of a saved model on labelled data."""
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -16,10 +16,10 @@ from sparsetrain.cli.options import (
     settings_from,
 )
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
-from sparsetrain.cli.own_class import OwnClass, class_of
+from sparsetrain.cli.own_class import OwnClass
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
-from sparsetrain.cli.which import tell_which
+from sparsetrain.cli.which import predictor_of
 
 
 def evaluate(
@@ -37,10 +37,7 @@ def evaluate(
 
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(
-            model, which=which, precision=cast(Any, precision), model=class_of(own)
-        )
-        tell_which(model, which, predictor.steps)
+        predictor = predictor_of(model, which, precision, own)
         dataset = st.data.Dataset(str(data), predictor.encoder, read_weights=False)
         scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)

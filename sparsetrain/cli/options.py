@@ -20,7 +20,8 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="One setting, of those that `sparsetrain settings` lists; wins over all others.",
+        help="One setting, of those that `sparsetrain settings` lists; wins over all others. "
+        "No VALUE: its default.",
     ),
 ]
 BatchSize = Annotated[

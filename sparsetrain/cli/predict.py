@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,11 +19,11 @@ from sparsetrain.cli.options import (
     settings_from,
 )
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.own_class import OwnClass, class_of
+from sparsetrain.cli.own_class import OwnClass
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
-from sparsetrain.cli.which import tell_which
+from sparsetrain.cli.which import predictor_of
 from sparsetrain.errors import ConfigError, DataError
 
 PROBABILITY = "probability"
@@ -62,10 +62,7 @@ def predict(
         raise ConfigError(f"--keep {PROBABILITY}: that is what predictions are called")
     limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
     with StopSignals():
-        predictor = st.load_predictor(
-            model, which=which, precision=cast(Any, precision), model=class_of(own)
-        )
-        tell_which(model, which, predictor.steps)
+        predictor = predictor_of(model, which, precision, own)
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         read_kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         probability = predictor.predict(dataset, batch_size=batch_size)

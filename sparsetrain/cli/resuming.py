@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsetrain.cli.options import settings_from
+from sparsetrain.cli.same_schema import require_same_schema
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.settings import Settings
 from sparsetrain.settings.sources import Entry
@@ -21,9 +22,10 @@ FREE = frozenset(
     | {"train.tensorboard", "train.check_numerics", "data.warn_unseen"}
     | {"optimizer.fused"}  # the bits are the same
 )
-# Setting -> what `Trainer.fit` calls it, where it compares for itself.
+# Setting, or files -> what `Trainer.fit` calls it, where it compares for itself.
 _OF_FIT = {
     "data": "data",
+    "validation": "validation",
     "train.batch_size": "batch_size",
     "train.shuffle": "shuffle",
     "train.precision": "precision",
@@ -38,10 +40,14 @@ _BUILT_IN = ("model.", "data.")
 
 
 class Stored(NamedTuple):
-    """What a run was begun with: its settings, and its files as absolute paths by role."""
+    """What a run was begun with: its settings, and its files as absolute paths by role.
+
+    `schema` is what its schema file said; None without one, and where it was not noted.
+    """
 
     entries: list[Entry]
     files: Mapping[str, Any]
+    schema: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,9 @@ def stored_in(folder: Path) -> Stored:
     if not isinstance(settings, dict) or not isinstance(files, dict):
         raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
     origin = f"the settings of {folder}"
-    return Stored([Entry(key, value, origin) for key, value in flat(settings).items()], files)
+    entries = [Entry(key, value, origin) for key, value in flat(settings).items()]
+    schema = extra.get("schema") if isinstance(extra, dict) else None
+    return Stored(entries, files, schema if isinstance(schema, dict) else None)
 
 
 def resumed(
@@ -123,7 +131,8 @@ def resumed(
     Raises
     ------
     CheckpointError
-        If the folder holds no run, or a setting differs that is not allowed to.
+        If the folder holds no run, or a setting or what a schema file says differs that is not
+        allowed to.
     """
     stored = stored_in(folder)
     # A run of an older version lacks settings.
@@ -131,6 +140,10 @@ def resumed(
     settings = settings_from(options, config, overrides, stored.entries)
     now = flat(settings.to_dict())
     changed = frozenset(key for key in now if now[key] != before.get(key, now[key])) - FREE
+    if stored.schema is not None:
+        # Where the file lies may change; what is in it may not.
+        require_same_schema(settings.data.schema_file, stored.schema, folder)
+        changed -= {"data.schema_file"}
     _require_allowed(folder, before, now, changed, allow_changed)
     fit = frozenset(_OF_FIT[key] for key in allow_changed if key in _OF_FIT)
     return Resumed(folder, settings, stored.files, changed, fit)
@@ -144,18 +157,26 @@ def _require_allowed(
     allowed: Sequence[str],
 ) -> None:
     for name in allowed:
-        if name != "data" and name not in now:
-            raise ConfigError(f"--allow-changed {name}: it is 'data' or a setting, section.key")
+        if name not in _OF_FIT and name not in now:
+            raise ConfigError(
+                f"--allow-changed {name}: it is 'data', 'validation' or a setting, section.key"
+            )
     for key in sorted(changed):
         if key.startswith(_BUILT_IN):
             raise CheckpointError(
-                f"{key} is {before[key]!r} in {folder} and cannot become {now[key]!r}: train anew"
+                f"{key} is {shown(before[key])} in {folder} and cannot become {shown(now[key])}: "
+                "train anew"
             )
         if key not in allowed:
             raise CheckpointError(
-                f"{key} is {before[key]!r} in {folder} and {now[key]!r} now: give the same, or add "
-                f"--allow-changed {key}"
+                f"{key} is {shown(before[key])} in {folder} and {shown(now[key])} now: give the "
+                f"same, or add --allow-changed {key}"
             )
+
+
+def shown(value: Any) -> str:
+    """Return a setting's value for a message."""
+    return "not set" if value is None else repr(value)
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:

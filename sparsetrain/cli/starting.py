@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.options import settings_from
 from sparsetrain.cli.output import note
-from sparsetrain.cli.resuming import flat, stored_in
+from sparsetrain.cli.resuming import flat, shown, stored_in
+from sparsetrain.cli.same_schema import require_same_schema
 from sparsetrain.errors import CheckpointError
 from sparsetrain.progress import format_count
 from sparsetrain.settings import Settings
@@ -80,8 +81,8 @@ def started(
     for key in sorted(changed - _OPEN):
         if key.startswith(("model.", "data.", "optimizer.name")):
             raise CheckpointError(
-                f"{key} is {before[key]!r} in {folder} and cannot become {now[key]!r}: leave it "
-                "out, or train anew"
+                f"{key} is {shown(before[key])} in {folder} and cannot become {shown(now[key])}: "
+                "leave it out, or train anew"
             )
     return Start(folder, settings, changed)
 
@@ -105,7 +106,9 @@ def trainer_from(start: Start, rows: Any, optimizer: st.optim.Optimizer) -> st.T
     known.fused = start.settings.optimizer.fused
     if known.encoder is None:
         raise CheckpointError(f"{start.folder} has no encoder: its rows cannot be read")
-    _require_schema(start, known.encoder.schema)
+    data, schema = start.settings.data, known.encoder.schema
+    if data.schema_file is not None:
+        require_same_schema(data.schema_file, schema.to_dict(), start.folder, data.weights)
     encoder = known.encoder.extended(rows, min_count=start.min_count)
     made = known.extended(encoder)
     for name, after in encoder.tables.items():
@@ -113,22 +116,3 @@ def trainer_from(start: Start, rows: Any, optimizer: st.optim.Optimizer) -> st.T
         if after > before:
             note(f"{name}: {format_count(after - before, 'new row')}, {after:,} in all")
     return made
-
-
-def _require_schema(start: Start, known: st.data.Schema) -> None:
-    """Refuse a schema file in which something else is written than the other run was trained with.
-
-    Raises
-    ------
-    CheckpointError
-        It names the file.
-    """
-    data, schema = start.settings.data, type(known)
-    if data.schema_file is None:
-        return
-    given = schema.read(data.schema_file).weighed_by(data.weights or known.weights)
-    if given.to_dict() != known.to_dict():
-        raise CheckpointError(
-            f"--schema {data.schema_file} is not what {start.folder} was trained with, which reads "
-            "rows otherwise: give that one, or train anew"
-        )

@@ -80,7 +80,9 @@ Resume = Annotated[
 ]
 AllowChanged = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="What may differ from the resumed run: data, a setting."),
+    typer.Option(
+        metavar="NAME", help="What may differ from that run: data, validation, a setting."
+    ),
 ]
 CheckpointEvery = Annotated[
     int | None, _setting("--checkpoint-every", "Steps; also after each epoch.")

@@ -164,7 +164,7 @@ def _fit(
             keep=train.keep,
             log_every=train.log_every,
             tensorboard=train.tensorboard,
-            extra={"settings": settings.to_dict(), "files": files.to_dict()},
+            extra=_begun_with(settings, files),
         )
     return trainer.fit(
         data.train,
@@ -182,6 +182,15 @@ def _fit(
         allow_changed=begun.allowed if begun else (),
         profile=profile,
     )
+
+
+def _begun_with(settings: Settings, files: Files) -> dict[str, Any]:
+    """Return what `resuming` reads: of a schema file what it says, for it may be edited."""
+    import sparsetrain as st
+
+    file = settings.data.schema_file
+    schema = {} if file is None else {"schema": st.data.Schema.read(file).to_dict()}
+    return {"settings": settings.to_dict(), "files": files.to_dict(), **schema}
 
 
 def _profiled(history: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which checkpoint of a run was taken, where its best was and nobody had asked for it."""
+"""The model that a command names, and which checkpoint of a run that is."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from sparsetrain.cli.output import note
+from sparsetrain.cli.own_class import class_of
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+
+
+def predictor_of(
+    folder: Path, which: str, precision: str | None, own: str | None
+) -> "st.Trainer | st.QuantizedModel":
+    """Load what `evaluate` and `predict` were given; `own` names the class of another's model.
+
+    Raises
+    ------
+    SparsetrainError
+        As `load_predictor`; or if there is no such class.
+    """
+    import sparsetrain as st
+
+    found: Any = st.load_predictor(
+        folder, which=which, precision=cast(Any, precision), model=class_of(own)
+    )
+    tell_which(folder, which, found.steps)
+    return found
 
 
 def tell_which(folder: Path, which: str, step: int) -> None:

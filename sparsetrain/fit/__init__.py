@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Trainer.fit` as an object: what was asked for, where it stands, what is due after a step.
 
-`plan` is fixed for the run, `state` is what a checkpoint keeps, `resume` finds the one to begin
-with, `loop` moves it, `record` writes it down, `best` keeps what early stopping ends with, `causes`
-says more about an error.
+`asked` checks a call, `plan` is fixed for the run, `state` is what a checkpoint keeps, `resume`
+finds the one to begin with, `loop` moves it, `record` writes it down, `best` keeps what early
+stopping ends with, `causes` says more about an error.
 """
 
+from sparsetrain.fit.asked import check_objects as check_objects
+from sparsetrain.fit.asked import plan_of as plan_of
+from sparsetrain.fit.asked import require_validation as require_validation
 from sparsetrain.fit.best import Best as Best
 from sparsetrain.fit.loop import Fit as Fit
 from sparsetrain.fit.plan import EarlyStopping as EarlyStopping
 from sparsetrain.fit.plan import Plan as Plan
 from sparsetrain.fit.record import Record as Record
+from sparsetrain.fit.resume import Seen as Seen
 from sparsetrain.fit.resume import begin as begin
-from sparsetrain.fit.resume import fingerprint_of as fingerprint_of
+from sparsetrain.fit.resume import seen_of as seen_of
 from sparsetrain.fit.state import State as State

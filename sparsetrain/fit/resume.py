@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsetrain.data.position import Position
 from sparsetrain.data.read.files import are_paths, list_files
@@ -15,6 +15,24 @@ from sparsetrain.run import fingerprint, require_same
 
 Prints = list[dict[str, Any]]
 
+_VALIDATION = "validation"  # by the name of `fit`'s argument, among what is noted of the plan
+
+
+class Seen(NamedTuple):
+    """What the files looked like that decide the weights; None for what is not files.
+
+    Rows to validate on are among them where validations end the run.
+    """
+
+    data: Prints | None = None
+    validation: Prints | None = None
+
+
+def seen_of(train: Any, validation: Any, plan: Plan) -> Seen:
+    """Look at the files of both."""
+    decides = plan.early_stopping.patience is not None
+    return Seen(fingerprint_of(train), fingerprint_of(validation) if decides else None)
+
 
 def fingerprint_of(data: Any) -> Prints | None:
     """Return what the files of `data` look like, or None if it is not files."""
@@ -23,7 +41,7 @@ def fingerprint_of(data: Any) -> Prints | None:
 
 
 def begin(
-    trainer: Any, plan: Plan, data: Prints | None, resume: bool, allow_changed: Collection[str]
+    trainer: Any, plan: Plan, seen: Seen, resume: bool, allow_changed: Collection[str]
 ) -> State:
     """Return the state to begin with.
 
@@ -34,22 +52,36 @@ def begin(
     CheckpointError
         If data or plan differ from the resumed run's and that is not allowed.
     """
+    noted = plan.fixed() | {_VALIDATION: seen.validation}
     if not resume:
         now, steps = Position(trainer.epochs), trainer.steps
-        return State(now, validated=steps or -1, log_step=steps, plan=plan.fixed(), data=data)
+        return State(now, validated=steps or -1, log_step=steps, plan=noted, data=seen.data)
     if trainer._state is None:
         raise ConfigError(
             "this trainer has no run to resume: load it from a folder that fit(run=...) wrote"
         )
     state: State = trainer._state
-    _require_known(allow_changed, {"data", *plan.fixed()})
+    _require_known(allow_changed, {"data", _VALIDATION, *plan.fixed()})
     _require_same_plan(state.plan, plan.fixed(), allow_changed)
-    if "data" not in allow_changed and (state.data is None) != (data is None):
-        raise CheckpointError("this run was trained on another kind of data: files, or not files")
-    if "data" not in allow_changed and state.data is not None and data is not None:
-        require_same(state.data, data)
-    state.plan, state.data, trainer._state = plan.fixed(), data, None
+    if "data" not in allow_changed:
+        _require_same_data(state.data, seen.data)
+    if _VALIDATION not in allow_changed:
+        _require_same_validation(state.plan.get(_VALIDATION), seen.validation)
+    state.plan, state.data, trainer._state = noted, seen.data, None
     return state
+
+
+def _require_same_data(before: Prints | None, now: Prints | None) -> None:
+    if (before is None) != (now is None):
+        raise CheckpointError("this run was trained on another kind of data: files, or not files")
+    if before is not None and now is not None:
+        require_same(before, now)
+
+
+def _require_same_validation(before: Any, now: Prints | None) -> None:
+    """Runs of an older version, and those that validations did not end, noted nothing."""
+    if before is not None and now is not None:
+        require_same(before, now, "validated on", _VALIDATION)
 
 
 def _require_known(allowed: Collection[str], known: Collection[str]) -> None:

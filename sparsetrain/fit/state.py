@@ -140,7 +140,9 @@ def _is_epoch(value: Any) -> bool:
     )
 
 
-def _is_list_of_dicts(value: Any) -> bool:
+def _are_prints(value: Any) -> bool:
+    if value is None:
+        return True
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
@@ -160,6 +162,6 @@ _KINDS = {
     "best": _is_best,
     "since_best": _is_count,
     "ended": lambda v: type(v) is bool,
-    "plan": lambda v: isinstance(v, dict),
-    "data": lambda v: v is None or _is_list_of_dicts(v),
+    "plan": lambda v: isinstance(v, dict) and _are_prints(v.get("validation")),
+    "data": _are_prints,
 }

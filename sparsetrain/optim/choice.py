@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
 from sparsetrain.given import require_whole
-from sparsetrain.optim.costs import TRIES, Costs, Verdict, costs_of, verdict_of
+from sparsetrain.optim.costs import TRIES, Costs, Kept, costs_of, verdict_of
 from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
@@ -91,9 +91,11 @@ def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Cho
     return Choice(dense if saves else (), known=tried is not None)
 
 
-def _enough(tried: Verdict, expected: float) -> bool:
+def _enough(tried: Kept, expected: float) -> bool:
     """Whether the dense path saves enough of what a step on the sparse path takes."""
-    return tried.low > (WORTH if tried.runs >= TRIES else SURELY) * expected
+    least = WORTH if tried.tries >= TRIES else SURELY
+    saved: float = tried.figures.low
+    return saved > least * expected
 
 
 def _costs(

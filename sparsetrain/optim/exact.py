@@ -7,7 +7,7 @@ first, whoever reads all of them flushes. Cost: the steps that those rows missed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from sparsetrain.errors import CheckpointError, ConfigError, DataError
 from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range, Tables
 from sparsetrain.optim.range_update import Target, matrix_shape, replay_, segment_spans
-from sparsetrain.optim.state import UNTOUCHED, State, last_of
+from sparsetrain.optim.state import UNTOUCHED, State
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
 from sparsetrain.sparse_tensor.coalesce import make_plan
@@ -68,8 +68,24 @@ def flush_(params: Mapping[str, NDArray], state: State) -> int:
     return replayed
 
 
-def restored_(state: State) -> None:
+def caught_up_tables(state: State) -> set[str]:
+    """The tables whose rows are tracked: of others `last` says nothing."""
+    return {table for name, number in state.histories for table in state.ranges[name][number].names}
+
+
+def restored_(state: State, before: Collection[str] | None = None) -> None:
     """Begin new histories at the steps that were loaded.
+
+    All rows are current, as of every checkpoint. Those for which `last` does not say so are noted
+    as current: of a table that is tracked from now on, and where a row without a step had nothing
+    to catch up with before, but has from now on.
+
+    Parameters
+    ----------
+    state : State
+        Written.
+    before : collection of str, optional
+        The tables that were tracked when these arrays were saved; by default those that are now.
 
     Raises
     ------
@@ -77,7 +93,20 @@ def restored_(state: State) -> None:
         If a row is not current.
     """
     for (name, number), history in state.histories.items():
-        history.restart(_step_of(name, [last_of(state[name], state.ranges[name][number])]))
+        part = state.ranges[name][number]
+        pieces = _pieces(state, name, part)
+        known = {table: rows for table, rows in pieces.items() if before is None or table in before}
+        last = runtime.as_numpy(state[name][LAST])
+        now = _step_of(name, [last[rows] for rows in known.values()])
+        untold = [rows for table, rows in pieces.items() if table not in known]
+        waiting = part.rule.recipe.idle != "untouched"
+        if untold or (waiting and (last[part.first : part.end] == UNTOUCHED).any()):
+            with runtime.writing(state[name][LAST]) as view:
+                for rows in untold:
+                    view[rows] = now
+                of_part = view[part.first : part.end]
+                of_part[waiting & (of_part == UNTOUCHED)] = now
+        history.restart(now)
     state.caught.clear()
 
 
@@ -90,14 +119,22 @@ def check_saved(state: State, arrays: Mapping[str, np.ndarray]) -> None:
         If a row is not.
     """
     for name, number in state.histories:
-        part = state.ranges[name][number]
-        tables = state.tables.get(name) or {name: slice(0, part.end)}
+        begins = {table: rows.start for table, rows in state.tables.get(name, {}).items()}
         pieces = [
-            arrays[f"{table}:{LAST}"][max(part.first - rows.start, 0) : part.end - rows.start]
-            for table, rows in tables.items()
-            if rows.start < part.end and part.first < rows.stop
+            arrays[f"{table}:{LAST}"][rows.start - begins.get(table, 0) :][: rows.stop - rows.start]
+            for table, rows in _pieces(state, name, state.ranges[name][number]).items()
         ]
         _step_of(name, pieces)
+
+
+def _pieces(state: State, name: str, part: Range) -> dict[str, slice]:
+    """Of each table in a range the rows of the parameter that are in it."""
+    tables = state.tables.get(name) or {name: slice(0, part.end)}
+    return {
+        table: slice(max(part.first, rows.start), min(part.end, rows.stop))
+        for table, rows in tables.items()
+        if rows.start < part.end and part.first < rows.stop
+    }
 
 
 def _step_of(name: str, pieces: Sequence[np.ndarray]) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training data looked like, so that a resumed run notices that it is other data.
+"""What files of rows looked like, so that a resumed run notices that they are others.
 
 Of a file its size and a hash of both ends and of blocks between: a parquet footer is at the end
 and holds counts and statistics of every row group, so any rewrite shows. A change of single bytes
@@ -32,24 +32,34 @@ def fingerprint(files: Sequence[str]) -> list[Print]:
     return [_of_file(path) for path in files]
 
 
-def require_same(saved: Sequence[Mapping[str, Any]], now: Sequence[Print]) -> None:
+def require_same(
+    saved: Sequence[Mapping[str, Any]],
+    now: Sequence[Print],
+    used: str = "trained on",
+    name: str = "data",
+) -> None:
     """Compare what a run began with and what it is given now.
+
+    Parameters
+    ----------
+    saved, now : sequences of dict
+        As `fingerprint` gives them.
+    used, name : str
+        What the run did with the files, and by which name a change is allowed.
 
     Raises
     ------
     CheckpointError
         If a file is missing, added or another; names the first.
     """
-    way_out = "give the same files in the same order, or allow changed data"
+    way_out = f"give the same files in the same order, or allow changed {name}"
     if len(saved) != len(now):
-        raise CheckpointError(
-            f"this run was trained on {len(saved)} files, not {len(now)}: {way_out}"
-        )
+        raise CheckpointError(f"this run was {used} {len(saved)} files, not {len(now)}: {way_out}")
     for before, after in zip(saved, now, strict=True):
         # Where a file lies may change; what is in it may not.
         if (before.get("bytes"), before.get("sha256")) != (after["bytes"], after["sha256"]):
             raise CheckpointError(
-                f"{after['name']} is not the file this run was trained on, which was "
+                f"{after['name']} is not the file this run was {used}, which was "
                 f"{before.get('name')!s:.200} of {before.get('bytes')!s:.20} bytes: {way_out}"
             )
 

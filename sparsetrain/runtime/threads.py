@@ -38,23 +38,28 @@ def set_num_threads(count: int) -> None:
     Raises
     ------
     ConfigError
-        If `count` is below 1, or above what the pool was started with: it cannot grow. A process
-        that was forked after kernels ran has one thread.
+        If `count` is below 1 or above 4,096, or above what the pool was started with: it cannot
+        grow. A process that was forked after kernels ran has one thread. The number stays as it
+        was then.
     """
-    count = require_whole("set_num_threads: count", count)
+    count = require_whole("set_num_threads: count", count, most=_MOST)
     if _forked and count > 1:
         raise ConfigError(
             "set_num_threads: TVM's threads stay with the process that this one was forked from: "
             f"for {count} of them start it by multiprocessing.get_context('spawn')"
         )
+    before = os.environ.get("TVM_NUM_THREADS", "1")
     os.environ["TVM_NUM_THREADS"] = str(count)  # for a pool that is not started yet
     tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
     if num_threads() != count:
+        os.environ["TVM_NUM_THREADS"] = before  # for the processes that this one starts
         raise ConfigError(
             f"set_num_threads: kernels already run on {num_threads()} threads, and TVM's pool "
             f"cannot grow to {count}: call it before the first kernel, or set TVM_NUM_THREADS"
         )
 
+
+_MOST = 4096  # TVM starts as many as it is told, or ends the process
 
 # TVM's mode that leaves it to the system which core a thread runs on.
 _SHARE_ALL_CORES = -3

@@ -25,7 +25,7 @@ def as_toml(settings: Settings) -> str:
 
     Examples
     --------
-    >>> print("\n".join(as_toml(Settings()).splitlines()[4:7]))
+    >>> print("\n".join(as_toml(Settings()).splitlines()[5:8]))
     [data]
     # Occurrences in the training data below which a category counts as rare. (int)
     min_count = 5
@@ -33,6 +33,7 @@ def as_toml(settings: Settings) -> str:
     lines = ["# Settings of `sparsetrain train`: keep the lines that you change, give the file by"]
     lines += ["# --config FILE. One alone: --set section.key=value, or the environment variable"]
     lines += ["# SPARSETRAIN_<SECTION>__<KEY>. What begins with `#` and has no value is not set."]
+    lines += ["# --set section.key= takes back what a file, the environment or a run says."]
     for name in Settings.model_fields:
         lines += ["", f"[{name}]", *_section(getattr(settings, name))]
     return "\n".join(lines) + "\n"

@@ -15,7 +15,15 @@ from pydantic_core import ErrorDetails
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.settings.schema import Settings, known_keys
-from sparsetrain.settings.sources import Entry, from_environment, from_file, from_overrides
+from sparsetrain.settings.sources import (
+    UNSET,
+    Entry,
+    from_environment,
+    from_file,
+    from_overrides,
+)
+
+_NO_VALUE = {"", "none", "null", "nil"}  # what people write for it, in small letters
 
 
 def resolve_settings(
@@ -36,7 +44,7 @@ def resolve_settings(
     options : iterable of Entry
         What came from options of the command line.
     overrides : iterable of str
-        Texts such as `train.epochs=2`.
+        Texts such as `train.epochs=2`; `train.epochs=` is for the default.
     base : iterable of Entry
         What a resumed run was begun with.
 
@@ -61,6 +69,7 @@ def resolve_settings(
     for entry in layers:
         _require_known(entry)
         winners[entry.key] = entry
+    winners = {key: entry for key, entry in winners.items() if entry.value is not UNSET}
     settings = _validate(winners)
     _require_options(settings, winners)
     return settings
@@ -82,7 +91,13 @@ def _describe(problem: ErrorDetails, winners: Mapping[str, Entry]) -> str:
     """Say one of pydantic's findings in the words of whoever wrote the value."""
     entry = winners[".".join(str(part) for part in problem["loc"][:2])]
     reason = problem["msg"].replace("Input should be", "must be").replace("valid tuple", "list")
-    return f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
+    said = f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
+    if str(entry.value).lower() not in _NO_VALUE:
+        return said
+    section, key = entry.key.split(".")
+    default = getattr(getattr(Settings(), section), key)
+    held = "leaves it unset" if default is None else f"is for its default, {default!r}"
+    return f"{said}; --set {entry.key}= {held}"
 
 
 def _require_known(entry: Entry) -> None:

@@ -20,6 +20,9 @@ else:
 ENVIRONMENT_PREFIX = "SPARSETRAIN_"
 
 
+UNSET = object()  # the value of a setting whose default is to hold, whatever was said before
+
+
 class Entry(NamedTuple):
     """One setting as somebody wrote it: `section.key`, its value, and where it stands."""
 
@@ -86,6 +89,8 @@ def from_environment(environ: Mapping[str, str], sections: Iterable[str]) -> Ite
 def from_overrides(overrides: Iterable[str]) -> Iterator[Entry]:
     """Yield the settings of `section.key=value` texts, as `--set` takes them.
 
+    With nothing behind the `=` the value is `UNSET`.
+
     Raises
     ------
     ConfigError
@@ -94,8 +99,12 @@ def from_overrides(overrides: Iterable[str]) -> Iterator[Entry]:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {text}: expected section.key=value, as in train.epochs=2")
-        yield Entry(key.strip(), parse_text(value.strip()), "--set")
+            raise ConfigError(
+                f"--set {text}: expected section.key=value, as in train.epochs=2; section.key= for "
+                "its default"
+            )
+        value = value.strip()
+        yield Entry(key.strip(), parse_text(value) if value else UNSET, "--set")
 
 
 def parse_text(text: str) -> Any:

@@ -103,7 +103,7 @@ def test_a_clear_difference_needs_no_steady_machine():
 def test_a_contest_of_equals_ends():
     machine = Machine()
     verdict = contest(machine.work(50), machine.work(50), machine)
-    assert verdict == pytest.approx((0.0, 0.0, 0.0, 1.0))
+    assert verdict == pytest.approx((0.0, 0.0, 0.0))
     assert machine.seconds < 0.01
 
 
@@ -315,7 +315,7 @@ def test_a_verdict_for_the_dense_path_is_doubtful(shop, monkeypatch):
     for _ in range(4):
         remembered._known.clear()
         verdict = figures.verdict_of(*asked)
-        found.append((verdict.low, verdict.runs))
+        found.append((verdict.figures.low, verdict.tries))
     assert found == [(5.0, 1), (5.0, 2), (-9.0, 1), (-9.0, 1)]
 
 
@@ -330,7 +330,10 @@ def test_without_a_folder_figures_are_measured_in_each_process(shop, monkeypatch
 @pytest.mark.parametrize("name", NO_OP)
 def test_real_tables_are_tried(shop, monkeypatch, name):
     monkeypatch.setattr(remembered, "WAITED", np.inf)
-    verdict = figures.verdict_of(NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40)
+    verdict, tries = figures.verdict_of(
+        NO_OP[name](0.1)._rule(), 4, "float32", 900, [3, 50], 20, 40
+    )
+    assert tries == 1
     assert np.isfinite(verdict).all() and verdict.low <= verdict.high
     assert figures.costs_of(SGD, 4, "float32", 900, 100).high > 0
 
@@ -374,6 +377,29 @@ def test_threads_that_end_do_not_make_the_machine_look_quiet(monkeypatch):
     monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     monkeypatch.setattr(waiting, "_waited", lambda: next(waited))
     assert waiting.share_waited(lambda: "found") == ("found", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("threads", "waited", "ran", "share"),
+    [
+        (3, 4.0, 8.0, 0.0),  # all cores were theirs
+        (3, 6.0, 6.0, 0.5),  # another process had half a core in the mean
+        (3, 1.0, 4.0, 0.25),  # they wanted no more than the cores, so others took them
+        (2, 2.0, 6.0, 0.5),
+        (2, 4.0, 8.0, 1.0),  # not kernels but readers of data beside them, which disturb as well
+        (9, 28.0, 8.0, 0.0),
+    ],
+)
+def test_threads_beyond_the_cores_must_wait(monkeypatch, threads, waited, ran, share):
+    """On two cores for four seconds."""
+    seconds = iter([1.0, 5.0])
+    found = iter([{"1": 2.0, "2": 3.0}, {"1": 2.0 + waited / 2, "2": 3.0 + waited / 2}])
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    monkeypatch.setattr(waiting, "_waited", lambda: next(found))
+    monkeypatch.setattr(waiting, "process_time", iter([7.0, 7.0 + ran]).__next__)
+    monkeypatch.setattr(waiting.runtime, "available_cores", lambda: 2)
+    monkeypatch.setattr(waiting.runtime, "num_threads", lambda: threads)
+    assert waiting.share_waited(lambda: "found") == ("found", share)
 
 
 @pytest.mark.parametrize("lines", [False, True])

@@ -8,6 +8,7 @@ from sparsetrain import optim
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.optim import choice, paths
 from sparsetrain.optim.choice import choose
+from sparsetrain.optim.costs import Kept
 from sparsetrain.optim.costs.lines import Costs
 from sparsetrain.optim.costs.trial import Verdict
 from sparsetrain.optim.step import Step
@@ -55,7 +56,7 @@ def costing(monkeypatch, **numbers) -> None:
     costs_ = Costs(**dict.fromkeys(Costs._fields, 0.0) | {"high": np.inf} | numbers)
     monkeypatch.setattr(choice, "costs_of", lambda *_: costs_)
     monkeypatch.setattr(choice, "DOUBT", 0.0)
-    monkeypatch.setattr(choice, "verdict_of", lambda *_: Verdict(np.inf, np.inf))
+    monkeypatch.setattr(choice, "verdict_of", lambda *_: Kept(Verdict(np.inf, np.inf), 1))
 
 
 @pytest.mark.parametrize("name", NO_OP)
@@ -231,7 +232,7 @@ def test_what_the_lines_do_not_speak_clearly_against_is_tried(
     costing(monkeypatch, entry=1.0, row=1.0, part=part)
     monkeypatch.setattr(choice, "DOUBT", 0.2)
     asked = []
-    verdict = Verdict(saved, saved + 9.0, runs=3)
+    verdict = Kept(Verdict(saved, saved + 9.0), 3)
     monkeypatch.setattr(choice, "verdict_of", lambda *what: asked.append(what[3:]) or verdict)
     state = optim.sgd(0.1).init({"t": as_tensor(np.ones((300, 4), "f4"))}, {"t": TABLES})
     found = labels(choose(state, "t", 400, 4, "float32"))
@@ -242,7 +243,7 @@ def test_what_the_lines_do_not_speak_clearly_against_is_tried(
 @pytest.mark.parametrize(("saved", "runs", "dense"), [(99.0, 2, 0), (101.0, 1, 3), (21.0, 3, 3)])
 def test_what_few_runs_found_must_save_more(monkeypatch, saved, runs, dense):
     costing(monkeypatch, entry=1.0, row=1.0, part=0.1)
-    monkeypatch.setattr(choice, "verdict_of", lambda *_: Verdict(saved, saved + 9.0, runs=runs))
+    monkeypatch.setattr(choice, "verdict_of", lambda *_: Kept(Verdict(saved, saved + 9.0), runs))
     state = optim.sgd(0.1).init({"t": as_tensor(np.ones((300, 4), "f4"))}, {"t": TABLES})
     assert len(choose(state, "t", 400, 4, "float32").dense) == dense
 

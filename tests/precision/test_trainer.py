@@ -9,13 +9,22 @@ from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.precision import lacks
 
 HOST = st.runtime.host_target()
+CROSS = {"interaction": "cross", "cross_layers": 2, "cross_rank": 16}
+# What trains in bfloat16 -> what of the model is not as usual.
+MODELS = {
+    "dot": {},
+    "cross": CROSS,
+    "cross, tables in bfloat16": {**CROSS, "table_dtype": "bfloat16"},
+    "cross, tables in float16": {**CROSS, "table_dtype": "float16"},
+}
+in_models = pytest.mark.parametrize("kind", MODELS)
 needs_pairs = pytest.mark.skipif(
     lacks("bfloat16", HOST) is not None, reason="the CPU has no AVX512_BF16"
 )
 
 
-def trainer(optimizer=None, **options):
-    model = st.models.DLRM(rows=[50, 20], dim=8, bottom=(32,), top=(48, 16))
+def trainer(optimizer=None, kind="dot", **options):
+    model = st.models.DLRM(rows=[50, 20], dim=8, bottom=(32,), top=(48, 16), **MODELS[kind])
     return st.Trainer(model, optimizer=optimizer or st.optim.adagrad(0.05), **options)
 
 
@@ -45,7 +54,15 @@ def assert_same_bits(left, right):
 
 
 @needs_pairs
-def test_losses_leave_those_of_float32_no_further_than_rounding_explains():
+def test_matrices_of_cross_layers_are_rounded_too():
+    text = trainer(kind="cross", precision="bf16").program.module.script()
+    weights = [f"interaction_layers_{n}_{part}_weight" for n in (0, 1) for part in "vw"]
+    assert [name for name in weights if f"R.astype({name}" not in text] == []
+
+
+@needs_pairs
+@pytest.mark.parametrize("kind", ["dot", "cross"])
+def test_losses_leave_those_of_float32_no_further_than_rounding_explains(kind):
     """A gradient g off by r |g| changes what a step h g does to the loss by at most r h |g|^2.
 
     That is to first order, so twice the sum over all steps is allowed, beside what rounding does to
@@ -53,7 +70,7 @@ def test_losses_leave_those_of_float32_no_further_than_rounding_explains():
     """
     # The norm is asked for, not clipped. Not Adagrad: its first steps are signs of gradients.
     rule = st.optim.sgd(0.1, clip_norm=1e9)
-    half, single = (trainer(rule, precision=p) for p in ("bf16", "float32"))
+    half, single = (trainer(rule, kind, precision=p) for p in ("bf16", "float32"))
     (near, near_gradients), (exact, exact_gradients) = (
         zip(*(gradients(model, batch) for batch in batches()), strict=True)
         for model in (half, single)
@@ -71,20 +88,22 @@ def test_losses_leave_those_of_float32_no_further_than_rounding_explains():
 
 
 @needs_pairs
-def test_updates_in_the_program_give_the_same_bits():
-    apart, fused = (trainer(precision="bf16", fused=fused) for fused in (False, True))
+@in_models
+def test_updates_in_the_program_give_the_same_bits(kind):
+    apart, fused = (trainer(kind=kind, precision="bf16", fused=fused) for fused in (False, True))
     assert losses(apart) == losses(fused)
     assert_same_bits(apart.state_dict(), fused.state_dict())
 
 
 @needs_pairs
-def test_results_have_the_same_bits_for_any_number_of_threads():
+@in_models
+def test_results_have_the_same_bits_for_any_number_of_threads(kind):
     before = st.runtime.num_threads()
     states = []
     try:
         for threads in range(1, before + 1):
             st.set_num_threads(threads)
-            half = trainer(precision="bf16")
+            half = trainer(kind=kind, precision="bf16")
             losses(half)
             states.append(half.state_dict())
     finally:
@@ -94,14 +113,16 @@ def test_results_have_the_same_bits_for_any_number_of_threads():
 
 
 @needs_pairs
-def test_a_saved_trainer_goes_on_in_its_precision(tmp_path):
-    half = trainer(precision="bf16")
+@in_models
+def test_a_saved_trainer_goes_on_in_its_precision(tmp_path, kind):
+    half = trainer(kind=kind, precision="bf16")
     losses(half)
     half.save(tmp_path / "run")
     loaded = st.load(tmp_path / "run")
     assert loaded.precision == "bf16"
     assert losses(loaded) == losses(half)
     assert_same_bits(loaded.state_dict(), half.state_dict())
+    np.testing.assert_array_equal(loaded.predict(next(batches())), half.predict(next(batches())))
     assert st.load(tmp_path / "run", precision="float32").precision == "float32"
 
 

@@ -26,7 +26,7 @@ from ..batch import Batch
 from ..read.derived import with_derived
 from ..read.footers import converted_mark
 from ..read.inputs import open_source
-from ..read.source import BatchSource, Part
+from ..read.source import BatchSource, Part, Source
 from ..read.tables import as_table, names_in, table_source
 from ..schema.columns import (
     Columns,
@@ -137,9 +137,7 @@ class Encoder(Rules):
     def _fitted(
         cls, source: Any, settings: Settings, schema: Schema, sizes: Sizes | None
     ) -> Encoder:
-        opened = open_source(source, schema)
-        if isinstance(opened, BatchSource):
-            raise DataError(f"{opened.name}: batches are encoded already; there is nothing to fit")
+        opened = _to_learn_from(source, schema)
         known = cls.beside(opened.parts[0])
         if known is not None:
             settings.check_converted(known.settings)
@@ -214,11 +212,7 @@ class Encoder(Rules):
         settings = self.settings
         if min_count is not None:
             settings = replace(settings, min_count=require_whole("min_count", min_count))
-        opened = open_source(source, self.schema)
-        if isinstance(opened, BatchSource):
-            raise DataError(
-                f"{opened.name}: batches are encoded already; there is nothing to learn"
-            )
+        opened = _to_learn_from(source, self.schema)
         for part in opened.parts:
             if converted_mark(part.schema) is not None:
                 raise DataError(
@@ -433,6 +427,14 @@ class Encoder(Rules):
             If anything is missing or inconsistent; nothing in it is trusted.
         """
         return cls(**vars(read_state(manifest, arrays)))
+
+
+def _to_learn_from(source: Any, schema: Schema) -> Source:
+    """Open rows that something can be learnt of."""
+    opened = open_source(source, schema)
+    if isinstance(opened, BatchSource):
+        raise DataError(f"{opened.name}: batches are encoded already; there is nothing to learn")
+    return opened
 
 
 def read_encoder(path: Path) -> Encoder:

@@ -8,7 +8,6 @@ processors, since NumPy's logarithm and power do.
 """
 
 import math
-from numbers import Integral
 from os import PathLike
 
 import numpy as np
@@ -23,6 +22,7 @@ from sparsetrain.data.synthetic.sample import Sample, Sampler
 from sparsetrain.data.synthetic.streams import CHUNK, PILOT, WORLD, Stream
 from sparsetrain.data.synthetic.writing import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
+from sparsetrain.given import is_whole
 
 _PILOT_ROWS = 1 << 17
 _MAX_ROWS = 1 << 24  # a chunk's text offsets are int32, and a chunk is held in memory
@@ -166,7 +166,7 @@ class SyntheticCriteo:
 
 
 def _whole(name: str, value: int, low: int, high: float = math.inf) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not is_whole(value):
         raise ConfigError(f"{name} must be a whole number, not {value!r}")
     number = int(value)
     if not low <= number <= high:

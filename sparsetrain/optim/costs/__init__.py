@@ -9,4 +9,4 @@ from sparsetrain.optim.costs.figures import costs_of as costs_of
 from sparsetrain.optim.costs.figures import verdict_of as verdict_of
 from sparsetrain.optim.costs.lines import Costs as Costs
 from sparsetrain.optim.costs.remembered import TRIES as TRIES
-from sparsetrain.optim.costs.trial import Verdict as Verdict
+from sparsetrain.optim.costs.remembered import Kept as Kept

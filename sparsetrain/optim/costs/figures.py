@@ -17,7 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.optim.costs.calibration import MANY, measure
 from sparsetrain.optim.costs.lines import Costs
-from sparsetrain.optim.costs.remembered import remembered
+from sparsetrain.optim.costs.remembered import Kept, remembered
 from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
 from sparsetrain.optim.costs.waiting import share_waited
 from sparsetrain.optim.rule import Rule
@@ -42,10 +42,10 @@ def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Cos
 
 def verdict_of(
     rule: Rule, width: int, dtype: str, rows: int, near: Sequence[int], each: int, far: int
-) -> Verdict | None:
+) -> Kept | None:
     """What the dense path saves where `near` tables take it, as tried before, or now.
 
-    None while the machine is busy.
+    A `Verdict`, and how many runs found the like; None while the machine is busy.
 
     Parameters
     ----------
@@ -65,8 +65,7 @@ def verdict_of(
     others = min(rows - sum(near), most) if far else 0
     asked = tuple(near), rounded(each), rounded(far), others
     now = partial(_try, kind, *asked)
-    found = remembered(Verdict, *_names(kind, asked), now, doubtful=lambda tried: tried.low > 0)
-    return None if found is None else found.figures._replace(runs=found.tries)
+    return remembered(Verdict, *_names(kind, asked), now, doubtful=lambda tried: tried.low > 0)
 
 
 def _try(kind: Kind, near: tuple[int, ...], each: int, far: int, others: int) -> Verdict:

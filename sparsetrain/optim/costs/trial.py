@@ -108,14 +108,12 @@ class Trial:
 class Verdict(NamedTuple):
     """Microseconds that the second way saves: with 95 % the median lies from `low` to `high`.
 
-    `waited` says how long threads waited for a core meanwhile, in seconds of each second; `runs`
-    how many runs found the like.
+    `waited` says how long threads waited for a core meanwhile, in seconds of each second.
     """
 
     low: float
     high: float
     waited: float = 0.0
-    runs: float = 1.0
 
     @property
     def saved(self) -> float:

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A saved trainer that goes on with other tables in exact mode, or with decay: the dense bits."""
+
+import json
+from functools import partial
+
+import pytest
+
+import sparsetrain as st
+from sparsetrain.checkpoint import manifest as manifest_module
+from tests import small_dlrm
+
+C1, C2, C3 = (f"embeddings.C{n}.weight" for n in (1, 2, 3))
+MAKERS = {
+    "adam": st.optim.adam,
+    "adamw": st.optim.adamw,
+    "momentum": st.optim.momentum,
+    "rmsprop": st.optim.rmsprop,
+    "adagrad, decay": partial(st.optim.adagrad, weight_decay=0.01),
+}
+
+
+def optimizer(make, exact=(), mode="exact", **options) -> st.optim.Optimizer:
+    """Lazy, but for some tables."""
+    groups = [st.optim.Group(name, mode=mode) for name in exact]
+    return make(0.05, mode="lazy", groups=groups, **options)
+
+
+def train(trainer: st.Trainer, first: int, kind: str) -> st.Trainer:
+    for seed in range(first, first + 8):
+        trainer.step(small_dlrm.batch(12, seed=seed, kind=kind))
+    return trainer
+
+
+def load(folder, optimizer, kind) -> st.Trainer:
+    return small_dlrm.share_programs(st.load(folder, optimizer=optimizer), kind)
+
+
+def after_many(folder, make, turns, kind="single", last_mode="exact") -> dict:
+    """The state after some steps with each of `turns`, its exact tables, saved and loaded between.
+
+    In another mode the tables are that in the last turn alone, which is what is compared.
+    """
+    trainer = train(small_dlrm.trainer(kind, optimizer(make, turns[0])), 0, kind)
+    for turn, tables in enumerate(turns[1:], 1):
+        is_other = last_mode != "exact" and turn == len(turns) - 1
+        if is_other:
+            trainer = with_state(trainer, optimizer(make, tables, last_mode), kind)
+        else:
+            trainer.save(folder / str(turn))
+            trainer = load(folder / str(turn), optimizer(make, tables), kind)
+        train(trainer, 8 * turn, kind)
+    return {n: a for n, a in trainer.state_dict().items() if not n.endswith(":last")}
+
+
+def with_state(source: st.Trainer, optimizer, kind) -> st.Trainer:
+    """A trainer without the slot `last` that goes on from another one's state."""
+    made = small_dlrm.trainer(kind, optimizer)
+    state = {n: a for n, a in source.state_dict().items() if not n.endswith(":last")}
+    if "optimizer:step" not in made.state_dict():
+        state.pop("optimizer:step", None)
+    made.load_state_dict(state)
+    made._recount(source._counts())
+    return made
+
+
+# Exact tables of a run, and of those that go on with it.
+TURNS = {
+    "another one": [[C1], [C2]],
+    "one more": [[C1], [C1, C2]],
+    "neighbours that share a rule": [[C2], [C1, C2, C3]],
+    "one less": [[C1, C2], [C2]],
+    "one that was exact before": [[C1, C3], [C3], [C1, C3]],
+}
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_tables_that_become_exact_are_so_from_then_on(tmp_path, make, turns):
+    run = partial(after_many, make=MAKERS[make], turns=TURNS[turns])
+    small_dlrm.assert_same_state(run(tmp_path / "a"), run(tmp_path / "b", last_mode="dense"))
+
+
+def test_so_are_halves_whose_rounding_follows_the_step(tmp_path):
+    run = partial(after_many, make=st.optim.adam, turns=TURNS["another one"], kind="bfloat16")
+    small_dlrm.assert_same_state(run(tmp_path / "a"), run(tmp_path / "b", last_mode="dense"))
+
+
+@pytest.mark.parametrize("make", [st.optim.adam, st.optim.momentum])
+def test_rows_without_a_step_decay_from_when_there_is_decay(tmp_path, make):
+    trainer = train(small_dlrm.trainer(optimizer=make(0.05, mode="exact")), 0, "single")
+    assert (trainer.state_dict()[f"{C1}:last"] == -1).any()
+    trainer.save(tmp_path / "run")
+    exact, dense = (make(0.05, mode=mode, weight_decay=0.01) for mode in ("exact", "dense"))
+    found = train(load(tmp_path / "run", exact, "single"), 8, "single").state_dict()
+    wanted = train(with_state(trainer, dense, "single"), 8, "single").state_dict()
+    small_dlrm.assert_same_state({name: found[name] for name in wanted}, wanted)
+
+
+def forget(folder) -> None:
+    """Make it a folder that does not say which tables were in exact mode."""
+    body = json.loads((folder / "manifest.json").read_text())
+    body.pop("crc32")
+    assert body["manifest"].pop("exact") == [C1]
+    body["crc32"] = manifest_module._checksum(body)
+    (folder / "manifest.json").write_text(json.dumps(body))
+
+
+def test_a_folder_that_only_names_its_optimizer_says_by_it_which_tables_were_exact(tmp_path):
+    trainer = train(small_dlrm.trainer(optimizer=optimizer(st.optim.adam, [C1])), 0, "single")
+    for name in ("new", "old"):
+        trainer.save(tmp_path / name)
+    forget(tmp_path / "old")
+    now = optimizer(st.optim.adam, [C1, C2])
+    new, old = (load(tmp_path / name, now, "single").state_dict() for name in ("new", "old"))
+    small_dlrm.assert_same_state(old, new)
+    assert (new[f"{C1}:last"] == -1).any() and (new[f"{C2}:last"] == 8).all()
+
+
+def test_a_folder_that_says_nothing_of_it_is_read_as_it_is(tmp_path):
+    ours = optimizer(st.optim.adam, [C1])
+    own = st.optim.Optimizer(
+        ours.formula._replace(name="mine"), ours.hyper, mode="lazy", groups=ours.groups
+    )
+    trainer = train(small_dlrm.trainer(optimizer=own), 0, "single")
+    trainer.save(tmp_path / "run")
+    forget(tmp_path / "run")
+    loaded = load(tmp_path / "run", own, "single")
+    small_dlrm.assert_same_state(loaded.state_dict(), trainer.state_dict())
