@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binary cross-entropy of logits: the loss of click models."""
+"""Cross-entropies: of logits of clicks, which is an operator of ours, and of classes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.relax import op
 
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.ad.dense_rules.reductions import mean_cotangent
 from sparsetrain.relax_op import define_op
 
 
@@ -40,4 +42,29 @@ def _bce(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> l
     ]
 
 
-RULES = {"relax.sparsetrain.bce_with_logits": _bce}
+def _cross_entropy(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``-sum(x y)``, over the first extent if there are more than one.
+
+    Backward: ``-y`` and ``-x`` times the cotangent, over that extent, which may be symbolic.
+    """
+    x, y = call.args
+    rank = len(x.ty.shape)
+    if rank > 1:
+        one_each = emit(op.zeros([x.ty.shape[0]] + [1] * (rank - 1), str(x.ty.dtype)))
+        cotangent = emit(mean_cotangent(cotangent, one_each, axes=list(range(rank)), keepdims=0))
+    minus = emit(op.negative(cotangent))
+    return [op.multiply(minus, y), op.multiply(minus, x)]
+
+
+def _nll_loss(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: TVM's, for the predictions. Weights of classes have none."""
+    rule = call.op.get_attr("FPrimalGradient")
+    predictions = rule(output, call, cotangent, builder)[0]
+    return [predictions] + [None] * (len(call.args) - 1)
+
+
+RULES = {
+    "relax.sparsetrain.bce_with_logits": _bce,
+    "relax.nn.cross_entropy_with_logits": _cross_entropy,
+    "relax.nn.nll_loss": _nll_loss,
+}
