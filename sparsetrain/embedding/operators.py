@@ -67,8 +67,24 @@ def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return op.reshape(rows, call.ty.shape)
 
 
-# table (V, D), ids of any shape -> (*ids.shape, D).
-lookup = define_op("lookup", ("table", "ids"), _lookup_type, _lookup_kernel)
+_lookup = define_op("lookup", ("table", "ids"), _lookup_type, _lookup_kernel)
+
+
+def lookup(table: relax.Expr, ids: relax.Expr) -> relax.Expr:
+    """The table row of each id.
+
+    Parameters
+    ----------
+    table : (V, D) float
+        Embedding parameter.
+    ids : integers of any shape
+        Rows, each in [0, V).
+
+    Returns
+    -------
+    (*ids.shape, D) float
+    """
+    return _lookup(table, ids)
 
 
 def _lookup_vjp(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

@@ -29,8 +29,26 @@ def _bce_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return builder.call_te(loss, *call.args)
 
 
-# (B, ...) logits, labels in [0, 1] -> loss of each: max(z, 0) - z y + log(1 + exp(-|z|)).
-bce_with_logits = define_op("bce_with_logits", ("logits", "labels"), _bce_type, _bce_kernel)
+_bce_with_logits = define_op("bce_with_logits", ("logits", "labels"), _bce_type, _bce_kernel)
+
+
+def bce_with_logits(logits: relax.Expr, labels: relax.Expr) -> relax.Expr:
+    """Binary cross-entropy of each logit: ``max(z, 0) - z y + log(1 + exp(-|z|))``.
+
+    As `torch.nn.functional.binary_cross_entropy_with_logits` with ``reduction="none"``.
+
+    Parameters
+    ----------
+    logits : (B, ...) float
+        Any finite numbers.
+    labels : (B, ...) float
+        In [0, 1], of the shape of `logits`.
+
+    Returns
+    -------
+    (B, ...) float
+    """
+    return _bce_with_logits(logits, labels)
 
 
 def _bce(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
