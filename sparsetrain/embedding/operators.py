@@ -43,6 +43,8 @@ def _width(expr: relax.Expr) -> int:
 
 def _row(table: relax.Expr) -> tuple[int, str]:
     """D, and the dtype in which numbers of the table are computed."""
+    if len(table.ty.shape) != 2:
+        raise ConfigError(f"a table that is looked up is (V, D), not {table.ty.shape}: reshape it")
     return width_of(_width(table), _dtype(table)), computed_in(_dtype(table))
 
 

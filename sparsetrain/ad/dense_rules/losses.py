@@ -7,14 +7,26 @@ from typing import Any
 
 from tvm import relax, te, tirx
 from tvm.relax import op
+from tvm.sym import Analyzer
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reductions import mean_cotangent
+from sparsetrain.errors import ConfigError
 from sparsetrain.relax_op import define_op
 
 
 def _bce_type(call: Any) -> relax.Type:
-    return call.args[0].ty
+    logits, labels = (argument.ty for argument in call.args)
+    if logits.dtype != labels.dtype or not _are_equal(logits.shape, labels.shape):
+        raise ConfigError(  # the kernel would read beyond the labels
+            f"bce_with_logits: logits are {logits}, labels {labels}: reshape or cast one of them"
+        )
+    return logits
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    equal = Analyzer().can_prove_equal
+    return len(left) == len(right) and all(map(equal, left, right))
 
 
 def _bce_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
