@@ -133,9 +133,14 @@ class GradientProgram(Program):
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
     ) -> tuple[Any, dict]:
-        """Loss, a () tensor, and the gradients by name: `RowSparse` or `tvm.runtime.Tensor`."""
-        loss, *leaves = super().__call__(params, inputs, checked=checked)
-        return loss, self.gradient.unflatten(leaves)
+        """Loss, a () tensor, and the gradients by name: `RowSparse` or `tvm.runtime.Tensor`.
+
+        Of a function that returns a tuple the first is that tuple; it begins with the loss.
+        """
+        results = super().__call__(params, inputs, checked=checked)
+        behind = 1 + self.gradient.others
+        gradients = self.gradient.unflatten(results[behind:])
+        return (tuple(results[:behind]) if self.gradient.others else results[0]), gradients
 
 
 def value_and_grad(
@@ -155,7 +160,8 @@ def value_and_grad(
     module : tvm.IRModule
         From ``nn.Module.export_tvm`` or any other source.
     function : str
-        Its function with a scalar floating-point result.
+        Its function with a scalar floating-point result, or with a tuple of tensors of which the
+        first is that.
     wrt : sequence of str, optional
         Parameters to differentiate; by default all floating-point ones.
     densify : sequence of str
@@ -172,8 +178,9 @@ def value_and_grad(
     Returns
     -------
     GradientProgram
-        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``; ``program.module`` is
-        the IRModule before lowering.
+        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, with the function's
+        whole tuple in place of ``loss`` if it returns one; ``program.module`` is the IRModule
+        before lowering.
 
     Raises
     ------

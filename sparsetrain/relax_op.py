@@ -16,13 +16,17 @@ from tvm import relax
 from tvm.ir import Op, make_node
 from tvm.target import Target
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 
 # What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
 # Of a block of a CUDA kernel: eight warps.
 THREADS = 256
+
+# What a type rule raises goes through TVM, which knows its class by its name alone.
+for _error in (ConfigError, DataError):
+    tvm_ffi.register_error(_error.__name__, _error)
 
 InferType = Callable[[Any], relax.Type]
 Legalize = Callable[[relax.BlockBuilder, Any], relax.Expr]

@@ -138,7 +138,7 @@ class Trainer(TrainedModel):
     def program(self) -> GradientProgram:
         """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
         try:
-            return value_and_grad(
+            program = value_and_grad(
                 self._module,
                 "loss",
                 target=self.target,
@@ -147,6 +147,12 @@ class Trainer(TrainedModel):
             )
         except Unreached as error:
             raise left_out_by_loss(self.model, error.names) from None
+        if program.gradient.others:
+            raise ConfigError(
+                f"the loss of {type(self.model).__name__} returns a tuple: a Trainer needs the "
+                "loss alone"
+            )
+        return program
 
     def compile(self) -> None:
         """Compile what a step runs now, rather than in the first step."""

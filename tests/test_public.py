@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public names, pinned: a change here is a change of what users can rely on."""
 
+import pydoc
 import subprocess
 import sys
+from inspect import isclass, isfunction
 from types import ModuleType
 
 import pytest
@@ -83,6 +85,22 @@ def test_every_public_name_exists_and_is_listed():
     for name in st.__all__:
         assert getattr(st, name) is not None
         assert name in dir(st)
+
+
+@pytest.mark.parametrize(
+    "package", ["ad", "compare", "embedding", "models", "optim", "precision", "runtime"]
+)
+def test_help_of_a_package_describes_its_names(package):
+    text = pydoc.plain(pydoc.render_doc(getattr(st, package)))
+    assert [name for name in PUBLIC[package].split() if name not in text] == []
+
+
+@pytest.mark.parametrize("owner", PUBLIC)
+def test_public_functions_and_classes_say_what_they_are(owner):
+    home = st if owner == "sparsetrain" else getattr(st, owner)
+    values = {name: getattr(home, name, None) for name in PUBLIC[owner].split()}
+    described = {n: v for n, v in values.items() if isfunction(v) or isclass(v)}
+    assert [name for name, value in described.items() if not value.__doc__] == []
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

@@ -69,7 +69,8 @@ def check_grads(
 
 
 def _loss(program: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> float:
-    return float(_as_array(program(params, inputs)[0]))
+    value = program(params, inputs)[0]
+    return float(_as_array(value[0] if isinstance(value, tuple) else value))
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -20,12 +20,27 @@ def _copy(x: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, lambda *index: x(*index), "densify")
 
 
-densify = define_op(
+_densify = define_op(
     "densify",
     ("x",),
     lambda call: call.args[0].ty,
     lambda builder, call: builder.call_te(_copy, call.args[0]),
 )
+
+
+def densify(x: relax.Expr) -> relax.Expr:
+    """`x` as it is, with a dense cotangent: as long as `x`, whatever rows of it are read.
+
+    Parameters
+    ----------
+    x : tensor of any shape, float
+        What is looked up, such as an activation or a table behind an operator that carries no rows.
+
+    Returns
+    -------
+    tensor of the same shape
+    """
+    return _densify(x)
 
 
 def _dense(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:

@@ -3,6 +3,7 @@
 
 The new function keeps the forward bindings, appends the reverse pass, and returns
 ``(loss, leaf, leaf, ...)``: one leaf for a dense gradient, two or three for a row-sparse one.
+What a function returns behind its loss, in a tuple, stays there and is not differentiated.
 Nothing in it has the shape of a table.
 """
 
@@ -55,15 +56,18 @@ class GradientModule:
         Names of the function's arguments, in order.
     structure : dict
         Parameter name -> None for a dense gradient, or a traced `RowSparse` as a template.
+    others : int
+        How many results the primal has behind its loss.
     """
 
     module: tvm.IRModule
     function: str
     arguments: tuple[str, ...]
     structure: dict[str, RowSparse | None]
+    others: int = 0
 
     def unflatten(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """Gradients by parameter name, from the results after the loss."""
+        """Gradients by parameter name, from the results after the loss and the others."""
         rest = iter(leaves)
         return {
             name: next(rest)
@@ -81,7 +85,9 @@ def gradient(
     densify: Sequence[str] = (),
     scaled: bool = False,
 ) -> GradientModule:
-    """Differentiate a function of one dataflow block and a scalar floating-point result.
+    """Differentiate a function of one dataflow block and a scalar floating-point result, its loss.
+
+    The result may be a tuple of tensors too, of which the first is the loss.
 
     Parameters
     ----------
@@ -108,23 +114,25 @@ def gradient(
     names = tuple(param.name for param in primal.params)
     primal = copy_with_new_vars(primal)
     wanted = _wanted(primal, names, wrt, densify)
-    _check_reached(primal, wanted, chosen=wrt is not None)
+    results = _results(primal)
+    _check_reached(primal, results[0], wanted, chosen=wrt is not None)
     builder = relax.BlockBuilder()
     name = f"{function}_adjoint"
-    scale = [_scale(primal, names)] if scaled else []
+    scale = [_scale(results[0], names)] if scaled else []
     with builder.function(name, [*scale, *primal.params], attrs=_attrs(primal, len(scale))):
         with builder.dataflow():
-            loss, bindings = _replay(primal, builder)
+            (loss, *others), bindings = _replay(primal, results, builder)
             reverse = ReversePass(activity(bindings, wanted), frozenset(densify))
             reverse.run(bindings, loss, *scale)
             gradients = {n: _finish(reverse, v, n in densify) for v, n in wanted.items()}
             leaves = [leaf for g in gradients.values() for leaf in _leaves(g)]
-            output = builder.emit_output(relax.Tuple([loss, *leaves]))
+            output = builder.emit_output(relax.Tuple([loss, *others, *leaves]))
         builder.emit_func_output(output)
     adjoint = _with_callees(builder.get(), module)
     adjoint = relax.transform.DeadCodeElimination([name])(adjoint)
     structure = {n: g if isinstance(g, RowSparse) else None for n, g in gradients.items()}
-    return GradientModule(adjoint, name, (LOSS_SCALE,) * scaled + names, structure)
+    arguments = (LOSS_SCALE,) * scaled + names
+    return GradientModule(adjoint, name, arguments, structure, len(others))
 
 
 def _find(module: tvm.IRModule, function: str) -> relax.Function:
@@ -164,12 +172,21 @@ def _is_float_tensor(ty: Any) -> bool:
     return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)
 
 
+def _results(primal: relax.Function) -> list[relax.Var]:
+    """The loss, and the tensors that the function returns behind it."""
+    result = primal.body.body
+    made = {binding.var: binding.value for binding in primal.body.blocks[0].bindings}
+    value = made.get(result, result)
+    fields = list(value.fields) if isinstance(value, relax.Tuple) else [result]
+    return fields if all(isinstance(field, relax.Var) for field in fields) else [result]
+
+
 def _replay(
-    primal: relax.Function, builder: relax.BlockBuilder
-) -> tuple[relax.Var, list[relax.VarBinding]]:
-    """Emit the bindings the result depends on; return the result and those bindings."""
-    block, result = primal.body.blocks[0], primal.body.body
-    needed, live = {result}, []
+    primal: relax.Function, results: list[relax.Var], builder: relax.BlockBuilder
+) -> tuple[list[relax.Var], list[relax.VarBinding]]:
+    """Emit the bindings the results depend on; return the results and those bindings."""
+    block = primal.body.blocks[0]
+    needed, live = set(results), []
     for binding in reversed(block.bindings):
         # A cast may be what gives a symbolic extent its value, so it is kept in any case.
         if binding.var in needed or isinstance(binding, relax.MatchCast):
@@ -189,7 +206,7 @@ def _replay(
             renamed[binding.var] = builder.emit(value, binding.var.name)
             binding = relax.VarBinding(renamed[binding.var], value)
         emitted.append(binding)
-    return renamed.get(result, result), emitted
+    return [renamed.get(result, result) for result in results], emitted
 
 
 def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
@@ -206,13 +223,17 @@ def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
     return relax.Call(value.op, arguments, value.attrs, value.ty_args)
 
 
-def _check_reached(primal: relax.Function, wanted: dict[relax.Var, str], *, chosen: bool) -> None:
+def _check_reached(
+    primal: relax.Function, loss: relax.Var, wanted: dict[relax.Var, str], *, chosen: bool
+) -> None:
     """Refuse what has no gradient before anything is built; `chosen` if the caller named it."""
-    result = primal.body.body
-    ty: Any = getattr(result, "ty", None)
+    ty: Any = getattr(loss, "ty", None)
     if not (_is_float_tensor(ty) and ty.ndim == 0):
-        raise ConfigError(f"only a scalar floating-point result can be differentiated, not {ty}")
-    reached = activity(primal.body.blocks[0].bindings, wanted).get(result, frozenset())
+        raise ConfigError(
+            "only a scalar floating-point result can be differentiated, alone or first in a flat "
+            f"tuple of tensors, not {ty}"
+        )
+    reached = activity(primal.body.blocks[0].bindings, wanted).get(loss, frozenset())
     missing = [name for name in wanted.values() if name not in reached]
     if missing:
         fix = "leave it out of wrt" if chosen else "use it, or name those to differentiate in wrt"
@@ -239,10 +260,10 @@ def _attrs(primal: relax.Function, more: int) -> dict[str, Any]:
     return {"num_input": int(primal.attrs["num_input"]) + more}
 
 
-def _scale(primal: relax.Function, names: Sequence[str]) -> relax.Var:
+def _scale(loss: relax.Var, names: Sequence[str]) -> relax.Var:
     if LOSS_SCALE in names:
         raise ConfigError(f"scaled: the function has an argument {LOSS_SCALE!r} of its own")
-    return relax.Var(LOSS_SCALE, relax.TensorType((), primal.ret_ty.dtype))
+    return relax.Var(LOSS_SCALE, relax.TensorType((), loss.ty.dtype))
 
 
 def _with_callees(adjoint: tvm.IRModule, module: tvm.IRModule) -> tvm.IRModule:

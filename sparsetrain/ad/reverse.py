@@ -188,7 +188,8 @@ def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
         return (
             f"operator {name!r} has no rule for the row-sparse cotangent of parameter "
             f"{parameter!r}: register one with ad.defvjp({name!r}, rule, row_sparse=True), or "
-            f"accept a dense one with ad.densify around its result or densify=[{parameter!r}]"
+            "accept a dense one with ad.densify around its result or "
+            f"densify={parameter.split(', ')}"
         )
     return (
         f"operator {name!r} has no derivative (needed for parameter {parameter!r}): register one "

@@ -24,6 +24,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
+from sparsetrain.ad.activation_rows import places_read, scatter_into
 from sparsetrain.ad.cotangent import Cotangent, emit, is_row_sparse
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse, algebra
@@ -95,35 +96,25 @@ def _axis(axis: Any, tensor: relax.Expr) -> int:
     return int(axis or 0) % len(tensor.ty.shape)
 
 
-_TAKE_INDEX = {
-    "fast": lambda ids, rows: ids,
-    "clip": lambda ids, rows: op.minimum(op.maximum(ids, rows(0)), rows(-1)),
-    "wrap": lambda ids, rows: op.floor_mod(ids, rows(None)),
-}
-
-
 def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Rows of a table (axis 0, rows known when compiling) give a row-sparse cotangent.
 
-    Any other `take` from an activation has a dense one, by TVM's rule; from a parameter it is an
-    error, because that rule fills a tensor as long as the parameter.
+    Any other `take` from an activation has a dense one; from a parameter it is an error, because
+    that would fill a tensor as long as the parameter.
     """
     table, ids = call.args
-    static = all(isinstance(extent, tvm.tirx.IntImm) for extent in table.ty.shape)
-    if _axis(call.attrs["axis"], table) != 0 or not static:
-        if not isinstance(table, relax.DataflowVar):
-            raise ConfigError(
-                f"relax.take from parameter {table.name!r} has a row-sparse cotangent only along "
-                "axis 0 of a static shape: put ad.densify around it to accept a dense one"
-            )
-        return call.op.get_attr("FPrimalGradient")(output, call, cotangent, builder)
-    mode = str(call.attrs["mode"])
-    if mode not in _TAKE_INDEX:
-        raise ConfigError(f"relax.take: mode {mode!r} has no derivative; use {sorted(_TAKE_INDEX)}")
-    rows, dtype = int(table.ty.shape[0]), str(ids.ty.dtype)
-    bound = {None: rows, 0: 0, -1: rows - 1}
-    ids = emit(_TAKE_INDEX[mode](ids, lambda which: relax.const(bound[which], dtype)))
-    return [row_sparse_cotangent(table, ids, cotangent), None]
+    axis = _axis(call.attrs["axis"], table)
+    extents = table.ty.shape
+    by_rows = axis == 0 and all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
+    if not by_rows and not isinstance(table, relax.DataflowVar):
+        raise ConfigError(
+            f"relax.take from parameter {table.name!r} has a row-sparse cotangent only along "
+            "axis 0 of a static shape: put ad.densify around it to accept a dense one"
+        )
+    places = places_read(ids, extents[axis], str(call.attrs["mode"]), builder)
+    if by_rows:
+        return [row_sparse_cotangent(table, places, cotangent), None]
+    return [scatter_into(table, places, axis, cotangent), None]
 
 
 defvjp("relax.take", _take)

@@ -43,6 +43,8 @@ def _width(expr: relax.Expr) -> int:
 
 def _row(table: relax.Expr) -> tuple[int, str]:
     """D, and the dtype in which numbers of the table are computed."""
+    if len(table.ty.shape) != 2:
+        raise ConfigError(f"a table that is looked up is (V, D), not {table.ty.shape}: reshape it")
     return width_of(_width(table), _dtype(table)), computed_in(_dtype(table))
 
 
@@ -67,8 +69,24 @@ def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return op.reshape(rows, call.ty.shape)
 
 
-# table (V, D), ids of any shape -> (*ids.shape, D).
-lookup = define_op("lookup", ("table", "ids"), _lookup_type, _lookup_kernel)
+_lookup = define_op("lookup", ("table", "ids"), _lookup_type, _lookup_kernel)
+
+
+def lookup(table: relax.Expr, ids: relax.Expr) -> relax.Expr:
+    """The table row of each id.
+
+    Parameters
+    ----------
+    table : (V, D) float
+        Embedding parameter.
+    ids : integers of any shape
+        Rows, each in [0, V).
+
+    Returns
+    -------
+    (*ids.shape, D) float
+    """
+    return _lookup(table, ids)
 
 
 def _lookup_vjp(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

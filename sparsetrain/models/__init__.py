@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models as library classes: `DLRM`, what it is made of, and the base of one's own."""
 
+from sparsetrain.exports import exported as _exported
 from sparsetrain.models.click_model import ClickModel as ClickModel
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
@@ -9,3 +10,5 @@ from sparsetrain.models.mlp import MLP as MLP
 
 # Kind, as written in a saved run -> class. Loading constructs nothing else.
 MODELS = {DLRM.kind: DLRM}
+
+__all__ = _exported(globals())

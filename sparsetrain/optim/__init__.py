@@ -14,6 +14,7 @@ optimizer); `bound`, `repeated` and `together` (what a step need not find out ag
 loop keeps).
 """
 
+from sparsetrain.exports import exported as _exported
 from sparsetrain.optim.formula import Formula as Formula
 from sparsetrain.optim.formula import Slot as Slot
 from sparsetrain.optim.formula import maximum as maximum
@@ -55,3 +56,5 @@ OPTIMIZERS = {
     "adamw": adamw,
     "ftrl": ftrl,
 }
+
+__all__ = _exported(globals())

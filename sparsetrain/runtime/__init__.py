@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one door to TVM's runtime: threads, targets, memory, compiling."""
 
+from sparsetrain.exports import exported as _exported
 from sparsetrain.libraries import text_of as text_of
 from sparsetrain.memory import meminfo as meminfo
 from sparsetrain.memory import refuse_more_than_all as refuse_more_than_all
@@ -43,3 +44,5 @@ from sparsetrain.runtime.unchecked import UNCHECKED as UNCHECKED
 from sparsetrain.runtime.workspace import Need as Need
 from sparsetrain.runtime.workspace import Workspace as Workspace
 from sparsetrain.runtime.workspace import needs_of as needs_of
+
+__all__ = _exported(globals())

@@ -113,7 +113,9 @@ def _operand(
         return None
     if set(found[-2:]) != {outer[0], k}:
         return None
-    read = next(n for n, region in enumerate(block.reads) if _same_place(region, load))
+    read = next((n for n, region in enumerate(block.reads) if _same_place(region, load)), None)
+    if read is None:  # a matrix times itself: its two regions are one read, the whole
+        return None
     return outer[0], Operand(read, found.index(outer[0]), found.index(k))
 
 

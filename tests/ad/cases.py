@@ -45,6 +45,7 @@ def _bag(mode: str, features: int = 1) -> Callable[..., relax.Expr]:
 
 
 X = {"x": ("B", 3)}
+XY = {"x": ("B", 3), "y": ("B", 3)}
 TABLE = {"table": (ROWS, 3)}
 IDS = {"ids": ("N",)}
 BAGS = {"ids": ("N",), "offsets": (6,)}
@@ -68,6 +69,109 @@ DENSE_CASES = [
     Case("square", "relax.square", X, lambda x: op.square(x)),
     Case("inverse root", "relax.rsqrt", X, lambda x: op.rsqrt(op.exp(x))),
     Case("error function", "relax.erf", X, lambda x: op.erf(x)),
+    *(
+        Case(name, f"relax.{name}", X, lambda x, name=name: getattr(op, name)(x))
+        for name in ("abs", "sinh", "cosh", "atan", "asinh", "sign", "floor", "ceil", "round")
+    ),
+    Case("trunc", "relax.trunc", X, lambda x: op.trunc(x)),
+    *(
+        Case(name, f"relax.{name}", X, lambda x, name=name: getattr(op, name)(_within_one(x)))
+        for name in ("tan", "asin", "acos", "atanh")
+    ),
+    Case("acosh", "relax.acosh", X, lambda x: op.acosh(op.add(op.exp(x), _number(1.0)))),
+    Case("selu", "relax.nn.selu", X, lambda x: op.nn.selu(x)),
+    Case("where", "relax.where", XY, lambda x, y: op.where(op.greater(x, y), op.exp(x), y)),
+    Case(
+        "where, a row and a number",
+        "relax.where",
+        {"x": ("B", 3), "row": (3,), "number": ()},
+        lambda x, row, number: op.add(
+            op.where(op.greater(x, row), x, row), op.where(op.greater(row, x), number, row)
+        ),
+    ),
+    Case("power", "relax.power", XY, lambda x, y: op.power(op.exp(x), y)),
+    Case("power of numbers below 0", "relax.power", X, lambda x: op.power(x, _number(3.0))),
+    Case(
+        "log of a sum of exponentials",
+        "relax.log_add_exp",
+        {"x": ("B", 1), "y": (3,)},
+        lambda x, y: op.log_add_exp(x, y),
+    ),
+    Case(
+        "full",
+        "relax.full",
+        {"value": ()},
+        lambda value: op.full([4, 2], op.square(value)),
+    ),
+    Case(
+        "full like what the value is made of",
+        "relax.full_like",
+        X,
+        lambda x: op.multiply(op.full_like(x, _emit(op.sum(x))), x),
+    ),
+    Case("tile", "relax.tile", X, lambda x: op.tile(x, [3])),
+    Case("tile to more axes", "relax.tile", {"x": (2, 3)}, lambda x: op.tile(x, [2, 1, 3])),
+    Case("repeat", "relax.repeat", X, lambda x: op.repeat(x, 2, axis=-1)),
+    Case("repeat, flattened", "relax.repeat", {"x": (2, 3)}, lambda x: op.repeat(x, 2)),
+    Case("flip", "relax.flip", X, lambda x: op.flip(x, axis=-1)),
+    Case("lower triangle", "relax.tril", {"x": (4, 4)}, lambda x: op.tril(x, -1)),
+    Case("pad", "relax.nn.pad", X, lambda x: op.nn.pad(x, [0, 0, 1, 2])),
+    Case(
+        "gathered elements",
+        "relax.gather_elements",
+        {"x": ("B", ROWS)},
+        lambda x, ids: op.gather_elements(x, ids, axis=1),
+        {"ids": ("B", 2)},
+    ),
+    Case(
+        "flat behind the batch",
+        "relax.nn.batch_flatten",
+        {"x": (2, 3, 2)},
+        lambda x: op.nn.batch_flatten(x),
+    ),
+    Case(
+        "einsum",
+        "relax.einsum",
+        {"x": ("B", 2, 3), "y": ("B", 4, 3)},
+        lambda x, y: op.einsum([x, y], "bij,bkj->bik"),
+    ),
+    Case(
+        "einsum of three, with sums inside",
+        "relax.einsum",
+        {"x": (2, 3), "y": (3, 4), "z": (5,)},
+        lambda x, y, z: op.einsum([x, y, z], "ij,jk,l->ki"),
+    ),
+    Case("outer", "relax.outer", {"x": (3,), "y": (4,)}, lambda x, y: op.outer(x, y)),
+    Case("variance of all", "relax.variance", X, lambda x: op.variance(x)),
+    Case("variance over a batch", "relax.variance", X, lambda x: op.variance(x, [0])),
+    Case("deviation, axis kept", "relax.std", X, lambda x: op.std(x, [-1], keepdims=True)),
+    Case("running sum", "relax.cumsum", X, lambda x: op.cumsum(x, axis=0)),
+    Case("running sum of all", "relax.cumsum", X, lambda x: op.cumsum(x)),
+    Case(
+        "running sum without one's own",
+        "relax.cumsum",
+        X,
+        lambda x: op.cumsum(x, axis=-1, exclusive=True),
+    ),
+    Case(
+        "cross-entropy of classes",
+        "relax.nn.cross_entropy_with_logits",
+        XY,
+        lambda x, y: op.nn.cross_entropy_with_logits(op.nn.log_softmax(x), y),
+    ),
+    Case(
+        "cross-entropy of classes, no batch",
+        "relax.nn.cross_entropy_with_logits",
+        {"x": (3,), "y": (3,)},
+        lambda x, y: op.nn.cross_entropy_with_logits(x, y),
+    ),
+    Case(
+        "negative log-likelihood",
+        "relax.nn.nll_loss",
+        {"x": ("B", ROWS)},
+        lambda x, ids: op.nn.nll_loss(x, ids, reduction="mean", ignore_index=1),
+        {"ids": ("B",)},
+    ),
     Case("squeeze", "relax.squeeze", {"x": ("B", 1, 3)}, lambda x: op.squeeze(x, axis=[1])),
     Case("flatten", "relax.flatten", {"x": (2, 3, 2)}, lambda x: op.flatten(x)),
     Case("clip", "relax.clip", X, lambda x: op.clip(x, -1.0, 1.0)),
@@ -86,6 +190,15 @@ DENSE_CASES = [
         "relax.nn.layer_norm",
         {"x": ("B", 2, 3), "gamma": (2, 3), "beta": (2, 3)},
         lambda x, gamma, beta: op.nn.layer_norm(x, gamma, beta, axes=[-2, -1]),
+        dtype="float32",
+    ),
+    Case(
+        "layer norm, told not to scale",
+        "relax.nn.layer_norm",
+        {"x": ("B", 3), "gamma": (3,), "beta": (3,)},
+        lambda x, gamma, beta: op.nn.layer_norm(
+            x, gamma, beta, axes=[-1], center=False, scale=False
+        ),
         dtype="float32",
     ),
     Case(
@@ -113,6 +226,41 @@ DENSE_CASES = [
         "relax.strided_slice",
         {"x": (5, 4)},
         lambda x: op.strided_slice(x, axes=[-1], begin=[-3], end=[-1]),
+    ),
+    Case(
+        "slice from before the front",
+        "relax.strided_slice",
+        {"x": (5, 4)},
+        lambda x: op.strided_slice(x, axes=[0], begin=[-9], end=[3], strides=[2]),
+    ),
+    Case(
+        "take from an activation, last axis",
+        "relax.take",
+        X,
+        lambda x, ids: op.take(_emit(op.exp(x)), ids, axis=-1, mode="clip"),
+        IDS,
+    ),
+    Case(
+        "take from an activation by a matrix of ids",
+        "relax.take",
+        {"x": ("B", ROWS, 2)},
+        lambda x, ids: op.take(_emit(op.exp(x)), ids, axis=1),
+        {"ids": ("N", 2)},
+    ),
+    Case(
+        "take from an activation, around the end",
+        "relax.take",
+        X,
+        lambda x, ids: op.take(
+            _emit(op.exp(x)), op.subtract(ids, relax.const(9, "int64")), axis=0, mode="wrap"
+        ),
+        IDS,
+    ),
+    Case(
+        "take from an activation, one column",
+        "relax.take",
+        X,
+        lambda x: op.take(_emit(op.exp(x)), relax.const(2), axis=1),
     ),
     Case(
         "concat along a batch",
@@ -268,6 +416,15 @@ CASES = DENSE_CASES + SPARSE_CASES
 
 def _emit(expr: relax.Expr) -> relax.Expr:
     return relax.BlockBuilder.current().emit(expr)
+
+
+def _number(value: float) -> relax.Expr:
+    return relax.const(value, "float64")
+
+
+def _within_one(x: relax.Expr) -> relax.Expr:
+    """Between -0.8 and 0.8."""
+    return op.multiply(x, _number(0.4))
 
 
 def _half(table: relax.Expr) -> relax.Expr:

@@ -7,6 +7,7 @@ from tvm.relax import op
 
 import sparsetrain as st
 from sparsetrain.ad.rules import DENSE, ROW_SPARSE
+from tests.ad import borrowed
 from tests.ad.cases import CASES, SPARSE_CASES, Case, build, sample
 
 # Central differences need float64 throughout. TVM's norms have none, and a cast through float32
@@ -32,6 +33,73 @@ def test_rule_agrees_with_central_differences(case):
     params, inputs = sample(case)
     program = st.value_and_grad(build(case), "loss", list(case.params), target="llvm")
     st.ad.check_grads(program, params, inputs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("case", borrowed.CASES, ids=lambda case: case.name)
+def test_rule_of_tvm_agrees_with_central_differences(case):
+    assert case.rule not in DENSE
+    params, inputs = sample(case)
+    program = st.value_and_grad(build(case), "loss", list(case.params), target="llvm")
+    st.ad.check_grads(program, params, inputs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("abs", {"x": 0.0}, [0.0]),
+        ("power", {"x": 0.0, "y": 0.0}, [0.0, 0.0]),
+        ("power", {"x": 0.0, "y": 2.0}, [0.0, 0.0]),
+        ("power", {"x": 0.0, "y": 1.0}, [1.0, 0.0]),
+    ],
+)
+def test_at_a_kink_the_gradient_is_pytorchs(name, arguments, expected):
+    body = getattr(op, name)
+    shapes = dict.fromkeys(arguments, ())
+    case = Case(name, f"relax.{name}", shapes, lambda **given: body(*given.values()))
+    params = {key: np.asarray(value) for key, value in arguments.items()}
+    _, found = st.value_and_grad(build(case), "loss", list(params))(params, {})
+    np.testing.assert_allclose([g.numpy() / np.cos(1.0) for g in found.values()], expected)
+
+
+def test_the_deviation_of_equal_numbers_has_gradient_0():
+    case = Case("std", "relax.std", {"x": (3,)}, op.std)
+    _, found = st.value_and_grad(build(case), "loss", ["x"])({"x": np.ones(3)}, {})
+    assert not found["x"].numpy().any()
+
+
+def test_a_matrix_times_itself_has_a_gradient():
+    def gram(x):
+        return op.matmul(x, op.permute_dims(x))
+
+    case = Case("gram", "relax.matmul", {"x": ("B", 3)}, gram)
+    params, inputs = sample(case)
+    st.ad.check_grads(st.value_and_grad(build(case), "loss", ["x"]), params, inputs)
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk", "ii,ij->j", "...j,jk->...k"])
+def test_an_einsum_without_a_derivative_says_how_to_write_it(subscripts):
+    shapes = {"x": (3, 3), "y": (3, 3)}
+    case = Case("", "relax.einsum", shapes, lambda x, y: op.einsum([x, y], subscripts))
+    with pytest.raises(st.errors.ConfigError, match="write letters for every axis"):
+        st.ad.gradient(build(case), "loss", ["x"])
+
+
+def test_a_border_of_copies_has_no_derivative():
+    pad = Case("", "relax.nn.pad", {"x": (3,)}, lambda x: op.nn.pad(x, [1, 1], "reflect"))
+    with pytest.raises(st.errors.ConfigError, match="no derivative for mode 'reflect'"):
+        st.ad.gradient(build(pad), "loss", ["x"])
+
+
+def test_class_weights_that_need_a_gradient_are_refused():
+    case = Case(
+        "",
+        "relax.nn.nll_loss",
+        {"x": ("B", 3), "w": (3,)},
+        lambda x, w, ids: op.nn.nll_loss(op.multiply(x, w), ids, w),
+        {"ids": ("B",)},
+    )
+    with pytest.raises(st.errors.ConfigError, match="gives no cotangent for argument 2"):
+        st.ad.gradient(build(case), "loss", ["x", "w"])
 
 
 @pytest.mark.parametrize("case", NORM_CASES, ids=lambda case: case.name)

@@ -432,3 +432,16 @@ def test_errors_of_a_class_name_it_where_it_is_loaded(saved):
 def test_arguments_that_mean_something_else_are_refused(given, said):
     with pytest.raises(ConfigError, match=said):
         DLRM([5, 7], **given)
+
+
+def test_a_trainer_refuses_a_loss_that_returns_more():
+    class More(ClickModel):
+        def forward(self, dense, embedded):
+            return nn.op.sum(nn.op.sum(embedded, axis=2), axis=1, keepdims=True)
+
+        def loss(self, labels, *inputs, **named):
+            return super().loss(labels, *inputs, **named), labels
+
+    trainer = st.Trainer(More([5, 7], 4, 3), st.optim.sgd(0.1))
+    with pytest.raises(ConfigError, match="the loss of More returns a tuple"):
+        trainer.compile()

@@ -4,10 +4,19 @@
 Registered with `defvjp` like anybody's own; `tests/ad` checks each against central differences.
 """
 
-from sparsetrain.ad.dense_rules import elementwise, losses, normalization, reductions, shapes
+from sparsetrain.ad.dense_rules import (
+    binary,
+    copies,
+    einsum,
+    elementwise,
+    losses,
+    normalization,
+    reductions,
+    shapes,
+)
 from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
 from sparsetrain.ad.rules import defvjp
 
-for _module in (elementwise, shapes, reductions, normalization, losses):
+for _module in (elementwise, binary, shapes, copies, reductions, einsum, normalization, losses):
     for _name, _rule in _module.RULES.items():
         defvjp(_name, _rule)

@@ -8,6 +8,7 @@ nobody, and the product before it, its bias and the activation can be one kernel
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tvm import relax
@@ -15,6 +16,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import constant, number
+from sparsetrain.ad.rules import Rule
 
 
 def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
@@ -120,7 +122,50 @@ def _gelu_tanh(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any
     return [op.multiply(slope, cotangent)]
 
 
+def _flat(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: steps. Backward: 0, as in PyTorch."""
+    return [op.zeros_like(cotangent)]
+
+
+def _slope(slope: Callable[[relax.Expr, relax.Var], relax.Expr]) -> Rule:
+    """The rule of ``y = f(x)``: ``slope(x, y) cotangent``."""
+
+    def rule(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+        return [op.multiply(slope(call.args[0], output), cotangent)]
+
+    return rule
+
+
+def _one(like: relax.Expr) -> relax.Expr:
+    return constant(1, like)
+
+
+def _selu(x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    """Forward: ``scale x`` above 0, ``scale alpha (exp(x) - 1)`` elsewhere (arXiv:1706.02515)."""
+    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+    below = op.add(y, constant(scale * alpha, x))
+    return op.where(op.greater(x, constant(0, x)), constant(scale, x), below)
+
+
 RULES = {
+    "relax.abs": _slope(lambda x, y: op.sign(x)),  # 0 at 0, as in PyTorch
+    "relax.tan": _slope(lambda x, y: op.add(_one(x), op.multiply(y, y))),
+    "relax.sinh": _slope(lambda x, y: op.cosh(x)),
+    "relax.cosh": _slope(lambda x, y: op.sinh(x)),
+    "relax.asin": _slope(lambda x, y: op.rsqrt(op.subtract(_one(x), op.multiply(x, x)))),
+    "relax.acos": _slope(
+        lambda x, y: op.negative(op.rsqrt(op.subtract(_one(x), op.multiply(x, x))))
+    ),
+    "relax.atan": _slope(lambda x, y: op.divide(_one(x), op.add(_one(x), op.multiply(x, x)))),
+    "relax.asinh": _slope(lambda x, y: op.rsqrt(op.add(op.multiply(x, x), _one(x)))),
+    "relax.acosh": _slope(lambda x, y: op.rsqrt(op.subtract(op.multiply(x, x), _one(x)))),
+    "relax.atanh": _slope(lambda x, y: op.divide(_one(x), op.subtract(_one(x), op.multiply(x, x)))),
+    "relax.nn.selu": _slope(_selu),
+    "relax.sign": _flat,
+    "relax.floor": _flat,
+    "relax.ceil": _flat,
+    "relax.round": _flat,
+    "relax.trunc": _flat,
     "relax.nn.relu": _relu,
     "relax.nn.leakyrelu": _leaky_relu,
     "relax.nn.prelu": _prelu,

@@ -15,6 +15,8 @@ from sparsetrain.ad.dense_rules.reading import constant
 def _layer_norm(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``y = h gamma + beta`` with ``h = (x - mean) / std`` over `axes`.
 
+    Whatever `center` and `scale` say: TVM's kernel does not read them.
+
     Backward: ``dx = (g - mean(g) - h mean(g h)) / std`` with ``g = cotangent gamma``
     (Ba et al. 2016, https://arxiv.org/abs/1607.06450).
     """
@@ -26,7 +28,7 @@ def _layer_norm(output: relax.Var, call: Any, cotangent: relax.Expr, builder: An
     epsilon = constant(float(call.attrs["epsilon"]), x)
     inverse = emit(op.divide(constant(1, x), op.sqrt(op.add(variance, epsilon))))
     normal = emit(op.multiply(centred, inverse))
-    scaled = emit(op.multiply(cotangent, gamma) if call.attrs["scale"] else cotangent)
+    scaled = emit(op.multiply(cotangent, gamma))
     shared = op.add(
         op.mean(scaled, axes, keepdims=True),
         op.multiply(normal, op.mean(op.multiply(scaled, normal), axes, keepdims=True)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means over a symbolic extent, maxima and minima."""
+"""Means and variances over a symbolic extent, maxima and minima, running sums."""
 
 from __future__ import annotations
 
@@ -59,7 +59,39 @@ def _extreme(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) 
     return [op.multiply(chosen, shared)]
 
 
+def _variance(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``mean((x - mean(x))**2)``. Backward: ``2 (x - mean(x)) / n cotangent``."""
+    x = call.args[0]
+    (share,) = _mean(output, call, cotangent, builder)
+    return [op.multiply(op.multiply(constant(2, x), _centred(call)), share)]
+
+
+def _std(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: ``(x - mean(x)) / (n y) cotangent``; 0 where y is 0, as in PyTorch."""
+    zero = constant(0, output)
+    inverse = op.where(op.equal(output, zero), zero, op.divide(cotangent, output))
+    (share,) = _mean(output, call, emit(inverse), builder)
+    return [op.multiply(_centred(call), share)]
+
+
+def _centred(call: Any) -> relax.Expr:
+    x = call.args[0]
+    return emit(op.subtract(x, op.mean(x, call.attrs["axis"], keepdims=True)))
+
+
+def _cumsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: the running sum from the end, without each element's own part if `exclusive`."""
+    x, axis = call.args[0], call.attrs["axis"]
+    place = 0 if axis is None else int(axis)
+    reverse = emit(op.flip(cotangent, place))
+    sums = emit(op.cumsum(reverse, place, str(x.ty.dtype), call.attrs["exclusive"]))
+    return [op.reshape(emit(op.flip(sums, place)), x.ty.shape)]
+
+
 RULES = {
+    "relax.cumsum": _cumsum,
+    "relax.std": _std,
+    "relax.variance": _variance,
     "relax.mean": _mean,
     "relax.max": _extreme,
     "relax.min": _extreme,

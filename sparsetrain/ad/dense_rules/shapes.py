@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.dense_rules.reading import numbers
+from sparsetrain.ad.dense_rules.reading import fields, numbers
 from sparsetrain.errors import ConfigError
 from sparsetrain.relax_op import define_op
 
@@ -28,7 +28,8 @@ def _slice_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         def element(*index: Any) -> Any:
             taken, inside = list(index), tirx.const(True, "bool")
             for axis, first, step in zip(axes, begin, strides, strict=True):
-                first = first + x.shape[axis] if first < 0 else tirx.const(first, "int64")
+                if first < 0:  # from the end, and no further than to the front
+                    first = tirx.max(first + x.shape[axis], 0)
                 offset = index[axis] - first
                 inside = tirx.all(inside, offset >= 0, tirx.floormod(offset, step) == 0)
                 taken[axis] = tirx.floordiv(offset, step)
@@ -66,7 +67,7 @@ def _concat(
     output: relax.Var, call: Any, cotangent: relax.Expr, builder: relax.BlockBuilder
 ) -> list:
     """Backward: each argument's part of the cotangent; TVM's rule needs static extents."""
-    arguments = [emit(item) for item in _fields(call.args[0])]
+    arguments = [emit(item) for item in fields(call.args[0])]
     axis = int(call.attrs["axis"] or 0) % len(output.ty.shape)
     return [
         tuple(
@@ -74,13 +75,6 @@ def _concat(
             for position, argument in enumerate(arguments)
         )
     ]
-
-
-def _fields(tensors: relax.Expr) -> list[relax.Expr]:
-    """The fields of a tuple that is written out, or of a variable that holds one."""
-    if isinstance(tensors, relax.Tuple):
-        return list(tensors.fields)
-    return [relax.TupleGetItem(tensors, index) for index in range(len(tensors.ty.fields))]
 
 
 def _concat_part(
@@ -105,7 +99,44 @@ def _stack(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) ->
     return [tuple(emit(op.squeeze(emit(part), [axis])) for part in parts)]
 
 
+def _flip(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    return [op.flip(cotangent, int(call.attrs["axis"]))]
+
+
+def _tril(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    return [op.tril(cotangent, call.args[1]), None]
+
+
+def _pad(output: relax.Var, call: Any, cotangent: relax.Expr, builder: relax.BlockBuilder) -> list:
+    """Forward: a border of one value. Backward: the cotangent without the border."""
+    if str(call.attrs["pad_mode"]) != "constant":
+        raise ConfigError(f"relax.nn.pad: no derivative for mode {str(call.attrs['pad_mode'])!r}")
+    before = [int(width) for width in call.attrs["pad_width"]][::2]
+
+    def inner(whole: te.Tensor, x: te.Tensor) -> te.Tensor:
+        return te.compute(
+            x.shape,
+            lambda *index: whole(*(i + w for i, w in zip(index, before, strict=True))),
+            "pad_cotangent",
+        )
+
+    return [builder.emit_te(inner, cotangent, call.args[0])]
+
+
+def _gather_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``y[i][j] = x[i][ids[i][j]]`` along `axis`. Backward: added where it was read."""
+    x, ids = call.args
+    zeros = emit(op.zeros(x.ty.shape, str(x.ty.dtype)))
+    axis = int(call.attrs["axis"])
+    return [op.scatter_elements(zeros, ids, cotangent, axis, "add"), None]
+
+
 RULES = {
+    "relax.nn.batch_flatten": _same_elements,
+    "relax.flip": _flip,
+    "relax.tril": _tril,
+    "relax.nn.pad": _pad,
+    "relax.gather_elements": _gather_elements,
     "relax.squeeze": _same_elements,
     "relax.flatten": _same_elements,
     "relax.concat": _concat,
