@@ -6,6 +6,7 @@ checkers count too: they say what a part knows about.
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,8 @@ def _chain(node: ast.AST) -> tuple[str, ...]:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.py")), ids=lambda p: p.stem)
 def test_examples_import_the_package_only(path):
     assert {n for n in imports(path) if n.startswith("sparsetrain")} == {"sparsetrain"}
+
+
+def test_the_design_page_names_every_part():
+    page = (ROOT / "docs" / "design.md").read_text()
+    assert [part for part in MAY_IMPORT if not re.search(rf"\b{part}\b", page)] == []

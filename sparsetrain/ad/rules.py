@@ -17,6 +17,7 @@ operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule regis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -53,6 +54,20 @@ def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
     ------
     ConfigError
         If there is no such operator.
+
+    Examples
+    --------
+    Rounding whose derivative is that of the identity::
+
+        from tvm.relax import op
+
+        def straight_through(output, call, cotangent, builder):
+            return [cotangent]                          # one part for each argument
+
+        st.ad.defvjp("relax.round", straight_through)
+
+    Rules read ``call.args`` and ``call.attrs``, and return expressions of `tvm.relax.op`, such as
+    ``[op.multiply(op.cos(call.args[0]), cotangent)]``. `check_grads` tells whether they are right.
     """
     try:
         tvm.ir.Op.get(name)
@@ -69,7 +84,20 @@ def find_rule(call: Any, cotangent: Cotangent) -> Rule | None:
         return None
     if is_row_sparse(cotangent):
         return ROW_SPARSE.get(call.op.name)
-    return DENSE.get(call.op.name) or call.op.get_attr("FPrimalGradient")
+    borrowed = call.op.get_attr("FPrimalGradient")
+    return DENSE.get(call.op.name) or (borrowed and partial(_borrowed, borrowed))
+
+
+def _borrowed(rule: Rule, output: relax.Var, call: Any, cotangent: Any, builder: Any) -> Sequence:
+    """What TVM's rule gives; it raises errors of any type for calls that it does not know."""
+    try:
+        return rule(output, call, cotangent, builder)
+    except Exception as error:
+        name, why = call.op.name, str(error) or type(error).__name__
+        raise ConfigError(
+            f"TVM's derivative of {name!r} does not take this call ({why}): register another with "
+            f"ad.defvjp({name!r}, rule)"
+        ) from error
 
 
 # --- Where sparsity is born -------------------------------------------------------------------

@@ -28,8 +28,6 @@ from sparsetrain.optim.multiply_add import fused
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
-Index = list[Any]
-
 
 def flat(array: Any) -> Any:
     """An array argument, seen as (1, n)."""

@@ -93,6 +93,9 @@ class State(dict[str, dict[str, NDArray]]):
             "{name: dict(slots) for name, slots in state.items()}, and state.step"
         )
 
+    def __repr__(self) -> str:
+        return f"<State: step {self.step}, slots of {len(self)} parameters>"
+
     @property
     def step(self) -> int:
         """Number of steps taken."""

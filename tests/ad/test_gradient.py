@@ -92,6 +92,17 @@ def test_missing_dense_rule_names_operator_and_parameter():
         st.ad.gradient(function({"x": (3,)}, body), "loss", ["x"])
 
 
+def test_a_call_that_tvms_rule_does_not_take_names_the_operator():
+    def body(x, w):
+        return op.sum(emit(op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO")))
+
+    module = function({"x": (1, 4, 4, 2), "w": (3, 3, 2, 2)}, body)
+    with pytest.raises(
+        ConfigError, match=r"TVM's derivative of 'relax.nn.conv2d' .* NCHW .*ad.def"
+    ):
+        st.ad.gradient(module, "loss", ["x", "w"])
+
+
 def test_a_users_rule_is_used(monkeypatch):
     from sparsetrain.ad.rules import DENSE
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sparsetrain as st
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS, Group
@@ -237,3 +238,8 @@ def test_a_number_whose_name_is_taken_is_refused(name):
     formula = optim.Formula("mine", lambda w, g, s, h: (w - g, s))
     with pytest.raises(ConfigError, match=f"mine: the number '{name}' needs another name"):
         optim.Optimizer(formula, {name: 0.1})
+
+
+def test_a_state_shows_its_step_and_not_its_arrays():
+    state = st.optim.adam(0.01).init({"w": st.runtime.zeros((2, 3), "float32")})
+    assert repr(state) == "<State: step 0, slots of 1 parameters>"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense reverse rules that recommendation models need and TVM 0.27 lacks or has in another form.
+"""Dense reverse rules that models need and TVM 0.27 lacks, has wrong or in another form.
 
 Registered with `defvjp` like anybody's own; `tests/ad` checks each against central differences.
 """
