@@ -5,8 +5,10 @@ Every row has a counter. Their running sums are where the run of each row begins
 known before an entry is placed, and ids are never moved: two passes over the ids and one over the
 rows. A strip has counters of its own, and places its entries behind those of the strips before it.
 
-What is parallel: strips. One thread has two, and goes through both at once: where ids are equal
-one after the other, each waits for the counter that the one before it wrote.
+What is parallel: strips, where their counters are few. What makes places of counters is one thread,
+so all of them go to its core and back; and one thread alone counts faster than two sort. It has two
+strips, and goes through both at once: where ids are equal one after the other, each waits for the
+counter that the one before it wrote.
 """
 
 from __future__ import annotations
@@ -24,15 +26,29 @@ from sparsetrain.sparse_tensor.strips import share
 
 AT_ONCE = 2  # strips of one thread
 LINE = 16  # counters, at most, in a line of the cache, which no two threads write
+# Threads count from so many ids on, and so many of each counter. Zen 5, medians: of 800 rows two
+# count 16,384 ids in 23 us and one in 19, 53,248 in 61 and 60, 262,144 in 289 and 329; of half as
+# many rows as ids 53,248 in 232 and 104.
+THREADS_FROM, OF_EACH = 32_768, 16
+# So many threads sort digit by digit in more time than one counts: 53,248 ids of half as many rows
+# in 202 us and 104, 262,144 in 895 and 690. More threads were not measured.
+SLOWER = 2
 
 
 def can_count(a: SimpleNamespace) -> Any:
-    """Whether the counters have room in `a.keys`, which then holds nothing else.
+    """Whether one thread's counters have room in `a.keys`, which then holds nothing else.
 
     Not more rows than ids, too: `rows` and `offsets` have no room for more.
     """
-    strips = tirx.max(a.notes.shape[0], const(AT_ONCE, "int64"))
-    return strips * _counters(a) <= 2 * a.ids.shape[0]
+    few = a.notes.shape[0] <= SLOWER
+    return tirx.And(few, AT_ONCE * _counters(a) <= 2 * a.ids.shape[0])
+
+
+def threads_can_count(a: SimpleNamespace) -> Any:
+    """Whether a thread for each strip is faster; then their counters have room, too."""
+    strips, entries = a.notes.shape[0], a.ids.shape[0]
+    few = tirx.And(strips > 1, OF_EACH * strips * _counters(a) <= entries)
+    return tirx.And(few, entries >= THREADS_FROM)
 
 
 def _counters(a: SimpleNamespace) -> Any:

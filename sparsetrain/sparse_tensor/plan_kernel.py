@@ -2,19 +2,22 @@
 """The CPU kernel behind a `CoalescePlan`: sort the ids, find the runs of equal ones.
 
 It counts where a table has fewer rows than there are ids, which takes a third of the time, and
-sorts digit by digit where it has more. Both give the same plan, to the bit.
+sorts digit by digit where it has more; `count_sort` says which threads do. All ways give the same
+plan, to the bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
-from sparsetrain.sparse_tensor.count_sort import can_count, count_sort
+from sparsetrain.sparse_tensor.count_sort import can_count, count_sort, threads_can_count
 from sparsetrain.sparse_tensor.radix_sort import radix_sort
 from sparsetrain.sparse_tensor.strips import NOTES
 
@@ -47,9 +50,21 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
             bits=tirx.Cast("int32", scalar("bits", "int64")),
             num_rows=scalar("num_rows", "int64"),
         )
-        with T.If(can_count(a)):
-            with T.Then():
-                count_sort(a, parallel)
-            with T.Else():
-                radix_sort(a, T.parallel if parallel else T.serial)
+        ways = [(can_count(a), lambda: count_sort(a, False))]
+        if parallel:
+            ways.insert(0, (threads_can_count(a), lambda: count_sort(a, True)))
+        _first(ways, lambda: radix_sort(a, T.parallel if parallel else T.serial))
     return built.get()
+
+
+def _first(ways: Sequence[tuple[Any, Callable[[], None]]], otherwise: Callable[[], None]) -> None:
+    """Take the first way whose condition holds."""
+    if not ways:
+        otherwise()
+        return
+    (holds, take), *others = ways
+    with T.If(holds):
+        with T.Then():
+            take()
+        with T.Else():
+            _first(others, otherwise)

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coalescing: unique sorted rows, and sums whose order, hence bits, is fixed."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from tvm.sym import Analyzer
+from tvm.tirx import const
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
-from sparsetrain.sparse_tensor import RowSparse, coalesce
+from sparsetrain.sparse_tensor import RowSparse, coalesce, count_sort
 from sparsetrain.sparse_tensor.coalesce import digits_of, make_plan
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
 from sparsetrain.sparse_tensor.strips import NOTES
@@ -186,12 +190,15 @@ def test_indices_outside_the_rows_are_counted(rows, parallel, repeated, monkeypa
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("rows", [1, 15, 16, 31, 32, 500, 511, 512, 1023])  # counters fill lines
 @pytest.mark.parametrize("spread", SPREADS)
-def test_counting_gives_the_plan_of_sorting(spread, rows, dtype):
+def test_counting_gives_the_plan_of_sorting(spread, rows, dtype, monkeypatch):
+    """In one thread, the first time without any, and in more where their counters fit."""
     count = 1024
     indices = SPREADS[spread](rows, count).astype(dtype)
     ids, order = runtime.as_tensor(indices), np.argsort(indices, kind="stable").astype("i4")
     used = np.unique(indices[indices < rows])
-    for strips in (None, 1, 2, 3, 7):  # the first is without threads
+    monkeypatch.setattr(count_sort, "THREADS_FROM", 1)
+    for strips, of_each in [(None, 16), (1, 16), (2, 16), (2, 1), (3, 1), (7, 1)]:
+        monkeypatch.setattr(count_sort, "OF_EACH", of_each)
         made = _arrays(count, strips or 1, dtype)
         sort = runtime.compile_kernel(
             plan_kernel(dtype, strips is not None), runtime.host_target(), "sort"
@@ -203,6 +210,29 @@ def test_counting_gives_the_plan_of_sorting(spread, rows, dtype):
         assert_same_bits(found[0], order)
         ends = np.searchsorted(indices[order], used, side="right").astype("i4")
         assert_same_bits(offsets[: len(used) + 1], np.append(0, ends).astype("i4"))
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "strips", "way"),
+    [
+        (2**15, 1000, 1, "one"),
+        (2**15, 1000, 2, "all"),
+        (2**15 - 1, 1000, 2, "one"),  # too few ids
+        (2**15, 1024, 2, "one"),  # too many counters
+        (2**15, 2**15 - 1, 2, "one"),
+        (2**15, 2**15, 2, "none"),
+        (2**15, 1024, 3, "none"),
+    ],
+)
+def test_threads_count_where_they_are_faster(count, rows, strips, way):
+    extents = {"ids": count, "notes": strips}
+    a = SimpleNamespace(
+        **{name: SimpleNamespace(shape=(const(n, "int64"),)) for name, n in extents.items()},
+        num_rows=const(rows, "int64"),
+    )
+    ways = {"all": count_sort.threads_can_count(a), "one": count_sort.can_count(a)}
+    holds = [name for name, holds in ways.items() if Analyzer().simplify(holds).value]
+    assert [*holds, "none"][0] == way
 
 
 def test_all_rows_occur_once():
