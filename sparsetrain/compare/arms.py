@@ -100,7 +100,8 @@ def _row_sparse(mode: Mode) -> Callable[[Case], Step]:
     return prepare
 
 
-class Halves(NamedTuple):
+@dataclass(frozen=True)
+class Halves:
     """A step of `update`, and how long both of its halves took."""
 
     update: TableUpdate
