@@ -135,7 +135,7 @@ class GradientProgram(Program):
     ) -> tuple[Any, dict]:
         """Loss, a () tensor, and the gradients by name: `RowSparse` or `tvm.runtime.Tensor`.
 
-        Of a function that returns a tuple the first is that tuple; it begins with the loss.
+        Of a function with more results than the loss the first is all of them, in a tuple.
         """
         results = super().__call__(params, inputs, checked=checked)
         behind = 1 + self.gradient.others
@@ -178,9 +178,9 @@ def value_and_grad(
     Returns
     -------
     GradientProgram
-        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, with the function's
-        whole tuple in place of ``loss`` if it returns one; ``program.module`` is the IRModule
-        before lowering.
+        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, with the tuple of all
+        results in place of ``loss`` if there are more; ``program.module`` is the IRModule before
+        lowering.
 
     Raises
     ------

@@ -159,7 +159,8 @@ def test_a_schema_may_be_written_otherwise_or_moved(described, capsys):
     assert main([*resume, "2"]) == 0
     (described / "log.toml").rename(described / "new.toml")
     assert main([*resume, "3"]) == 2
-    assert "log.toml: cannot read the schema" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "log.toml: cannot read the schema" in said and "--schema says where it lies now" in said
     assert main([*resume, "3", "--schema", str(described / "new.toml")]) == 0
     assert main([*resume, "4"]) == 0  # where it lies now is kept
 

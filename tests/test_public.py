@@ -88,7 +88,8 @@ def test_every_public_name_exists_and_is_listed():
 
 
 @pytest.mark.parametrize(
-    "package", ["ad", "compare", "embedding", "models", "optim", "precision", "runtime"]
+    "package",
+    ["ad", "compare", "data", "embedding", "metrics", "models", "optim", "precision", "runtime"],
 )
 def test_help_of_a_package_describes_its_names(package):
     text = pydoc.plain(pydoc.render_doc(getattr(st, package)))

@@ -351,6 +351,15 @@ def test_changed_rows_to_validate_on_are_refused_where_they_end_the_run(files, t
     fit(again, {**files, "valid": moved}, tmp_path / "run", epochs=3, resume=True, **rule)
 
 
+def test_rows_to_validate_on_that_are_no_files_are_others(files, tmp_path):
+    rule = {"early_stopping": st.EarlyStopping(patience=9), "epochs": 2, "resume": True}
+    fit(make(), files, tmp_path / "run", **{**rule, "epochs": 1, "resume": False})
+    changed = {**files, "valid": pa.table(small_dlrm.raw_rows(60, seed=5))}
+    with pytest.raises(CheckpointError, match="validated on files.* allow changed validation"):
+        fit(loaded(tmp_path / "run"), changed, tmp_path / "run", **rule)
+    fit(loaded(tmp_path / "run"), changed, tmp_path / "run", allow_changed=["validation"], **rule)
+
+
 def test_data_that_was_only_moved_is_the_same(files, tmp_path, straight):
     trainer = _cut_run(files, tmp_path / "run")
     moved = tmp_path / "elsewhere with spaces é.parquet"

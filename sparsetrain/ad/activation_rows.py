@@ -27,7 +27,10 @@ PLACES = {"fast": None, "clip": _clip, "wrap": tirx.floormod}
 
 
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:
-    """What `ids` (any shape) stand for along an axis of `extent` elements, symbolic or not."""
+    """What `ids` (any shape) stand for along an axis of `extent` elements, symbolic or not.
+
+    In int64 where `ids` are shorter than int32: they need not be able to hold `extent`.
+    """
     if mode not in PLACES:
         raise ConfigError(f"relax.take: mode {mode!r} has no derivative; use {sorted(PLACES)}")
     place = PLACES[mode]
@@ -35,8 +38,11 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
         return ids
 
     def places(ids: te.Tensor, extent: Any) -> te.Tensor:
-        bound = tirx.Cast(ids.dtype, extent)
-        return te.compute(ids.shape, lambda *index: place(ids(*index), bound), "places")
+        dtype = ids.dtype if ids.dtype in ("int32", "int64") else "int64"
+        bound = tirx.Cast(dtype, extent)
+        return te.compute(
+            ids.shape, lambda *index: place(ids(*index).astype(dtype), bound), "places"
+        )
 
     return builder.emit_te(places, ids, extent)
 

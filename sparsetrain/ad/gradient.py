@@ -177,6 +177,8 @@ def _results(primal: relax.Function) -> list[relax.Var]:
     result = primal.body.body
     made = {binding.var: binding.value for binding in primal.body.blocks[0].bindings}
     value = made.get(result, result)
+    while value in made:  # another name of the same
+        value = made[value]
     fields = list(value.fields) if isinstance(value, relax.Tuple) else [result]
     return fields if all(isinstance(field, relax.Var) for field in fields) else [result]
 

@@ -8,11 +8,12 @@ on what rows become, and would still decide which of them are held out.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.errors import CheckpointError
+from sparsetrain.errors import CheckpointError, ConfigError
 
 
 def require_same_schema(
@@ -40,6 +41,11 @@ def require_same_schema(
     """
     import sparsetrain as st
 
+    if file is not None and not os.path.exists(file):
+        raise ConfigError(
+            f"{file}: cannot read the schema: there is no such file; "
+            "--schema says where it lies now"
+        )
     now = st.data.Schema.read(file).weighed_by(weights).to_dict()
     if now == before:
         return

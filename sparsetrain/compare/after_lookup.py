@@ -30,7 +30,7 @@ class AfterLookup(NamedTuple):
 
 
 def after_lookup(step: Halves, batches: Iterable[Batch], warm: int) -> AfterLookup:
-    """Take steps on rows that no step has seen; the first `warm` do not count."""
+    """Take a step on each batch, its rows looked up first; the first `warm` do not count."""
     table = step.update.weight
     lookup = _lookup(int(table.shape[1]))
     seconds = []

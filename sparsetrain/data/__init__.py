@@ -8,6 +8,8 @@ to encoded parquet) and `inspect`, which end the way, and `synthetic`, which beg
 is a `Batch` with its `Position`.
 """
 
+from sparsetrain.exports import exported as _exported
+
 from .batch import Batch as Batch
 from .conversion import convert_files as convert_files
 from .encode.encoder import Encoder as Encoder
@@ -34,3 +36,5 @@ from .stream.dataset import Dataset as Dataset
 from .synthetic import SyntheticCriteo as SyntheticCriteo
 from .synthetic import Truth as Truth
 from .synthetic import read_truth as read_truth
+
+__all__ = _exported(globals())

@@ -66,7 +66,7 @@ def begin(
     if "data" not in allow_changed:
         _require_same_data(state.data, seen.data)
     if _VALIDATION not in allow_changed:
-        _require_same_validation(state.plan.get(_VALIDATION), seen.validation)
+        _require_same_validation(state.plan.get(_VALIDATION), seen.validation, plan)
     state.plan, state.data, trainer._state = noted, seen.data, None
     return state
 
@@ -78,10 +78,16 @@ def _require_same_data(before: Prints | None, now: Prints | None) -> None:
         require_same(before, now)
 
 
-def _require_same_validation(before: Any, now: Prints | None) -> None:
+def _require_same_validation(before: Any, now: Prints | None, plan: Plan) -> None:
     """Runs of an older version, and those that validations did not end, noted nothing."""
-    if before is not None and now is not None:
-        require_same(before, now, "validated on", _VALIDATION)
+    if before is None or plan.early_stopping.patience is None:
+        return
+    if now is None:
+        raise CheckpointError(
+            "this run was validated on files, not what is given now: give the same files, or allow "
+            f"changed {_VALIDATION}"
+        )
+    require_same(before, now, "validated on", _VALIDATION)
 
 
 def _require_known(allowed: Collection[str], known: Collection[str]) -> None:

@@ -260,10 +260,11 @@ class ClickModel(BatchInputs, nn.Module):
 
     def _widths(self, name: str, numbers: Sequence[int]) -> list[int]:
         """Whole numbers above 0."""
-        if not (np.iterable(numbers) and all(map(is_whole, numbers))):
+        given = list(numbers) if np.iterable(numbers) else None  # once: it may be an iterator
+        if given is None or not all(map(is_whole, given)):
             fix = "; give a list" if is_whole(numbers) else ""
             raise self._wrong(f"{name} must be whole numbers, not {numbers!r}{fix}")
-        widths = [int(number) for number in numbers]
+        widths = [int(number) for number in given]
         if any(width < 1 for width in widths):
             raise self._wrong(f"every number in {name} must be 1 or more: {widths}")
         return widths

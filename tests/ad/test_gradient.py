@@ -206,6 +206,18 @@ def test_results_behind_the_loss_come_with_it():
     np.testing.assert_array_equal(gradients["x"].numpy(), 4 * x)
 
 
+def test_a_tuple_may_have_a_name_of_its_own():
+    def body(x):
+        return emit(relax.Tuple([emit(op.sum(x)), emit(op.exp(x))]))
+
+    program = st.value_and_grad(function({"x": (2, 3)}, body), "loss", ["x"])
+    x = np.zeros((2, 3))
+    (loss, powers), gradients = program({"x": x}, {})
+    assert loss.numpy() == 0
+    np.testing.assert_array_equal(powers.numpy(), np.ones((2, 3)))
+    np.testing.assert_array_equal(gradients["x"].numpy(), np.ones((2, 3)))
+
+
 def test_a_tuple_must_begin_with_the_loss():
     module = with_others(lambda x: [emit(op.square(x)), emit(op.sum(x))])
     with pytest.raises(ConfigError, match="alone or first in a flat tuple"):

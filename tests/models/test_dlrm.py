@@ -48,6 +48,11 @@ def test_a_configuration_that_cannot_be_is_refused(arguments, message):
         DLRM(**arguments)
 
 
+def test_widths_may_come_from_an_iterator():
+    given = DLRM([5, 3], bottom=(width for width in [8, 4]), top=iter([16])).config()
+    assert (given["bottom"], given["top"]) == ([8, 4], [16])
+
+
 def test_its_configuration_makes_the_same_model_again():
     model = DLRM(rows=np.array([50, 7]), dim=np.int64(8), bottom=(), top=(4, 3), pooling="mean")
     again = DLRM(**model.config())
