@@ -132,7 +132,9 @@ def _crossings(report: st.compare.Report) -> list[str]:
 def _crossing(c: st.compare.Crossing) -> str:
     head = f"{c.formula}, {c.lookups:,} lookups: "
     if c.rows is None:
-        return f"{head}{c.below} is faster on all tables from {c.least:,} to {c.most:,} rows"
+        but = f", but not at {' and '.join(f'{rows:,}' for rows in c.except_at)}"
+        reach = f"{c.below} is faster on tables from {c.least:,} to {c.most:,} rows"
+        return f"{head}{reach}{but if c.except_at else ''}"
     about = int(float(f"{c.rows:.1e}"))
     return f"{head}{c.below} is faster below about {about:,} rows, {c.above} above"
 

@@ -37,11 +37,14 @@ class Crossing(NamedTuple):
     lookups : int
         Of a step.
     rows : float or None
-        Between the two sizes where the order changes, on a logarithmic scale; None if it does not.
+        Between the two sizes where the order changes, on a logarithmic scale; None if the same arm
+        is the faster one on the smallest and on the largest table.
     below, above : str
-        The faster arm on smaller and on larger tables; the same name if the order does not change.
+        The faster arm on smaller and on larger tables.
     least, most : int
         Rows of the smallest and the largest table that both were measured on.
+    except_at : tuple of int
+        Rows of tables on which the other arm was faster, though it is on neither end.
     """
 
     formula: str
@@ -51,6 +54,7 @@ class Crossing(NamedTuple):
     above: str
     least: int
     most: int
+    except_at: tuple[int, ...] = ()
 
 
 @dataclass
@@ -161,15 +165,18 @@ def _crossing(swept: Iterable[Measurement], formula: str, lookups: int) -> Cross
         return None
     gains = [log(times["dense"][r] / times["sparse"][r]) for r in rows]
     faster = ["sparse" if gain > 0 else "dense" for gain in gains]
+    ends = faster[0], faster[-1], rows[0], rows[-1]
+    if faster[0] == faster[-1]:
+        others = tuple(r for r, arm in zip(rows, faster, strict=True) if arm != faster[0])
+        return Crossing(formula, lookups, None, *ends, others)
     place = _last_change(gains)
-    at = None if place is None else _meeting(rows[place : place + 2], gains[place : place + 2])
-    return Crossing(formula, lookups, at, faster[0], faster[-1], rows[0], rows[-1])
+    meeting = _meeting(rows[place : place + 2], gains[place : place + 2])
+    return Crossing(formula, lookups, meeting, *ends)
 
 
-def _last_change(gains: Sequence[float]) -> int | None:
+def _last_change(gains: Sequence[float]) -> int:
     """The place before the last change of sign: noise in front of it is no crossing."""
-    changes = [n for n in range(len(gains) - 1) if (gains[n] > 0) != (gains[n + 1] > 0)]
-    return changes[-1] if changes else None
+    return max(n for n in range(len(gains) - 1) if (gains[n] > 0) != (gains[n + 1] > 0))
 
 
 def _meeting(rows: Sequence[int], gains: Sequence[float]) -> float:

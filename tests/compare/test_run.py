@@ -162,6 +162,13 @@ def test_arms_that_do_not_cross_say_which_is_faster_and_how_far_was_looked():
     assert (found.below, found.above, found.least, found.most) == ("sparse", "sparse", 100, 900)
 
 
+def test_a_table_that_is_an_exception_is_no_crossing():
+    dense = {100: 20.0, 300: 9.0, 900: 99.0}
+    (found,) = report_of(dense, dict.fromkeys(dense, 10.0)).crossings
+    assert found.rows is None and found.below == found.above == "sparse"
+    assert found.except_at == (300,)
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_plan_sweeps_one_axis_at_a_time(full):
     base = Case(1000, lookups=128)
