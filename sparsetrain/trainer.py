@@ -9,7 +9,7 @@ memory depend on the ids of the batch, not on the rows of the tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,19 +22,7 @@ from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.fit import (
-    Best,
-    EarlyStopping,
-    Fit,
-    Record,
-    Seen,
-    State,
-    begin,
-    check_objects,
-    plan_of,
-    require_validation,
-    seen_of,
-)
+from sparsetrain.fit import EarlyStopping, Fit, Plan, Seen, State, begin, check_asked, seen_of
 from sparsetrain.formats import target_word
 from sparsetrain.given import require_kind, require_whole
 from sparsetrain.growing import copy_grown_, grown_model
@@ -114,12 +102,9 @@ class Trainer(TrainedModel):
         plan: Literal["auto", "host", "device"] = "auto",
     ) -> None:
         self.accumulate = require_whole("accumulate", accumulate)
-        self.epochs = 0
-        self.target = runtime.resolve_target(target_word(table_dtype_of(model), target))
+        target = runtime.resolve_target(target_word(table_dtype_of(model), target))
+        super().__init__(model, optimizer, target, seed, encoder, initialize, precision, loss_scale)
         self.fused = fused
-        super().__init__(
-            model, optimizer, self.target, seed, encoder, initialize, precision, loss_scale
-        )
         self._ahead = Ahead(self, plan)
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._watch: Watch | None = None  # records steps, while they are profiled
@@ -156,7 +141,7 @@ class Trainer(TrainedModel):
 
     def compile(self) -> None:
         """Compile what a step runs now, rather than in the first step."""
-        self._way.machine(self)
+        _ = self._machine
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.
@@ -175,10 +160,9 @@ class Trainer(TrainedModel):
                 f"step takes a Batch, not a {type(batch).__name__}; encoder.encode(table) makes "
                 "one of a table, Batch(dense, ids, labels) of arrays"
             )
-        take = partial(self._step, batch)
         if self._watch is None:
-            return take()
-        loss: Loss = self._watch.step(take, len(batch), partial(self._lookups, batch))
+            return self._step(batch)
+        loss: Loss = self._watch.step(partial(self._step, batch), batch)
         return loss
 
     def _step(self, batch: Batch) -> Loss:
@@ -279,42 +263,29 @@ class Trainer(TrainedModel):
         ResourceError
             If memory or disk is used up; the last checkpoint stays.
         """
-        check_objects(stop, run, early_stopping)
-        require_validation(validation, validate_every, early_stopping)
-        plan = plan_of(
-            self,
-            epochs=epochs,
-            resume=resume,
+        check_asked(validation, stop, run, validate_every, early_stopping)
+        plan = Plan(
+            until=require_whole("epochs", epochs) + (0 if resume else self.epochs),
             batch_size=batch_size,
-            shuffle=shuffle,
+            seed=self.seed if shuffle else None,
             validate_every=validate_every,
-            early_stopping=early_stopping,
+            early_stopping=early_stopping or EarlyStopping(),
             check_numerics=check_numerics,
+            accumulate=self.accumulate,
+            precision=str(self.precision),
+            loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
         )
         dataset = self._dataset(train, read_weights=True)
         seen = Seen() if run is None and not resume else seen_of(train, validation, plan)
         state = begin(self, plan, seen, resume, allow_changed)
         folder = Run(run) if isinstance(run, (str, Path)) else run
-        watch = Watch(self._machines) if profile else None
-        with ExitStack() as stack:
-            stack.enter_context(single_blas())
-            if folder:
-                best = state.best["step"] if state.best else None
-                writing = folder.writing(fresh=not resume, size=self._bytes, best=best)
-                stack.enter_context(writing)
-            if watch:
-                stack.enter_context(self._watched(watch))
-            history = Fit(
-                self,
-                dataset,
-                None if validation is None else self._dataset(validation),
-                plan,
-                state,
-                Record(folder),
-                Best(plan.early_stopping, folder),
-                progress,
-                stop or (lambda: False),
-            ).run()
+        best = state.best["step"] if state.best else None
+        writing = folder and folder.writing(fresh=not resume, size=self._bytes, best=best)
+        watch = Watch(self) if profile else None
+        recording = watch and watch.recording()
+        with single_blas(), writing or nullcontext(), recording or nullcontext():
+            held_out = None if validation is None else self._dataset(validation)
+            history = Fit(self, dataset, held_out, plan, state, folder, progress, stop).run()
         return {**history, "profile": watch.result()} if watch else history
 
     def profile(self, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
@@ -343,32 +314,18 @@ class Trainer(TrainedModel):
             As `step`.
         """
         require_whole("profile: steps", steps, 2)
-        with self._watched(Watch(self._machines, steps=steps)) as watch:
+        watch = Watch(self, steps)
+        with watch.recording():
             for _ in range(WARM + steps):
                 float(self.step(batch))
         result = watch.result()
         assert result is not None
         return result
 
-    @contextmanager
-    def _watched(self, watch: Watch) -> Iterator[Watch]:
-        """Let `watch` record the steps that are taken meanwhile."""
-        if runtime.gpu.is_cuda(self.target):
-            raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
-        self._watch = watch
-        try:
-            yield watch
-        finally:
-            self._watch = None
-
-    def _machines(self) -> list[Any]:
-        """The virtual machines of a step."""
-        return [self._way.machine(self)]
-
-    def _lookups(self, batch: Batch) -> dict[int, int]:
-        """Rows of each storage -> how many rows a step on `batch` looks up in it."""
-        rows_read = self.model.rows_read(self.model.inputs(batch))
-        return {int(self.params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
+    @property
+    def _machine(self) -> Any:
+        """The virtual machine that runs in a step."""
+        return self._way.machine(self)
 
     def extended(self, encoder: Encoder) -> Trainer:
         """Return a trainer that goes on from this one with rows for new values.
@@ -430,7 +387,7 @@ class Trainer(TrainedModel):
 
         Runs the program on `batch` once more, compiled so that every value shows.
         """
-        inputs = self.model.inputs(batch) | scale_input(self.scaling)
-        arguments = self.program.arguments.bind(self.params, inputs)
         program = self.program
+        inputs = self.model.inputs(batch) | scale_input(self.scaling)
+        arguments = program.arguments.bind(self.params, inputs)
         return first_nonfinite(program.module, program.function, arguments)

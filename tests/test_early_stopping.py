@@ -14,7 +14,7 @@ from sparsetrain import checkpoint, trained_model
 from sparsetrain.cli import main
 from sparsetrain.cli.which import tell_which
 from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
-from sparsetrain.fit import Best
+from sparsetrain.fit.best import Best
 from sparsetrain.run import Run, chosen, folder
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state

@@ -42,7 +42,7 @@ class Profile:
         phases: list[dict[str, float]] = []
         single: list[dict[str, Entry]] = []
         program: list[dict[str, Entry]] = []
-        machines = self.ours.trainer._machines()
+        machine = self.ours.trainer._machine
         for number in range(timed):
             self._phases.clear()
             seconds, kernels = self.recorder.single_of(partial(self.ours.step, 2 * number))
@@ -51,7 +51,7 @@ class Profile:
             single.append(kernels)
             # Another batch: the rows of the same one would still be in the caches.
             step = partial(self.ours.step, 2 * number + 1)
-            program.append(self.recorder.program_of(step, machines))
+            program.append(self.recorder.program_of(step, machine))
         in_program = kernel_times(program)
         outside = {name: median(step[name] for step in phases) for name in phases[0]}
         outside[PROGRAM] -= sum(kernel.seconds for kernel in in_program)

@@ -6,14 +6,10 @@ finds the one to begin with, `loop` moves it, `record` writes it down, `best` ke
 stopping ends with, `causes` says more about an error.
 """
 
-from sparsetrain.fit.asked import check_objects as check_objects
-from sparsetrain.fit.asked import plan_of as plan_of
-from sparsetrain.fit.asked import require_validation as require_validation
-from sparsetrain.fit.best import Best as Best
+from sparsetrain.fit.asked import check_asked as check_asked
 from sparsetrain.fit.loop import Fit as Fit
 from sparsetrain.fit.plan import EarlyStopping as EarlyStopping
 from sparsetrain.fit.plan import Plan as Plan
-from sparsetrain.fit.record import Record as Record
 from sparsetrain.fit.resume import Seen as Seen
 from sparsetrain.fit.resume import begin as begin
 from sparsetrain.fit.resume import seen_of as seen_of

@@ -19,6 +19,7 @@ from sparsetrain.fit.plan import Plan
 from sparsetrain.fit.record import Record
 from sparsetrain.fit.state import State
 from sparsetrain.progress import make_progress
+from sparsetrain.run import Run
 
 VALIDATION_BATCH = 4096
 
@@ -34,12 +35,10 @@ class Fit:
     plan : Plan
     state : State
         Where to begin; changed as the run goes on.
-    record : Record
-        Where log and checkpoints go.
-    best : Best
-        What is kept of the best validation.
+    run : Run or None
+        Where log and checkpoints go, and with them what is kept of the best validation.
     progress : "auto", None or Progress
-    stop : callable
+    stop : callable or None
         Asked after each batch; True ends the run there.
     """
 
@@ -50,15 +49,15 @@ class Fit:
         held_out: Any,
         plan: Plan,
         state: State,
-        record: Record,
-        best: Best,
+        run: Run | None,
         progress: Any,
-        stop: Callable[[], bool],
+        stop: Callable[[], bool] | None,
     ) -> None:
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
-        self._plan, self.state, self._record, self._best = plan, state, record, best
+        self._plan, self._state = plan, state
+        self._record, self._best = Record(run), Best(plan.early_stopping, run)
         make_progress(progress)  # refuses what is none
-        self._progress, self._stop = progress, stop
+        self._progress, self._stop = progress, stop or (lambda: False)
         self._stopped = False
         self._rows, self._seconds = 0, 0.0  # of this call
         self._labels: set[float] = set()  # those seen, until there are two
@@ -66,19 +65,19 @@ class Fit:
     def run(self) -> dict[str, Any]:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
         self._trainer.compile()
-        with self._record.open(self._trainer, self.state):
+        with self._record.open(self._trainer, self._state):
             self._settle()
-            while self._goes_on() and self.state.position.epoch < self._plan.until:
+            while self._goes_on() and self._state.position.epoch < self._plan.until:
                 self._epoch()
-            self._record.save(self._trainer, self.state, best=False)
+            self._record.save(self._trainer, self._state, best=False)
         return self._history(self._end_with_the_best())
 
     def _goes_on(self) -> bool:
-        return not (self._stopped or self.state.ended)
+        return not (self._stopped or self._state.ended)
 
     def _end_with_the_best(self) -> bool:
         """Return whether the trainer has the weights of the best validation, by early stopping."""
-        rule, best = self._plan.early_stopping, self.state.best
+        rule, best = self._plan.early_stopping, self._state.best
         if self._stopped or best is None or rule.patience is None:
             return False
         last, step = self._trainer.steps, best["step"]
@@ -97,7 +96,7 @@ class Fit:
 
     def _epoch(self) -> None:
         """Train on the rest of the epoch."""
-        start = self.state.position
+        start = self._state.position
         batches = self._trainer.ahead(
             self._dataset.batches(
                 self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
@@ -108,14 +107,14 @@ class Fit:
         progress.start(None if total is None else total - start.row)
         try:
             self._train(batches, progress, start.epoch)
-            if len(self._labels) == 1 and not self.state.epochs:
+            if len(self._labels) == 1 and not self._state.epochs:
                 progress.note(_one_label(*self._labels))
         finally:
             progress.finish()
             _close(batches)
-        if self.state.position.epoch > start.epoch:
-            self.state.end_epoch()
-            self._trainer.epochs = self.state.position.epoch
+        if self._state.position.epoch > start.epoch:
+            self._state.end_epoch()
+            self._trainer.epochs = self._state.position.epoch
             if not self._stopped:
                 self._settle()
 
@@ -130,22 +129,22 @@ class Fit:
             self._stopped = self._stop()
             if not self._goes_on():
                 return
-            if self.state.position.epoch == epoch:
+            if self._state.position.epoch == epoch:
                 self._settle()
                 if not self._goes_on():
                     return
             began = time.perf_counter()
-        self.state.position = Position(epoch + 1)  # which batches of one's own do not say
+        self._state.position = Position(epoch + 1)  # which batches of one's own do not say
 
     def _step(self, batch: Any, began: float) -> float:
-        at, rows = self.state.position, len(batch)
+        at, rows = self._state.position, len(batch)
         with explained(self._trainer, batch, at, self._record.latest, self._plan.check_numerics):
             loss = float(self._trainer.step(batch))
         if len(self._labels) < 2:
             self._labels |= {float(batch.labels.min()), float(batch.labels.max())}
         after = batch.position or Position(at.epoch, at.row + rows, at.batch + 1)
         seconds = time.perf_counter() - began
-        self.state.add(rows, loss, seconds, after)
+        self._state.add(rows, loss, seconds, after)
         self._rows, self._seconds = self._rows + rows, self._seconds + seconds
         return loss
 
@@ -160,22 +159,22 @@ class Fit:
     def _settle(self) -> None:
         """Do what is due at this step and was not done yet."""
         step, better = self._trainer.steps, False
-        self._record.log_training(self._trainer, self.state)
+        self._record.log_training(self._trainer, self._state)
         if self._held_out is not None and self._validation_is_due(step):
             scores = self._validate()
             if scores is None:
                 return
             better = self._judge(step, scores)
-            self._record.log_validation(self._trainer, self.state)
-        if self.state.at_epoch_end and self.state.validated == step:
-            self.state.epochs[-1]["valid"] = self.state.scores
-        if better or self.state.at_epoch_end or self._record.is_due(step):
-            self._record.save(self._trainer, self.state, best=better)
+            self._record.log_validation(self._trainer, self._state)
+        if self._state.at_epoch_end and self._state.validated == step:
+            self._state.epochs[-1]["valid"] = self._state.scores
+        if better or self._state.at_epoch_end or self._record.is_due(step):
+            self._record.save(self._trainer, self._state, best=better)
 
     def _validation_is_due(self, step: int) -> bool:
         every = self._plan.validate_every
-        due = self.state.at_epoch_end or bool(every and step and step % every == 0)
-        return due and self.state.validated != step
+        due = self._state.at_epoch_end or bool(every and step and step % every == 0)
+        return due and self._state.validated != step
 
     def _validate(self) -> dict[str, Any] | None:
         """Return the scores, or None if a stop came meanwhile: they are due again then."""
@@ -187,7 +186,7 @@ class Fit:
 
     def _judge(self, step: int, scores: dict[str, Any]) -> bool:
         """Keep the scores, and return whether they are the best so far."""
-        state, rule = self.state, self._plan.early_stopping
+        state, rule = self._state, self._plan.early_stopping
         state.scores, state.validated = scores, step
         value = scores[rule.monitor]
         better = rule.is_better(value, state.best["value"] if state.best else None)
@@ -199,7 +198,7 @@ class Fit:
         return better
 
     def _history(self, best: bool) -> dict[str, Any]:
-        state = self.state
+        state = self._state
         epochs = [*state.epochs, *([state.epoch()] if state.rows else [])]
         return {
             "rows": self._rows,

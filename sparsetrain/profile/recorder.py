@@ -57,17 +57,14 @@ class Recorder:
             seconds = time.perf_counter() - began
         return seconds, self._kernels
 
-    def program_of(self, step: Callable[[], Any], machines: Iterable[Any]) -> dict[str, Entry]:
-        """The kernels of the programs that a step runs."""
+    def program_of(self, step: Callable[[], Any], machine: Any) -> dict[str, Entry]:
+        """The kernels of the program that a step runs, in its virtual machine."""
         self._kernels = defaultdict(Entry)
-        machines = list(machines)
         try:
-            for machine in machines:
-                machine.set_instrument(self._instrument)
+            machine.set_instrument(self._instrument)
             step()
         finally:
-            for machine in machines:
-                machine.set_instrument(None)
+            machine.set_instrument(None)
         return self._kernels
 
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -6,50 +6,70 @@ Every recorded step is a step like any other, with the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
 from sparsetrain.profile.recorder import Entry, Recorder
 from sparsetrain.profile.result import StepProfile, kernel_times, longest_first
 
 WARM, RECORDED = 5, 40  # steps; half of the recorded ones are for the kernels of programs
 
-# Gives the rows of each storage of tables -> how many of them the step looks up.
-Lookups = Callable[[], Mapping[int, int]]
-
 
 class Watch:
-    """Lets the first `warm` steps pass and records those after them.
+    """Lets the first `WARM` steps of a trainer pass and records those after them.
 
     Parameters
     ----------
-    machines : callable
-        Gives the virtual machines that a step will use.
-    warm, steps : int
-        How many steps pass, and how many are recorded then; at least 2.
+    trainer : Trainer
+        Which this file does not know.
+    steps : int
+        How many steps are recorded; at least 2.
     """
 
-    def __init__(
-        self, machines: Callable[[], Iterable[Any]], warm: int = WARM, steps: int = RECORDED
-    ) -> None:
-        self._machines, self._warm, self._left = machines, warm, max(2, steps)
+    def __init__(self, trainer: Any, steps: int = RECORDED) -> None:
+        self._trainer, self._warm, self._left = trainer, WARM, max(2, steps)
         self._rows = 0
         self._seconds: list[float] = []
         self._single: list[dict[str, Entry]] = []
         self._program: list[dict[str, Entry]] = []
 
-    def step(self, run: Callable[[], Any], rows: int, lookups: Lookups) -> Any:
-        """Call `run`, which trains on `rows` rows, and return what it returns."""
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Let the trainer's steps pass through `step` meanwhile.
+
+        Raises
+        ------
+        ConfigError
+            If the target is CUDA.
+        """
+        if runtime.gpu.is_cuda(self._trainer.target):
+            raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
+        self._trainer._watch = self
+        try:
+            yield
+        finally:
+            self._trainer._watch = None
+
+    def step(self, run: Callable[[], Any], batch: Any) -> Any:
+        """Call `run`, which trains on `batch`, and return what it returns."""
         if self._warm:
             self._warm -= 1
             return run()
         # A last, smaller batch would mix its times with those of others.
-        if not self._left or (self._rows and rows != self._rows):
+        if not self._left or (self._rows and len(batch) != self._rows):
             return run()
-        self._rows, self._left = rows, self._left - 1
-        return self._record(run, Recorder(lookups()))
+        self._rows, self._left = len(batch), self._left - 1
+        return self._record(run, Recorder(self._lookups(batch)))
+
+    def _lookups(self, batch: Any) -> dict[int, int]:
+        """Rows of each storage -> how many rows a step on `batch` looks up in it."""
+        model, params = self._trainer.model, self._trainer.params
+        rows_read = model.rows_read(model.inputs(batch))
+        return {int(params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
 
     def _record(self, run: Callable[[], Any], recorder: Recorder) -> Any:
         results: list[Any] = []
@@ -58,7 +78,7 @@ class Watch:
             results.append(run())
 
         if len(self._seconds) > len(self._program):
-            self._program.append(recorder.program_of(keep, self._machines()))
+            self._program.append(recorder.program_of(keep, self._trainer._machine))
         else:
             seconds, kernels = recorder.single_of(keep)
             self._seconds.append(seconds)
