@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -185,11 +184,10 @@ class Fused(Separate):
 
 def _some_rows_densely(trainer: Any, lookups: Mapping[str, int]) -> bool:
     """Whether some table is cheaper to update densely by so many ids."""
-    for name, count in lookups.items():
-        looked_up: Any = SimpleNamespace(nse=count, width=int(trainer.params[name].shape[-1]))
-        if dense_parts(trainer.state, name, looked_up, chosen=True):
-            return True
-    return False
+    return any(
+        dense_parts(trainer.state, name, int(trainer.params[name].shape[-1]), count)
+        for name, count in lookups.items()
+    )
 
 
 def way(fused: bool, target: Any) -> Separate:

@@ -10,7 +10,8 @@ kernels that read them first.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from itertools import chain
 from operator import is_
 
@@ -24,8 +25,6 @@ from sparsetrain.optim.together import Together
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
-
-Parted = tuple[list[Together], list[str]]
 
 
 class Bound:
@@ -54,7 +53,6 @@ class Bound:
         ranges = [part for name in gradients for part in state.ranges[name]]
         self.rules = tuple(dict.fromkeys(part.rule for part in ranges))
         self._searches: dict[tuple[str, int] | None, Search] = {}
-        self._parted: dict[frozenset[str], Parted] = {}
         self._updates: dict[tuple[str, int], RowUpdate] = {}
         self._repeated: dict[str, Repeated] = {}
         self.sorts: dict[str, DeviceSort] = {}  # of the last step, for the next one
@@ -89,21 +87,19 @@ class Bound:
             self._searches[kind] = Search(like if loss is None else [None, *like])
         return self._searches[kind]
 
-    def parted(self, without: Collection[str] = ()) -> Parted:
+    @cached_property
+    def parted(self) -> tuple[list[Together], list[str]]:
         """Groups of dense parameters that are updated together, and the names of all others."""
-        key = frozenset(without)
-        if key not in self._parted:
-            together = self._together(key)
-            done = {*without, *chain.from_iterable(group.names for group in together)}
-            self._parted[key] = together, [name for name in self._names if name not in done]
-        return self._parted[key]
+        together = self._together()
+        done = {*chain.from_iterable(group.names for group in together)}
+        return together, [name for name in self._names if name not in done]
 
-    def _together(self, without: Collection[str]) -> list[Together]:
+    def _together(self) -> list[Together]:
         """Of dense parameters that are no scalars, those of one rule and dtype."""
         alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
         for name in self._names:
             parts, param = self._ranges[name], self._targets[name].param
-            if name in without or name in self.tables or not param.shape:
+            if name in self.tables or not param.shape:
                 continue
             if len(parts) == 1 and (name, 0) not in self._tracked:
                 alike[parts[0].rule, str(param.dtype)].append(name)

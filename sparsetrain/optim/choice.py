@@ -26,7 +26,6 @@ from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor import RowSparse
 
 REMEMBERED = 256  # choices; batches of bags have a new number of ids in every step
 DOUBT = 0.4  # of the sparse path's time: unless the lines predict such a loss, it is tried
@@ -49,18 +48,18 @@ class Choice(NamedTuple):
     known: bool = True
 
 
-def dense_parts(state: State, name: str, gradient: RowSparse, *, chosen: bool) -> tuple[Range, ...]:
-    """The ranges of a parameter that this step updates densely, in rising order.
+def dense_parts(state: State, name: str, width: int, lookups: int | None) -> tuple[Range, ...]:
+    """The ranges of a parameter that a step of so many ids updates densely, in rising order.
 
-    With `chosen` those for which it is cheaper are among them, else only those that must be.
+    Those that must be, and those for which it is cheaper; with None only the former.
     """
-    key = name, gradient.nse if chosen else None
+    key = name, lookups
     if key not in state.chosen:
         if len(state.chosen) >= REMEMBERED:
             state.chosen.clear()
         found = [part for part in state.ranges[name] if part.rule.dense]
-        if chosen:
-            found += choose(state, name, gradient.nse, gradient.width, state.dtypes[name]).dense
+        if lookups is not None:
+            found += choose(state, name, lookups, width, state.dtypes[name]).dense
         state.chosen[key] = merge(sorted(found, key=lambda part: part.first))
     return state.chosen[key]
 

@@ -89,7 +89,7 @@ def paths_of(
         If rows were read while they were behind.
     """
     plan = plan or _known_plan(state, name, gradient)
-    near, rest = _parted(state, name, gradient, chosen=plan is None)
+    near, rest = _parted(state, name, gradient, gradient.nse if plan is None else None)
     if rest is None:
         return Paths(near, None)
     sort = None
@@ -110,12 +110,12 @@ def _sorted(gradient: RowSparse) -> tuple[CoalescePlan, Sort | None]:
 
 
 def _parted(
-    state: State, name: str, gradient: RowSparse, *, chosen: bool
+    state: State, name: str, gradient: RowSparse, lookups: int | None
 ) -> tuple[tuple[DensePath, Near] | None, RowSparse | None]:
-    """The entries of dense rows, and all others."""
+    """The entries of dense rows, see `dense_parts`, and all others."""
     if runtime.on_gpu(gradient.values):  # there a dense gradient is made of the plan
         return None, gradient
-    parts = dense_parts(state, name, gradient, chosen=chosen)
+    parts = dense_parts(state, name, gradient.width, lookups)
     path = _dense_path(state, name, parts, gradient) if parts else None
     if path is None:
         return None, gradient

@@ -6,7 +6,7 @@ Nothing is written before all plans are made and found current.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from sparsetrain.optim.repeated import Repeated, RepeatedDense, RepeatedRows
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor import CoalescePlan
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 
 
@@ -87,9 +87,9 @@ class Step:
                 plan = CoalescePlan(*sorts[name].wait()) if name in sorts else None
                 self._paths[name] = paths_of(params, state, name, gradient, plan)
 
-    def finish_(self, without: Collection[str] = ()) -> Applied:
-        """Write: update every parameter but those that somebody else has updated."""
-        together, others = self._bound.parted(without)
+    def finish_(self) -> Applied:
+        """Write: update every parameter."""
+        together, others = self._bound.parted
         for group in together:
             group.update_(self.gradients, self.scalars(group.rule))
         for name in others:
@@ -98,7 +98,7 @@ class Step:
             elif name in self._paths:
                 self._row_sparse_(name)
             else:
-                self._whole_(name, self.gradients[name])
+                self._dense_(name)
         self._bound.sorts.update(self._sorts)
         self.state.caught.clear()
         self.state.step += 1
@@ -123,21 +123,28 @@ class Step:
         if dense is not None:
             path, near = dense
             path.update_(target, near, lambda rule: (*self.scalars(rule), *keys))
-        parts = self.state.ranges[name]
-        gradient, plan = sparse or (None, None)
-        spans = [(0, 0)] * len(parts) if plan is None else segment_spans(plan, parts)
-        for number, (part, span) in enumerate(zip(parts, spans, strict=True)):
+        if sparse is not None:
+            self._planned_(name, *sparse, keys)
+        for number, part in enumerate(self.state.ranges[name]):
             history = self.state.histories.get((name, number))
-            if gradient is not None and plan is not None and not part.rule.dense:
-                now = None if history is None else history.now + 1
-                update_ = self._bound.row_update(name, number)
-                update_(gradient, plan, (*self.scalars(part.rule), *keys), span, now)
-            elif gradient is not None and plan is not None and runtime.on_gpu(target.param):
-                self._range_(name, densified(gradient, plan, part, span), part)
             if history is not None:
                 history.append(self._numbers[part.rule], keys)
         if not self.state.histories:
             self._keep(name, target)
+
+    def _planned_(
+        self, name: str, gradient: RowSparse, plan: CoalescePlan, keys: tuple[int, ...]
+    ) -> None:
+        """Update the rows of a plan, range by range; on a host the dense ones are done."""
+        parts = self.state.ranges[name]
+        for number, (part, span) in enumerate(zip(parts, segment_spans(plan, parts), strict=True)):
+            if not part.rule.dense:
+                history = self.state.histories.get((name, number))
+                now = None if history is None else history.now + 1
+                update_ = self._bound.row_update(name, number)
+                update_(gradient, plan, (*self.scalars(part.rule), *keys), span, now)
+            elif runtime.on_gpu(self.params[name]):
+                self._range_(name, densified(gradient, plan, part, span), part)
 
     def _keep(self, name: str, target: Target) -> None:
         """Let the next step repeat this one, if all entries took one path."""
@@ -150,29 +157,22 @@ class Step:
             update = self._bound.row_update(name, 0)
             self._bound.repeat(name, RepeatedRows(sort, update, parts[0].rule))
 
-    def _whole_(self, name: str, gradient: NDArray) -> None:
-        """Update one parameter by a dense gradient, range by range."""
+    def _dense_(self, name: str) -> None:
+        """Update one parameter by a dense gradient: rows must be current before, and are after."""
+        whole: Any = self.gradients[name]
+        rows, width = matrix_shape(self.params[name])
         for number, part in enumerate(self.state.ranges[name]):
-            self._dense_(name, gradient, number)
             history = self.state.histories.get((name, number))
             if history is not None:
+                replay_range_(self.params, self.state, name, number, None)
+            gradient = whole
+            if (part.first, part.end) != (0, rows):
+                view = runtime.as_numpy(whole).reshape(rows, width)[part.first : part.end]
+                gradient = runtime.moved(runtime.as_tensor(view), whole.device)
+            self._range_(name, gradient, part)
+            if history is not None:
+                set_last_(self.state[name], part, history.now + 1)
                 history.append(self._numbers[part.rule])
-
-    def _dense_(self, name: str, gradient: Any, number: int) -> None:
-        """A dense gradient: all rows must be current before, and are after."""
-        part = self.state.ranges[name][number]
-        history = self.state.histories.get((name, number))
-        if history is not None:
-            replay_range_(self.params, self.state, name, number, None)
-        rows = matrix_shape(self.params[name])[0]
-        if (part.first, part.end) != (0, rows):
-            width = matrix_shape(self.params[name])[1]
-            view = runtime.as_numpy(gradient).reshape(rows, width)
-            moved = runtime.as_tensor(view[part.first : part.end])
-            gradient = runtime.moved(moved, gradient.device)
-        self._range_(name, gradient, part)
-        if history is not None:
-            set_last_(self.state[name], part, history.now + 1)
 
     def _range_(self, name: str, gradient: NDArray, part: Range) -> None:
         target, scalars = Target(self.params[name], self.state[name]), self.scalars(part.rule)

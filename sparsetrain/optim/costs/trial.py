@@ -79,9 +79,8 @@ class Trial:
         sort = Sort(next(self.gradients).indices, self.storage)
         self._sort = sort if sort.is_small else None  # what a step keeps for the next one
         self.path = DensePath([Range(_NAME, 0, near, rule)], width, dtype)
-        clip = () if rule.clip_value is None else (rule.clip_value,)
         keys = keys_of(0, _NAME[0], 1) if is_half(dtype) else ()
-        self.scalars = (*rule.numbers(1), *(1.0,) * rule.scaled, *clip, *keys)
+        self.scalars = (*rule.scalars(rule.numbers(1), 1.0), *keys)
 
     def sparse_(self) -> None:
         """A step of which all rows take the sparse path."""
