@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from threading import Lock
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +23,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.runtime.compiling import host_kernel
 
 STRIPS = 16
 
@@ -132,7 +132,4 @@ def _address(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.__array_interface__["data"][0])
 
 
-@cache
-def _kernel(dtype: str, ranks: tuple[int, ...], parallel: bool) -> Any:
-    kernel = placing_kernel(dtype, ranks, parallel)
-    return runtime.compile_kernel(kernel, runtime.host_target(), "places of ids")
+_kernel = host_kernel("places of ids", placing_kernel)

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from sparsetrain.optim.group import Range
 from sparsetrain.optim.range_update import Target, matrix_shape
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.sparse_tensor import RowSparse
 
 
@@ -176,29 +176,7 @@ def _block_rows(parts: Sequence[Range], blocks: Sequence[int]) -> tuple[NDArray,
     )
 
 
-@cache
-def _part_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(
-        kernels.part_kernel(*variant), runtime.host_target(), "entries by table"
-    )
-
-
-@cache
-def _add_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(
-        kernels.add_kernel(*variant), runtime.host_target(), "adding entries"
-    )
-
-
-@cache
-def _clear_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(
-        kernels.clear_kernel(*variant), runtime.host_target(), "clearing entries"
-    )
-
-
-@cache
-def _update_rows_kernel(*variant: Any) -> Any:
-    return runtime.compile_kernel(
-        kernels.block_update_kernel(*variant), runtime.host_target(), "update of all rows"
-    )
+_part_kernel = host_kernel("entries by table", kernels.part_kernel)
+_add_kernel = host_kernel("adding entries", kernels.add_kernel)
+_clear_kernel = host_kernel("clearing entries", kernels.clear_kernel)
+_update_rows_kernel = host_kernel("update of all rows", kernels.block_update_kernel)

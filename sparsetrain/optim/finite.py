@@ -11,7 +11,7 @@ What is parallel: strips of each array. What is vectorised: a strip's elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -26,6 +26,7 @@ from sparsetrain.one_of import each_in_turn, number_of, one_of
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
 
 STRIPS = 16
 LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another
@@ -126,10 +127,8 @@ def _search(values: Any, strip: Any, wrong: Any, place: Any) -> None:
         T.buffer_store(wrong, tirx.Cast("int32", largest[lane] == whole), [place, strip, lane])
 
 
-_SEARCHES: dict[str, Body] = {"llvm": _in_strips, "cuda": cuda_arrays.search_all}
-
-
-@cache
-def _kernel(target: Any, kinds: tuple[Kind, ...], like: tuple[bool, ...]) -> Any:
-    kernel = nonfinite_kernel(kinds, like, _SEARCHES[target.kind.name])
-    return runtime.compile_kernel(kernel, target, "check for NaN and infinity")
+_kernel = target_kernel(
+    "check for NaN and infinity",
+    llvm=nonfinite_kernel,
+    cuda=partial(nonfinite_kernel, search=cuda_arrays.search_all),
+)

@@ -8,7 +8,6 @@ uncoalesced duplicates is wrong, and an accumulator of them would grow without b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from functools import cache
 from math import isfinite, prod
 from typing import Any
 
@@ -24,6 +23,7 @@ from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.finite import which_nonfinite
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.sparse_tensor import RowSparse
 
 Gradient = NDArray | RowSparse
@@ -142,12 +142,6 @@ def _kind(gradient: Gradient) -> tuple[Any, ...]:
     return form, tuple(map(int, gradient.shape)), str(gradient.dtype)
 
 
-@cache
-def _squares(target: Any, dtype: str) -> Any:
-    make = {"llvm": squares_kernel, "cuda": cuda_arrays.squares_kernel}[target.kind.name]
-    return runtime.compile_kernel(make(dtype), target, "sum of squares")
-
-
 def squares_kernel(dtype: str) -> PrimFunc:
     """Sums of squares of blocks of (n,) elements, in float64."""
     with kernel() as built:
@@ -171,3 +165,6 @@ def squares_kernel(dtype: str) -> PrimFunc:
                 T.buffer_store(sums, sums[0] + sums[lane], [0])
             T.buffer_store(partial, sums[0], [block])
     return built.get()
+
+
+_squares = target_kernel("sum of squares", llvm=squares_kernel, cuda=cuda_arrays.squares_kernel)

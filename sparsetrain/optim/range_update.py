@@ -7,7 +7,6 @@ Shapes and dtypes were checked by `Optimizer`; here they are trusted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import rows_of
 from sparsetrain.relax_op import THREADS
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda.coalesce import chunk_sums
 
@@ -193,22 +193,10 @@ def matrix_shape(param: NDArray) -> tuple[int, int]:
     return rows, shape[-1] if len(shape) > 1 else prod(shape) // max(rows, 1)
 
 
-# Kind of target -> its kernels.
-_ROW = {"llvm": row_update_kernel, "cuda": cuda_kernels.row_update_kernel}
-_DENSE = {"llvm": dense_update_kernel, "cuda": cuda_kernels.dense_update_kernel}
-_CATCH_UP = {"llvm": catch_up.catch_up_kernel, "cuda": cuda_kernels.catch_up_kernel}
-
-
-@cache
-def _row_kernel(target: Any, *variant: Any) -> Any:
-    return runtime.compile_kernel(_ROW[target.kind.name](*variant), target, ROW_UPDATE)
-
-
-@cache
-def _dense_kernel(target: Any, *variant: Any) -> Any:
-    return runtime.compile_kernel(_DENSE[target.kind.name](*variant), target, "dense update")
-
-
-@cache
-def _catch_up_kernel(target: Any, *variant: Any) -> Any:
-    return runtime.compile_kernel(_CATCH_UP[target.kind.name](*variant), target, "catching up rows")
+_row_kernel = target_kernel(ROW_UPDATE, llvm=row_update_kernel, cuda=cuda_kernels.row_update_kernel)
+_dense_kernel = target_kernel(
+    "dense update", llvm=dense_update_kernel, cuda=cuda_kernels.dense_update_kernel
+)
+_catch_up_kernel = target_kernel(
+    "catching up rows", llvm=catch_up.catch_up_kernel, cuda=cuda_kernels.catch_up_kernel
+)

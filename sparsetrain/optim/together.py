@@ -9,7 +9,7 @@ arithmetic in the same order, by the same body as the kernel for a single one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +26,7 @@ from sparsetrain.optim.range_update import Target
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
 
 Bodies = Callable[[Sequence[tuple[Parameter, Any]], SimpleNamespace], None]
 
@@ -118,10 +119,8 @@ def seen(recipe: Recipe, gradient: Any, weight: Any, slots: Sequence[Any]) -> tu
     return parameter, view(gradient)
 
 
-_BODIES: dict[str, Bodies] = {"llvm": in_strips, "cuda": cuda_arrays.update_all}
-
-
-@cache
-def _kernel(target: Any, recipe: Recipe, dtype: str, ranks: tuple[int, ...]) -> Any:
-    kernel = together_kernel(recipe, dtype, ranks, _BODIES[target.kind.name])
-    return runtime.compile_kernel(kernel, target, "dense updates")
+_kernel = target_kernel(
+    "dense updates",
+    llvm=together_kernel,
+    cuda=partial(together_kernel, bodies=cuda_arrays.update_all),
+)

@@ -15,6 +15,7 @@ from tvm.s_tir import dlight
 
 from sparsetrain import libraries
 from sparsetrain.runtime import gpu, on_stack, threads
+from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.objects import NotAloneError, objects_of
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.turns import in_turn
@@ -57,6 +58,26 @@ def compile_kernel(
     symbol = name.replace(" ", "_")
     module = tvm.IRModule({symbol: kernel.with_attr("global_symbol", symbol)})
     return Kernel(_kept(module, target)[symbol], name)
+
+
+def host_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
+    """Compile what `make` gives of its arguments for this machine's CPU, once for each of them."""
+
+    @cache
+    def compiled(*variant: Any) -> Kernel:
+        return compile_kernel(make(*variant), host_target(), name)
+
+    return compiled
+
+
+def target_kernel(name: str, **makers: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
+    """As `host_kernel`, for the target that comes first; `makers` are by kind of target."""
+
+    @cache
+    def compiled(target: tvm.target.Target, *variant: Any) -> Kernel:
+        return compile_kernel(makers[target.kind.name](*variant), target, name)
+
+    return compiled
 
 
 def _kept(module: tvm.IRModule, target: tvm.target.Target) -> Any:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.processors import by_processor
 from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
@@ -246,20 +247,6 @@ def squared_norm(values: NDArray) -> float:
     return float(np.sum(runtime.as_numpy(partial)))
 
 
-@cache
-def _plan_kernel(index_dtype: str, parallel: bool) -> Any:
-    kernel = plan_kernel(index_dtype, parallel)
-    return runtime.compile_kernel(kernel, runtime.host_target(), "sort of rows")
-
-
-@cache
-def _segment_sum(width: int, dtype: str, pooled: bool) -> Any:
-    kernel = kernels.segment_sum_kernel(width, dtype, pooled)
-    return runtime.compile_kernel(kernel, runtime.host_target(), "sum of equal rows")
-
-
-@cache
-def _row_squares(width: int, dtype: str) -> Any:
-    return runtime.compile_kernel(
-        kernels.row_squares_kernel(width, dtype), runtime.host_target(), "sum of squares"
-    )
+_plan_kernel = host_kernel("sort of rows", plan_kernel)
+_segment_sum = host_kernel("sum of equal rows", kernels.segment_sum_kernel)
+_row_squares = host_kernel("sum of squares", kernels.row_squares_kernel)

@@ -8,16 +8,14 @@ virtual machine, so a step of a known size allocates nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
-from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.sparse_tensor.cuda.kernels import row_squares_kernel
 from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
@@ -57,10 +55,10 @@ class DeviceSort:
         self._arrays: tuple[NDArray, ...] = keys, order, self._rows, self._offsets, self._counts
         self._numbers: tuple[int, ...] = passes, bits, num_rows
         if count <= TILE:
-            self._run = _compiled("short_plan", target, index_dtype)
+            self._run = _short_plan(target, index_dtype)
         else:
             blocks, share = blocks_of(count)
-            self._run = _compiled("plan", target, index_dtype)
+            self._run = _plan(target, index_dtype)
             self._arrays += made((blocks, DIGITS)), made((2, blocks))
             self._numbers += (share,)
 
@@ -94,7 +92,7 @@ def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDAr
     dtype = str(values.dtype)
     chunks = runtime.temporary((_chunks(count, CHUNK), width), dtype, values)
     blocks = runtime.temporary((_chunks(count, CHUNK**2), width), dtype, values)
-    run = _compiled("chunk_sums", runtime.target_of(values), width, dtype, source is not None)
+    run = _chunk_sums(runtime.target_of(values), width, dtype, source is not None)
     run(plan.order, plan.offsets, _or_order(source, plan), values, chunks, blocks)
     return chunks, blocks
 
@@ -105,7 +103,7 @@ def segment_sum(plan: Any, values: NDArray, source: NDArray | None) -> NDArray:
     # As long as it can get: the pool keeps a block for every size that it has seen.
     most = runtime.temporary((int(plan.order.shape[0]), width), dtype, values)
     out = runtime.leading_rows(most, plan.num_unique)
-    run = _compiled("segment_sum", runtime.target_of(values), width, dtype, source is not None)
+    run = _segment_sum(runtime.target_of(values), width, dtype, source is not None)
     sums = chunk_sums(plan, values, source)
     run(plan.order, plan.offsets, _or_order(source, plan), values, *sums, out)
     return out
@@ -115,7 +113,7 @@ def row_squares(values: NDArray) -> np.ndarray:
     """Sum of squares of each row of (U, D), in float64."""
     partial = runtime.temporary((int(values.shape[0]),), "float64", values)
     target = runtime.target_of(values)
-    _compiled("row_squares", target, int(values.shape[1]), str(values.dtype))(values, partial)
+    _row_squares(target, int(values.shape[1]), str(values.dtype))(values, partial)
     return runtime.as_numpy(partial)
 
 
@@ -130,15 +128,8 @@ def _or_order(source: NDArray | None, plan: Any) -> NDArray:
     return plan.order if source is None else source
 
 
-_KERNELS: dict[str, Callable[..., PrimFunc]] = {
-    "short_plan": short_plan_kernel,
-    "plan": plan_kernel,
-    "chunk_sums": chunk_sums_kernel,
-    "segment_sum": segment_sum_kernel,
-    "row_squares": row_squares_kernel,
-}
-
-
-@cache
-def _compiled(name: str, target: Any, *variant: Any) -> Any:
-    return runtime.compile_kernel(_KERNELS[name](*variant), target, name)
+_short_plan = target_kernel("short_plan", cuda=short_plan_kernel)
+_plan = target_kernel("plan", cuda=plan_kernel)
+_chunk_sums = target_kernel("chunk_sums", cuda=chunk_sums_kernel)
+_segment_sum = target_kernel("segment_sum", cuda=segment_sum_kernel)
+_row_squares = target_kernel("row_squares", cuda=row_squares_kernel)
