@@ -22,7 +22,7 @@ from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.strips import DIGIT_BITS, NOTES
+from sparsetrain.sparse_tensor.strips import NOTES, digits_of
 
 # Ids from which on all threads sort digit by digit, see `by_processor`. What one thread writes the
 # others read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3, of a million rows: one sorts
@@ -129,15 +129,6 @@ def strips_for(count: int, num_rows: int | None = None) -> int:
 @cache
 def _shared_from() -> int:
     return by_processor(SHARED_FROM)
-
-
-@cache
-def digits_of(num_rows: int, index_dtype: str) -> tuple[int, int]:
-    """Passes and bits of each: as few passes as possible, then as few counters."""
-    # Not more bits than an index has: a shift past its width is undefined.
-    bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
-    passes = -(-bits // DIGIT_BITS)
-    return passes, -(-bits // passes)
 
 
 class Sort:

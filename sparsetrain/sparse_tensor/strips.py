@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strips: shares of a sort's entries, each with one thread, and what it notes.
+"""Strips: shares of a sort's entries, each with one thread; what it notes, by which digits it sorts.
 
 Their number is an extent of an argument, `notes`, and changes nothing of a plan.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from tvm.script.ir_builder import tirx as T
 
 DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
@@ -20,6 +22,15 @@ PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
 NOTES = DIGITS + 16  # numbers of a strip
 
 Strips = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
+
+
+@cache
+def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[int, int]:
+    """Passes, and bits of each, at most `most`: as few passes as possible, then as few counters."""
+    # Not more bits than an index has: a shift past its width is undefined.
+    bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
+    passes = -(-bits // most)
+    return passes, -(-bits // passes)
 
 
 def share(a: SimpleNamespace, s: Any) -> tuple[Any, Any]:

@@ -11,9 +11,9 @@ from tvm.tirx import const
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.sparse_tensor import RowSparse, coalesce, count_sort
-from sparsetrain.sparse_tensor.coalesce import digits_of, make_plan
+from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.strips import NOTES
+from sparsetrain.sparse_tensor.strips import NOTES, digits_of
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)

@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 from tvm.sym import Analyzer
 
-from sparsetrain.formats import is_half, seen_as
+from sparsetrain.formats import computed_in, is_half, seen_as
 from sparsetrain.optim.finite import STRIPS, nonfinite_kernel
 from sparsetrain.optim.fused import kernels
 from sparsetrain.optim.fused.layout import (
@@ -39,10 +39,9 @@ from sparsetrain.optim.fused.layout import (
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.state import slot_shape
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.coalesce import digits_of
 from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, described
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.strips import NOTES
+from sparsetrain.sparse_tensor.strips import NOTES, digits_of
 
 
 def fuse_updates(
@@ -132,9 +131,9 @@ class _Tail:
         return {name: self.layout.recipes[rule] for name, rule in (dense | rows).items()}
 
     def _slot_type(self, name: str, slot: Any) -> relax.TensorType:
-        shape = tuple(map(int, self.params[name].ty.shape))
-        dtype = "float32" if is_half(str(self.params[name].ty.dtype)) else None
-        return relax.TensorType(slot_shape(slot, shape), dtype or self.params[name].ty.dtype)
+        ty = self.params[name].ty
+        shape = slot_shape(slot, tuple(map(int, ty.shape)))
+        return relax.TensorType(shape, computed_in(str(ty.dtype)))
 
     def _bind(self, value: Any, ty: Any) -> relax.Var:
         var = relax.Var(f"update{len(self.bindings)}", ty)

@@ -19,8 +19,9 @@ from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.sparse_tensor.cuda.kernels import row_squares_kernel
 from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
-from sparsetrain.sparse_tensor.cuda.sort import blocks_of, digits_of
-from sparsetrain.sparse_tensor.cuda.tile import DIGITS, TILE
+from sparsetrain.sparse_tensor.cuda.sort import blocks_of
+from sparsetrain.sparse_tensor.cuda.tile import DIGIT_BITS, DIGITS, TILE
+from sparsetrain.sparse_tensor.strips import digits_of
 
 Arrays = tuple[NDArray, NDArray, NDArray]
 
@@ -42,8 +43,7 @@ class DeviceSort:
     def __init__(self, indices: NDArray, num_rows: int) -> None:
         count, index_dtype = int(indices.shape[0]), str(indices.dtype)
         target = runtime.target_of(indices)
-        # Not more bits than an index has: a shift past its width is undefined.
-        passes, bits = digits_of(min(int(num_rows).bit_length(), _BITS[index_dtype]))
+        passes, bits = digits_of(num_rows, index_dtype, DIGIT_BITS)
 
         def made(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
             return runtime.temporary(shape, dtype, indices)
@@ -115,9 +115,6 @@ def row_squares(values: NDArray) -> np.ndarray:
     target = runtime.target_of(values)
     _row_squares(target, int(values.shape[1]), str(values.dtype))(values, partial)
     return runtime.as_numpy(partial)
-
-
-_BITS = {"int32": 31, "int64": 63}  # of an index, without its sign
 
 
 def _chunks(count: int, size: int) -> int:

@@ -21,7 +21,6 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, shared
 from sparsetrain.sparse_tensor.cuda.tile import (
-    DIGIT_BITS,
     DIGITS,
     ROWS,
     SORTERS,
@@ -42,12 +41,6 @@ from sparsetrain.sparse_tensor.cuda.warp import WARP, WORDS
 MOST_BLOCKS = 128  # each reads what all have counted
 AT_ONCE = 16  # of them whose reads do not wait for each other
 MOST_ROWS = 2047  # of 32 ids for a warp, whose counters have 16 bits
-
-
-def digits_of(bits: int) -> tuple[int, int]:
-    """Passes for ids of so many bits, and the bits of each: as few passes as possible."""
-    passes = max(1, -(-bits // DIGIT_BITS))
-    return passes, max(1, -(-bits // passes))
 
 
 def blocks_of(entries: int) -> tuple[int, int]:
