@@ -51,12 +51,12 @@ def catch_up_kernel(
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
         parameter = Parameter.declared(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32")
-        numbers = buffer("history", (steps, columns(recipe, dtype)), "float64")
-        history = History(numbers, recipe, dtype)
+        history = buffer("history", (steps, columns(recipe, dtype)), "float64")
         replayed = buffer("replayed", (STRIPS,), "int64")
         zero = scalar("zero", computed_in(dtype))
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        history.base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
+        base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
+        past = PastSteps(history, base, recipe, dtype)
         block = LISTED_BLOCK if listed else TABLE_BLOCK
         with T.parallel(0, STRIPS) as strip:
             T.buffer_store(replayed, tirx.const(0, "int64"), [strip])
@@ -66,7 +66,7 @@ def catch_up_kernel(
                 with T.If(place < end), T.Then():
                     row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
                     with replay_row(
-                        parameter, row, last, history, (now, cap if capped else None), zero
+                        parameter, row, last, past, (now, cap if capped else None), zero
                     ) as count:
                         T.buffer_store(replayed, replayed[strip] + count, [strip])
     return built.get()
@@ -74,7 +74,7 @@ def catch_up_kernel(
 
 @contextmanager
 def replay_row(
-    parameter: Parameter, row: Any, last: Any, history: History, until: tuple[Any, Any], zero: Any
+    parameter: Parameter, row: Any, last: Any, past: PastSteps, until: tuple[Any, Any], zero: Any
 ) -> Iterator[Any]:
     """If a row is behind, replay what it missed and note that it is current.
 
@@ -84,10 +84,10 @@ def replay_row(
     since = T.Bind(last[row])
     with T.If(_behind(parameter.recipe, since, now)), T.Then():
         count = T.Bind(now - since if cap is None else tirx.min(now - since, cap))
-        _replay(parameter, row, (since, count), history, zero)
+        _replay(parameter, row, (since, count), past, zero)
         if cap is not None:
             with T.If(count < now - since), T.Then():
-                _fade(parameter, row, history, since + count, now)
+                _fade(parameter, row, past, since + count, now)
         T.buffer_store(last, now, [row])
         yield tirx.Cast("int64", count)
 
@@ -106,13 +106,11 @@ def fades(recipe: Recipe) -> tuple[str, ...]:
     return weight + tuple(name for name in recipe.formula.fade if name is not None)
 
 
-class History:
-    """The numbers of past steps, inside a kernel."""
+class PastSteps:
+    """Inside a kernel: the numbers of a `history`, whose first row is of step `base`."""
 
-    base: Any
-
-    def __init__(self, array: Any, recipe: Recipe, dtype: str) -> None:
-        self.array, self.recipe, self.dtype = array, recipe, dtype
+    def __init__(self, array: Any, base: Any, recipe: Recipe, dtype: str) -> None:
+        self.array, self.base, self.recipe, self.dtype = array, base, recipe, dtype
 
     def numbers(self, step: Any) -> SimpleNamespace:
         """What the recipe got in a step, rounded as the host rounds scalar arguments."""
@@ -145,30 +143,30 @@ def _behind(recipe: Recipe, since: Any, now: Any) -> Any:
 
 
 def _replay(
-    parameter: Parameter, row: Any, span: tuple[Any, Any], history: History, zero: Any
+    parameter: Parameter, row: Any, span: tuple[Any, Any], past: PastSteps, zero: Any
 ) -> None:
     # The recipe without scale and clip: both leave a gradient of 0 as it is.
     tiles, lanes = parameter.tiles()
     with T.serial(0, span[1]) as step:
-        h = history.numbers(span[0] + 1 + step)
+        h = past.numbers(span[0] + 1 + step)
         state = parameter.begin_row(row, lambda d: zero, h)
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             state.update(tile * lanes + lane, zero)
         state.end()
 
 
-def _fade(parameter: Parameter, row: Any, history: History, since: Any, until: Any) -> None:
+def _fade(parameter: Parameter, row: Any, past: PastSteps, since: Any, until: Any) -> None:
     recipe = parameter.recipe
     slots = zip(recipe.formula.fade, parameter.slots, strict=True)
     targets = [parameter.weight] if recipe.decay == "decoupled" else []
     targets += [array for name, array in slots if name is not None]
     for column, array in enumerate(targets):
-        factor = history.product(column, since, until)
+        factor = past.product(column, since, until)
         if len(array.shape) == 1:
             T.buffer_store(array, array[row] * factor, [row])
             continue
         weight = array is parameter.weight
-        noise = parameter.noise(row, history.numbers(until)) if weight else None
+        noise = parameter.noise(row, past.numbers(until)) if weight else None
         tiles, lanes = parameter.tiles()
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             d = tile * lanes + lane

@@ -39,13 +39,8 @@ def row_update_kernel(
     first, end, and if `stamped` now, which is written to ``last[row]``. `dtype` is the weight's.
     """
     with kernel() as built:
-        entries, segments, sources, stored, table = extents(5)
-        rows = buffer("rows", (segments,), index_dtype)
-        order = buffer("order", (entries,), "int32")
-        offsets = buffer("offsets", (segments + 1,), "int32")
-        source = buffer("source", (sources,), "int32")
-        values = buffer("values", (stored, width), computed_in(dtype))
-        runs = Runs(rows, lambda n: order[n], offsets, source if pooled else None, values)
+        runs = Runs.declared(width, dtype, index_dtype, pooled)
+        (table,) = extents(1)
         parameter = Parameter.declared(recipe, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
         h = step_numbers(recipe, dtype)
@@ -77,6 +72,17 @@ class Runs(NamedTuple):
     offsets: Any
     source: Any
     values: Any
+
+    @classmethod
+    def declared(cls, width: int, dtype: str, index_dtype: str, pooled: bool) -> Runs:
+        """Those whose arrays become the next arguments of the kernel; `dtype` is the weight's."""
+        entries, segments, sources, stored = extents(4)
+        rows = buffer("rows", (segments,), index_dtype)
+        order = buffer("order", (entries,), "int32")
+        offsets = buffer("offsets", (segments + 1,), "int32")
+        source = buffer("source", (sources,), "int32")
+        values = buffer("values", (stored, width), computed_in(dtype))
+        return cls(rows, lambda n: order[n], offsets, source if pooled else None, values)
 
     def value_row(self, place: Any) -> Any:
         """The value row of the entry that stands at a place."""

@@ -24,6 +24,7 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
 from sparsetrain.optim import catch_up, kernels
 from sparsetrain.optim.kernel_parts import Parameter, scalars
+from sparsetrain.optim.kernels import Runs
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.relax_op import THREADS, vector_lanes
 from sparsetrain.sparse_tensor.cuda.parts import (
@@ -43,12 +44,8 @@ def row_update_kernel(
     Arguments as of the CPU's kernel, with the sums of chunks and of blocks after the values.
     """
     with kernel() as built:
-        entries, segments, sources, stored, table, chunk_rows, block_rows = extents(7)
-        rows = buffer("rows", (segments,), index_dtype)
-        order = buffer("order", (entries,), "int32")
-        offsets = buffer("offsets", (segments + 1,), "int32")
-        source = buffer("source", (sources,), "int32")
-        values = buffer("values", (stored, width), dtype)
+        runs = Runs.declared(width, dtype, index_dtype, pooled)
+        table, chunk_rows, block_rows = extents(3)
         chunks = buffer("chunks", (chunk_rows, width), dtype)
         blocks = buffer("blocks", (block_rows, width), dtype)
         parameter = Parameter.declared(recipe, table, width, dtype)
@@ -57,36 +54,32 @@ def row_update_kernel(
         first, end = scalar("first", "int64"), scalar("end", "int64")
         now = scalar("now", "int32") if stamped else None
 
-        def value_row(place: Any) -> Any:
-            entry = order[place]
-            return tirx.Cast("int64", source[entry] if pooled else entry)
-
         def stamp(row: Any) -> None:
             if last is not None:
                 T.buffer_store(last, now, [row])
 
-        sums = Sums(values, chunks, blocks, value_row)
+        sums = Sums(runs.values, chunks, blocks, runs.value_row)
         body = _row_by_row if recipe.formula.by_row else _row_by_vectors
-        body(parameter, (rows, offsets), sums, h, (first, end), stamp)
+        body(parameter, runs, sums, h, (first, end), stamp)
     return built.get()
 
 
 def _row_by_vectors(
-    parameter: Parameter, plan: Any, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
 ) -> None:
-    rows, offsets = plan
     lanes = vector_lanes(parameter.width, parameter.dtype)
     vectors = parameter.width // lanes
     with each_of((span[1] - span[0]) * vectors) as number:
         segment = T.Bind(span[0] + tirx.floordiv(number, vectors))
         column = T.Bind(tirx.floormod(number, vectors) * lanes)
-        row = T.Bind(tirx.Cast("int64", rows[segment]))
+        row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
         # On their way while entries are summed.
         arrays = [parameter.weight, *parameter.slots]
         near = [T.alloc_local((1, lanes), parameter.dtype) for _ in arrays]
         for array, copy in zip(arrays, near, strict=True):
             store_vector(copy, [0, 0], lanes, partial(_at, array, row, column))
-        total = _sum(sums, lanes, (offsets[segment], offsets[segment + 1]), column)
+        edges = runs.offsets[segment], runs.offsets[segment + 1]
+        total = _sum(sums, lanes, edges, column)
         held = Parameter(parameter.recipe, near[0], near[1:], lanes, parameter.dtype)
         state = held.begin_row(0, lambda d: total[d], h)
         with T.vectorized(0, lanes) as lane:
@@ -102,10 +95,9 @@ def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
 
 
 def _row_by_row(
-    parameter: Parameter, plan: Any, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
 ) -> None:
     """A block takes a few rows; their gradients meet in shared memory."""
-    rows, offsets = plan
     width = parameter.width
     lanes = vector_lanes(width, parameter.dtype)
     vectors = width // lanes
@@ -119,9 +111,9 @@ def _row_by_row(
         works = tirx.And(member < members, wanted < span[1])
         # Threads without a row read some row and write none: all must come to the barriers.
         segment = T.Bind(tirx.min(wanted, span[1] - 1))
-        row = T.Bind(tirx.Cast("int64", rows[segment]))
+        row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
         with T.If(works), T.Then(), _vectors(vectors, members, member) as vector:
-            edges = offsets[segment], offsets[segment + 1]
+            edges = runs.offsets[segment], runs.offsets[segment + 1]
             total = _sum(sums, lanes, edges, vector * lanes)
             with T.vectorized(0, lanes) as lane:
                 T.buffer_store(gradient, total[lane], [place, vector * lanes + lane])
@@ -199,12 +191,12 @@ def catch_up_kernel(
         parameter = Parameter.declared(recipe, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32")
-        past = buffer("history", (steps, catch_up.columns(recipe, dtype)), "float64")
+        history = buffer("history", (steps, catch_up.columns(recipe, dtype)), "float64")
         replayed = buffer("replayed", (strips,), "int64")
-        history = catch_up.History(past, recipe, dtype)
         nothing = scalar("zero", dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        history.base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
+        base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
+        past = catch_up.PastSteps(history, base, recipe, dtype)
         with blocks_of_threads(tirx.ceildiv(end - first, THREADS)) as (block, thread):
             counts = T.alloc_buffer((THREADS,), "int64", scope="shared")
             mine = T.alloc_local((1,), "int64")
@@ -213,7 +205,7 @@ def catch_up_kernel(
             with T.If(place < end), T.Then():
                 row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
                 until = now, cap if capped else None
-                with catch_up.replay_row(parameter, row, last, history, until, nothing) as count:
+                with catch_up.replay_row(parameter, row, last, past, until, nothing) as count:
                     T.buffer_store(mine, count, [0])
             T.buffer_store(counts, mine[0], [thread])
             barrier()
