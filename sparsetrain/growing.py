@@ -15,8 +15,7 @@ import numpy as np
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.required import config_of
-from sparsetrain.optim.check import LAST
-from sparsetrain.optim.state import UNTOUCHED
+from sparsetrain.optim.state import LAST, UNTOUCHED
 
 RARE = 1  # the row of rare and unknown values, of encoders of raw data
 

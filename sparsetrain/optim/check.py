@@ -13,8 +13,8 @@ from tvm import tirx
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
+from sparsetrain.optim.state import LAST
 
-LAST = "last"  # the slot that exact mode adds
 RESERVED = ("row_mean", "weight_decay", "keep", "scale", "clip")  # what a recipe adds to `h`
 KINDS = {"per": ("element", "row"), "idle": ("always", "untouched", "never")}
 

@@ -88,12 +88,11 @@ class DensePath:
         self._blocks = dict(zip(self.parts, edges, strict=True))
         self._work: _Workspace | None = None
         self._first, self._count = _block_rows(parts, blocks)
-        shifts = [int(start) * BLOCK - p.first for p, start in zip(parts, starts, strict=False)]
-        zones = zip(((p.first, p.end) for p in parts), shifts, strict=True)
-        self._zones = [
-            runtime.as_tensor(np.array(column, np.int64))
-            for column in zip(*((a, b, shift) for (a, b), shift in zones), strict=True)
-        ]
+        first, end = (
+            np.array(edge, np.int64) for edge in zip(*(p[1:3] for p in parts), strict=True)
+        )
+        shift = starts[:-1] * BLOCK - first
+        self._zones = [runtime.as_tensor(column) for column in (first, end, shift)]
 
     def split(self, gradient: RowSparse) -> tuple[Near, RowSparse | None]:
         """Part a gradient into the entries of these rows and the rest, if there is one.

@@ -14,10 +14,9 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
-from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range, Tables
 from sparsetrain.optim.range_update import Target, matrix_shape, replay_, segment_spans
-from sparsetrain.optim.state import UNTOUCHED, State
+from sparsetrain.optim.state import LAST, UNTOUCHED, State
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
 from sparsetrain.sparse_tensor.coalesce import make_plan
@@ -48,7 +47,7 @@ def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: Sta
         if not any((name, number) in state.histories for number in range(len(state.ranges[name]))):
             continue
         height = matrix_shape(params[name])[0]
-        tensor = checked_rows(name, indices, height)
+        tensor = _checked_rows(name, indices, height)
         plan = make_plan(runtime.moved(tensor, params[name].device), height)
         state.caught[name] = runtime.as_numpy(tensor), plan
         replayed += sum(
@@ -180,7 +179,7 @@ def replay_range_(
     return replay_(target, part.rule, state.histories[name, number], plan, span)
 
 
-def checked_rows(name: str, indices: Any, rows: int) -> NDArray:
+def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
     """Row numbers (N,) of a table, from an integer array of any shape."""
     array = np.ravel(runtime.as_numpy(indices) if isinstance(indices, runtime.NDArray) else indices)
     if array.size and (array.min() < 0 or array.max() >= rows):

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from sparsetrain.errors import ConfigError
 from sparsetrain.given import require_whole
 from sparsetrain.optim import exact
-from sparsetrain.optim.check import LAST
 from sparsetrain.optim.group import Range, Tables, resolve
-from sparsetrain.optim.state import State, new_last, new_slots, rows_of, tracked
+from sparsetrain.optim.state import LAST, State, new_last, new_slots, rows_of, tracked
 from sparsetrain.runtime import NDArray
 
 if TYPE_CHECKING:

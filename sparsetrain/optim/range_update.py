@@ -15,14 +15,13 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.formats import seen_as
 from sparsetrain.optim import catch_up
-from sparsetrain.optim.check import LAST
 from sparsetrain.optim.cuda import kernels as cuda_kernels
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.history import History
 from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import rows_of
+from sparsetrain.optim.state import LAST, rows_of
 from sparsetrain.relax_op import THREADS
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel

@@ -16,7 +16,6 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.formats import computed_in, is_half, keys_of
-from sparsetrain.optim.check import LAST
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.group import Range, Tables
 from sparsetrain.optim.history import History
@@ -24,6 +23,7 @@ from sparsetrain.optim.recipe import Recipe
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
 
+LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
 UNTOUCHED = -1  # of `last`: no step has named this row
 
 
@@ -145,11 +145,6 @@ def new_last(name: str, param: NDArray, parts: tuple[Range, ...], fill: bool = T
     for part in parts if fill else ():
         view[part.first : part.end] = UNTOUCHED if part.rule.recipe.idle == "untouched" else 0
     return runtime.moved(tensor, param.device, f"slot {LAST!r} of parameter {name!r}")
-
-
-def last_of(slots: Any, part: Range) -> np.ndarray:
-    """The part of `last` that belongs to a range."""
-    return runtime.as_numpy(slots[LAST])[part.first : part.end]
 
 
 def set_last_(slots: Any, part: Range, step: int) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sparsetrain.optim.options import Unpack
 
 
-def per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:
-    """What depends on the step or is better computed in float64: kernels need no power."""
+def _per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:
+    # What depends on the step or is better computed in float64: kernels need no power.
     return {
         "rise1": 1 - hyper["beta1"],
         "rise2": 1 - hyper["beta2"],
@@ -32,19 +32,19 @@ def per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:
     }
 
 
-def adam_step(w, g, slots, h):
-    """One element; the step of `adamw` too."""
+def _step(w, g, slots, h):
     mean, square = slots
     mean = h.beta1 * mean + h.rise1 * g
     square = h.beta2 * square + h.rise2 * (g * g)
     return w - h.rate * mean / (sqrt(square) * h.spread + h.eps), (mean, square)
 
 
+# Of `adamw` too, by its name.
 ADAM = Formula(
     "adam",
-    adam_step,
+    _step,
     (Slot("mean"), Slot("square")),
-    per_step=per_step,
+    per_step=_per_step,
     idle="untouched",
     fade=("beta1", "beta2"),
 )
