@@ -36,6 +36,7 @@ from sparsetrain.optim.fused.layout import (
 )
 from sparsetrain.optim.fused.updates import fuse_updates
 from sparsetrain.optim.gradients import is_finite, problem_of
+from sparsetrain.optim.preparing import left_out
 from sparsetrain.precision import Policy, to_half
 from sparsetrain.sparse_tensor.coalesce import strips_for
 from sparsetrain.sparse_tensor.strips import NOTES
@@ -133,7 +134,7 @@ class FusedSteps:
         if self._found[0]:
             problem = self._problem(loss)
             overflowed = may_overflow and is_finite(loss)
-            return loss, optimizer.left_out(problem, state, scale, overflowed)
+            return loss, left_out(optimizer, problem, state, scale, overflowed)
         state.step = number
         return loss, Applied(number)
 

@@ -32,7 +32,6 @@ from sparsetrain.optim.formulas.sgd import sgd as sgd
 from sparsetrain.optim.gradients import accumulate_ as accumulate_
 from sparsetrain.optim.gradients import global_norm as global_norm
 from sparsetrain.optim.group import Group as Group
-from sparsetrain.optim.optimizer import Applied as Applied
 from sparsetrain.optim.optimizer import Optimizer as Optimizer
 from sparsetrain.optim.schedules import Schedule as Schedule
 from sparsetrain.optim.schedules import constant as constant
@@ -42,6 +41,7 @@ from sparsetrain.optim.schedules import polynomial as polynomial
 from sparsetrain.optim.schedules import step_decay as step_decay
 from sparsetrain.optim.schedules import warmup as warmup
 from sparsetrain.optim.state import State as State
+from sparsetrain.optim.step import Applied as Applied
 from sparsetrain.optim.table_update import TableUpdate as TableUpdate
 
 # Name, as in settings and saved runs -> constructor.

@@ -27,8 +27,7 @@ from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Group, Tables
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
 from sparsetrain.optim.state import State
-from sparsetrain.optim.step import Applied as Applied
-from sparsetrain.optim.step import Step
+from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray
 
 ON_NONFINITE = ("stop", "skip")
@@ -235,16 +234,6 @@ class Optimizer:
             The step, ready to `finish_`; or what became of it, if it is skipped.
         """
         return preparing.prepare(self, params, gradients, state, loss, scale, may_overflow)
-
-    def left_out(self, problem: str, state: State, scale: float, overflowed: bool) -> Applied:
-        """Count a step that is not taken, or raise.
-
-        Raises
-        ------
-        NumericalError
-            If the optimizer stops at what is not finite, unless a scale may have made it so.
-        """
-        return preparing.left_out(self, problem, state, scale, overflowed)
 
     def catch_up_(
         self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State

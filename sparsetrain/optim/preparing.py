@@ -61,7 +61,13 @@ def prepare(
 def left_out(
     optimizer: Optimizer, problem: str, state: State, scale: float, overflowed: bool
 ) -> Applied:
-    """See `Optimizer.left_out`."""
+    """Count a step that is not taken, or raise.
+
+    Raises
+    ------
+    NumericalError
+        If the optimizer stops at what is not finite, unless a scale may have made it so.
+    """
     if optimizer.on_nonfinite == "stop" and not overflowed:
         scaled = f", with the loss scaled by {scale:,.10g}" if scale != 1 else ""
         first = "the loss scale, " if scale != 1 else ""
