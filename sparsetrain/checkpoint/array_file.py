@@ -96,11 +96,9 @@ def check_array(file: IO[bytes], dtype: str, shape: tuple[int, ...], each: Map =
     return _read(file, dtype, shape, _spare, each, keep=False)
 
 
-def map_array(
-    file: IO[bytes], dtype: str, shape: tuple[int, ...], each: Map = map
-) -> tuple[np.ndarray, int]:
+def map_array(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
     """Return the array as a read-only map of the file, and the file's CRC-32."""
-    crc = _read(file, dtype, shape, _spare, each, keep=True)
+    crc = _read(file, dtype, shape, _spare, map, keep=True)
     if not prod(shape):
         return np.empty(shape, DTYPES[dtype]), crc  # nothing cannot be mapped
     offset = len(header_of(dtype, shape))

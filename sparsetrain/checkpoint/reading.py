@@ -167,12 +167,8 @@ def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
         If there is no checkpoint, its manifest is wrong, or a file is missing or of another size.
     """
     target = places.located(folder)
-    with _reading(target):
-        handle = _folder(target)
-        try:
-            yield Saved(target, handle)
-        finally:
-            os.close(handle)
+    with _reading(target), _open(target) as saved:
+        yield saved
 
 
 def read(
@@ -221,14 +217,12 @@ def whole(folder: str | PathLike[str], use: Callable[[Saved], Found]) -> Found:
     target = places.located(folder)
     with _reading(target):
         for attempt in range(_ATTEMPTS):
-            handle = _folder(target)
             try:
-                return use(Saved(target, handle))
+                with _open(target) as saved:
+                    return use(saved)
             except FileNotFoundError:
                 if attempt == _ATTEMPTS - 1:
                     raise
-            finally:
-                os.close(handle)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -245,12 +239,17 @@ def _reading(target: Path) -> Iterator[None]:
         raise CheckpointError(f"{target} cannot be read: {error.strerror}") from None
 
 
-def _folder(target: Path) -> int:
+@contextmanager
+def _open(target: Path) -> Iterator[Saved]:
     """Open the folder, or the one before it if a save stopped between its renames."""
     try:
-        return os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
-        return os.open(places.aside(target), os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(places.aside(target), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield Saved(target, handle)
+    finally:
+        os.close(handle)
 
 
 def _regular_file(target: Path, handle: int, name: str) -> IO[bytes]:

@@ -29,7 +29,7 @@ class Events:
         number = len(list(folder.glob("events.out.tfevents.*")))
         path = folder / f"events.out.tfevents.{int(time.time())}.{number:04d}"
         self._file = open(path, "xb")  # noqa: SIM115
-        self._write(_double(1, time.time()) + _bytes(3, b"brain.Event:2"))
+        self._write(_bytes(3, b"brain.Event:2"))
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Write the numbers of a log's line as scalars `<split>/<name>`."""
@@ -40,13 +40,15 @@ class Events:
             if name not in ("split", "step") and isinstance(value, (int, float))
         )
         step = _varint(2 << 3) + _varint(int(line["step"]))
-        self._write(_double(1, time.time()) + step + _bytes(5, values))
+        self._write(step + _bytes(5, values))
 
     def close(self) -> None:
         """End the file."""
         self._file.close()
 
     def _write(self, event: bytes) -> None:
+        """Add a record: the time, then `event`."""
+        event = _varint(1 << 3 | 1) + struct.pack("<d", time.time()) + event
         length = struct.pack("<Q", len(event))
         self._file.write(length + _masked(length) + event + _masked(event))
         self._file.flush()
@@ -62,10 +64,6 @@ def _varint(number: int) -> bytes:
 
 def _bytes(field: int, content: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _double(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 1) + struct.pack("<d", value)
 
 
 def _float(field: int, value: float) -> bytes:

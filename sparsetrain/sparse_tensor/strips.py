@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strips: shares of a sort's entries, each with one thread; what it notes, by which digits it sorts.
+"""Strips: shares of a sort's entries, each with one thread, and what it notes; the sort's digits.
 
-Their number is an extent of an argument, `notes`, and changes nothing of a plan.
+The number of strips is an extent of an argument, `notes`, and changes nothing of a plan.
 """
 
 from __future__ import annotations

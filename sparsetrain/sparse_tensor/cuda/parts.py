@@ -64,12 +64,11 @@ def shared(count: int, dtype: str = "int32") -> Any:
 
 
 class Number:
-    """A number of the thread that changes."""
+    """A number of the thread that changes, 0 at first."""
 
-    def __init__(self, dtype: str = "int32", start: int = 0) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str = "int32") -> None:
         self._place = T.alloc_local((1,), dtype)
-        self.set(tirx.const(start, dtype))
+        self.set(tirx.const(0, dtype))
 
     @property
     def now(self) -> Any:
