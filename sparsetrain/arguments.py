@@ -43,11 +43,6 @@ class Argument:
         self.rows: int | None = None  # what its ids must lie below, if it is looked up with
         self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
 
-    @property
-    def is_free(self) -> bool:
-        """Whether a tensor is taken for it as it is."""
-        return self.rows is None
-
     def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
         """The value in aligned memory, with ids that lie in their table."""
         if isinstance(value, runtime.NDArray):
@@ -202,7 +197,7 @@ class Arguments:
         if found is None or names != found.names or not all(map(is_, values, found.values)):
             template = [
                 argument.require(params[name])
-                if argument.is_free and _is_tensor(params.get(name))
+                if argument.rows is None and isinstance(params.get(name), runtime.NDArray)
                 else None
                 for name, argument in self.by_name.items()
             ]
@@ -269,10 +264,6 @@ class Arguments:
 
 def _bindings(function: relax.Function) -> list[Any]:
     return [binding for block in function.body.blocks for binding in block.bindings]
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, runtime.NDArray)
 
 
 def _table_rows(call: Any, axis: int = 0) -> int | None:

@@ -18,7 +18,7 @@ from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.precision import Policy, to_half
-from sparsetrain.relax_op import find_function
+from sparsetrain.relax_op import callees, find_function
 
 
 class Program:
@@ -119,8 +119,8 @@ class GradientProgram(Program):
     ----------
     gradient : GradientModule
         What it was compiled from.
-    extended : dict
-        Programs that go on from these gradients, by what decides them; each is compiled once.
+    fused : dict
+        Programs that go on from these gradients to updates, by their layout; see `fused`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class GradientProgram(Program):
     ) -> None:
         super().__init__(gradient.module, gradient.function, target, precision)
         self.gradient = gradient
-        self.extended: dict[Any, Program] = {}
+        self.fused: dict[Any, Program] = {}
 
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
@@ -192,12 +192,6 @@ def value_and_grad(
 
 
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:
-    """The named function and what it may call: kernels and private functions."""
-    kept = {
-        var: body
-        for var, body in module.functions.items()
-        if var.name_hint == function
-        or isinstance(body, tvm.tirx.PrimFunc)
-        or "global_symbol" not in (body.attrs or {})
-    }
-    return tvm.IRModule(kept)
+    """The named function and what it may call."""
+    named = {var: body for var, body in module.functions.items() if var.name_hint == function}
+    return tvm.IRModule(named | callees(module))

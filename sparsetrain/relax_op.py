@@ -90,6 +90,15 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
     return names[name]
 
 
+def callees(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, Any]:
+    """What functions of a module may call: its kernels and private functions."""
+    return {
+        var: function
+        for var, function in module.functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc) or "global_symbol" not in (function.attrs or {})
+    }
+
+
 def rewrite_functions(
     module: tvm.IRModule,
     mutator: relax.expr_functor.PyExprMutator,

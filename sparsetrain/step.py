@@ -176,7 +176,7 @@ class Fused(Separate):
         layout = layout_of(gradient.structure, shapes, trainer.state, columns)
         if layout is None or trainer.optimizer.clip_norm is not None:
             return None
-        known: dict[Any, Any] = trainer.program.extended
+        known: dict[Any, Any] = trainer.program.fused
         if layout not in known:
             known[layout] = FusedProgram(gradient, layout, trainer.target, trainer._policy)
         return FusedSteps(known[layout], trainer.state)

@@ -399,14 +399,14 @@ def test_arguments_that_two_threads_bind_at_once_are_not_mixed(monkeypatch):
     trainer = small_dlrm.trainer("single")
     inputs = trainer.model.inputs(small_dlrm.batch(4, 0, "single"))
     known, seen = trainer.program.arguments, []
-    is_tensor = arguments._is_tensor
+    require = arguments.Argument.require
 
-    def interrupted(value):
-        monkeypatch.setattr(arguments, "_is_tensor", is_tensor)
+    def interrupted(argument, tensor):
+        monkeypatch.setattr(arguments.Argument, "require", require)
         seen.append(known.bind(trainer.params, inputs))  # as another thread would, just now
-        return is_tensor(value)
+        return require(argument, tensor)
 
-    monkeypatch.setattr(arguments, "_is_tensor", interrupted)
+    monkeypatch.setattr(arguments.Argument, "require", interrupted)
     bound = known.bind(trainer.params, inputs)
     assert len(seen[0]) == len(bound) == len(known.by_name)
 

@@ -21,7 +21,7 @@ from tvm.relax.utils import copy_with_new_vars
 from sparsetrain.ad.cotangent import densify as to_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
-from sparsetrain.relax_op import find_function
+from sparsetrain.relax_op import callees, find_function
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.turns import in_turn
 
@@ -128,7 +128,9 @@ def gradient(
             leaves = [leaf for g in gradients.values() for leaf in _leaves(g)]
             output = builder.emit_output(relax.Tuple([loss, *others, *leaves]))
         builder.emit_func_output(output)
-    adjoint = _with_callees(builder.get(), module)
+    adjoint = builder.get()
+    for var, callee in callees(module).items():
+        adjoint[var] = callee
     adjoint = relax.transform.DeadCodeElimination([name])(adjoint)
     structure = {n: g if isinstance(g, RowSparse) else None for n, g in gradients.items()}
     arguments = (LOSS_SCALE,) * scaled + names
@@ -266,12 +268,3 @@ def _scale(loss: relax.Var, names: Sequence[str]) -> relax.Var:
     if LOSS_SCALE in names:
         raise ConfigError(f"scaled: the function has an argument {LOSS_SCALE!r} of its own")
     return relax.Var(LOSS_SCALE, relax.TensorType((), loss.ty.dtype))
-
-
-def _with_callees(adjoint: tvm.IRModule, module: tvm.IRModule) -> tvm.IRModule:
-    """Bring along what the primal may call: kernels and private functions."""
-    for var, function in module.functions.items():
-        private = function.attrs is None or "global_symbol" not in function.attrs
-        if private or isinstance(function, tvm.tirx.PrimFunc):
-            adjoint[var] = function
-    return adjoint

@@ -88,11 +88,9 @@ class DensePath:
         self._blocks = dict(zip(self.parts, edges, strict=True))
         self._work: _Workspace | None = None
         self._first, self._count = _block_rows(parts, blocks)
-        first, end = (
-            np.array(edge, np.int64) for edge in zip(*(p[1:3] for p in parts), strict=True)
-        )
+        first, end = ([getattr(part, edge) for part in parts] for edge in ("first", "end"))
         shift = starts[:-1] * BLOCK - first
-        self._zones = [runtime.as_tensor(column) for column in (first, end, shift)]
+        self._zones = [runtime.as_tensor(column, "int64") for column in (first, end, shift)]
 
     def split(self, gradient: RowSparse) -> tuple[Near, RowSparse | None]:
         """Part a gradient into the entries of these rows and the rest, if there is one.
