@@ -20,7 +20,7 @@ from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.extents import unproved
+from sparsetrain.reshapes import unproved
 
 
 class Argument:

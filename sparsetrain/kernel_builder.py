@@ -79,7 +79,7 @@ def put(number: Any, value: Any) -> None:
     T.buffer_store(number, value, [0])
 
 
-class Asking(NamedTuple):
+class Prefetch(NamedTuple):
     """How a processor is asked for a line of memory that is needed soon.
 
     Parameters

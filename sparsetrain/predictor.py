@@ -15,8 +15,13 @@ from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.formats import check_target
 from sparsetrain.given import require_kind
-from sparsetrain.models.required import config_of, initialized, require_model, require_remade
-from sparsetrain.models.shared import check_shared
+from sparsetrain.models.required import (
+    check_shared,
+    config_of,
+    initialized,
+    require_model,
+    require_remade,
+)
 from sparsetrain.naming import named_arrays
 from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.turns import in_turn

@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.relax_op import SCHEDULED
-from sparsetrain.runtime import on_stack
+from sparsetrain.runtime import lowering, on_stack
 
 ALLOCATE = "TVMBackendAllocWorkspace"
 
@@ -39,7 +39,7 @@ def kernel(length: int, scope: str):
 def code(function) -> str:
     named = function.with_attr("global_symbol", "kernel")
     module = tvm.IRModule({"kernel": named})
-    compiled = tvm.compile(module, runtime.host_target(), tir_pipeline=on_stack.PIPELINE)
+    compiled = tvm.compile(module, runtime.host_target(), tir_pipeline=lowering.PIPELINE)
     return compiled.mod.inspect_source("ll")
 
 

@@ -5,7 +5,7 @@ import pytest
 from tvm.target import Target
 
 from sparsetrain.embedding import lookup_kernel
-from sparsetrain.optim.row_prefetch import ASKING
+from sparsetrain.optim.row_prefetch import PREFETCH
 from sparsetrain.runtime import processors
 from sparsetrain.schedule.makes import make_of
 from sparsetrain.sparse_tensor.coalesce import SHARED_FROM
@@ -25,7 +25,7 @@ def test_the_name_of_the_processor_decides(name, choice, monkeypatch):
 
 @pytest.mark.parametrize(
     "choices",
-    [ASKING, SHARED_FROM, lookup_kernel.ASKING],
+    [PREFETCH, SHARED_FROM, lookup_kernel.PREFETCH],
     ids=["rows ahead", "shared sort", "lookup"],
 )
 def test_every_table_ends_with_a_choice_for_all_others(choices):

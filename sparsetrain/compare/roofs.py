@@ -18,7 +18,7 @@ import tvm
 from tvm.script import tirx as T
 
 from sparsetrain import runtime
-from sparsetrain.kernel_builder import Asking
+from sparsetrain.kernel_builder import Prefetch
 from sparsetrain.runtime import NDArray
 
 STREAM_BYTES = 2**28
@@ -27,7 +27,7 @@ _LANES = 16
 _STRIP = 4096  # vectors that one task of the stream works on
 
 
-_FIRST, _SECOND = Asking(write=True, near=3), Asking(write=False, near=2)
+_FIRST, _SECOND = Prefetch(write=True, near=3), Prefetch(write=False, near=2)
 # How many rows ahead, and how: not at all; into the first cache; into the second, which waits for
 # more lines on some processors.
 _WAYS = ((0, _FIRST), (16, _FIRST), (64, _FIRST), (64, _SECOND))
@@ -85,13 +85,13 @@ def _stream_kernel() -> Any:
 
 
 @cache
-def _row_kernel(width: int, ahead: int, asking: Asking) -> Any:
+def _row_kernel(width: int, ahead: int, prefetch: Prefetch) -> Any:
     lanes = next(n for n in (16, 8, 4, 2, 1) if width % n == 0)
-    return runtime.compile_kernel(_rows(width, lanes, ahead, asking), runtime.host_target())
+    return runtime.compile_kernel(_rows(width, lanes, ahead, prefetch), runtime.host_target())
 
 
-def _rows(width: int, lanes: int, ahead: int, asking: Asking) -> tvm.tirx.PrimFunc:
-    write, near = int(asking.write), asking.near
+def _rows(width: int, lanes: int, ahead: int, prefetch: Prefetch) -> tvm.tirx.PrimFunc:
+    write, near = int(prefetch.write), prefetch.near
 
     @T.prim_func(s_tir=True)
     def rewrite(weights: T.handle, places: T.handle):

@@ -23,7 +23,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import past_caches
 from sparsetrain.formats import computed_in, read_element, stored_width
-from sparsetrain.kernel_builder import Asking, buffer, extents, kernel
+from sparsetrain.kernel_builder import Prefetch, buffer, extents, kernel
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.processors import by_processor
 from sparsetrain.sparse_tensor.kernels import column_tiles
@@ -41,12 +41,12 @@ STREAMED = 20 << 20
 TASK = 64  # rows of a task that writes past the caches
 
 
-class Ahead(NamedTuple):
+class RowPrefetch(NamedTuple):
     """How a processor is asked for rows.
 
     Parameters
     ----------
-    asking : Asking
+    prefetch : Prefetch
         For a line of them.
     row_lines : int
         Lines of a row that are asked for, at most.
@@ -57,23 +57,25 @@ class Ahead(NamedTuple):
         From which width on a large result is written past the caches, None if never.
     """
 
-    asking: Asking
+    prefetch: Prefetch
     row_lines: int
     lines: int
     streamed_width: int | None
 
 
 # See `by_processor`.
-ASKING = {
-    "znver": Ahead(Asking(write=False, near=3), 4, 64, None),
-    "": Ahead(Asking(write=False, near=2), 64, 256, 64),
+PREFETCH = {
+    "znver": RowPrefetch(Prefetch(write=False, near=3), 4, 64, None),
+    "": RowPrefetch(Prefetch(write=False, near=2), 64, 256, 64),
 }
 
 
 @cache
-def lookup_kernel(width: int, dtype: str, id_dtype: str, ahead: Ahead | None = None) -> PrimFunc:
+def lookup_kernel(
+    width: int, dtype: str, id_dtype: str, ahead: RowPrefetch | None = None
+) -> PrimFunc:
     """``out[n] = table[ids[n]]``; `dtype` is the table's, `ahead` that of this processor."""
-    ahead = ahead or by_processor(ASKING)
+    ahead = ahead or by_processor(PREFETCH)
     with kernel("lookup") as built:
         height, count = extents(2)
         table = buffer("table", (height, stored_width(width, dtype)), dtype)
@@ -115,7 +117,7 @@ def _stream_(out: Any, n: Any, number: Number) -> None:
         past_caches.stream_(out, [n, t * lanes], numbers[tirx.Ramp(0, 1, lanes)])
 
 
-def _may_stream(out: Any, ahead: Ahead) -> bool:
+def _may_stream(out: Any, ahead: RowPrefetch) -> bool:
     width = int(out.shape[1])
     return (
         ahead.streamed_width is not None
@@ -143,14 +145,14 @@ def _each_of_tasks(count: Any, do: Each) -> None:
         past_caches.fence_()
 
 
-def _ask_ahead(table: Any, ids: Any, n: Any, ahead: Ahead) -> None:
+def _ask_ahead(table: Any, ids: Any, n: Any, ahead: RowPrefetch) -> None:
     """Prefetch the row of a later id to read it."""
     step = LINE * 8 // DataType(table.dtype).bits
     columns = range(0, min(int(table.shape[1]), ahead.row_lines * step), step)
     rows = max(LEAST_AHEAD, min(MOST_AHEAD, ahead.lines // len(columns)))
     later = T.Bind(_inside(ids[tirx.min(n + rows, ids.shape[0] - 1)], table.shape[0]))
     for column in columns:
-        ahead.asking.line(table, [later, column])
+        ahead.prefetch.line(table, [later, column])
 
 
 def _inside(index: Any, rows: Any) -> Any:

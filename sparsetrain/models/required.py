@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model must be, so that it is trained, saved and loaded: asked before anything is done."""
+"""What a model must be, alone and beside its encoder: asked before anything is done."""
 
 from __future__ import annotations
 
@@ -151,6 +151,30 @@ def initialized(model: Any, seed: int, fill: bool) -> dict[str, runtime.NDArray]
     return params
 
 
+def check_shared(model: Any, encoder: Any) -> None:
+    """Refuse a model that shares other tables than its encoder, by which ids have a meaning.
+
+    Ids that were encoded already have theirs without it, so a model alone may share tables of them.
+
+    Raises
+    ------
+    ConfigError
+        With what to change.
+    """
+    if encoder is None or not isinstance(model, ClickModel):
+        return
+    own, its = model.owners(), encoder.owners
+    if len(own) != len(its):  # which the first batch is refused for
+        return
+    for name, ours, wanted in zip(encoder.columns, own, its, strict=True):
+        if ours != wanted and not (encoder.encoded and not encoder.share_embedding):
+            raise ConfigError(
+                f"{type(model).__name__}: {name} {_shares(ours, encoder.columns, name)}, but in "
+                f"the encoder it {_shares(wanted, encoder.columns, name)}: give the model "
+                "share_embedding=encoder.share_embedding"
+            )
+
+
 def left_out_by_loss(model: Any, names: Sequence[str]) -> ConfigError:
     """The error of parameters that a model's loss does not depend on, in words of `forward`."""
     unused, why = ", ".join(names), "they would never learn"
@@ -192,3 +216,8 @@ def _shapes(model: Any) -> dict[str, str] | None:
 
 def _shape(array: Any) -> str:
     return f"{array.dtype} ({', '.join(str(extent) for extent in array.shape)})"
+
+
+def _shares(owner: int, columns: Any, name: str) -> str:
+    whose = columns[owner]
+    return "has a table of its own" if whose == name else f"shares that of {whose}"

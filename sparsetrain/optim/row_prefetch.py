@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.formats import is_half
-from sparsetrain.kernel_builder import Asking
+from sparsetrain.kernel_builder import Prefetch
 from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.runtime.processors import by_processor
 
@@ -37,26 +37,26 @@ VALUE_LINES = 8  # of a row of the gradient: more than of a weight, there is not
 Emit = Callable[[Any], None]  # emits what is done for one run, or one entry
 
 
-class Ahead(NamedTuple):
+class RowPrefetch(NamedTuple):
     """How rows are asked for.
 
     Parameters
     ----------
-    asking : Asking
+    prefetch : Prefetch
         For one line of them, and of the gradient.
     narrow_at_once : bool
         Whether narrow rows are asked for dozens at once.
     """
 
-    asking: Asking
+    prefetch: Prefetch
     narrow_at_once: bool
 
 
 # See `by_processor`.
-ASKING = {
-    "znver3": Ahead(Asking(write=False, near=3), narrow_at_once=False),
-    "znver": Ahead(Asking(write=True, near=3), narrow_at_once=True),
-    "": Ahead(Asking(write=False, near=2), narrow_at_once=False),
+PREFETCH = {
+    "znver3": RowPrefetch(Prefetch(write=False, near=3), narrow_at_once=False),
+    "znver": RowPrefetch(Prefetch(write=True, near=3), narrow_at_once=True),
+    "": RowPrefetch(Prefetch(write=False, near=2), narrow_at_once=False),
 }
 
 
@@ -64,8 +64,8 @@ def with_rows_ahead(
     parameter: Parameter, runs: Any, span: tuple[Any, Any], last: Any, update: Emit
 ) -> None:
     """Inside a kernel: `update` each run of `span`, in parallel, after asking for what it reads."""
-    asking, narrow_at_once = by_processor(ASKING)
-    ask = asking.line
+    prefetch, narrow_at_once = by_processor(PREFETCH)
+    ask = prefetch.line
 
     def ask_for(run: Any) -> None:
         _ask_for(parameter, tirx.Cast("int64", runs.rows[run]), last, ask)

@@ -16,6 +16,7 @@ from sparsetrain.runtime.compiling import virtual_machine as virtual_machine
 from sparsetrain.runtime.compiling import vm_pipeline as vm_pipeline
 from sparsetrain.runtime.compiling import watching as watching
 from sparsetrain.runtime.host import host_target as host_target
+from sparsetrain.runtime.lowering import UNCHECKED as UNCHECKED
 from sparsetrain.runtime.pooled import bound_pool as bound_pool
 from sparsetrain.runtime.pooled import sent as sent
 from sparsetrain.runtime.pooled import temporary as temporary
@@ -40,7 +41,6 @@ from sparsetrain.runtime.tensors import zeros as zeros
 from sparsetrain.runtime.threads import available_cores as available_cores
 from sparsetrain.runtime.threads import num_threads as num_threads
 from sparsetrain.runtime.threads import set_num_threads as set_num_threads
-from sparsetrain.runtime.unchecked import UNCHECKED as UNCHECKED
 from sparsetrain.runtime.workspace import Need as Need
 from sparsetrain.runtime.workspace import Workspace as Workspace
 from sparsetrain.runtime.workspace import needs_of as needs_of

@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 from sparsetrain import libraries
-from sparsetrain.runtime import gpu, on_stack, threads
+from sparsetrain.runtime import gpu, lowering, threads
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.objects import NotAloneError, objects_of
 from sparsetrain.runtime.targets import device_of
@@ -102,7 +102,7 @@ def _for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     fails.
     """
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-        return tvm.compile(module, target, tir_pipeline=on_stack.PIPELINE)
+        return tvm.compile(module, target, tir_pipeline=lowering.PIPELINE)
 
 
 @cache
@@ -147,7 +147,7 @@ def compile_relax(
         if place is not None:
             with suppress(OSError, NotAloneError):
                 return _linked(module, target, place)
-        return relax.build(module, target, relax_pipeline=None, tir_pipeline=on_stack.PIPELINE)
+        return relax.build(module, target, relax_pipeline=None, tir_pipeline=lowering.PIPELINE)
 
 
 @in_turn

@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.tirx.build import codegen_build
 
 from sparsetrain import libraries
-from sparsetrain.runtime import on_stack
+from sparsetrain.runtime import lowering
 
 
 class NotAloneError(Exception):
@@ -77,7 +77,7 @@ def _compiled(
     for kernel in kernels.functions.values():
         _require_alone(kernel)
     host = target.host or target
-    lower, finish, _ = tirx.get_tir_pipeline(on_stack.PIPELINE)
+    lower, finish, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
     bound = tirx.transform.BindTarget(target.with_host(host))(kernels)
     for var, kernel in finish()(lower(bound)).functions.items():
         alone = kernel.without_attr("tirx.is_entry_func")  # set where it was the only one missing

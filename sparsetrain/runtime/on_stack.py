@@ -18,9 +18,6 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from sparsetrain.runtime.unchecked import drop_checks
-
-PIPELINE = "sparsetrain"
 MOST_BYTES = 4096  # half the tile registers of a core with AMX
 _ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
 
@@ -69,17 +66,6 @@ _REBUILD = {
 
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)
-def _claim_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+def claim_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """The function with its small local arrays on the stack."""
     return function.with_body(_claim(function.body))
-
-
-def _make() -> tuple[Any, Any, Any]:
-    lower, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
-
-    def finish() -> Any:
-        return tvm.transform.Sequential([drop_checks, _claim_stack, finish_host()])
-
-    return lower, finish, finish_device
-
-
-tirx.register_tir_pipeline(PIPELINE, _make)

@@ -18,7 +18,7 @@ ROWS, ENTRIES = 997, 3000  # more than are asked for at once, with duplicates
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise_adagrad"])
 def test_every_way_to_ask_gives_the_same_bits(name, width, monkeypatch):
     first, *others = (
-        _updated(name, width, asking, monkeypatch) for asking in row_prefetch.ASKING.values()
+        _updated(name, width, prefetch, monkeypatch) for prefetch in row_prefetch.PREFETCH.values()
     )
     assert np.any(first[0] != 0)
     for other in others:
@@ -26,9 +26,9 @@ def test_every_way_to_ask_gives_the_same_bits(name, width, monkeypatch):
             assert_same_bits(found, expected)
 
 
-def _updated(name: str, width: int, asking, monkeypatch) -> list[np.ndarray]:
+def _updated(name: str, width: int, prefetch, monkeypatch) -> list[np.ndarray]:
     """Weight and slots after one update by a kernel that asks in this way."""
-    monkeypatch.setattr(row_prefetch, "ASKING", {"": asking})
+    monkeypatch.setattr(row_prefetch, "PREFETCH", {"": prefetch})
     recipe = OPTIMIZERS[name]._rule().recipe
     kernel = runtime.compile_kernel(
         row_update_kernel(recipe, width, "float32", "int32", pooled=False, stamped=False),

@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 from sparsetrain import runtime, schedule
 from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.runtime import UNCHECKED, host_target
-from sparsetrain.runtime.on_stack import PIPELINE
+from sparsetrain.runtime.lowering import PIPELINE
 
 
 @T.prim_func(s_tir=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extents that only the arguments of a call decide: reshapes that the compiler cannot vouch for.
+"""Reshapes that the compiler cannot vouch for: only the arguments of a call decide their extents.
 
 The bags of one feature are as many as its offsets say, less one; a reshape that makes rows of the
 batch of them is taken on trust by the compiler, and generated code then reads past the end if there

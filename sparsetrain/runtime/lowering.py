@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How kernels for a CPU are lowered: as TVM does, but for checks that are proved, and `on_stack`.
+
+The checks are asserts that TVM puts in front of a kernel: that its arguments fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from sparsetrain.runtime.on_stack import claim_stack
+
+PIPELINE = "sparsetrain"  # name of the pipeline, for TVM
+UNCHECKED = "sparsetrain.unchecked"  # attribute of a kernel; it has no asserts of its own
+
+
+@tvm.tirx.transform.prim_func_pass(opt_level=0)
+def _drop_checks(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """The function without asserts, if it is marked."""
+    if not (function.attrs and function.attrs.get(UNCHECKED)):
+        return function
+    return tirx.transform.SkipAssert()(tvm.IRModule({"main": function}))["main"]
+
+
+def _make() -> tuple[Any, Any, Any]:
+    lower, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
+
+    def finish() -> Any:
+        return tvm.transform.Sequential([_drop_checks, claim_stack, finish_host()])
+
+    return lower, finish, finish_device
+
+
+tirx.register_tir_pipeline(PIPELINE, _make)
