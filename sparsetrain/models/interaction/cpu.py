@@ -12,7 +12,7 @@ A kernel is parsed once for each F and D: that takes tens of milliseconds, and p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tvm.script import tirx as T
@@ -207,17 +207,15 @@ def _sum_rows(inputs: Any, outputs: Any, part: Any, first: Any, rows: int) -> No
     dtype = str(embeddings.dtype)
     total = _zeros(rows, lanes, dtype)
 
-    def add(j: Any, among: Iterable[int], entry: Callable[[int], Any]) -> None:
+    def add(j: Any, among: Iterable[int], place: Callable[[int], Any]) -> None:
         """Add vector `j` (None: the dense one) times the pair's cotangent to some rows."""
         for r in among:
-            factor = cotangent[b, width + entry(r)]
+            factor = cotangent[b, place(r)]
             with build.vectorized(0, lanes) as d:
                 x = dense[b, column + d] if j is None else embeddings[b, j - 1, column + d]
                 build.buffer_store(total, total[r, d] + factor * x, [r, d])
 
-    def pair(i: Any, j: Any) -> Any:
-        return i * (i - 1) // 2 + j
-
+    pair = partial(pair_place, width)
     if not at_top:
         add(None, range(rows), lambda r: pair(first + r, 0))
         with build.serial(1, first) as j:

@@ -26,10 +26,10 @@ from sparsetrain.models.interaction.cuda_blocking import (
     SIDE,
     Block,
     Inputs,
-    below_diagonal,
     blocks_of_samples,
     forward_blocking,
 )
+from sparsetrain.models.interaction.places import pair_place
 from sparsetrain.relax_op import THREADS
 from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, shared
 
@@ -140,10 +140,10 @@ class _Square:
             i, j = self.upper + r, self.lower + c
             with T.If(tirx.And(i < x.vectors, j < i)), T.Then():
                 if stage is None:
-                    place = [block.sample(member), x.width + below_diagonal(i, j)]
+                    place = [block.sample(member), pair_place(x.width, i, j)]
                     T.buffer_store(out, self.gram[r, c], place)
                 else:
-                    T.buffer_store(stage, self.gram[r, c], [member, below_diagonal(i, j)])
+                    T.buffer_store(stage, self.gram[r, c], [member, pair_place(0, i, j)])
 
     @contextmanager
     def _each_pair(self) -> Iterator[tuple[Any, Any]]:

@@ -19,7 +19,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, kernel
-from sparsetrain.models.interaction.cuda_blocking import SHARED, Inputs, below_diagonal
+from sparsetrain.models.interaction.cuda_blocking import SHARED, Inputs
+from sparsetrain.models.interaction.places import output_width, pair_place
 from sparsetrain.relax_op import vector_lanes
 from sparsetrain.sparse_tensor.cuda.parts import barrier, blocks_of_threads, store_vector
 
@@ -64,7 +65,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     cut = cut_of(features + 1, width, dtype)
     with kernel("interaction_backward") as built:
         inputs = Inputs(features, width, dtype)
-        across = width + features * (features + 1) // 2
+        across = output_width(features, width)
         cotangent = buffer("cotangent", (inputs.batch, across), dtype)
         outs = (
             buffer("dense_cotangent", (inputs.batch, width), dtype),
@@ -124,7 +125,7 @@ class _Factors:
         return self._first + row * self.cut.pitch + column
 
     def _read(self, row: Any, column: Any) -> Any:
-        return self.cotangent[self.sample, self.inputs.width + below_diagonal(row, column)]
+        return self.cotangent[self.sample, pair_place(self.inputs.width, row, column)]
 
     def load(self, into: Any, row: Any, column: Any) -> None:
         """`QUAD` factors of a row, from a column on; those behind the last are undefined."""

@@ -116,8 +116,3 @@ def blocks_of_samples(inputs: Inputs, cut: Blocking) -> Iterator[Block]:
     # Within a block 32 bits are enough, and quicker to divide.
     with blocks_of_threads(count, dtype="int32") as (block, thread):
         yield Block(inputs, cut, block, thread)
-
-
-def below_diagonal(row: Any, column: Any) -> Any:
-    """Place of a pair among the results of a sample, row by row; `column` is the smaller."""
-    return tirx.floordiv(row * (row - 1), 2) + column

@@ -12,9 +12,9 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernel_builder import buffer
 from sparsetrain.models.interaction.places import output_width
+from sparsetrain.transpose import LANES as LANES
 from sparsetrain.transpose import PRAGMA
 
-LANES = 16
 SAMPLES = 16  # of a task: their arrays are allocated once
 
 
