@@ -19,16 +19,17 @@ from sparsetrain import runtime
 from sparsetrain.ad import bce_with_logits
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
-from sparsetrain.errors import ConfigError
-from sparsetrain.formats import TableDtype, check_table_dtype, check_trainable
-from sparsetrain.given import is_whole, require_whole
-from sparsetrain.models.batch_inputs import BatchInputs
+from sparsetrain.embedding.placing import Placing, Room
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.formats import TableDtype, check_trainable
+from sparsetrain.given import require_whole
+from sparsetrain.models.config import checked_config
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.sharing import owners_of
 from sparsetrain.turns import in_turn
 
 
-class ClickModel(BatchInputs, nn.Module):
+class ClickModel(nn.Module):
     """Dense features and the embeddings of ids, to a logit for each row.
 
     A subclass makes its layers, and says in `forward` what they compute. What its constructor takes
@@ -99,27 +100,22 @@ class ClickModel(BatchInputs, nn.Module):
         row_weights: bool = False,
         share_embedding: Mapping[str, str] | None = None,
     ) -> None:
-        rows = self._widths("rows", rows)
-        if isinstance(names, str):
-            raise self._wrong(f"names is {names!r}; give a list")
-        names = list(names) if names is not None else [f"C{i}" for i in range(1, len(rows) + 1)]
-        self._config: dict[str, Any] = {
+        given = {
             "rows": rows,
-            "dim": self._size("dim", dim),
-            "num_dense": self._size("num_dense", num_dense, 0),
+            "dim": dim,
+            "num_dense": num_dense,
             "pooling": pooling,
-            "weighted": self._flag("weighted", weighted),
-            "names": [str(name) for name in names],
+            "weighted": weighted,
+            "names": names,
             "table_dtype": table_dtype,
-            "row_weights": self._flag("row_weights", row_weights),
-            "share_embedding": self._share(share_embedding),
+            "row_weights": row_weights,
+            "share_embedding": share_embedding,
         }
-        self._check_config()
-        owners = self.owners()
-        self._placing = None
+        self._config = checked_config(type(self).__name__, given)
+        self._placing: Placing | None = None
         # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
-        dim = self._config["dim"]
-        names = self._config["names"]
+        rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))
+        owners = self.owners()
         tables = [Table(names[f], rows[f], dim) for f in range(len(rows)) if owners[f] == f]
         of_features = [names[owner] for owner in owners]
         self.embeddings = EmbeddingBagCollection(tables, of_features, pooling, table_dtype)
@@ -149,16 +145,17 @@ class ClickModel(BatchInputs, nn.Module):
 
     def _column(self, logits: nn.Tensor, dense: nn.Tensor) -> nn.Tensor:
         """What `forward` gave, if it is one number for each row."""
+        made = type(self).__name__
         if not isinstance(logits, nn.Tensor):
-            raise self._wrong(
-                f"forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, 1)"
+            raise ConfigError(
+                f"{made}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, 1)"
             )
         shape = list(logits.shape)
         same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], dense.shape[0])
         if not same or not isinstance(shape[1], int) or shape[1] != 1:
-            raise self._wrong(
-                f"forward gave the shape ({', '.join(map(str, shape))}), not (B, 1) with B as in "
-                "dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], 1))"
+            raise ConfigError(
+                f"{made}: forward gave the shape ({', '.join(map(str, shape))}), not (B, 1) with B "
+                "as in dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], 1))"
             )
         return logits
 
@@ -255,57 +252,105 @@ class ClickModel(BatchInputs, nn.Module):
         """Names as in the exported functions, and the parameters."""
         return super().named_parameters(prefix)
 
-    def _size(self, name: str, number: int, least: int = 1) -> int:
-        return require_whole(f"{type(self).__name__}: {name}", number, least)
-
-    def _widths(self, name: str, numbers: Sequence[int]) -> list[int]:
-        """Whole numbers above 0."""
-        given = list(numbers) if np.iterable(numbers) else None  # once: it may be an iterator
-        if given is None or not all(map(is_whole, given)):
-            fix = "; give a list" if is_whole(numbers) else ""
-            raise self._wrong(f"{name} must be whole numbers, not {numbers!r}{fix}")
-        widths = [int(number) for number in given]
-        if any(width < 1 for width in widths):
-            raise self._wrong(f"every number in {name} must be 1 or more: {widths}")
-        return widths
-
-    def _share(self, share: Mapping[str, str] | None) -> dict[str, str] | None:
-        """Plain names; None where every feature has a table of its own."""
-        if share is not None and not isinstance(share, Mapping):
-            raise self._wrong(f"share_embedding is {share!r:.60}; give a dict of names to names")
-        return {str(name): str(owner) for name, owner in share.items()} if share else None
-
     def owners(self) -> tuple[int, ...]:
         """For each feature, the position of the one whose table it looks up."""
-        names, rows = self._config["names"], self._config["rows"]
-        owners = owners_of(names, self._config["share_embedding"] or {})
-        for name, own, owner in zip(names, rows, owners, strict=True):
-            if own != rows[owner]:
-                raise self._wrong(
-                    f"{name} has {own} rows and {names[owner]}, whose table it looks up, "
-                    f"{rows[owner]}; give both the same"
-                )
-        return owners
+        return owners_of(self._config["names"], self._config["share_embedding"] or {})
 
-    def _flag(self, name: str, value: Any) -> bool:
-        if not isinstance(value, (bool, np.bool_)):
-            raise self._wrong(f"{name} is {value!r}; give True or False")
-        return bool(value)
+    def inputs(
+        self, batch: Any, *, threads: bool = False, room: Room | None = None
+    ) -> dict[str, Any]:
+        """Check a batch against this model and turn it into the arguments of its functions.
 
-    def _check_config(self) -> None:
-        config = self._config
-        if not config["rows"]:
-            raise self._wrong("rows is empty; it takes at least one table")
-        if config["pooling"] not in (None, "sum", "mean"):
-            raise self._wrong(f"pooling is None, 'sum' or 'mean', not {config['pooling']!r}")
-        if config["weighted"] and config["pooling"] != "sum":
-            raise self._wrong("weighted bags need pooling='sum'")
-        check_table_dtype(config["table_dtype"], type(self).__name__)
-        if len(config["names"]) != len(config["rows"]):
-            raise self._wrong(f"{len(config['names'])} names for {len(config['rows'])} tables")
+        Parameters
+        ----------
+        batch : Batch
+        threads : bool
+            Whether a kernel may do it, on its threads, for the thread that runs the functions; its
+            results are tensors.
+        room : callable, optional
+            (name, shape, dtype) -> tensor: memory that a kernel may write an argument into, on the
+            calling thread alone. What no kernel writes is an array, as without it.
 
-    def _wrong(self, what: str) -> ConfigError:
-        return ConfigError(f"{type(self).__name__}: {what}")
+        Raises
+        ------
+        DataError
+            If an id is outside its table, or the numbers of features differ.
+        """
+        _check_width(batch.dense, self._config["num_dense"])
+        placed = self._placed(batch, room) if threads or room else None
+        if placed is not None:
+            return placed
+        batch.check_rows(self._config["rows"], self._config["names"])
+        located = self.embeddings.locate(batch.ids)[self._config["dim"]]
+        wanted = 3 if self._config["weighted"] else 2 if self._config["pooling"] else 1
+        if len(located) != wanted:
+            given = "has" if len(located) > wanted else "lacks"
+            raise ConfigError(
+                f"the batch {given} per-sample weights, but the model's weighted is "
+                f"{self._config['weighted']}"
+            )
+        names = ("rows", "offsets", "weights")
+        dense = batch.dense if self._config["num_dense"] else _constant(batch)
+        arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
+        return {**arrays, **self._of_rows(batch)}
+
+    def _of_rows(self, batch: Any) -> dict[str, np.ndarray]:
+        """What a batch has for the loss alone."""
+        weights = batch.weights if self._config["row_weights"] else None
+        given = {"labels": batch.labels, "row_weights": weights}
+        return {name: array for name, array in given.items() if array is not None}
+
+    def check_weights(self, batch: Any) -> None:
+        """Refuse a batch to train on whose rows have weights where the model wants none, or lack.
+
+        Raises
+        ------
+        DataError
+            With what to change.
+        """
+        wanted = self._config["row_weights"]
+        if wanted and batch.weights is None:
+            raise DataError(
+                "the batch has no weights of rows, but the model's row_weights is True: "
+                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
+            )
+        if not wanted and batch.weights is not None:
+            raise DataError(
+                "the batch has weights of rows, which this model would not read: make it with "
+                "row_weights=True"
+            )
+
+    def _placed(self, batch: Any, room: Room | None) -> dict[str, Any] | None:
+        """The arguments, for single ids that are inside their tables; None for all others."""
+        count, ids = len(self._config["rows"]), batch.ids
+        if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
+            return None
+        if self._placing is None:
+            placement = self.embeddings.placements[self._config["dim"]]
+            index_dtype = placement.index_dtype
+            self._placing = Placing(placement.first_rows, self._config["rows"], index_dtype)
+        floats = {**self._of_rows(batch), "dense": batch.dense}
+        given = {name: array for name, array in floats.items() if array.size}
+        tensors = self._placing(ids, given, room)
+        if tensors is None:
+            return None
+        return tensors if "dense" in given else {**tensors, "dense": _constant(batch)}
+
+    def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """For each storage that (B, F) ids are looked up in: each feature's first row, and rows.
+
+        `inputs` lets no other ids pass, so columns can be sorted one by one.
+        """
+        if self._config["pooling"]:
+            return {}
+        width = self._config["dim"]
+        first = self.embeddings.placements[width].first_rows.tolist()
+        pairs = zip(first, self._config["rows"], strict=True)
+        return {f"embeddings.width{width}.weight": tuple(pairs)}
+
+    def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """For each storage, the rows that its functions will read, given what `inputs` returned."""
+        return {f"embeddings.width{self._config['dim']}.weight": inputs["rows"]}
 
 
 def _by_name(
@@ -318,3 +363,13 @@ def _by_name(
         return method(**dict(zip(names, given, strict=True)))
 
     return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
+
+
+def _constant(batch: Any) -> np.ndarray:
+    """What stands for the dense features of a batch that has none."""
+    return np.ones((len(batch), 1), np.float32)
+
+
+def _check_width(dense: np.ndarray, num_dense: int) -> None:
+    if dense.shape[1] != num_dense:
+        raise DataError(f"the batch has {dense.shape[1]} dense features, the model {num_dense}")

@@ -16,7 +16,9 @@ from tvm.relax.frontend import nn
 from sparsetrain import runtime
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.formats import TableDtype
+from sparsetrain.given import require_whole
 from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.config import checked_widths
 from sparsetrain.models.interaction.choice import (
     CROSS_NUMBERS,
     Interaction,
@@ -85,8 +87,11 @@ class DLRM(ClickModel):
         cross_rank: int | None = None,
         share_embedding: Mapping[str, str] | None = None,
     ) -> None:
-        dim, num_dense = self._size("dim", dim), self._size("num_dense", num_dense, 0)
-        self._hidden = {"bottom": self._widths("bottom", bottom), "top": self._widths("top", top)}
+        made = type(self).__name__
+        dim = require_whole(f"{made}: dim", dim)
+        num_dense = require_whole(f"{made}: num_dense", num_dense, 0)
+        hidden = {"bottom": bottom, "top": top}
+        self._hidden = {name: checked_widths(made, name, given) for name, given in hidden.items()}
         # Parameters are in the order in which they are made, in saved runs too.
         self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)
         of_rows = (table_dtype, row_weights, share_embedding)
