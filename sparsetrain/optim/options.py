@@ -15,6 +15,8 @@ from sparsetrain.optim.rule import Mode, Number, Update
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
+else:
+    Unpack = dict  # read by type checkers alone
 
 
 class Options(TypedDict, total=False):

@@ -7,15 +7,10 @@ A row that is not touched has g = 0 and does not move, so row updates equal dens
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make, require_divisor
+from sparsetrain.optim.options import Options, Unpack, make, require_divisor
 from sparsetrain.optim.rule import Number
-
-if TYPE_CHECKING:
-    from sparsetrain.optim.options import Unpack
 
 
 def _step(w, g, slots, h):

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt as root
-from typing import TYPE_CHECKING
 
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make, require_above_zero, require_below_one
+from sparsetrain.optim.options import Options, Unpack, make, require_above_zero, require_below_one
 from sparsetrain.optim.rule import Number
-
-if TYPE_CHECKING:
-    from sparsetrain.optim.options import Unpack
 
 
 def _per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:

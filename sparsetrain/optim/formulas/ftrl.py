@@ -10,16 +10,12 @@ to all rows, in lazy mode to a row when it is first touched. Decay is not offere
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot, maximum, minimum, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make, require_start
+from sparsetrain.optim.options import Options, Unpack, make, require_start
 from sparsetrain.optim.rule import Number
-
-if TYPE_CHECKING:
-    from sparsetrain.optim.options import Unpack
 
 
 def _per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:

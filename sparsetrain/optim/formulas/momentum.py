@@ -8,16 +8,11 @@ Heavy ball: ``v <- momentum v + g``, then ``w <- w - lr v``. Nesterov: the same 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make, require_below_one
+from sparsetrain.optim.options import Options, Unpack, make, require_below_one
 from sparsetrain.optim.rule import Number
-
-if TYPE_CHECKING:
-    from sparsetrain.optim.options import Unpack
 
 
 def _heavy_ball(w, g, slots, h):

@@ -7,15 +7,10 @@ parameter (a bias) has rows of one element, which is ordinary Adagrad.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make, require_divisor
+from sparsetrain.optim.options import Options, Unpack, make, require_divisor
 from sparsetrain.optim.rule import Number
-
-if TYPE_CHECKING:
-    from sparsetrain.optim.options import Unpack
 
 
 def _square(g):

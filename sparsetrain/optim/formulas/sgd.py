@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, make
+from sparsetrain.optim.options import Options, Unpack, make
 from sparsetrain.optim.rule import Number
-
-if TYPE_CHECKING:
-    from sparsetrain.optim.options import Unpack
 
 
 def _step(w, g, slots, h):
