@@ -24,7 +24,7 @@ from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.config import from_config, to_config
-from sparsetrain.optim.exact import caught_up_tables
+from sparsetrain.optim.exact.rows import caught_up_tables
 from sparsetrain.optim.owner import would_catch_up
 from sparsetrain.optim.state import State
 

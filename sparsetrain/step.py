@@ -20,8 +20,8 @@ from sparsetrain.data import Batch
 from sparsetrain.data.split import split
 from sparsetrain.fused import FusedProgram, FusedSteps
 from sparsetrain.optim import Applied, accumulate_
-from sparsetrain.optim.choice import dense_parts
 from sparsetrain.optim.fused.layout import layout_of
+from sparsetrain.optim.paths.choice import dense_parts
 from sparsetrain.optim.step import Step
 from sparsetrain.precision import Scaling
 from sparsetrain.runtime import NDArray

@@ -29,7 +29,7 @@ from sparsetrain.naming import (
     writable_arrays,
 )
 from sparsetrain.optim import Optimizer
-from sparsetrain.optim.exact import check_saved, restored_
+from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize

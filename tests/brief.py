@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparsetrain.optim.costs import calibration, trial
+from sparsetrain.optim.paths.costs import calibration, trial
 
 
 def measure_briefly(replace: Callable[[Any, str, Any], None] = setattr) -> None:

@@ -12,7 +12,7 @@ from sparsetrain import runtime
 from sparsetrain.compare.arms import optimizer_of
 from sparsetrain.compare.case import Case
 from sparsetrain.optim import State, TableUpdate
-from sparsetrain.optim.choice import choose
+from sparsetrain.optim.paths.choice import choose
 
 _STORAGE = "tables"
 

@@ -7,11 +7,10 @@ rows of which parameter follow which rule: a `Range`), `optimizer` (options, and
 `owner` (makes its state), `preparing` (checks a step), `step` (goes through parameters and ranges),
 `range_update` (calls the kernel of a range), `kernels` (has it).
 
-Beside that: `paths`, `choice`, `dense_path` and `costs` (every row of a table, where that is
-cheaper); `exact`, `history` and `catch_up` (rows that were not touched get the bits of a dense
-optimizer); `bound`, `repeated` and `together` (what a step need not find out again, or call twice);
-`fused` (updates behind the gradients in one program); `cuda` (all of it on a GPU); `saving` (what a
-loop keeps).
+Beside that, folders: `paths` (every row of a table, where that is cheaper), `exact` (rows that were
+not touched get the bits of a dense optimizer), `fused` (updates behind the gradients in one
+program), `cuda` (all of it on a GPU); and files: `bound`, `repeated` and `together` (what a step
+need not find out again, or call twice), `saving` (what a loop keeps).
 """
 
 from sparsetrain.exports import exported as _exported

@@ -3,11 +3,12 @@
 
 One object for the whole model. A dense gradient updates the whole parameter, a `RowSparse` one the
 rows it names; both in place. Cost of a row-sparse update: N ids to sort and U rows to read and
-write, whatever the table's rows, or less where a table is small (`dense_path`); in exact mode, the
+write, whatever the table's rows, or less where a table is small (`paths`); in exact mode, the
 steps that those rows missed as well.
 
 What is here is the value and its options, and the way in: `owner` makes states, `preparing` checks
-a step, which `step` takes; `exact` catches rows up, `choice` tells paths, `saving` keeps a loop.
+a step, which `step` takes; `exact` catches rows up, `paths` tells which is taken, `saving` keeps a
+loop.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.given import as_float
-from sparsetrain.optim import exact, owner, preparing, saving
+from sparsetrain.optim import owner, preparing, saving
 from sparsetrain.optim.check import check_formula
-from sparsetrain.optim.choice import Reasons, reasons
+from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Group, Tables
+from sparsetrain.optim.paths.choice import Reasons, reasons
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step

@@ -17,7 +17,7 @@ from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
 from sparsetrain.optim.owner import own_
-from sparsetrain.optim.paths import begin_sorts
+from sparsetrain.optim.paths.parting import begin_sorts
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray

@@ -14,10 +14,10 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.formats import seen_as
-from sparsetrain.optim import catch_up
 from sparsetrain.optim.cuda import kernels as cuda_kernels
+from sparsetrain.optim.exact import catch_up
+from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.group import Range
-from sparsetrain.optim.history import History
 from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sparsetrain.optim.dense_path import DensePath, Near
+from sparsetrain.optim.paths.dense import DensePath, Near
 from sparsetrain.optim.range_update import RowUpdate, Target
 from sparsetrain.optim.rule import Rule
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse

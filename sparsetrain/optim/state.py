@@ -16,9 +16,9 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.formats import computed_in, is_half, keys_of
+from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.group import Range, Tables
-from sparsetrain.optim.history import History
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from sparsetrain import runtime
 from sparsetrain.optim.bound import Bound, bound_to
-from sparsetrain.optim.exact import replay_range_
+from sparsetrain.optim.exact.rows import replay_range_
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Range
-from sparsetrain.optim.paths import Paths, paths_of
+from sparsetrain.optim.paths.parting import Paths, paths_of
 from sparsetrain.optim.range_update import (
     Target,
     densified,
@@ -55,7 +55,7 @@ class Applied(NamedTuple):
 class Step:
     """The step after `state.step`, in two halves: everything that may fail, then the writes.
 
-    Making one asks every schedule and parts every row-sparse gradient (`paths`). Gradients are
+    Making one asks every schedule and parts every row-sparse gradient (`parting`). Gradients are
     multiplied by `scale` where a rule wants it; `norm` is what they had before. `bound` is what is
     known of these arguments, if it is; `sorts` are on their way on a device, and are waited for.
     """

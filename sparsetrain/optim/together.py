@@ -2,8 +2,8 @@
 """All dense parameters that follow one rule, updated by one launch.
 
 A model has a weight and a bias for each layer, most of them small: with a launch each, calling the
-kernels took longer than running them. One kernel with a loop over the parameters does the same
-arithmetic in the same order, by the same body as the kernel for a single one.
+kernels took longer than running them (hence ``foreach`` in PyTorch). One kernel with a loop over
+the parameters does the same arithmetic in the same order, by the same body as that for one.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from sparsetrain.compare import (
     with_storage,
 )
 from sparsetrain.errors import DataError
-from sparsetrain.optim.choice import Choice
+from sparsetrain.optim.paths.choice import Choice
 
 BASE = Case(1, lookups=8, width=4)
 TWO = {"a": 3, "b": 5}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sparsetrain import optim
-from sparsetrain.optim.costs import calibration, figures, remembered, waiting
-from sparsetrain.optim.costs.lines import Costs, distinct_rows
-from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
+from sparsetrain.optim.paths.costs import calibration, figures, remembered, waiting
+from sparsetrain.optim.paths.costs.lines import Costs, distinct_rows
+from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, contest
 from sparsetrain.runtime import as_numpy
 from tests.helpers import assert_same_bits
 
@@ -351,7 +351,7 @@ def test_threads_wait_where_there_are_more_of_them_than_cores():
         pytest.skip("the system does not tell")
     code = (
         "import os, subprocess, sys, time\n"
-        "from sparsetrain.optim.costs.waiting import share_waited\n"
+        "from sparsetrain.optim.paths.costs.waiting import share_waited\n"
         "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
         "def spin():\n"
         "    end = time.process_time() + 0.2\n"

@@ -6,11 +6,11 @@ import pytest
 
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.optim import choice, paths
-from sparsetrain.optim.choice import choose
-from sparsetrain.optim.costs import Kept
-from sparsetrain.optim.costs.lines import Costs
-from sparsetrain.optim.costs.trial import Verdict
+from sparsetrain.optim.paths import choice, parting
+from sparsetrain.optim.paths.choice import choose
+from sparsetrain.optim.paths.costs import Kept
+from sparsetrain.optim.paths.costs.lines import Costs
+from sparsetrain.optim.paths.costs.trial import Verdict
 from sparsetrain.optim.step import Step
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
@@ -87,7 +87,7 @@ def test_without_memory_for_the_buffer_only_those_who_asked_for_the_path_hear_of
         raise ResourceError("no memory for the dense gradient")
 
     costing(monkeypatch, entry=1.0)
-    monkeypatch.setattr(paths, "DensePath", full)
+    monkeypatch.setattr(parting, "DensePath", full)
     sparse = train(optim.sgd(0.1, update="sparse"))
     for key, array in train(optim.sgd(0.1)).items():
         assert_same_bits(array, sparse[key])

@@ -22,7 +22,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
-from sparsetrain.optim import catch_up, kernels
+from sparsetrain.optim import kernels
+from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.kernels import Runs
 from sparsetrain.optim.recipe import Recipe

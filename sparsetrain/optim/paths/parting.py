@@ -15,10 +15,10 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
-from sparsetrain.optim.choice import dense_parts
-from sparsetrain.optim.dense_path import DensePath, Near
-from sparsetrain.optim.exact import require_current_
+from sparsetrain.optim.exact.rows import require_current_
 from sparsetrain.optim.group import Range
+from sparsetrain.optim.paths.choice import dense_parts
+from sparsetrain.optim.paths.dense import DensePath, Near
 from sparsetrain.optim.range_update import trivial_plan
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray

@@ -21,9 +21,9 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.formats import computed_in
-from sparsetrain.optim import dense_kernels as kernels
-from sparsetrain.optim.dense_kernels import BLOCK
 from sparsetrain.optim.group import Range
+from sparsetrain.optim.paths import dense_kernels as kernels
+from sparsetrain.optim.paths.dense_kernels import BLOCK
 from sparsetrain.optim.range_update import Target, matrix_shape
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
 from sparsetrain.given import require_whole
-from sparsetrain.optim.costs import TRIES, Costs, Kept, costs_of, verdict_of
 from sparsetrain.optim.group import Range, merge, shortened
+from sparsetrain.optim.paths.costs import TRIES, Costs, Kept, costs_of, verdict_of
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray

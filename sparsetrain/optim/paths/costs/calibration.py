@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from sparsetrain.optim.costs.lines import Costs, distinct_rows
-from sparsetrain.optim.costs.trial import Clock, Kind, Trial, Work
-from sparsetrain.optim.costs.waiting import share_waited
+from sparsetrain.optim.paths.costs.lines import Costs, distinct_rows
+from sparsetrain.optim.paths.costs.trial import Clock, Kind, Trial, Work
+from sparsetrain.optim.paths.costs.waiting import share_waited
 
 MANY = 8192  # ids of a step; from there all threads may sort them
 IDS = {False: (64, 6144), True: (MANY, 32_768)}  # of two steps; whether they are many

@@ -22,8 +22,8 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.formats import computed_in, is_half, keys_of
-from sparsetrain.optim.dense_path import DensePath
 from sparsetrain.optim.group import Range
+from sparsetrain.optim.paths.dense import DensePath
 from sparsetrain.optim.range_update import RowUpdate, Target
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import new_slots

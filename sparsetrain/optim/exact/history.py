@@ -13,7 +13,7 @@ from math import log
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.optim.catch_up import columns, fades
+from sparsetrain.optim.exact.catch_up import columns, fades
 from sparsetrain.optim.recipe import Recipe
 
 SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one fades as well

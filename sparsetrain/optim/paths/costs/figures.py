@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.optim.costs.calibration import MANY, measure
-from sparsetrain.optim.costs.lines import Costs
-from sparsetrain.optim.costs.remembered import Kept, remembered
-from sparsetrain.optim.costs.trial import Kind, Trial, Verdict, contest
-from sparsetrain.optim.costs.waiting import share_waited
+from sparsetrain.optim.paths.costs.calibration import MANY, measure
+from sparsetrain.optim.paths.costs.lines import Costs
+from sparsetrain.optim.paths.costs.remembered import Kept, remembered
+from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, contest
+from sparsetrain.optim.paths.costs.waiting import share_waited
 from sparsetrain.optim.rule import Rule
 
 MOST_BITS = 31  # of an int32 id
