@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from sparsetrain import checkpoint, runtime
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
-from sparsetrain.fit import State
+from sparsetrain.fit import RunState
 from sparsetrain.formats import target_word
 from sparsetrain.models import MODELS
 from sparsetrain.models.required import require_class
@@ -211,7 +211,7 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
         trainer.scaling = scaling
     trainer.state.skipped = int(manifest.get("skipped", 0))
     if manifest.get("run") is not None:
-        trainer._state = State.from_dict(manifest["run"])
+        trainer._run_state = RunState.from_dict(manifest["run"])
     _fill_(trainer, saved)
     return trainer
 

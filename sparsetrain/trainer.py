@@ -22,7 +22,7 @@ from sparsetrain.ahead import Ahead
 from sparsetrain.build import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.fit import EarlyStopping, Fit, Plan, Seen, State, begin, check_asked, seen_of
+from sparsetrain.fit import EarlyStopping, Fit, Plan, RunState, Seen, begin, check_asked, seen_of
 from sparsetrain.formats import target_word
 from sparsetrain.given import require_kind, require_whole
 from sparsetrain.growing import copy_grown_, grown_model
@@ -108,7 +108,7 @@ class Trainer(TrainedModel):
         self._ahead = Ahead(self, plan)
         self.applied: Applied | None = None  # what the last step did: norm, skipped or not
         self._watch: Watch | None = None  # records steps, while they are profiled
-        self._state: State | None = None  # where the run stood that this trainer was loaded from
+        self._run_state: RunState | None = None  # where the run stood that was loaded
 
     @property
     def fused(self) -> bool:

@@ -13,4 +13,4 @@ from sparsetrain.fit.plan import Plan as Plan
 from sparsetrain.fit.resume import Seen as Seen
 from sparsetrain.fit.resume import begin as begin
 from sparsetrain.fit.resume import seen_of as seen_of
-from sparsetrain.fit.state import State as State
+from sparsetrain.fit.state import RunState as RunState

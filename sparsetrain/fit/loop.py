@@ -17,7 +17,7 @@ from sparsetrain.fit.best import Best
 from sparsetrain.fit.causes import explained
 from sparsetrain.fit.plan import Plan
 from sparsetrain.fit.record import Record
-from sparsetrain.fit.state import State
+from sparsetrain.fit.state import RunState
 from sparsetrain.progress import make_progress
 from sparsetrain.run import Run
 
@@ -33,7 +33,7 @@ class Fit:
     dataset, held_out : Dataset
         To train on; to validate on, or None.
     plan : Plan
-    state : State
+    state : RunState
         Where to begin; changed as the run goes on.
     run : Run or None
         Where log and checkpoints go, and with them what is kept of the best validation.
@@ -48,7 +48,7 @@ class Fit:
         dataset: Any,
         held_out: Any,
         plan: Plan,
-        state: State,
+        state: RunState,
         run: Run | None,
         progress: Any,
         stop: Callable[[], bool] | None,

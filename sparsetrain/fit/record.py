@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain import checkpoint
-from sparsetrain.fit.state import State
+from sparsetrain.fit.state import RunState
 from sparsetrain.run import Run
 from sparsetrain.run.events import Events
 from sparsetrain.run.log import Log
@@ -35,7 +35,7 @@ class Record:
         return self._run.latest if self._run else None
 
     @contextlib.contextmanager
-    def open(self, trainer: Any, state: State) -> Iterator[None]:
+    def open(self, trainer: Any, state: RunState) -> Iterator[None]:
         """Open the log where the state says that it ended. The folder must be locked.
 
         The state counts as saved: it is that of a checkpoint, or nothing was trained yet.
@@ -58,7 +58,7 @@ class Record:
         every = self._run.every if self._run else None
         return bool(every and step and step % every == 0)
 
-    def log_training(self, trainer: Any, state: State) -> None:
+    def log_training(self, trainer: Any, state: RunState) -> None:
         """Write the mean loss and the speed since the last such line, if a line is due."""
         step = trainer.steps
         if self._run is None or step == state.log_step or not state.log_rows:
@@ -76,13 +76,13 @@ class Record:
         state.log_step = step
         state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0
 
-    def log_validation(self, trainer: Any, state: State) -> None:
+    def log_validation(self, trainer: Any, state: RunState) -> None:
         """Write the scores of the validation that has just been made."""
         if self._run is not None:
             line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
             self._add(line, state)
 
-    def save(self, trainer: Any, state: State, *, best: bool) -> None:
+    def save(self, trainer: Any, state: RunState, *, best: bool) -> None:
         """Write a checkpoint unless this very state is saved already."""
         key = self._key(trainer, state)
         if self._run is None or key == self._saved:
@@ -94,7 +94,7 @@ class Record:
         self._run.save(trainer.steps, arrays, manifest, best=best)
         self._saved = key
 
-    def _add(self, line: dict[str, Any], state: State) -> None:
+    def _add(self, line: dict[str, Any], state: RunState) -> None:
         assert self._log is not None and self._run is not None
         with checkpoint.errors_of(self._run.folder):
             self._log.add(line)
@@ -103,9 +103,9 @@ class Record:
         state.log_lines = self._log.lines
 
     @staticmethod
-    def _key(trainer: Any, state: State) -> tuple[Any, ...]:
+    def _key(trainer: Any, state: RunState) -> tuple[Any, ...]:
         return trainer.steps, state.validated, state.position
 
     @staticmethod
-    def _where(trainer: Any, state: State) -> dict[str, Any]:
+    def _where(trainer: Any, state: RunState) -> dict[str, Any]:
         return {"step": trainer.steps, "epoch": state.position.epoch - state.at_epoch_end}

@@ -10,7 +10,7 @@ from sparsetrain.data.position import Position
 from sparsetrain.data.read.files import are_paths, list_files
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.fit.plan import Plan
-from sparsetrain.fit.state import State
+from sparsetrain.fit.state import RunState
 from sparsetrain.run import fingerprint, require_same
 
 Prints = list[dict[str, Any]]
@@ -42,7 +42,7 @@ def fingerprint_of(data: Any) -> Prints | None:
 
 def begin(
     trainer: Any, plan: Plan, seen: Seen, resume: bool, allow_changed: Collection[str]
-) -> State:
+) -> RunState:
     """Return the state to begin with.
 
     Raises
@@ -55,19 +55,19 @@ def begin(
     noted = plan.fixed() | {_VALIDATION: seen.validation}
     if not resume:
         now, steps = Position(trainer.epochs), trainer.steps
-        return State(now, validated=steps or -1, log_step=steps, plan=noted, data=seen.data)
-    if trainer._state is None:
+        return RunState(now, validated=steps or -1, log_step=steps, plan=noted, data=seen.data)
+    if trainer._run_state is None:
         raise ConfigError(
             "this trainer has no run to resume: load it from a folder that fit(run=...) wrote"
         )
-    state: State = trainer._state
+    state: RunState = trainer._run_state
     _require_known(allow_changed, {"data", _VALIDATION, *plan.fixed()})
     _require_same_plan(state.plan, plan.fixed(), allow_changed)
     if "data" not in allow_changed:
         _require_same_data(state.data, seen.data)
     if _VALIDATION not in allow_changed:
         _require_same_validation(state.plan.get(_VALIDATION), seen.validation, plan)
-    state.plan, state.data, trainer._state = noted, seen.data, None
+    state.plan, state.data, trainer._run_state = noted, seen.data, None
     return state
 
 

@@ -17,7 +17,7 @@ from sparsetrain.errors import CheckpointError
 
 
 @dataclass
-class State:
+class RunState:
     """What changes during a run; written into each checkpoint.
 
     Attributes
@@ -94,7 +94,7 @@ class State:
         return {**asdict(self), "position": self.position.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: Any) -> State:
+    def from_dict(cls, values: Any) -> RunState:
         """Rebuild what `to_dict` gave.
 
         Raises

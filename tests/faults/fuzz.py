@@ -25,7 +25,7 @@ from typing import Any
 from sparsetrain.checkpoint import manifest
 from sparsetrain.data.schema.schema import ColumnRule, Derived, Schema, TextFormat
 from sparsetrain.errors import SparsetrainError
-from sparsetrain.fit.state import State
+from sparsetrain.fit.state import RunState
 from sparsetrain.run.log import read_log
 from sparsetrain.run.pointer import read_pointer
 from sparsetrain.settings import resolve_settings
@@ -86,7 +86,7 @@ def _state(data: bytes, place: Path) -> None:
         values = json.loads(data)
     except (ValueError, RecursionError):
         return
-    State.from_dict(values)
+    RunState.from_dict(values)
 
 
 _SCHEMA = json.dumps(
@@ -116,7 +116,7 @@ bottom = [64, 32]
 name = "adagrad"
 lr = 0.02
 """
-_STATE = json.dumps(State().to_dict()).encode()
+_STATE = json.dumps(RunState().to_dict()).encode()
 _LOG = b'{"split": "train", "step": 2, "loss": 0.5}\nstep-000000000002\n'
 # Target -> what is fed with inputs, and where they begin.
 TARGETS: dict[str, tuple[Callable[[bytes, Path], None], list[bytes]]] = {
