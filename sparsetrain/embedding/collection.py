@@ -86,9 +86,9 @@ class EmbeddingBag(nn.Module):
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None
     ) -> nn.Tensor:
         """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
-        if self.pooling is None and (offsets is not None or weights is not None):
-            raise ConfigError("EmbeddingBag without pooling takes ids alone")
         if self.pooling is None:
+            if offsets is not None or weights is not None:
+                raise ConfigError("EmbeddingBag without pooling takes ids alone")
             result = lookup(self.weight._expr, ids._expr)
         elif offsets is None:
             raise ConfigError("EmbeddingBag with pooling needs offsets")

@@ -12,7 +12,7 @@ each column, and two passes over them; of a counted one three, and two over its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from sparsetrain.kernel_builder import buffer, counter, extents, kernel, put
 from sparsetrain.sparse_tensor.strips import BEGIN, NOTES, OUTSIDE, RUNS, digits_of
 
 Columns = tuple[tuple[int, int], ...]  # of each feature: first row of its table, and its rows
+Work = Callable[[SimpleNamespace, Any], None]  # emits what is done for the column at a place
 
 # What the kernel is told of a column: where it is, its table, how it is sorted; and which column
 # is the turn of the task of this number, so that one thread does not get all large tables.
@@ -74,24 +75,21 @@ def column_plan_kernel(index_dtype: str, features: int) -> PrimFunc:
             columns=buffer("columns", (features, 6), index_dtype),
             batch=T.Bind(tirx.floordiv(entries, features)),
         )
-        with T.parallel(0, features) as task:
-            place = T.Bind(tirx.Cast("int64", a.columns[task, TURN]))
-            with T.If(_is_counted(a, place)):
-                with T.Then():
-                    _count(a, place)
-                with T.Else():
-                    _read(a, place)
-                    _sort(a, place)
-                    _count_runs(a, place)
+        _each_column(a, _count, _sort)
         _add_up(a)
-        with T.parallel(0, features) as task:
-            place = T.Bind(tirx.Cast("int64", a.columns[task, TURN]))
-            with T.If(_is_counted(a, place)):
-                with T.Then():
-                    _write_counted_runs(a, place)
-                with T.Else():
-                    _write_runs(a, place)
+        _each_column(a, _write_counted_runs, _write_runs)
     return built.get()
+
+
+def _each_column(a: SimpleNamespace, counted: Work, by_digits: Work) -> None:
+    """Call one of both for each column, by how it is sorted."""
+    with T.parallel(0, a.features) as task:
+        place = T.Bind(tirx.Cast("int64", a.columns[task, TURN]))
+        with T.If(_is_counted(a, place)):
+            with T.Then():
+                counted(a, place)
+            with T.Else():
+                by_digits(a, place)
 
 
 def _is_counted(a: SimpleNamespace, place: Any) -> Any:
@@ -172,7 +170,8 @@ def _read(a: SimpleNamespace, place: Any) -> None:
 
 
 def _sort(a: SimpleNamespace, place: Any) -> None:
-    """Digit by digit from the lowest; the last pass writes to half 0."""
+    """Sort the entries, digit by digit from the lowest; the last pass writes to half 0."""
+    _read(a, place)
     passes, bits = (T.Bind(tirx.Cast("int32", a.columns[place, n])) for n in (PASSES, BITS))
     digits = T.Bind(const(1, "int32") << bits)
     mask = T.Bind(tirx.Cast(a.ids.dtype, digits - 1))
@@ -194,22 +193,22 @@ def _sort(a: SimpleNamespace, place: Any) -> None:
         with T.serial(0, a.batch) as n:
             d = digit(n)
             T.buffer_store(a.notes, a.notes[place, d] + 1, [place, d])
-        _make_places(lambda d: (a.notes, [place, d]), digits)
+        _make_places(a.notes, lambda d: [place, d], digits)
         with T.serial(0, a.batch) as n:
             d = digit(n)
             free = T.Bind(a.notes[place, d])
             T.buffer_store(a.notes, free + 1, [place, d])
             T.buffer_store(a.keys, a.keys[read + n], [written + free])
             T.buffer_store(a.order, a.order[1 - to, base + n], [to, base + free])
+    _count_runs(a, place)
 
 
-def _make_places(element: Any, count: Any) -> Any:
+def _make_places(notes: Any, index: Callable[[Any], list[Any]], count: Any) -> Any:
     """Turn counters into the sums of those before them; return the sum of all."""
     running = counter()
     with T.serial(0, count) as d:
-        array, index = element(d)
-        here = T.Bind(array[tuple(index)])
-        T.buffer_store(array, running[0], index)
+        here = T.Bind(notes[tuple(index(d))])
+        T.buffer_store(notes, running[0], index(d))
         put(running, running[0] + here)
     return running[0]
 
@@ -232,7 +231,7 @@ def _add_up(a: SimpleNamespace) -> None:
     with T.serial(0, a.features) as place:
         T.buffer_store(a.notes, a.notes[place, RUNS], [place, BEGIN])
         put(outside, outside[0] + a.notes[place, OUTSIDE])
-    T.buffer_store(a.counts, _make_places(lambda place: (a.notes, [place, BEGIN]), a.features), [0])
+    T.buffer_store(a.counts, _make_places(a.notes, lambda place: [place, BEGIN], a.features), [0])
     T.buffer_store(a.counts, outside[0], [1])
     T.buffer_store(a.offsets, const(0, "int32"), [0])
 
