@@ -230,3 +230,22 @@ class Run:
             raise lost(self.folder, unnamed[-1])
         for name in unnamed:
             checkpoint.remove(self.folder / name)
+
+
+def chosen(folder: str | os.PathLike[str], which: str) -> str:
+    """Return "latest" or "best" for "auto", any other word as it is.
+
+    A run of early stopping is asked for its best weights, so its last ones are what it only needed
+    to find them. Any other run is asked for its last.
+
+    Raises
+    ------
+    CheckpointError
+        If the run's newest checkpoint cannot be read.
+    """
+    if which != "auto":
+        return which
+    run = Run(folder)
+    if run.latest is None or run.best is None:
+        return "latest"
+    return "best" if run.stops_early else "latest"
