@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain import runtime, scoring
+from sparsetrain import runtime
 from sparsetrain.build import Program
 from sparsetrain.data import Batch, Dataset, Encoder
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.formats import check_target
 from sparsetrain.given import require_kind
+from sparsetrain.metrics import ClickMetrics
 from sparsetrain.models.required import (
     check_shared,
     config_of,
@@ -121,17 +122,28 @@ class Predictor:
     def _evaluate(
         self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
     ) -> dict[str, Any] | None:
-        """As `scoring.scores`; every row is current then."""
+        """The scores, or None if `stop`, asked between two batches, ended it."""
         self._flush()
-        return scoring.scores(self._score, dataset.batches(batch_size), stop)
+        metrics = ClickMetrics()
+        for number, batch in enumerate(dataset.batches(batch_size)):
+            if number and stop is not None and stop():
+                return None
+            if batch.labels is None:
+                raise DataError("data to evaluate on needs labels")
+            metrics.update(self._score(batch), batch.labels)
+        return metrics.result()
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
         self._flush()
         dataset = self._dataset(data, require_label=False)
-        return scoring.probabilities(self._score, dataset.batches(batch_size))
+        found = [self._score(batch) for batch in dataset.batches(batch_size)]
+        logits = np.concatenate(found) if found else np.empty(0, np.float32)
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
+            return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
 
     def _score(self, batch: Batch) -> np.ndarray:
+        """Logits of each row, (rows,) float32."""
         inputs = self.model.inputs(batch)
         return runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
 

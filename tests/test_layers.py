@@ -61,10 +61,9 @@ MAY_IMPORT = {
     "build": {"ad", "arguments", "cache", "embedding", "precision", "relax_op", "runtime"}
     | {"schedule"},
     "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
-    "scoring": {"data", "metrics"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
     "step": {"ad", "data", "fused", "optim", "precision", "runtime"},
-    "predictor": {"build", "data", "formats", "precision", "runtime", "scoring", "naming"}
+    "predictor": {"build", "data", "formats", "metrics", "precision", "runtime", "naming"}
     | {"models", "turns"},
     "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
     "trained_model": {"checkpoint", "data", "formats", "models", "optim", "precision", "predictor"}
@@ -111,7 +110,6 @@ WITHOUT_TVM = {
     "naming",
     "saved",
     "loading",
-    "scoring",
     "step",
     "trained_model",
     "growing",
