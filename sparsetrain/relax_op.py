@@ -18,12 +18,6 @@ from tvm.target import Target
 
 from sparsetrain.errors import ConfigError, DataError
 
-# What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
-SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
-
-# Of a block of a CUDA kernel: eight warps.
-THREADS = 256
-
 # What a type rule raises goes through TVM, which knows its class by its name alone.
 for _error in (ConfigError, DataError):
     tvm_ffi.register_error(_error.__name__, _error)
@@ -122,9 +116,3 @@ def for_target(*, llvm: Any, cuda: Any) -> Any:
     """Choose by the target that is being compiled for; without one, the CPU's."""
     target = Target.current(allow_none=True)
     return cuda if target is not None and target.kind.name == "cuda" else llvm
-
-
-def vector_lanes(width: int, dtype: str) -> int:
-    """Columns of a row that a CUDA thread loads at once: 16 bytes where `width` allows it."""
-    widest = {"float32": 4, "float64": 2}.get(dtype, 1)
-    return next(lanes for lanes in (4, 2, 1) if lanes <= widest and width % lanes == 0)

@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.script import tirx as T
 
 from sparsetrain import runtime
-from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.kernel_builder import SCHEDULED
 from sparsetrain.runtime import lowering, on_stack
 
 ALLOCATE = "TVMBackendAllocWorkspace"

@@ -25,7 +25,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.embedding.lookup_kernel import lookup_kernel as lookup_kernel
 from sparsetrain.formats import computed_in, read_element, stored_width
-from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.kernel_builder import SCHEDULED
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 # TVMScript reads every name below as part of the kernel, so the variants are chosen by flags

@@ -22,11 +22,11 @@ from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, rows_of
-from sparsetrain.relax_op import THREADS
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda.coalesce import chunk_sums
+from sparsetrain.sparse_tensor.cuda.parts import THREADS
 
 ROW_UPDATE = "update of touched rows"  # the kernel, in profiles and comparisons
 ROW_UPDATE_WEIGHT = 5  # which of its arguments is the table, on the host

@@ -16,7 +16,7 @@ from functools import cache
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.kernel_builder import SCHEDULED
 
 MAX_LANES = 128
 

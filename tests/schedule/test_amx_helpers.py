@@ -7,7 +7,7 @@ import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.kernel_builder import SCHEDULED
 from sparsetrain.runtime import host_target
 from sparsetrain.runtime.instructions import has_tiles
 from sparsetrain.schedule.amx.helpers import BEGIN_AND_END, PRODUCT, SIDE

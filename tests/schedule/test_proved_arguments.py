@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from sparsetrain import runtime, schedule
-from sparsetrain.relax_op import SCHEDULED
+from sparsetrain.kernel_builder import SCHEDULED
 from sparsetrain.runtime import UNCHECKED, host_target
 from sparsetrain.runtime.lowering import PIPELINE
 

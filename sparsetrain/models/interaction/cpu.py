@@ -20,10 +20,10 @@ from tvm.script.ir_builder import tirx as build
 from tvm.target import Target
 from tvm.tirx import PrimFunc, const
 
+from sparsetrain.kernel_builder import SCHEDULED
 from sparsetrain.models.interaction.parts import round_up
 from sparsetrain.models.interaction.places import output_width, pair_place
 from sparsetrain.models.interaction.tile import Tile, tile_of
-from sparsetrain.relax_op import SCHEDULED
 from sparsetrain.runtime import host_target
 from sparsetrain.schedule.register_tile import vector_unit
 from sparsetrain.sparse_tensor.kernels import column_tiles

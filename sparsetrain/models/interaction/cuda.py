@@ -30,8 +30,7 @@ from sparsetrain.models.interaction.cuda_blocking import (
     forward_blocking,
 )
 from sparsetrain.models.interaction.places import pair_place
-from sparsetrain.relax_op import THREADS
-from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, shared
+from sparsetrain.sparse_tensor.cuda.parts import THREADS, Number, barrier, shared
 
 _ITEMSIZE = {"float32": 4, "float64": 8}
 

@@ -21,8 +21,12 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.models.interaction.cuda_blocking import SHARED, Inputs
 from sparsetrain.models.interaction.places import output_width, pair_place
-from sparsetrain.relax_op import vector_lanes
-from sparsetrain.sparse_tensor.cuda.parts import barrier, blocks_of_threads, store_vector
+from sparsetrain.sparse_tensor.cuda.parts import (
+    barrier,
+    blocks_of_threads,
+    store_vector,
+    vector_lanes,
+)
 
 MOST_ROWS = 28  # of results that a thread holds in registers, each with its columns
 AHEAD = 3  # vectors on their way while one is used

@@ -16,8 +16,12 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernel_builder import buffer
-from sparsetrain.relax_op import THREADS, vector_lanes
-from sparsetrain.sparse_tensor.cuda.parts import blocks_of_threads, store_vector
+from sparsetrain.sparse_tensor.cuda.parts import (
+    THREADS,
+    blocks_of_threads,
+    store_vector,
+    vector_lanes,
+)
 
 SIDE = 4  # of the tile of results that a thread owns
 SHARED = 46 * 1024  # bytes; a block may have 48 KiB without asking

@@ -18,8 +18,13 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.optim.cuda.kernels import dense_rows
 from sparsetrain.optim.kernel_parts import Parameter
-from sparsetrain.relax_op import THREADS
-from sparsetrain.sparse_tensor.cuda.parts import Number, barrier, blocks_of_threads, each_of
+from sparsetrain.sparse_tensor.cuda.parts import (
+    THREADS,
+    Number,
+    barrier,
+    blocks_of_threads,
+    each_of,
+)
 
 EACH = 16  # elements that a thread takes
 

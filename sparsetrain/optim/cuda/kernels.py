@@ -27,12 +27,13 @@ from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.kernels import Runs
 from sparsetrain.optim.recipe import Recipe
-from sparsetrain.relax_op import THREADS, vector_lanes
 from sparsetrain.sparse_tensor.cuda.parts import (
+    THREADS,
     barrier,
     blocks_of_threads,
     each_of,
     store_vector,
+    vector_lanes,
 )
 from sparsetrain.sparse_tensor.cuda.runs import Sums, clear
 

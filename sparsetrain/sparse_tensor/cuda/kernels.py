@@ -17,8 +17,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.relax_op import THREADS
 from sparsetrain.sparse_tensor.cuda.parts import (
+    THREADS,
     Number,
     barrier,
     blocks_of_threads,

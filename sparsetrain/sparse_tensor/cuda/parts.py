@@ -10,7 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.relax_op import THREADS, vector_lanes
+THREADS = 256  # of a block: eight warps
 
 
 @contextmanager
@@ -34,6 +34,12 @@ def each_of(total: Any) -> Iterator[Any]:
         number = T.Bind(block * THREADS + thread)
         with T.If(number < total), T.Then():
             yield number
+
+
+def vector_lanes(width: int, dtype: str) -> int:
+    """Columns of a row that a thread loads at once: 16 bytes where `width` allows it."""
+    widest = {"float32": 4, "float64": 2}.get(dtype, 1)
+    return next(lanes for lanes in (4, 2, 1) if lanes <= widest and width % lanes == 0)
 
 
 @contextmanager
