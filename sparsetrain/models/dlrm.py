@@ -44,28 +44,14 @@ class DLRM(ClickModel):
     num_dense : int
         Dense features of an example. With 0 the bottom MLP is fed a constant 1, so that its output
         is a learnt vector that takes part in the interaction as ever.
-    pooling : {None, "sum", "mean"}
-        None: one id per feature. Otherwise bags of ids, given as `sparsetrain.data.Ragged`.
-    weighted : bool
-        Bags have per-sample weights; only with ``pooling="sum"``.
-    names : sequence of F str, optional
-        Names of the features and their tables; ``C1``, ``C2``, ... by default.
-    table_dtype : {"float32", "bfloat16", "float16", "int8"}
-        What the tables are stored in. Of a half, rows are read into float32 and rounded as they are
-        written, stochastically; everything else is float32. With int8 a model can predict, no more;
-        see `Trainer.quantized`.
-    row_weights : bool
-        Batches to train on have a weight for each row, by which its loss is multiplied. The loss is
-        still divided by the number of rows. Scores are those of unweighted rows.
     interaction : {"dot", "cross"}
         How the bottom MLP's result and the embeddings meet: as dot products of all pairs, or
         through cross layers, see `models.interaction.cross`.
     cross_layers, cross_rank : int, optional
         Of the cross interaction. By default 3 layers, of a rank that is a quarter of the numbers
         that they cross, (F + 1) D, and at most 512.
-    share_embedding : mapping from str to str, optional
-        From the name of a feature without a table of its own to that of the feature whose table it
-        looks up, as ``encoder.share_embedding`` has it. Both have as many rows.
+    pooling, weighted, names, table_dtype, row_weights, share_embedding
+        As of `ClickModel`.
     """
 
     kind = "dlrm"
