@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
 from sparsetrain.step import scale_input
 
 HOST_LOOKUPS = 16_384
-PLANNERS = ("auto", "host", "device")
 Planner = Literal["auto", "host", "device"]
 _PLAN = ("rows", "order", "offsets")
 
@@ -65,7 +64,7 @@ class Ahead:
     """
 
     def __init__(self, trainer: Any, planner: Planner) -> None:
-        if planner not in PLANNERS:
+        if planner not in get_args(Planner):
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {planner!r}")
         if planner != "auto" and not runtime.gpu.is_cuda(trainer.target):
             raise ConfigError(f"plan={planner!r} is for CUDA; on a CPU leave it out")

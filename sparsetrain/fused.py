@@ -10,7 +10,6 @@ optimizer after a program of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -29,7 +28,6 @@ from sparsetrain.optim.fused.layout import (
     Layout,
     numbers_shape,
     report_size,
-    rules_of,
     slot_name,
     strips_of,
     tables_of,
@@ -86,7 +84,7 @@ class FusedSteps:
     def __init__(self, program: FusedProgram, state: State) -> None:
         self.program = program
         structure = program.structure
-        self._rules = rules_of(structure, state)
+        self._rules = state.rules(structure)
         self._tables = tables_of(structure)
         self._numbers = runtime.zeros(numbers_shape(program.layout), "float64")
         self._keys = runtime.zeros((len(self._tables), 2), "int64")
@@ -152,7 +150,7 @@ class FusedSteps:
     def _arguments_of(self, params: Mapping[str, Any], state: State) -> dict[str, runtime.NDArray]:
         """Parameters, slots and what is ours by name; found once for the same tensors."""
         names = [*params]
-        tensors = [*params.values(), *chain.from_iterable(map(dict.values, state.values()))]
+        tensors = [*params.values(), *state.tensors()]
         if names != self._given[0] or not all(map(is_, tensors, self._given[1])):
             slots = {
                 slot_name(name, slot): tensor

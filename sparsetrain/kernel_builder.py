@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
-from tvm.tirx import PrimFunc
 
 # What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
@@ -26,25 +25,17 @@ SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 
 
-class Built:
-    """The function under construction; `get` when its `with` block is over."""
-
-    def __init__(self, builder: IRBuilder) -> None:
-        self._builder = builder
-
-    def get(self) -> PrimFunc:
-        """The finished function."""
-        return self._builder.get()
-
-
 @contextmanager
-def kernel(name: str = "kernel") -> Iterator[Built]:
-    """Begin a kernel that no pass rewrites; on a device, of one launch or several."""
+def kernel(name: str = "kernel") -> Iterator[IRBuilder]:
+    """Begin a kernel that no pass rewrites; on a device, of one launch or several.
+
+    Yields what gives the finished function, by `get`, when the block is over.
+    """
     _numbers.set(count_up())
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name(name)
         T.func_attr(SCHEDULED)
-        yield Built(builder)
+        yield builder
 
 
 def extents(count: int) -> tuple[Any, ...]:

@@ -206,10 +206,9 @@ class TrainedModel(Predictor):
     @property
     def _bytes(self) -> int:
         """Bytes of all parameters and slots: what a checkpoint holds at least."""
-        slots = [tensor for of_one in self.state.values() for tensor in of_one.values()]
         return sum(
             prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
-            for tensor in (*self.params.values(), *slots)
+            for tensor in (*self.params.values(), *self.state.tensors())
         )
 
     def _flush(self) -> None:

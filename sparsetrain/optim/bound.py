@@ -46,12 +46,11 @@ class Bound:
         self._targets = {name: Target(params[name], state[name]) for name in gradients}
         self._names, self._kinds = [*gradients], [*map(type, gradients.values())]
         self._params = [*params]
-        self._tensors = _tensors(params, state)
+        self._tensors = [*params.values(), *state.tensors()]
         sparse = {n: g for n, g in gradients.items() if isinstance(g, RowSparse)}
         self.tables = [*sparse]
         self._shapes = [gradient.shape for gradient in sparse.values()]
-        ranges = [part for name in gradients for part in state.ranges[name]]
-        self.rules = tuple(dict.fromkeys(part.rule for part in ranges))
+        self.rules = state.rules(gradients)
         self._searches: dict[tuple[str, int] | None, Search] = {}
         self._updates: dict[tuple[str, int], RowUpdate] = {}
         self._repeated: dict[str, Repeated] = {}
@@ -69,7 +68,7 @@ class Bound:
             and [*params] == self._params
             and [*map(type, gradients.values())] == self._kinds
             and [gradients[name].shape for name in self.tables] == self._shapes
-            and all(map(is_, _tensors(params, state), self._tensors))
+            and all(map(is_, [*params.values(), *state.tensors()], self._tensors))
         )
 
     def search(self, loss: NDArray | None) -> Callable[[list[NDArray]], list[int]]:
@@ -137,7 +136,3 @@ def bound_to(
         state.bound = Bound(params, gradients, state)
     bound: Bound = state.bound
     return bound
-
-
-def _tensors(params: Mapping[str, NDArray], state: State) -> list[NDArray]:
-    return [*params.values(), *chain.from_iterable(map(dict.values, state.values()))]

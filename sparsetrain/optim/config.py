@@ -14,12 +14,10 @@ from typing import Any
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.group import Group
 from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.options import Options
 from sparsetrain.optim.schedules import Schedule
 
-OPTIONS = (
-    *("mode", "cap", "weight_decay", "decoupled"),
-    *("clip_value", "clip_norm", "on_nonfinite", "update"),
-)
+OPTIONS = tuple(name for name in Options.__annotations__ if name != "groups")
 FUNCTION = "function"
 
 

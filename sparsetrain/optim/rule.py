@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.given import is_number
@@ -17,9 +17,9 @@ from sparsetrain.optim.schedules import Function, Schedule
 
 Number = float | Schedule | Callable[[int], float]
 Mode = Literal["lazy", "exact", "dense"]
-MODES = ("lazy", "exact", "dense")
+MODES = get_args(Mode)
 Update = Literal["auto", "sparse", "dense"]
-UPDATES = ("auto", "sparse", "dense")
+UPDATES = get_args(Update)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ checkpoint begins with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -20,6 +21,7 @@ from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.group import Range, Tables
 from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
 
@@ -104,6 +106,14 @@ class State(dict[str, dict[str, NDArray]]):
     @step.setter
     def step(self, number: int) -> None:
         self._counted[0] = number
+
+    def rules(self, names: Iterable[str]) -> tuple[Rule, ...]:
+        """The rules of some parameters, each once."""
+        return tuple(dict.fromkeys(part.rule for name in names for part in self.ranges[name]))
+
+    def tensors(self) -> list[NDArray]:
+        """All slots."""
+        return [*chain.from_iterable(map(dict.values, self.values()))]
 
     def noise_keys(self, name: str, step: int) -> tuple[int, ...]:
         """What a kernel needs for the random bits of a step; nothing, but for a half table."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.recipe import Recipe
-from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.optim.together import MOST
 from sparsetrain.sparse_tensor import RowSparse
@@ -60,11 +59,6 @@ class Layout(NamedTuple):
     columns: tuple[tuple[str, Columns], ...] = ()
 
 
-def rules_of(structure: Structure, state: State) -> tuple[Rule, ...]:
-    """The rules by number."""
-    return tuple(dict.fromkeys(part.rule for name in structure for part in state.ranges[name]))
-
-
 def layout_of(
     structure: Structure,
     shapes: Mapping[str, tuple[int, ...]],
@@ -89,7 +83,7 @@ def layout_of(
         _can_fuse(template, shapes[name], ranges[name]) for name, template in structure.items()
     ):
         return None
-    rules = rules_of(structure, state)
+    rules = state.rules(structure)
     alike: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     rows = []
     for name, template in structure.items():
