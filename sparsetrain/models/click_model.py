@@ -18,7 +18,7 @@ from tvm.sym import Analyzer
 from sparsetrain import runtime
 from sparsetrain.ad import bce_with_logits
 from sparsetrain.embedding import EmbeddingBagCollection, Table
-from sparsetrain.embedding.collection import Pooling
+from sparsetrain.embedding.collection import Placement, Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.formats import TableDtype, check_trainable
@@ -186,7 +186,7 @@ class ClickModel(nn.Module):
     @in_turn
     def export(self) -> tvm.IRModule:
         """A Relax module with the functions ``loss`` and ``logits`` and a symbolic batch size."""
-        index_dtype = self.embeddings.placements[self._config["dim"]].index_dtype
+        index_dtype = self._placement.index_dtype
         inputs = {"dense": nn.spec.Tensor(["B", max(self._config["num_dense"], 1)], "float32")}
         if self._config["pooling"] is None:
             inputs["rows"] = nn.spec.Tensor(["B", len(self._config["rows"])], index_dtype)
@@ -244,9 +244,8 @@ class ClickModel(nn.Module):
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""
-        width = self._config["dim"]
         slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
-        return {f"embeddings.width{width}.weight": slices}
+        return {self._storage: slices}
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
         """Names as in the exported functions, and the parameters."""
@@ -326,9 +325,8 @@ class ClickModel(nn.Module):
         if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
             return None
         if self._placing is None:
-            placement = self.embeddings.placements[self._config["dim"]]
-            index_dtype = placement.index_dtype
-            self._placing = Placing(placement.first_rows, self._config["rows"], index_dtype)
+            first, dtype = self._placement.first_rows, self._placement.index_dtype
+            self._placing = Placing(first, self._config["rows"], dtype)
         floats = {**self._of_rows(batch), "dense": batch.dense}
         given = {name: array for name, array in floats.items() if array.size}
         tensors = self._placing(ids, given, room)
@@ -343,14 +341,21 @@ class ClickModel(nn.Module):
         """
         if self._config["pooling"]:
             return {}
-        width = self._config["dim"]
-        first = self.embeddings.placements[width].first_rows.tolist()
-        pairs = zip(first, self._config["rows"], strict=True)
-        return {f"embeddings.width{width}.weight": tuple(pairs)}
+        first = self._placement.first_rows.tolist()
+        return {self._storage: tuple(zip(first, self._config["rows"], strict=True))}
 
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """For each storage, the rows that its functions will read, given what `inputs` returned."""
-        return {f"embeddings.width{self._config['dim']}.weight": inputs["rows"]}
+        return {self._storage: inputs["rows"]}
+
+    @property
+    def _storage(self) -> str:
+        """Name of the parameter that holds all tables, which are of one width."""
+        return f"embeddings.width{self._config['dim']}.weight"
+
+    @property
+    def _placement(self) -> Placement:
+        return self.embeddings.placements[self._config["dim"]]
 
 
 def _by_name(
