@@ -16,10 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from sparsetrain import runtime
-from sparsetrain.libraries import can_link, imported, load, store
-from sparsetrain.libraries import digest as digest_of
-from sparsetrain.libraries import folder as folder
+from sparsetrain import libraries, runtime
 from sparsetrain.turns import in_turn
 
 
@@ -32,17 +29,17 @@ def load_or_build(
 
     That is told where kernels are kept which other programs share, or None.
     """
-    place = folder()
+    place = libraries.folder()
     if place is None:
         return runtime.virtual_machine(build(None), target)
     key = digest(module, target)
-    library = load(place, key)
+    library = libraries.load(place, key)
     if library is None:
-        if not can_link():
+        if not libraries.can_link():
             return runtime.virtual_machine(build(None), target)
         kernels = None if runtime.gpu.is_cuda(target) else place
         executable = build(kernels)
-        library = store(place, key, executable)
+        library = libraries.store(place, key, executable)
         if library is None:  # kernels that were to be linked do not run by themselves
             library = executable if kernels is None else build(None)
     return runtime.virtual_machine(library, target)
@@ -53,12 +50,9 @@ def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     """Hexadecimal digest of everything that decides the compiled code of `module`."""
     with target:
         legal = relax.transform.LegalizeOps()(module)
-    return digest_of(legal.script(), *imported(legal), *_constants(legal), str(target))
-
-
-def digest_of_figures(described: str) -> str:
-    """Hexadecimal digest of all that figures depend on which are measured on this machine."""
-    return digest_of("figures", described, str(runtime.host_target()))
+    return libraries.digest(
+        legal.script(), *libraries.imported(legal), *_constants(legal), str(target)
+    )
 
 
 def _constants(module: tvm.IRModule) -> Iterator[str]:

@@ -93,14 +93,14 @@ def test_a_file_that_others_may_write_is_not_loaded(place, compiled):
 
 def test_a_folder_that_others_may_write_is_not_used(place):
     place.chmod(0o777)
-    assert cache.folder() is None
+    assert libraries.folder() is None
 
 
 def test_a_link_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "link"))
-    assert cache.folder() is None
+    assert libraries.folder() is None
 
 
 def test_empty_name_turns_the_cache_off(monkeypatch, compiled):

@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "schedule": {"kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
     "ad": {"sparse_tensor", "relax_op", "turns"},
-    "optim": {"cache", "kernel_builder", "one_of", "sparse_tensor", "runtime"}
+    "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
     | {"past_caches", "transpose"},

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
 import sparsetrain as st
-from sparsetrain import cache, libraries, runtime
+from sparsetrain import libraries, runtime
 from sparsetrain.kernel_builder import buffer, kernel
 from sparsetrain.runtime import objects
 from tests import small_dlrm
@@ -133,7 +133,7 @@ def test_objects_are_dropped_where_nothing_can_be_linked(place, monkeypatch):
 
 
 def test_without_a_compiler_a_program_runs_and_is_not_kept(place, compiled, monkeypatch):
-    monkeypatch.setattr(cache, "can_link", lambda: False)
+    monkeypatch.setattr(libraries, "can_link", lambda: False)
     run("negative")
     assert not compiled and not list(place.iterdir())
 
@@ -195,7 +195,7 @@ def test_a_kernel_that_calls_another_is_not_compiled_by_itself(place):
 
 
 def test_what_cannot_be_linked_is_compiled_as_a_whole(place, monkeypatch):
-    monkeypatch.setattr(cache, "store", lambda *_: None)
+    monkeypatch.setattr(libraries, "store", lambda *_: None)
     run("negative")
 
 

@@ -7,7 +7,6 @@ Shapes and dtypes were checked by `Optimizer`; here they are trusted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -188,8 +187,7 @@ def trivial_plan(gradient: RowSparse) -> CoalescePlan:
 def matrix_shape(param: NDArray) -> tuple[int, int]:
     """Rows and columns of a parameter; a vector has rows of one element."""
     shape = tuple(map(int, param.shape))
-    rows = rows_of(shape)
-    return rows, shape[-1] if len(shape) > 1 else prod(shape) // max(rows, 1)
+    return rows_of(shape), shape[-1] if len(shape) > 1 else 1
 
 
 _row_kernel = target_kernel(ROW_UPDATE, llvm=row_update_kernel, cuda=cuda_kernels.row_update_kernel)

@@ -321,7 +321,7 @@ def test_a_verdict_for_the_dense_path_is_doubtful(shop, monkeypatch):
 
 def test_without_a_folder_figures_are_measured_in_each_process(shop, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", "")
-    monkeypatch.setattr(remembered.programs, "folder", lambda: None)
+    monkeypatch.setattr(remembered.libraries, "folder", lambda: None)
     assert [shop.ask().low, shop.ask().low] == [1.0, 2.0]
     monkeypatch.setattr(remembered, "WAITED", -1.0)
     assert shop.ask() is None

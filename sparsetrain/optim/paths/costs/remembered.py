@@ -21,7 +21,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sparsetrain import cache as programs
+from sparsetrain import libraries, runtime
 
 WAITED = 0.3  # seconds of each second; in quiet minutes below 0.2, beside a busy process 0.9
 TRIES = 3  # runs that must agree against the default
@@ -66,7 +66,7 @@ def remembered(
         Whether figures speak against the default, so that more than one run should find them.
     """
     if key not in _known:
-        place = programs.folder()
+        place = libraries.folder()
         if place is None:
             _known[key] = _quiet(measure)
         else:
@@ -100,7 +100,8 @@ def _kept(
 
 
 def _file(place: Path, described: tuple[object, ...]) -> Path:
-    return place / f"costs-{programs.digest_of_figures(repr(described))}.json"
+    digest = libraries.digest("figures", repr(described), str(runtime.host_target()))
+    return place / f"costs-{digest}.json"
 
 
 def _read(file: Path, kind: type[Any], least: float) -> Kept | None:
