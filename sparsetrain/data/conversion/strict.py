@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..encode.bags import read_bags
 from ..encode.counts import keys_of
+from ..encode.dense import EncodedDense
 from ..encode.encoder import Encoder
 from ..encode.keys import Keys
 from ..encode.plain_ids import PlainIds, plain_ids
@@ -57,8 +58,7 @@ def read_dense(
     """Read the dense column at `index`."""
     name = columns.dense[index]
     if columns.encoded:
-        rule = encoder.settings.dense(True)
-        values = rule.matrix([piece.column(name)], [name], place, piece.num_rows)
+        values = EncodedDense().matrix([piece.column(name)], [name], place, piece.num_rows)
         return DenseSeen(0, int((values < 0).sum()))
     values, missing = read_numbers(piece.column(name), encoder.settings.nan_rule, place)
     return DenseSeen(int(missing.sum()), int((values < 0).sum()))

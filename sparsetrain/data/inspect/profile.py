@@ -19,7 +19,7 @@ from ..encode.encoder import Encoder
 from ..encode.learn import count_column
 from ..encode.settings import Settings
 from ..encode.vocabulary import FIRST, UNSEEN
-from ..read.footers import converted_mark
+from ..read.footers import is_converted
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part
 from ..schema.columns import Columns
@@ -146,7 +146,7 @@ def _encoder(part: Part, schema: Schema) -> Encoder:
 
 
 def _has_label(part: Part, schema: Schema) -> bool:
-    named = None if converted_mark(part.schema) else schema.label
+    named = None if is_converted(part.schema) else schema.label
     wanted = (named or "label").lower()
     return any(name.lower() == wanted for name in part.schema.names)
 

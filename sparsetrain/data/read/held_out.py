@@ -30,7 +30,7 @@ from ..values.missing import NanRule
 from ..values.moments import moments_of
 from ..values.numeric import read_numbers
 from ..values.place import Place
-from .footers import converted_mark
+from .footers import is_converted
 from .inputs import open_source
 from .source import BatchSource, Part, Source, with_numbers
 
@@ -154,7 +154,7 @@ def _open(source: Any, schema: Schema | None) -> Source:
 def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
     """Yield what of a part is on one side, if anything."""
     if column not in part.schema.names:
-        hint = "; convert leaves it out, split the raw data" if converted_mark(part.schema) else ""
+        hint = "; convert leaves it out, split the raw data" if is_converted(part.schema) else ""
         raise Place(part.place.name, column=column).error(f"the time column is missing{hint}")
     side = _side(part, column, at)
     if side is None:
