@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
 from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
+from sparsetrain.data.values.place import first_line
 from sparsetrain.data.whole_file import whole_file
 from sparsetrain.errors import DataError
 
@@ -83,14 +84,10 @@ def read_truth(path: str | PathLike[str]) -> Truth | None:
     try:
         metadata = pq.read_metadata(path).metadata or {}
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read as parquet: {_reason(error)}") from None
+        raise DataError(f"{path} cannot be read as parquet: {first_line(error)}") from None
     if _KEY not in metadata:
         return None
     try:
         return Truth(**json.loads(metadata[_KEY])["truth"])
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path} has a damaged note of its ceiling: write it again") from None
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error).partition("\n")[0]
