@@ -24,7 +24,7 @@ from ..read.derived import with_derived
 from ..read.footers import is_converted
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part, Source
-from ..read.tables import as_table, names_in, table_source
+from ..read.tables import as_table, names_in, table_parts
 from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
 from ..schema.schema import Schema
 from ..values.arrays import Array
@@ -317,18 +317,17 @@ class Encoder(Rules):
         if isinstance(table, (list, tuple)) and not table:
             raise DataError(f"{where}: no rows")
         arrow = as_table(table, self.schema)
-        source = None if arrow is None else table_source(arrow, self.schema)
-        if arrow is None or source is None:
+        if arrow is None:
             raise DataError(
                 f"{where}: cannot encode a {type(table).__name__}; "
                 "give an Arrow table, a DataFrame, a dict of arrays or a list of rows"
             )
         if not arrow.num_rows:
             raise DataError(f"{where}: no rows")
-        parts = [replace(part, place=replace(part.place, name=where)) for part in source.parts]
+        bound = self.bind([*table_parts(arrow, where)], require_label=require_label)
         rows = [
             self.encode_piece(piece, columns, place)
-            for part, columns in self.bind(parts, require_label=require_label)
+            for part, columns in bound
             for place, piece in part.pieces(columns.names)
         ]
         return joined(rows).batch()
