@@ -78,7 +78,7 @@ def split_share(
     halves = []
     for inside in (False, True):
         parts = [
-            _half(part, (), partial(_by_chance, index, seed, share, inside), None)
+            _half(part, partial(_by_chance, index, seed, share, inside))
             for index, part in enumerate(opened.parts)
         ]
         if all(part.num_rows == 0 for part in parts):
@@ -158,7 +158,7 @@ def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
         raise Place(part.place.name, column=column).error(f"the time column is missing{hint}")
     side = _side(part, column, at)
     if side is None:
-        half = _half(part, (column,), partial(_by_time, column, at, later), column)
+        half = _half(part, partial(_by_time, column, at, later), column)
         if half.num_rows != 0:
             yield half
     elif side is later:
@@ -173,23 +173,24 @@ def _side(part: Part, column: str, at: float) -> bool | None:
     return True if known[0] >= at else False if known[1] < at else None
 
 
-def _half(part: Part, extra: Sequence[str], rule: Rule, counted: str | None) -> Part:
-    """Return the rows of a part that a rule keeps; how many these are is counted once.
+def _half(part: Part, rule: Rule, column: str | None = None) -> Part:
+    """Return the rows of a part that a rule keeps, which may need a column to decide.
 
-    What statistics say of the whole part, such as its largest id, need not hold for a half.
+    How many these are is counted once. What statistics say of the whole part, such as its largest
+    id, need not hold for a half.
     """
-    half = replace(part, read=partial(_read, part, tuple(extra), rule), ranges=None)
+    half = replace(part, read=partial(_read, part, rule, column), ranges=None)
     if part.num_rows is None:
         return half
-    if counted is None:
+    if column is None:
         return replace(half, num_rows=int(rule(range(part.num_rows), part.place, 0).sum()))
-    return replace(half, num_rows=sum(piece.num_rows for _, piece in half.pieces([counted])))
+    return replace(half, num_rows=sum(piece.num_rows for _, piece in half.pieces([column])))
 
 
 def _read(
-    part: Part, extra: Sequence[str], rule: Rule, names: Sequence[str]
+    part: Part, rule: Rule, column: str | None, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    needed = list(dict.fromkeys([*names, *extra]))
+    needed = list(dict.fromkeys(names if column is None else [*names, column]))
     before = 0
     for place, piece in part.pieces(needed):
         rows = len(piece)
