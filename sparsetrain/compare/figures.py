@@ -12,7 +12,7 @@ from math import floor, log10, nan
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.compare.measure import Measurement
+from sparsetrain.compare.measurement import Measurement
 from sparsetrain.compare.report import Report
 from sparsetrain.compare.series import (
     GREY,

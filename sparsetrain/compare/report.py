@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsetrain.compare.case import Case, case_of, settings_of
-from sparsetrain.compare.measure import Measurement
+from sparsetrain.compare.measurement import Measurement
 from sparsetrain.errors import DataError
 
 
