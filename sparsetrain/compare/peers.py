@@ -34,7 +34,7 @@ class Peer(NamedTuple):
     close: Callable[[], None]
 
 
-class _Kind(NamedTuple):
+class PeerKind(NamedTuple):
     """How an arm of a peer counts, and which formulas it has."""
 
     label: str
@@ -46,10 +46,10 @@ class _Kind(NamedTuple):
 
 _DENSE = traffic.stock_traffic, traffic.dense_memory
 _SPARSE = traffic.sparse_traffic, traffic.sparse_memory
-_KINDS: Mapping[str, _Kind] = {
-    "torch-dense": _Kind("PyTorch dense", True, *_DENSE, ("sgd", "momentum", "adagrad", "adam")),
-    "torch-sparse": _Kind("PyTorch sparse", False, *_SPARSE, ("sgd", "adagrad", "adam")),
-    "fbgemm": _Kind("FBGEMM", False, *_SPARSE, ("sgd", "adagrad", "rowwise_adagrad")),
+PEERS: Mapping[str, PeerKind] = {
+    "torch-dense": PeerKind("PyTorch dense", True, *_DENSE, ("sgd", "momentum", "adagrad", "adam")),
+    "torch-sparse": PeerKind("PyTorch sparse", False, *_SPARSE, ("sgd", "adagrad", "adam")),
+    "fbgemm": PeerKind("FBGEMM", False, *_SPARSE, ("sgd", "adagrad", "rowwise_adagrad")),
 }
 
 
@@ -128,7 +128,7 @@ class _Process:
 
 
 def _arm(name: str, process: _Process) -> Arm:
-    kind = _KINDS[name]
+    kind = PEERS[name]
 
     def steps(case: Case, ids: Ids) -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
