@@ -132,8 +132,7 @@ def _crossing(c: st.compare.Crossing) -> str:
         but = f", but not at {' and '.join(f'{rows:,}' for rows in c.except_at)}"
         reach = f"{c.below} is faster on tables from {c.least:,} to {c.most:,} rows"
         return f"{head}{reach}{but if c.except_at else ''}"
-    about = int(float(f"{c.rows:.1e}"))
-    return f"{head}{c.below} is faster below about {about:,} rows, {c.above} above"
+    return f"{head}{c.below} is faster below about {c.about:,} rows, {c.above} above"
 
 
 def _left_out(report: st.compare.Report) -> Iterator[str]:

@@ -56,6 +56,11 @@ class Crossing(NamedTuple):
     most: int
     except_at: tuple[int, ...] = ()
 
+    @property
+    def about(self) -> int | None:
+        """`rows` by two digits: no more are known."""
+        return None if self.rows is None else int(float(f"{self.rows:.1e}"))
+
 
 @dataclass
 class Report:
