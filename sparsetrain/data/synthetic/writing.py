@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
-from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
-from sparsetrain.data.values.place import first_line
-from sparsetrain.data.whole_file import whole_file
 from sparsetrain.errors import DataError
+
+from ..values.place import first_line
+from ..whole_file import whole_file
+from .ceiling import CeilingMeter, Truth
+from .figures import CATEGORIES, INTEGERS
 
 SCHEMA = pa.schema(
     [("label", pa.int32())]
