@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognise a product of bfloat16: two blocks that round its operands, and an epilogue.
+"""Recognise a product of halves: two blocks that round its operands, and an epilogue.
 
 An operand is bits until the product widens them, see `fold_rounding.py`.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import SBlockRV
 
-from ..product import Product, match_product
+from .product import Product, match_product
 
 
 class HalfProduct(NamedTuple):
@@ -21,9 +22,11 @@ class HalfProduct(NamedTuple):
     others: list[SBlockInfo]
 
 
-def match_half_product(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> HalfProduct | None:
-    """The one product of two matrices of bfloat16 among `blocks`, or None."""
-    products = [match_product(sch, info, _bits_load) for info in blocks]
+def match_half_product(
+    sch: s_tir.Schedule, blocks: list[SBlockInfo], half: str = "bfloat16"
+) -> HalfProduct | None:
+    """The one product of two matrices of a half, a key of `LOADS`, among `blocks`, or None."""
+    products = [match_product(sch, info, LOADS[half]) for info in blocks]
     product = next((p for p in products if p is not None), None)
     if product is None or product.batch_axes:
         return None
@@ -34,12 +37,25 @@ def match_half_product(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> HalfPro
     return HalfProduct(product, [stage.block_rv for stage in stages], others)
 
 
-def _bits_load(factor: tirx.Expr) -> tirx.Expr:
-    """The load of the bits that `fold_rounding.widen` makes a number; anything else as it is."""
+def _load_of_bfloat16(factor: tirx.Expr) -> tirx.Expr:
     try:
         return factor.args[0].a.value
     except (AttributeError, IndexError):
         return factor
+
+
+def _load_of_float16(factor: tirx.Expr) -> tirx.Expr:
+    try:
+        return factor.value.args[0]
+    except (AttributeError, IndexError):
+        return factor
+
+
+# Half -> the load of the bits that `fold_rounding` makes a number; of anything else, that itself.
+LOADS: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
+    "bfloat16": _load_of_bfloat16,
+    "float16": _load_of_float16,
+}
 
 
 def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> list[SBlockInfo]:
