@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recognise a product of halves: two blocks that round its operands, and an epilogue.
 
-An operand is bits until the product widens them, see `fold_rounding.py`.
+An operand is bits until the product widens them, see `half_bits.py`.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import SBlockRV
 
+from .half_bits import HALVES
 from .product import Product, match_product
 
 
@@ -25,8 +25,8 @@ class HalfProduct(NamedTuple):
 def match_half_product(
     sch: s_tir.Schedule, blocks: list[SBlockInfo], half: str = "bfloat16"
 ) -> HalfProduct | None:
-    """The one product of two matrices of a half, a key of `LOADS`, among `blocks`, or None."""
-    products = [match_product(sch, info, LOADS[half]) for info in blocks]
+    """The one product of two matrices of a half, a key of `HALVES`, among `blocks`, or None."""
+    products = [match_product(sch, info, HALVES[half].load) for info in blocks]
     product = next((p for p in products if p is not None), None)
     if product is None or product.batch_axes:
         return None
@@ -35,27 +35,6 @@ def match_half_product(
     if len(stages) != 2 or not all(info.is_injective() for info in others):
         return None
     return HalfProduct(product, [stage.block_rv for stage in stages], others)
-
-
-def _load_of_bfloat16(factor: tirx.Expr) -> tirx.Expr:
-    try:
-        return factor.args[0].a.value
-    except (AttributeError, IndexError):
-        return factor
-
-
-def _load_of_float16(factor: tirx.Expr) -> tirx.Expr:
-    try:
-        return factor.value.args[0]
-    except (AttributeError, IndexError):
-        return factor
-
-
-# Half -> the load of the bits that `fold_rounding` makes a number; of anything else, that itself.
-LOADS: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
-    "bfloat16": _load_of_bfloat16,
-    "float16": _load_of_float16,
-}
 
 
 def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> list[SBlockInfo]:

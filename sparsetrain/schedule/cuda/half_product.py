@@ -16,7 +16,8 @@ from tvm.target import Target
 
 from sparsetrain.runtime.instructions import has_tensor_cores
 
-from ..half_match import LOADS, match_half_product
+from ..half_bits import HALVES
+from ..half_match import match_half_product
 from .epilogue import stored
 from .kinds import scheduled, tiled_product
 
@@ -27,7 +28,7 @@ def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
         return None
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
-    matches = ((half, match_half_product(sch, blocks, half)) for half in LOADS)
+    matches = ((half, match_half_product(sch, blocks, half)) for half in HALVES)
     half, found = next((pair for pair in matches if pair[1] is not None), ("", None))
     if found is None:
         return None
