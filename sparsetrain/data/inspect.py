@@ -27,9 +27,9 @@ from .schema.columns import Columns
 from .schema.schema import Schema
 from .values import kinds
 from .values.arrays import Array
-from .values.labels import read_labels
 from .values.missing import NanRule
 from .values.numeric import read_numbers
+from .values.of_rows import read_labels
 from .values.place import Place
 
 _CURVE = 200  # points of a frequency curve

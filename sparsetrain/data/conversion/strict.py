@@ -21,10 +21,9 @@ from ..encode.keys import Keys
 from ..encode.plain_ids import PlainIds, plain_ids
 from ..schema.columns import Columns
 from ..values.arrays import Array
-from ..values.labels import read_labels
 from ..values.numeric import read_numbers
+from ..values.of_rows import read_labels, read_row_weights
 from ..values.place import Place
-from ..values.row_weights import read_row_weights
 
 
 class DenseSeen(NamedTuple):

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from ..schema.columns import Columns
 from ..values.arrays import Array
-from ..values.labels import read_labels
+from ..values.of_rows import read_labels, read_row_weights
 from ..values.place import Place
-from ..values.row_weights import read_row_weights
 from .bags import Bags, read_bags, with_lists, with_weights
 from .plain_ids import PlainIds
 from .rows import Rows
