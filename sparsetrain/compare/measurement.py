@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sparsetrain.compare.case import Case, case_of, settings_of
+from sparsetrain.compare.case import Case, case_of
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """One flat row of a table: the case's settings among the figures."""
-        flat = {name: value for name, value in asdict(self).items() if name != "case"}
+        flat = asdict(self)
         head = {name: flat.pop(name) for name in ("sweep", "arm")}
         rates = {"gb_per_s": self.bandwidth / 1e9, "roof_share": self.roof_share}
-        return {**head, **settings_of(self.case), **flat, **rates}
+        return {**head, **flat.pop("case"), **flat, **rates}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Measurement:

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.compare import traffic
 from sparsetrain.compare.arms import Arm
-from sparsetrain.compare.case import Case, settings_of
+from sparsetrain.compare.case import Case
 from sparsetrain.compare.measure import LEAST_STEPS, SECONDS, WARM, Ids
 from sparsetrain.errors import ConfigError
 
@@ -134,7 +135,7 @@ def _arm(name: str, process: _Process) -> Arm:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "ids.npy"
             np.save(file, np.stack(ids))
-            order = {**settings_of(case), "threads": case.threads or runtime.num_threads()}
+            order = {**asdict(case), "threads": case.threads or runtime.num_threads()}
             time.sleep(_ASLEEP)
             limits = {"warm": WARM, "least": LEAST_STEPS, "seconds": SECONDS}
             return process.ask({"arm": name, "case": order, "ids": str(file), **limits})["seconds"]

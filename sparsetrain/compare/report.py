@@ -8,12 +8,12 @@ import io
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsetrain.compare.case import Case, case_of, settings_of
+from sparsetrain.compare.case import Case, case_of
 from sparsetrain.compare.measurement import Measurement
 from sparsetrain.errors import DataError
 
@@ -105,7 +105,7 @@ class Report:
             "measurements": [m.to_dict() for m in self.measurements],
             "crossings": [crossing._asdict() for crossing in self.crossings],
             "left_out": [
-                {"sweep": o.sweep, "arm": o.arm, **settings_of(o.case), "why": o.why}
+                {"sweep": o.sweep, "arm": o.arm, **asdict(o.case), "why": o.why}
                 for o in self.left_out
             ],
         }
