@@ -32,12 +32,12 @@ from ..values.place import Place
 from .converted import converted_columns
 from .encoder_file import ENCODER_FILE, read_rules
 from .extend import extended_rules, keeps_rows
-from .learn import Learnt, Sizes, learn_rules
+from .learn import Sizes, learn_rules
 from .matching import match_columns
 from .piece import encode_piece
 from .plain_ids import PlainIds
 from .rows import Rows, joined
-from .rules import Rules
+from .rules import CategoryRules, Rules
 from .settings import Settings
 from .state import State, fingerprint_of, read_state, write_state
 from .weighed import check_weighed, require_row_weights
@@ -170,7 +170,7 @@ class Encoder(Rules):
         owners_of(first.categories, schema.share_embedding)  # refused before anything is read
         return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags)
 
-    def learnt(self, categories: Learnt) -> Encoder:
+    def learnt(self, categories: CategoryRules) -> Encoder:
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
 

@@ -17,9 +17,9 @@ from sparsetrain.sharing import owners_of
 from ..schema.schema import Schema
 from ..values.arrays import Array
 from .counts import Counted
-from .learn import Bound, Learnt, count_columns, learn_sizes
+from .learn import Bound, count_columns, learn_sizes
 from .plain_ids import PlainIds
-from .rules import CategoryRule
+from .rules import CategoryRule, CategoryRules
 from .settings import Settings
 from .vocabulary import UNSEEN, Vocabulary
 
@@ -30,7 +30,7 @@ def extended_rules(
     settings: Settings,
     schema: Schema,
     names: Sequence[str],
-) -> Learnt:
+) -> CategoryRules:
     """Rules that give rows to the values of `parts` too; `names` are the encoder's columns."""
     owners = owners_of(names, schema.share_embedding)
     if parts[0][1].encoded:

@@ -24,17 +24,19 @@ from .bags import read_values
 from .counts import Counted, ValueCounts
 from .dense import EncodedDense
 from .plain_ids import LIMIT, PlainIds, plain_ids
+from .rules import CategoryRules
 from .settings import Settings
 from .vocabulary import Vocabulary
 
 Bound = Sequence[tuple[Part, Columns]]
 Sizes = Mapping[str, int] | Sequence[int]
-Learnt = tuple[Vocabulary, ...] | tuple[PlainIds, ...]
 
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
-def learn_rules(parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None) -> Learnt:
+def learn_rules(
+    parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None
+) -> CategoryRules:
     """What becomes of the values of each category column.
 
     Raises

@@ -14,6 +14,7 @@ from .settings import Settings
 from .vocabulary import Vocabulary
 
 CategoryRule = Vocabulary | PlainIds
+CategoryRules = tuple[CategoryRule, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,7 +42,7 @@ class Rules:
     encoded: bool
     dense_columns: tuple[str, ...]
     columns: tuple[str, ...]
-    categories: tuple[CategoryRule, ...]
+    categories: CategoryRules
     layout: str
     schema: Schema
     bags: tuple[bool, ...]
