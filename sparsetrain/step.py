@@ -17,7 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import LOSS_SCALE
 from sparsetrain.data import Batch
-from sparsetrain.data.split import split
+from sparsetrain.data.micro_batches import micro_batches
 from sparsetrain.fused import FusedProgram, FusedSteps
 from sparsetrain.optim import Applied, accumulate_
 from sparsetrain.optim.fused.layout import layout_of
@@ -65,7 +65,7 @@ def _gradients(trainer: Any, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
 def _summed_gradients(trainer: Any, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
     """Loss and gradients of a batch that is computed in parts."""
     total, acc = np.float64(0), dict[str, Any]()
-    for part in split(batch, trainer.accumulate):
+    for part in micro_batches(batch, trainer.accumulate):
         loss, gradients = _gradients(trainer, part)
         share = len(part) / len(batch)
         total += share * float(Loss(loss))

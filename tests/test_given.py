@@ -130,7 +130,7 @@ NUMBERS = {
     "top": (lambda n: st.models.DLRM([5], top=(n,)), "DLRM: top must be whole numbers, not "),
     "a world's seed": (
         lambda n: st.data.SyntheticCriteo(seed=n),
-        "seed must be a whole number, not",
+        "seed is ",
     ),
     "a seed of noise": (lambda n: st.optim.sgd(0.1).init(PARAMS, seed=n), "seed is "),
     "nesterov": (

@@ -171,12 +171,9 @@ def test_the_directions_have_no_circle_but_loading():
 
 
 # Folders and files of `data` in the order in which rows pass them: each uses those before it.
-WAY_OF_DATA = ["position", "whole_file", "values", "ragged", "batch", "split", "schema", "read"] + [
-    "encode",
-    "stream",
-    "synthetic",
-    "conversion",
-    "inspect",
+WAY_OF_DATA = [
+    *("position", "whole_file", "values", "ragged", "batch", "micro_batches", "schema", "read"),
+    *("encode", "stream", "synthetic", "conversion", "inspect"),
 ]
 
 

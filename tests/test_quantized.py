@@ -10,8 +10,8 @@ import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.formats import check_target, target_word
-from sparsetrain.formats.int8_rows import dequantized
 from tests import small_dlrm
+from tests.formats.in_numpy import dequantized
 from tests.small_dlrm import assert_same_state
 
 

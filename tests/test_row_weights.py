@@ -11,7 +11,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.data import Batch
-from sparsetrain.data.split import split
+from sparsetrain.data.micro_batches import micro_batches
 from sparsetrain.errors import ConfigError, DataError
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
@@ -131,7 +131,10 @@ def encoder(column: str | None = None, **options) -> st.data.Encoder:
 def test_a_batch_of_weights_says_so_and_is_split_with_them():
     batch = weighed(small_dlrm.batch(8), np.arange(8))
     assert repr(batch).endswith("labels=yes, weights=yes>")
-    assert [part.weights.tolist() for part in split(batch, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [part.weights.tolist() for part in micro_batches(batch, 2)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
     assert not batch.weights.flags.writeable
 
 

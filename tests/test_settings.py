@@ -287,7 +287,7 @@ def test_settings_cannot_be_changed():
 
 
 def test_a_schedule_and_groups_reach_the_optimizer():
-    from sparsetrain.cli.training import _optimizer
+    from sparsetrain.cli.trainers import _optimizer
 
     settings = resolve_settings(
         overrides=[

@@ -23,6 +23,12 @@ _AXIS = {
     "threads": ("threads", "threads"),
     "tables": ("table", "label"),
 }
+# Columns before those of the arms, and after them.
+_BEFORE = ("unique", "roof")
+_AFTER = (
+    *("after a lookup", "stock/sparse", "dense/sparse"),
+    *("roof/update", "roof/writes", "roof/kernel", "auto"),
+)
 _WIDEST = 1000  # nothing is cut; a narrow terminal wraps lines
 _DISTURBED = 0.1  # cores
 
@@ -33,7 +39,7 @@ def describe(report: st.compare.Report) -> str:
     found = sorted(report.measurements, key=_group)
     parts += [_table(list(group)) for _, group in groupby(found, key=_group)]
     parts += describe_auto(report)
-    parts += _crossings(report)
+    parts += [_crossing(crossing) for crossing in report.crossings]
     parts += _left_out(report)
     return "\n".join(parts)
 
@@ -65,7 +71,7 @@ def _table(points: Sequence[st.compare.Measurement]) -> str:
     title = f"{first.formula}, median µs of an update (p10 to p90)"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="")
     names = list(dict.fromkeys(p.arm for p in points))
-    for column in [heading, *_rows_too(field), *_EXTRA, *names, _AFTER, *_RATIOS]:
+    for column in [heading, *_rows_too(field), *_BEFORE, *names, *_AFTER]:
         table.add_column(column, justify="left" if column == "table" else "right", no_wrap=True)
     cases = dict.fromkeys(p.case for p in points)
     for case in cases:
@@ -99,11 +105,6 @@ def _cells(found: dict[str, st.compare.Measurement], names: list[str]) -> Iterat
     yield from _ratios(found)
 
 
-_EXTRA = ("unique", "roof")
-_AFTER = "after a lookup"
-_RATIOS = ("stock/sparse", "dense/sparse", "roof/update", "roof/writes", "roof/kernel", "auto")
-
-
 def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
     sparse = found.get("sparse")
     for name in ("stock", "dense"):
@@ -125,18 +126,13 @@ def _us(time: float) -> str:
     return f"{time:,.0f}" if time >= 100 else f"{time:.1f}"
 
 
-def _crossings(report: st.compare.Report) -> list[str]:
-    return [_crossing(crossing) for crossing in report.crossings]
-
-
 def _crossing(c: st.compare.Crossing) -> str:
     head = f"{c.formula}, {c.lookups:,} lookups: "
     if c.rows is None:
         but = f", but not at {' and '.join(f'{rows:,}' for rows in c.except_at)}"
         reach = f"{c.below} is faster on tables from {c.least:,} to {c.most:,} rows"
         return f"{head}{reach}{but if c.except_at else ''}"
-    about = int(float(f"{c.rows:.1e}"))
-    return f"{head}{c.below} is faster below about {about:,} rows, {c.above} above"
+    return f"{head}{c.below} is faster below about {c.about:,} rows, {c.above} above"
 
 
 def _left_out(report: st.compare.Report) -> Iterator[str]:

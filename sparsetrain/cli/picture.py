@@ -4,11 +4,11 @@
 Matplotlib is needed for these alone (extra `plot`), and draws without a screen.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.replaced import replaced
 from sparsetrain.errors import ConfigError
 
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -35,10 +35,5 @@ def check_picture(option: str, path: Path) -> None:
 
 def write_picture(figure: Any, path: Path) -> None:
     """Write a figure; until all of it is written, what was at `path` stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(partial, dpi=120)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replaced(path) as draft:
+        figure.savefig(draft, dpi=120)

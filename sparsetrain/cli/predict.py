@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain predict`: one probability per row, in the order of the rows."""
 
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from sparsetrain.cli.options import (
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.own_class import OwnClass
 from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.replaced import replaced
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.unseen import tell_unseen
 from sparsetrain.cli.which import predictor_of
@@ -67,7 +67,8 @@ def predict(
         read_kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         probability = predictor.predict(dataset, batch_size=batch_size)
         kept = read_kept()
-        _replace(out, pa.table({**kept, PROBABILITY: probability}), write)
+        with replaced(out) as draft:
+            write(pa.table({**kept, PROBABILITY: probability}), str(draft))
     count, mean = len(probability), float(probability.mean(dtype="float64"))
     unseen = tell_unseen(dataset, predictor.encoder, limit)
     result = {"rows": count, "out": str(out), "mean_probability": mean, **unseen}
@@ -117,19 +118,6 @@ def _writer_for(out: Path, rows: Path) -> Callable[["pa.Table", str], None]:
         raise ConfigError(f"--out {out}: is a folder or the input itself; name another file")
     require_writable(out)
     return writer
-
-
-def _replace(out: Path, table: "pa.Table", write: Callable[["pa.Table", str], None]) -> None:
-    """Write beside `out` and rename, so that `out` is never half a file."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        write(table, str(partial))
-        with open(partial, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _write_parquet(table: "pa.Table", path: str) -> None:

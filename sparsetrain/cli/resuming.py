@@ -109,14 +109,29 @@ def stored_in(folder: Path) -> Stored:
     if run.latest is None and not (folder / "log.jsonl").exists():
         raise CheckpointError(f"{folder} holds no run; `train FILES --out {folder}` begins one")
     extra = run.manifest().get("extra")
-    settings = extra.get("settings") if isinstance(extra, dict) else None
-    files = extra.get("files") if isinstance(extra, dict) else None
+    found = extra if isinstance(extra, dict) else {}
+    settings, files, schema = (found.get(name) for name in ("settings", "files", "schema"))
     if not isinstance(settings, dict) or not isinstance(files, dict):
         raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
     origin = f"the settings of {folder}"
-    entries = [Entry(key, value, origin) for key, value in flat(settings).items()]
-    schema = extra.get("schema") if isinstance(extra, dict) else None
+    entries = [Entry(key, value, origin) for key, value in _flat(settings).items()]
     return Stored(entries, files, schema if isinstance(schema, dict) else None)
+
+
+class Compared(NamedTuple):
+    """The settings of a run and those asked for, by ``section.key``, and which of them differ."""
+
+    before: Mapping[str, Any]
+    now: Mapping[str, Any]
+    changed: frozenset[str]
+
+
+def compared(entries: Sequence[Entry], settings: Settings) -> Compared:
+    """Compare what a run was begun with and what is asked for."""
+    # A run of an older version lacks settings.
+    before = {**_flat(Settings().to_dict()), **{entry.key: entry.value for entry in entries}}
+    now = _flat(settings.to_dict())
+    return Compared(before, now, frozenset(key for key in now if now[key] != before[key]))
 
 
 def resumed(
@@ -135,11 +150,9 @@ def resumed(
         allowed to.
     """
     stored = stored_in(folder)
-    # A run of an older version lacks settings.
-    before = {**flat(Settings().to_dict()), **{entry.key: entry.value for entry in stored.entries}}
     settings = settings_from(options, config, overrides, stored.entries)
-    now = flat(settings.to_dict())
-    changed = frozenset(key for key in now if now[key] != before.get(key, now[key])) - FREE
+    before, now, changed = compared(stored.entries, settings)
+    changed -= FREE
     if stored.schema is not None:
         # Where the file lies may change; what is in it may not.
         require_same_schema(settings.data.schema_file, stored.schema, folder)
@@ -179,7 +192,7 @@ def shown(value: Any) -> str:
     return "not set" if value is None else repr(value)
 
 
-def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by ``section.key``."""
     return {
         f"{section}.{key}": value

@@ -6,7 +6,6 @@ held-out files before the model is built. The run is saved before it is scored, 
 or a full disk during scoring loses nothing.
 """
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.files import Files
@@ -14,9 +13,9 @@ from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.preflight import require_free, require_machine
 from sparsetrain.cli.resuming import Resumed
 from sparsetrain.cli.rows import Rows, find_rows
-from sparsetrain.cli.starting import Start, trainer_from
+from sparsetrain.cli.starting import Start
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.progress import format_count
+from sparsetrain.cli.trainers import trainer_for
 from sparsetrain.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def run_training(
     data = find_rows(settings, files)
     if files.out is None:
         note(f"the trained model will not be kept: {keeps} FOLDER keeps it")
-    trainer = _trainer(settings, data, begun, start)
+    trainer = trainer_for(settings, data, begun, start)
     _tell_updates(trainer, settings, verbose)
     with stop.deferred():
         history = _fit(trainer, settings, files, data, stop, begun, profile)
@@ -82,48 +81,6 @@ def run_training(
         "settings": settings.to_dict(),
         **_profiled(history),
     }
-
-
-def _trainer(
-    settings: Settings, data: Rows, begun: Resumed | None, start: Start | None
-) -> "st.Trainer":
-    if begun is not None:
-        return _load(begun, data)
-    if start is None:
-        return _fresh(settings, data)
-    trainer = trainer_from(start, data.train, _optimizer(settings))
-    for rows in data.held_out.values():
-        _read_through(rows, trainer.encoder)
-    return trainer
-
-
-def _fresh(settings: Settings, data: Rows) -> "st.Trainer":
-    encoder = _fit_encoder(settings, data)
-    for rows in data.held_out.values():
-        _read_through(rows, encoder)
-    return _build(settings, encoder)
-
-
-def _load(begun: Resumed, data: Rows) -> "st.Trainer":
-    import sparsetrain as st
-
-    settings = begun.settings
-    changed = any(key.startswith("optimizer.") for key in begun.changed)
-    optimizer = _optimizer(settings) if changed else None
-    trainer = st.load(
-        begun.folder,
-        target=settings.train.target,
-        optimizer=optimizer,
-        precision=settings.train.precision,
-        loss_scale=settings.train.loss_scale,
-    )
-    trainer.seed = settings.train.seed
-    trainer.accumulate = settings.optimizer.accumulate
-    trainer.fused = settings.optimizer.fused
-    note(f"going on after step {trainer.steps:,} of {begun.folder}")
-    for rows in data.held_out.values():
-        _read_through(rows, trainer.encoder)
-    return trainer
 
 
 def _tell_updates(trainer: "st.Trainer", settings: Settings, verbose: bool) -> None:
@@ -198,83 +155,6 @@ def _profiled(history: dict[str, Any]) -> dict[str, Any]:
         return {}
     found = history["profile"]
     return {"profile": None if found is None else found.to_dict()}
-
-
-def _fit_encoder(settings: Settings, data: Rows) -> "st.data.Encoder":
-    import sparsetrain as st
-
-    paths: list[str] = data.whole
-    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    # Of a folder of both, parquet alone is read: the number shows it.
-    counted = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
-    note(f"learning the encoding from {paths[0]}{others}{counted}")
-    encoder = st.data.Encoder.fit(data.train, **settings.data.encoding())
-    if data.train is not data.whole and encoder.encoded:
-        # Nothing is learnt of encoded ids but how many rows a table needs, for all of them.
-        encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
-    note(f"layout: {encoder.layout}")
-    if encoder.schema.weights is not None:
-        column = encoder.schema.weights
-        note(
-            f"rows are weighed by {column} in training; scores count them alike, "
-            "the training loss does not"
-        )
-    rows = encoder.tables.values()
-    tables = f"{format_count(len(rows), 'table')} of {sum(rows):,} rows in all"
-    note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
-    return encoder
-
-
-def _read_through(rows: Any, encoder: "st.data.Encoder | None") -> None:
-    """Meet every bad row that is held out now rather than after the training."""
-    import sparsetrain as st
-
-    dataset = st.data.Dataset(rows, encoder, read_weights=False)
-    for _ in dataset.batches(65_536, prefetch=0):
-        pass
-
-
-def _build(settings: Settings, encoder: "st.data.Encoder") -> "st.Trainer":
-    import sparsetrain as st
-
-    model = st.models.DLRM(
-        rows=encoder.rows,
-        num_dense=encoder.num_dense,
-        names=encoder.columns,
-        **settings.model.model_dump(),
-        **_bags(encoder),
-        row_weights=encoder.schema.weights is not None,
-        share_embedding=encoder.share_embedding,
-    )
-    return st.Trainer(
-        model,
-        optimizer=_optimizer(settings),
-        target=settings.train.target,
-        seed=settings.train.seed,
-        encoder=encoder,
-        accumulate=settings.optimizer.accumulate,
-        fused=settings.optimizer.fused,
-        precision=settings.train.precision,
-        loss_scale=settings.train.loss_scale,
-    )
-
-
-def _optimizer(settings: Settings) -> "st.optim.Optimizer":
-    import sparsetrain as st
-
-    chosen = settings.optimizer
-    factors = chosen.schedule_config()
-    lr = chosen.lr if len(factors) == 1 else st.optim.Schedule.from_config(factors)
-    arguments: dict[str, Any] = {**chosen.arguments(), "lr": lr}
-    if chosen.groups:
-        arguments["groups"] = [st.optim.Group(**group) for group in chosen.group_arguments()]
-    made: st.optim.Optimizer = getattr(st.optim, chosen.name)(**arguments)
-    return made
-
-
-def _bags(encoder: "st.data.Encoder") -> dict[str, Any]:
-    """Return what a model of list columns needs besides: bags are summed."""
-    return {"pooling": "sum", "weighted": encoder.has_weights} if encoder.has_bags else {}
 
 
 def _saved(trainer: "st.Trainer", files: Files) -> str | None:

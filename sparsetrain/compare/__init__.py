@@ -10,7 +10,7 @@ from sparsetrain.compare.arms import Arm as Arm
 from sparsetrain.compare.case import Case as Case
 from sparsetrain.compare.comparison import run as run
 from sparsetrain.compare.figures import draw as draw
-from sparsetrain.compare.measure import Measurement as Measurement
+from sparsetrain.compare.measurement import Measurement as Measurement
 from sparsetrain.compare.peers import open_peers as open_peers
 from sparsetrain.compare.report import Crossing as Crossing
 from sparsetrain.compare.report import LeftOut as LeftOut

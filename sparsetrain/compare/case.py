@@ -88,11 +88,6 @@ class Case:
         )
 
 
-def settings_of(case: Case) -> dict[str, Any]:
-    """The fields of a case, in their order: columns of a table of results."""
-    return {field.name: getattr(case, field.name) for field in fields(case)}
-
-
 def case_of(row: Mapping[str, Any]) -> Case:
     """The case that a row of results belongs to."""
     return Case(**{field.name: row[field.name] for field in fields(Case)})

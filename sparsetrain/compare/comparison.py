@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from importlib import metadata
 from itertools import groupby
-from pathlib import Path
-from typing import Any
 
 from sparsetrain import runtime
-from sparsetrain.compare import counters
 from sparsetrain.compare.arms import ARMS, Arm
 from sparsetrain.compare.auto import auto_paths
 from sparsetrain.compare.case import Case
 from sparsetrain.compare.ids import check_skew
+from sparsetrain.compare.machine import machine
 from sparsetrain.compare.measure import Ids, ids_of, measure, roof_seconds
 from sparsetrain.compare.memory import available_bytes
 from sparsetrain.compare.others import Others
@@ -30,7 +26,6 @@ from sparsetrain.optim import OPTIMIZERS
 
 _PATIENCE = 1.0  # seconds of a step; larger tables are left out after it
 _SPARE = 2**28  # bytes for batches, code and the system
-_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 
 Say = Callable[[str], None]
 
@@ -97,29 +92,6 @@ def _auto(report: Report, items: Sequence[Item]) -> dict[Case, str]:
         if cases is model:
             whole = found.together
     return chosen | {item.case: whole for item in items if item.sweep == STORAGE}
-
-
-def machine() -> dict[str, Any]:
-    """What the figures belong to."""
-    return {
-        "processor": _processor(),
-        "cores": runtime.available_cores(),
-        "threads": runtime.num_threads(),
-        "last_cache_bytes": last_cache_bytes(),
-        "memory_bytes": available_bytes(),
-        "counters": counters.why_not(counters.CACHE_MISSES) or "cache misses",
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        **{name: metadata.version(name) for name in ("apache-tvm", "numpy")},
-    }
-
-
-def last_cache_bytes() -> int | None:
-    """Bytes of the processor's last cache, where the system says it."""
-    with suppress(OSError, ValueError):
-        sizes = [file.read_text().strip() for file in _CACHE.glob("index*/size")]
-        return max(1024 * int(size.rstrip("K")) for size in sizes)
-    return None
 
 
 def _check(item: Item, arms: Mapping[str, Arm], given: Mapping[str, Ids]) -> None:
@@ -209,11 +181,3 @@ def _threads(count: int) -> Iterator[None]:
             runtime.set_num_threads(before)
             if setting is not None:
                 os.environ["TVM_NUM_THREADS"] = setting
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

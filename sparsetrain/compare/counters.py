@@ -29,7 +29,6 @@ class Event(NamedTuple):
 
 
 CACHE_MISSES = Event(0, 3)
-PAGE_FAULTS = Event(1, 2)  # counted by the system itself, so they are there without hardware
 
 
 def count(event: Event, work: Callable[[], object]) -> int | None:

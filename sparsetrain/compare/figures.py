@@ -12,7 +12,7 @@ from math import floor, log10, nan
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.compare.measure import Measurement
+from sparsetrain.compare.measurement import Measurement
 from sparsetrain.compare.report import Report
 from sparsetrain.compare.series import (
     GREY,
@@ -238,7 +238,7 @@ def _crossing(axes: Any, report: Report, points: Sequence[Measurement]) -> None:
         if (crossing.formula, crossing.lookups) == (first.formula, first.lookups) and crossing.rows:
             axes.axvline(crossing.rows, color=GREY, linewidth=1, linestyle=":", zorder=1)
             axes.annotate(
-                f"equal at {_round(crossing.rows):,} rows",
+                f"equal at {crossing.about:,} rows",
                 (crossing.rows, 0.98),
                 xycoords=("data", "axes fraction"),
                 xytext=(5, 0),
@@ -260,11 +260,6 @@ def _writes_rate(p: Measurement) -> float:
 def _roof_rate(p: Measurement) -> float:
     assert p.roof_us is not None
     return 2 * p.unique * p.case.row_bytes / 1e3 / p.roof_us
-
-
-def _round(number: float) -> int:
-    """Two digits: no more are known."""
-    return int(float(f"{number:.1e}"))
 
 
 def _formula(name: str) -> str:

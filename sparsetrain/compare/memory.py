@@ -51,12 +51,8 @@ def give_back() -> None:
 
 
 def _status(name: str) -> int:
-    fields = dict(line.split(":", 1) for line in _lines(_STATUS))
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     return 1024 * int(fields[name].split()[0])
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
 
 
 def _group_limit() -> list[int]:

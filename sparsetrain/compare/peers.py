@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.compare import traffic
 from sparsetrain.compare.arms import Arm
-from sparsetrain.compare.case import Case, settings_of
+from sparsetrain.compare.case import Case
 from sparsetrain.compare.measure import LEAST_STEPS, SECONDS, WARM, Ids
 from sparsetrain.errors import ConfigError
 
@@ -34,7 +35,7 @@ class Peer(NamedTuple):
     close: Callable[[], None]
 
 
-class _Kind(NamedTuple):
+class PeerKind(NamedTuple):
     """How an arm of a peer counts, and which formulas it has."""
 
     label: str
@@ -46,10 +47,10 @@ class _Kind(NamedTuple):
 
 _DENSE = traffic.stock_traffic, traffic.dense_memory
 _SPARSE = traffic.sparse_traffic, traffic.sparse_memory
-_KINDS: Mapping[str, _Kind] = {
-    "torch-dense": _Kind("PyTorch dense", True, *_DENSE, ("sgd", "momentum", "adagrad", "adam")),
-    "torch-sparse": _Kind("PyTorch sparse", False, *_SPARSE, ("sgd", "adagrad", "adam")),
-    "fbgemm": _Kind("FBGEMM", False, *_SPARSE, ("sgd", "adagrad", "rowwise_adagrad")),
+PEERS: Mapping[str, PeerKind] = {
+    "torch-dense": PeerKind("PyTorch dense", True, *_DENSE, ("sgd", "momentum", "adagrad", "adam")),
+    "torch-sparse": PeerKind("PyTorch sparse", False, *_SPARSE, ("sgd", "adagrad", "adam")),
+    "fbgemm": PeerKind("FBGEMM", False, *_SPARSE, ("sgd", "adagrad", "rowwise_adagrad")),
 }
 
 
@@ -128,13 +129,13 @@ class _Process:
 
 
 def _arm(name: str, process: _Process) -> Arm:
-    kind = _KINDS[name]
+    kind = PEERS[name]
 
     def steps(case: Case, ids: Ids) -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "ids.npy"
             np.save(file, np.stack(ids))
-            order = {**settings_of(case), "threads": case.threads or runtime.num_threads()}
+            order = {**asdict(case), "threads": case.threads or runtime.num_threads()}
             time.sleep(_ASLEEP)
             limits = {"warm": WARM, "least": LEAST_STEPS, "seconds": SECONDS}
             return process.ask({"arm": name, "case": order, "ids": str(file), **limits})["seconds"]

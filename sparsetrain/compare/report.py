@@ -8,13 +8,13 @@ import io
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsetrain.compare.case import Case, case_of, settings_of
-from sparsetrain.compare.measure import Measurement
+from sparsetrain.compare.case import Case, case_of
+from sparsetrain.compare.measurement import Measurement
 from sparsetrain.errors import DataError
 
 
@@ -55,6 +55,11 @@ class Crossing(NamedTuple):
     least: int
     most: int
     except_at: tuple[int, ...] = ()
+
+    @property
+    def about(self) -> int | None:
+        """`rows` by two digits: no more are known."""
+        return None if self.rows is None else int(float(f"{self.rows:.1e}"))
 
 
 @dataclass
@@ -100,7 +105,7 @@ class Report:
             "measurements": [m.to_dict() for m in self.measurements],
             "crossings": [crossing._asdict() for crossing in self.crossings],
             "left_out": [
-                {"sweep": o.sweep, "arm": o.arm, **settings_of(o.case), "why": o.why}
+                {"sweep": o.sweep, "arm": o.arm, **asdict(o.case), "why": o.why}
                 for o in self.left_out
             ],
         }

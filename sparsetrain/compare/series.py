@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sparsetrain.compare.arms import ARMS
-from sparsetrain.compare.measure import Measurement
+from sparsetrain.compare.measurement import Measurement
+from sparsetrain.compare.peers import PEERS
 
 GREY = "0.45"
 
@@ -33,8 +34,6 @@ LOOKS = {
     "fbgemm": Look("#000000", "X"),
 }
 
-_PEERS = {"torch-dense": "PyTorch dense", "torch-sparse": "PyTorch sparse", "fbgemm": "FBGEMM"}
-
 STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -52,14 +51,14 @@ STYLE: Any = {
 
 def label_of(arm: str) -> str:
     """The name of an arm in a picture."""
-    return ARMS[arm].label if arm in ARMS else _PEERS[arm]
+    return (ARMS[arm] if arm in ARMS else PEERS[arm]).label
 
 
-def curve(axes: Any, arm: str, xs: Sequence[float], ys: Sequence[float], name: str = "") -> None:
+def curve(axes: Any, arm: str, xs: Sequence[float], ys: Sequence[float]) -> None:
     """Draw a curve with its name at the right end."""
     look = LOOKS[arm]
     axes.plot(xs, ys, color=look.color, marker=look.marker, zorder=3)
-    note_end(axes, name or label_of(arm), xs[-1], ys[-1], look.color)
+    note_end(axes, label_of(arm), xs[-1], ys[-1], look.color)
 
 
 def band(axes: Any, arm: str, xs: Sequence[float], points: Sequence[Measurement]) -> None:

@@ -15,8 +15,8 @@ from .conversion import convert_files as convert_files
 from .encode.encoder import Encoder as Encoder
 from .encode.encoder import read_encoder as read_encoder
 from .encode.reserved import Share as Share
-from .inspect.profile import Profile as Profile
-from .inspect.profile import profile as profile
+from .inspect import Profile as Profile
+from .inspect import profile as profile
 from .position import Position as Position
 from .ragged import Ragged as Ragged
 from .read.held_out import split_share as split_share

@@ -54,9 +54,3 @@ def _quantized(rows: np.ndarray) -> np.ndarray:
     numbers = np.clip(np.rint(steps), 0, STEPS).astype(np.uint8)
     ends = np.concatenate([scale, low.astype(np.float32)], axis=1).astype("<f4")
     return np.concatenate([numbers, ends.view(np.uint8).reshape(len(rows), EXTRA)], axis=1)
-
-
-def dequantized(stored: np.ndarray) -> np.ndarray:
-    """The float32 rows (V, D) that rows of int8 (V, D + 8) stand for."""
-    numbers, ends = stored[:, :-EXTRA], np.ascontiguousarray(stored[:, -EXTRA:]).view("<f4")
-    return numbers * ends[:, :1].astype(np.float32) + ends[:, 1:].astype(np.float32)

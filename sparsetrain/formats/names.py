@@ -9,7 +9,7 @@ for prediction alone.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -23,27 +23,8 @@ INT8_ROWS = "uint8"  # dtype of the array of a table of "int8", see `int8_rows`
 EXTRA = 8  # bytes of a row of int8 beside its numbers
 
 
-class Half(NamedTuple):
-    """A 16-bit floating-point format, and how float32 is narrowed to it.
-
-    Parameters
-    ----------
-    dtype : np.dtype
-    mantissa : int
-        Bits of its mantissa.
-    largest : float
-        Its largest finite number.
-    """
-
-    dtype: np.dtype
-    mantissa: int
-    largest: float
-
-
-HALVES = {
-    "bfloat16": Half(np.dtype(ml_dtypes.bfloat16), 7, 3.3895313892515355e38),
-    "float16": Half(np.dtype(np.float16), 10, 65504.0),
-}
+# The 16-bit floating-point formats.
+HALVES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 TABLE_DTYPES = ("float32", *HALVES)
 FOR_PREDICTION = "int8"
 
@@ -70,7 +51,7 @@ def array_of(rows: int, width: int, dtype: str) -> tuple[tuple[int, int], str]:
 
 def numpy_dtype(dtype: str) -> np.dtype:
     """NumPy's dtype of a name, bfloat16 included."""
-    return HALVES[dtype].dtype if dtype in HALVES else np.dtype(dtype)
+    return HALVES[dtype] if dtype in HALVES else np.dtype(dtype)
 
 
 def target_word(dtype: str, target: Any) -> Any:

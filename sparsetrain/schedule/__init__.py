@@ -5,7 +5,8 @@
 `fold_transpose`, `row_product`); then a rule for each kernel (`apply_rules` asks them): `matmul`,
 `elementwise`, `reduction`, `fallback`, in bfloat16 `bf16` and `amx`, on a GPU all of `cuda`; then
 who calls them, in memory that is kept (`kept_memory`). `product`, `operands`, `register_tile`,
-`epilogue`, `last_panel` and the files on prefetching are parts of a product's schedule.
+`half_bits`, `half_match`, `epilogue`, `last_panel` and the files on prefetching are parts of a
+product's schedule.
 """
 
 from .kept_memory import KINDS as KINDS

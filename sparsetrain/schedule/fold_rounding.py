@@ -5,20 +5,19 @@
 where they lie. An operand that is rounded here is never stored as bfloat16: the kernel rounds it
 while it packs. One that is stored so already, because a kernel before wrote it, is read as it is.
 
-Inside kernels a bfloat16 is a `uint16`, its bits: TVM 0.27 makes every intermediate of type
-bfloat16 a float32.
+What the kernel computes is in `half_bits`.
 """
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.relax_op import rewrite_functions
 
 from .cuda.long_product import long_product
 from .fold_transpose import is_call, transposed_source
+from .half_bits import HALVES, half_product
 
-HALVES = ("bfloat16", "float16")
 _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
 
 
@@ -107,71 +106,5 @@ def is_half_matmul(call: relax.Call) -> bool:
     return (
         all(t.ndim == 2 and t.shape is not None for t in operands)
         and len(halves) == 1
-        and halves <= set(HALVES)
+        and halves <= HALVES.keys()
     )
-
-
-def half_product(
-    a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool, half: str = "bfloat16"
-) -> te.Tensor:
-    """``a b`` with both rounded to `half`, either transposed first; accumulated in float32.
-
-    Parameters
-    ----------
-    a, b : te.Tensor
-        Matrices, float32 or `half`.
-    transpose_a, transpose_b : bool
-        Whether the factor is the transpose.
-    half : {"bfloat16", "float16"}
-        What is multiplied.
-    """
-    left, right = _bits(a, "half_left", half), _bits(b, "half_right", half)
-    widened = _WIDEN[half]
-    k = te.reduce_axis((0, a.shape[0] if transpose_a else a.shape[1]), name="k")
-    shape = (a.shape[1] if transpose_a else a.shape[0], b.shape[0] if transpose_b else b.shape[1])
-
-    def term(i: tirx.Var, j: tirx.Var) -> tvm.ir.Expr:
-        x = left[k, i] if transpose_a else left[i, k]
-        y = right[j, k] if transpose_b else right[k, j]
-        return te.sum(widened(x) * widened(y), axis=k)
-
-    return te.compute(shape, term, name="half_matmul")
-
-
-def _bits(x: te.Tensor, name: str, half: str) -> te.Tensor:
-    bits = _ROUND[half] if str(x.dtype) == "float32" else _bits_of_half
-    return te.compute(x.shape, lambda *index: bits(x(*index)), name=name)
-
-
-def _bits_of_half(x: tvm.ir.Expr) -> tvm.ir.Expr:
-    return tirx.reinterpret("uint16", x)
-
-
-def round_to_half(x: tvm.ir.Expr) -> tvm.ir.Expr:
-    """The bits of the bfloat16 nearest to a float32 number, ties to even."""
-    bits = tirx.reinterpret("uint32", x)
-    odd = (bits >> _u32(16)) & _u32(1)
-    rounded = (bits + odd + _u32(0x7FFF)) >> _u32(16)
-    # Rounding would carry some NaNs over into zeros: they become the one quiet NaN.
-    is_nan = (bits & _u32(0x7FFFFFFF)) > _u32(0x7F800000)
-    return tirx.Select(is_nan, _u32(0x7FC0), rounded).astype("uint16")
-
-
-def widen(bits: tvm.ir.Expr) -> tvm.ir.Expr:
-    """The float32 number of a bfloat16's bits."""
-    return tirx.reinterpret("float32", bits.astype("uint32") << _u32(16))
-
-
-def _u32(value: int) -> tirx.IntImm:
-    return tirx.const(value, "uint32")
-
-
-# Dtype of a half -> its bits from a float32 number, and back.
-_ROUND = {
-    "bfloat16": round_to_half,
-    "float16": lambda x: tirx.reinterpret("uint16", x.astype("float16")),
-}
-_WIDEN = {
-    "bfloat16": widen,
-    "float16": lambda bits: tirx.reinterpret("float16", bits).astype("float32"),
-}

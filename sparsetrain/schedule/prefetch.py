@@ -23,11 +23,12 @@ from tvm.sym import Analyzer
 from .product import Extent
 from .rule import loops_within, tile_columns
 
-_FOR_READING, _INTO_EVERY_CACHE, _OF_DATA = 0, 3, 1
+INTO_SECOND_CACHE, INTO_EVERY_CACHE = 2, 3
+_OF_DATA = 1
 # From what a packing loop copies to what it asks for: rows, and pairs of rows of bfloat16.
 ROWS_AHEAD = 8
 PAIRS_AHEAD = 16
-_LINE_BYTES = 64
+LINE_BYTES = 64
 
 
 def prefetch_epilogue(
@@ -88,7 +89,7 @@ def prefetch_next_rows(
         return
     first, width = tile_columns(sch, init, tile)
     share = -(-int(contracted) // -(-columns // width))
-    line_length = _LINE_BYTES // DataType(str(source.ty.dtype)).itemsize
+    line_length = LINE_BYTES // DataType(str(source.ty.dtype)).itemsize
     own_row, *_, last = loops_within(sch, init, tile)
     row, line = (tirx.Var(name, "int64") for name in ("row", "line"))
     here = Analyzer()
@@ -110,10 +111,12 @@ def prefetch_next_rows(
     begin_with(sch, tile, [request])
 
 
-def prefetch(source: tirx.Var, index: list[tirx.Expr]) -> tirx.Stmt:
-    """Ask for the cache line of one element."""
+def prefetch(
+    source: tirx.Var, index: list[tirx.Expr], *, write: bool = False, near: int = INTO_EVERY_CACHE
+) -> tirx.Stmt:
+    """Ask for the cache line of one element, to be read or written."""
     address = tirx.address_of(tirx.BufferLoad(source, index))
-    hints = (_FOR_READING, _INTO_EVERY_CACHE, _OF_DATA)
+    hints = (int(write), near, _OF_DATA)
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *hints))
 
 

@@ -58,7 +58,7 @@ def match_product(
         return None
     block = sch.get(info.block_rv)
     factors = _factors(block, load)
-    if factors is None or not _is_zero(block.init):
+    if factors is None or not is_zero(block.init):
         return None
     i, j, k = range(len(kinds))[-3:]
     axes = [axis.var for axis in block.iter_vars]
@@ -88,7 +88,8 @@ def _factors(
     return loads if all(isinstance(found, TensorLoad) for found in loads) else None
 
 
-def _is_zero(init: tirx.Stmt | None) -> bool:
+def is_zero(init: tirx.Stmt | None) -> bool:
+    """Whether a block begins its sums with 0."""
     return (
         isinstance(init, tirx.BufferStore)
         and isinstance(init.value, tirx.FloatImm)

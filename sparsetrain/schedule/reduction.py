@@ -22,6 +22,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from .elementwise import schedule_map
+from .epilogue import inline_all_but_last
 from .register_tile import vector_unit
 from .rule import CpuRule, output_dtype, parallel_over, static_extent
 
@@ -46,18 +47,17 @@ class SingleReduction(CpuRule):
         block, followers = blocks[place].block_rv, blocks[place + 1 :]
         for info in blocks[:place]:
             sch.compute_inline(info.block_rv)
-        for info in followers[:-1]:
-            sch.compute_inline(info.block_rv)
-        for info in followers[-1:]:
-            _give_it_a_loop(sch, info.block_rv)
+        final = inline_all_but_last(sch, followers)
+        if final is not None:
+            _give_it_a_loop(sch, final)
         lanes = vector_unit(target).lanes(output_dtype(sch, block))
         spatial, reduced = _split_axes(sch, blocks[place])
         if spatial and _keeps_contiguous_axis(sch, block, spatial[-1]):
             _schedule_columns(sch, block, spatial, reduced, lanes)
         else:
             _schedule_rows(sch, block, spatial, reduced, lanes)
-        for info in followers[-1:]:
-            schedule_map(sch, info.block_rv, target)
+        if final is not None:
+            schedule_map(sch, final, target)
         return sch
 
 

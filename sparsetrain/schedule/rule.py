@@ -60,7 +60,12 @@ def has_wide_extents(func: tirx.PrimFunc) -> bool:
 
 def output_dtype(sch: s_tir.Schedule, block: SBlockRV) -> str:
     """The dtype of what `block` writes, as in `float32`."""
-    dtype = sch.get(block).writes[0].source.dtype
+    return dtype_of(sch.get(block).writes[0].source)
+
+
+def dtype_of(buffer: tirx.Var) -> str:
+    """A buffer's dtype, as in `float32`."""
+    dtype = buffer.dtype
     return str(dtype.dtype if isinstance(dtype, PrimType) else dtype)
 
 

@@ -24,14 +24,10 @@ from tvm.ir import Range
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 
-from .prefetch import begin_with, lies_like_result
+from .prefetch import INTO_SECOND_CACHE, LINE_BYTES, begin_with, lies_like_result, prefetch
 from .product import Extent
 from .rule import loops_within, tile_columns
 
-_FOR_READING, _FOR_WRITING = 0, 1
-_INTO_SECOND_CACHE, _INTO_EVERY_CACHE = 2, 3
-_OF_DATA = 1
-_LINE_BYTES = 64
 # Steps of `k` that a piece has at least; shorter sums are one piece.
 _FEWEST_STEPS = 8
 # Lines of the next rows that are asked for without a loop.
@@ -115,24 +111,22 @@ def _of_epilogue(sch: s_tir.Schedule, tile: Tile, piece: tirx.Var, rows: int) ->
     ]
     written = [region.source for region in epilogue.writes]
     return [
-        _of_rows(source, purpose, inner, piece, rows)
-        for purpose, sources in ((_FOR_READING, read), (_FOR_WRITING, written))
+        _of_rows(source, write, inner, piece, rows)
+        for write, sources in ((False, read), (True, written))
         for source in sources
     ]
 
 
 def _of_rows(
-    source: tirx.Var, purpose: int, nest: list[tirx.For], piece: tirx.Var, rows: int
+    source: tirx.Var, write: bool, nest: list[tirx.For], piece: tirx.Var, rows: int
 ) -> tirx.Stmt:
     """`nest` over prefetches instead of its block: of a piece's rows each vector's first lane."""
     row_loop, *outer, vector = nest
     realize = vector.body
     axes = [axis.var for axis in realize.block.iter_vars]
-    address = tirx.address_of(tirx.BufferLoad(source, axes))
-    hints = (purpose, _INTO_EVERY_CACHE, _OF_DATA)
-    request: tirx.Stmt = tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *hints))
-    block = s_tir.SBlock(realize.block.iter_vars, [], [], "prefetch", request)
-    request = s_tir.SBlockRealize(realize.iter_values, True, block)
+    line = prefetch(source, axes, write=write)
+    block = s_tir.SBlock(realize.block.iter_vars, [], [], "prefetch", line)
+    request: tirx.Stmt = s_tir.SBlockRealize(realize.iter_values, True, block)
     request = tirx.For(vector.loop_var, vector.min, 1, tirx.ForKind.SERIAL, request)
     for loop in reversed(outer):
         kind = tirx.ForKind.UNROLLED
@@ -155,7 +149,7 @@ def _of_next_rows(
 ) -> tirx.Stmt:
     """A panel's and a piece's share of the rows of the same tile in the next block."""
     source = following.source
-    line_length = _LINE_BYTES // DataType(str(source.ty.dtype)).itemsize
+    line_length = LINE_BYTES // DataType(str(source.ty.dtype)).itemsize
     first, width = tile_columns(sch, tile.init, tile.loop)
     panels = -(-following.columns // width)
     own_row, *_, last = loops_within(sch, tile.init, tile.loop)
@@ -171,9 +165,7 @@ def _of_next_rows(
         tirx.IterVar(Range.from_min_extent(_whole(0), extent), tirx.Var("v", "int64"), 0)
         for extent in source.ty.shape
     ]
-    address = tirx.address_of(tirx.BufferLoad(source, [axis.var for axis in axes]))
-    hints = (_FOR_READING, _INTO_SECOND_CACHE, _OF_DATA)
-    request = tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *hints))
+    request = prefetch(source, [axis.var for axis in axes], near=INTO_SECOND_CACHE)
     block = s_tir.SBlock(axes, [], [], "next_rows", request)
     realize = s_tir.SBlockRealize(place, True, block)
     kind = tirx.ForKind.UNROLLED if share <= _MOST_UNROLLED else tirx.ForKind.SERIAL

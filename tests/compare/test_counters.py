@@ -7,13 +7,15 @@ import pytest
 
 from sparsetrain.compare import counters
 
+PAGE_FAULTS = counters.Event(1, 2)  # the system counts them itself, without hardware
+
 
 def test_page_faults_of_new_memory_are_counted():
-    if counters.why_not(counters.PAGE_FAULTS):
-        pytest.skip(counters.why_not(counters.PAGE_FAULTS))
+    if counters.why_not(PAGE_FAULTS):
+        pytest.skip(counters.why_not(PAGE_FAULTS))
     with mmap.mmap(-1, 100 * mmap.PAGESIZE) as new:
         found = counters.count(
-            counters.PAGE_FAULTS,
+            PAGE_FAULTS,
             lambda: [new.write(b"1" * mmap.PAGESIZE) for _ in range(100)],
         )
     assert found > 0

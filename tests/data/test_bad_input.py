@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from criteo_tables import ROWS, encoded_table, make_rows, table, write
 
-from sparsetrain.data import Batch, Dataset, Encoder, open_source
+from sparsetrain.data import Batch, Dataset, Encoder, open_source, profile
 from sparsetrain.errors import ConfigError, DataError
 
 GOOD = make_rows()
@@ -334,6 +334,11 @@ def test_an_iterator_of_batches_can_be_used_once():
 def test_something_else_among_batches_is_refused():
     with pytest.raises(DataError, match="batches: item 1 is a int; it must be a Batch"):
         list(Dataset([Batch([[0.0]], [[1]]), 5], None).batches(8))
+
+
+def test_batches_have_no_columns_to_describe():
+    with pytest.raises(DataError, match="batch: batches hold no columns to describe; give rows"):
+        profile(Batch([[0.0]], [[1]]))
 
 
 def test_a_stream_can_be_read_once():

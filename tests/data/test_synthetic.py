@@ -231,12 +231,12 @@ def test_a_place_where_no_file_can_be_is_refused(generator, tmp_path, name, fix)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seed": -1}, "seed must be at least 0, not -1"),
-        ({"seed": 0.5}, "seed must be a whole number, not 0.5"),
+        ({"seed": -1}, "seed is -1; it must be 0 or more"),
+        ({"seed": 0.5}, "seed is 0.5; it must be a whole number"),
         ({"click_rate": 0.0}, "click_rate must be between 0.01 and 0.99, not 0.0"),
         ({"click_rate": float("nan")}, "click_rate must be between"),
         ({"bayes_auc": 1.0}, "bayes_auc must be between 0.55 and 0.99, not 1.0"),
-        ({"max_cardinality": 1}, "max_cardinality must be at least 2, not 1"),
+        ({"max_cardinality": 1}, "max_cardinality is 1; it must be 2 or more"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(arguments, message):
@@ -246,7 +246,11 @@ def test_arguments_that_do_not_fit_are_named(arguments, message):
 
 @pytest.mark.parametrize(
     ("k", "rows", "message"),
-    [(-1, 5, "k must be at least 0"), (0, 0, "rows must be"), (0, 1 << 25, "rows must be between")],
+    [
+        (-1, 5, "k is -1; it must be 0 or more"),
+        (0, 0, "rows is 0; it must be 1 or more"),
+        (0, 1 << 25, "rows is 33,554,432; it must be 16,777,216 or less"),
+    ],
 )
 def test_a_chunk_that_cannot_be_is_refused(generator, k, rows, message):
     with pytest.raises(ConfigError, match=message):

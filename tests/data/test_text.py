@@ -10,8 +10,9 @@ import pytest
 from criteo_tables import assert_batches_equal, joined, make_rows, table
 
 from sparsetrain.data import Dataset, Encoder, Schema, TextFormat
+from sparsetrain.data.read.dialect import find_dialect
 from sparsetrain.data.read.text_file import read_blocks
-from sparsetrain.data.read.text_rows import find_dialect, parse_block
+from sparsetrain.data.read.text_rows import parse_block
 from sparsetrain.data.schema.schema import TextFormat as Format
 from sparsetrain.errors import DataError
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of half-precision tables compute, in NumPy."""
+"""What the kernels of tables that are no float32 compute, in NumPy."""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
-from sparsetrain.formats.names import HALVES
+from sparsetrain.formats.names import EXTRA, HALVES
 from sparsetrain.formats.noise import FIRST, GOLDEN, SECOND, Keys
 
 WORD = np.uint64(0xFFFF_FFFF)
@@ -26,6 +27,11 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(16))
 
 
+def largest(dtype: str) -> float:
+    """The largest finite number of a half."""
+    return float(ml_dtypes.finfo(HALVES[dtype]).max)
+
+
 def neighbours(value: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of a half nearest to float32 ones from below and above, as float64.
 
@@ -33,12 +39,12 @@ def neighbours(value: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """
     half = HALVES[dtype]
     with np.errstate(over="ignore"):
-        near = value.astype(half.dtype)
-    near = np.where(np.abs(value) > half.largest, np.copysign(np.inf, value), near)
-    near = near.astype(half.dtype)
-    side = np.where(value > near.astype(np.float64), np.inf, -np.inf).astype(half.dtype)
+        near = value.astype(half)
+    near = np.where(np.abs(value) > largest(dtype), np.copysign(np.inf, value), near)
+    near = near.astype(half)
+    side = np.where(value > near.astype(np.float64), np.inf, -np.inf).astype(half)
     other = np.where(value == near.astype(np.float64), near, np.nextafter(near, side))
-    other = np.where(np.isinf(near), near, other.astype(half.dtype))
+    other = np.where(np.isinf(near), near, other.astype(half))
     pair = near.astype(np.float64), other.astype(np.float64)
     return np.minimum(*pair), np.maximum(*pair)
 
@@ -56,3 +62,9 @@ def rounded(value: np.ndarray, random: np.ndarray, dtype: str) -> np.ndarray:
     drawn = np.floor(random.astype(np.float64) / 2.0**32 * steps)
     out = np.where(np.floor(np.nan_to_num(share) * steps) + drawn >= steps, outer, inner)
     return np.copysign(out, value).astype(np.float32)
+
+
+def dequantized(stored: np.ndarray) -> np.ndarray:
+    """The float32 rows (V, D) that rows of int8 (V, D + 8) stand for."""
+    numbers, ends = stored[:, :-EXTRA], np.ascontiguousarray(stored[:, -EXTRA:]).view("<f4")
+    return numbers * ends[:, :1].astype(np.float32) + ends[:, 1:].astype(np.float32)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from sparsetrain.formats import int8_rows
-from sparsetrain.formats.int8_rows import dequantized, quantize_rows_
+from sparsetrain.formats.int8_rows import quantize_rows_
 from sparsetrain.formats.names import EXTRA, numpy_dtype
+from tests.formats.in_numpy import dequantized
 
 
 def quantized(rows: np.ndarray) -> np.ndarray:

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from ..encode.encoder import Encoder
 from ..read.derived import with_derived
+from ..read.dialect import Dialect, find_dialect
 from ..read.files import PARQUET, kind_of_file
 from ..read.parquet import parquet_parts
 from ..read.source import HELD_ROWS, Part
 from ..read.text_file import Block, read_blocks
-from ..read.text_rows import BadLine, Dialect, find_dialect, parse_block
+from ..read.text_rows import BadLine, parse_block
 from ..schema.columns import Columns, check_weighed_alike
 from ..values.place import Place
 

@@ -8,20 +8,17 @@ mostly bad rows is not what its user thinks it is: beyond half of a piece it sto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from ..encode.encoder import Encoder
 from ..schema.columns import Columns
 from ..values.place import Place, RowError
-from .strict import read_category, read_dense, read_label, read_weights
+from .strict import Read, StrictReader
 
 POLICIES = ("error", "skip", "quarantine")
-
-Strict = Callable[[pa.RecordBatch, Place], Any]
 
 
 class Fault(NamedTuple):
@@ -55,8 +52,8 @@ def find_faults(
         If more than half of the rows are bad.
     """
     faults: dict[int, Fault] = {}
-    for name, strict in _readers(columns, encoder):
-        for fault in _in_column(piece, name, strict, place.of(name)):
+    for name, read in StrictReader(columns, encoder).each():
+        for fault in _in_column(piece, name, read, place.of(name)):
             faults.setdefault(fault.row, fault)
             if 2 * len(faults) > piece.num_rows > 1:
                 raise place.error(
@@ -66,25 +63,13 @@ def find_faults(
     return [faults[row] for row in sorted(faults)]
 
 
-def _readers(columns: Columns, encoder: Encoder) -> Iterator[tuple[str, Strict]]:
-    """Yield every column and what reads it strictly."""
-    if columns.label:
-        yield columns.label, partial(read_label, columns)
-    if columns.row_weights:
-        yield columns.row_weights, partial(read_weights, columns)
-    for index, name in enumerate(columns.dense):
-        yield name, partial(read_dense, columns, encoder, index)
-    for index, name in enumerate(columns.categories):
-        yield name, partial(read_category, columns, encoder, index)
-
-
-def _in_column(piece: pa.RecordBatch, name: str, strict: Strict, place: Place) -> Iterator[Fault]:
+def _in_column(piece: pa.RecordBatch, name: str, read: Read, place: Place) -> Iterator[Fault]:
     unread = [(0, piece.num_rows)]
     while unread:
         first, end = unread.pop()
         try:
             if first < end:
-                strict(piece.slice(first, end - first), place.moved(first))
+                read(piece.slice(first, end - first), place.moved(first))
         except RowError as error:
             if error.row is None:
                 raise

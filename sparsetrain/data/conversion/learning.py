@@ -24,7 +24,7 @@ from ..values.place import Place, RowError
 from ..whole_file import whole_file
 from .chunks import Chunk
 from .faults import Fault, find_faults
-from .strict import CategorySeen, DenseSeen, read_category, read_dense, read_label, read_weights
+from .strict import CategorySeen, DenseSeen, StrictReader
 from .values_file import read_summary, write_values
 
 VALUES = "values-"  # how the files of what was learnt begin
@@ -170,19 +170,16 @@ class _Learner:
 
     def _read(self, place: Place, piece: pa.RecordBatch) -> _Read:
         """Read every column; nothing is counted before all are read, since each may refuse."""
-        columns, encoder = self._columns, self._task.encoder
-        label = columns.label
+        columns = self._columns
+        reader, label = StrictReader(columns, self._task.encoder), columns.label
         if columns.row_weights:
-            read_weights(columns, piece, place.of(columns.row_weights))
+            reader.weights(piece, place.of(columns.row_weights))
         return _Read(
-            read_label(columns, piece, place.of(label)) if label else 0,
+            reader.label(piece, place.of(label)) if label else 0,
+            [reader.dense(i, piece, place.of(name)) for i, name in enumerate(columns.dense)],
             [
-                read_dense(columns, encoder, index, piece, place.of(name))
-                for index, name in enumerate(columns.dense)
-            ],
-            [
-                read_category(columns, encoder, index, piece, place.of(name))
-                for index, name in enumerate(columns.categories)
+                reader.category(i, piece, place.of(name))
+                for i, name in enumerate(columns.categories)
             ],
         )
 

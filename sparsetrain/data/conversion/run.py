@@ -111,7 +111,10 @@ def convert_files(
         check_weighed(schema.weights, known, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, schema)
     job = Job(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
-    return read_json(job.out / DATASET_FILE) if (new := _prepare(job)) is None else _go_on(job, new)
+    if _is_done(job):
+        shutil.rmtree(job.work, ignore_errors=True)
+        return read_json(job.out / DATASET_FILE)
+    return _go_on(job, _new_folders(job))
 
 
 def _checked(bad_rows: str, memory: int, workers: int) -> int:
@@ -151,17 +154,21 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     return blank
 
 
-def _prepare(job: Job) -> list[Path] | None:
-    """Make the folders and return the new ones, innermost first; None if all is done already."""
-    plan = job.plan()
+def _is_done(job: Job) -> bool:
+    """Whether an earlier run has converted all of it; refuses to convert over something else."""
+    plan = job.plan()  # looks for the inputs, before a folder is made
     done = job.out / DATASET_FILE
+    if (job.work / PLAN).is_file() or not done.is_file():
+        return False
+    if read_json(done).get("plan") != digest(plan):
+        raise ConfigError(f"{job.out}: holds another conversion; name another folder")
+    return True
+
+
+def _new_folders(job: Job) -> list[Path]:
+    """Make the folders of a conversion that is not begun; return them, the innermost first."""
     if (job.work / PLAN).is_file():
         return []
-    if done.is_file():
-        if read_json(done).get("plan") == digest(plan):
-            shutil.rmtree(job.work, ignore_errors=True)
-            return None
-        raise ConfigError(f"{job.out}: holds another conversion; name another folder")
     if job.out.exists() and any(item.name != WORK for item in job.out.iterdir()):
         raise ConfigError(f"{job.out}: is not empty; name another folder")
     new = [folder for folder in (job.out, *job.out.parents) if not folder.exists()]
@@ -213,10 +220,6 @@ def _how_to_go_on(job: Job, error: Exception) -> str:
     return f"{what} is kept in {job.work}: run again{other} to go on, or remove the folder"
 
 
-def _and_others(job: Job) -> str:
-    return f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
-
-
 def _convert(job: Job) -> dict[str, Any]:
     inputs = find_inputs(job.files, job.blank, job.label)
     learn = job.known is None and not job.blank.encoded
@@ -226,7 +229,8 @@ def _convert(job: Job) -> dict[str, Any]:
     if not rows:
         for path in job.work.glob(f"{VALUES}*"):  # nothing in them is of use to another run
             path.unlink()
-        raise DataError(f"{job.files[0]}: no good row in it{_and_others(job)}")
+        others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
+        raise DataError(f"{job.files[0]}: no good row in it{others}")
     learnt = known_values(job) if job.known else learn_values(job, task, chunks)
     write_encoder(job.out / ENCODER_FILE, learnt.encoder)
     files = write_files(job, task._replace(encoder=learnt.encoder), chunks)

@@ -6,6 +6,8 @@ Whatever these accept, encoding accepts; what they refuse is a bad row.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,15 +15,15 @@ import pyarrow as pa
 
 from ..encode.bags import read_bags
 from ..encode.counts import keys_of
+from ..encode.dense import EncodedDense
 from ..encode.encoder import Encoder
 from ..encode.keys import Keys
 from ..encode.plain_ids import PlainIds, plain_ids
 from ..schema.columns import Columns
 from ..values.arrays import Array
-from ..values.labels import read_labels
 from ..values.numeric import read_numbers
+from ..values.of_rows import read_labels, read_row_weights
 from ..values.place import Place
-from ..values.row_weights import read_row_weights
 
 
 class DenseSeen(NamedTuple):
@@ -39,55 +41,66 @@ class CategorySeen(NamedTuple):
     largest: int
 
 
-def read_label(columns: Columns, piece: pa.RecordBatch, place: Place) -> int:
-    """Return how many labels are 1."""
-    assert columns.label is not None
-    return int(read_labels(piece.column(columns.label), place).sum())
+Read = Callable[[pa.RecordBatch, Place], Any]
 
 
-def read_weights(columns: Columns, piece: pa.RecordBatch, place: Place) -> None:
-    """Read the weights of rows."""
-    assert columns.row_weights is not None
-    read_row_weights(piece.column(columns.row_weights), place)
+class StrictReader(NamedTuple):
+    """Reads pieces with these columns, for an encoder that may have learnt nothing yet."""
 
+    columns: Columns
+    encoder: Encoder
 
-def read_dense(
-    columns: Columns, encoder: Encoder, index: int, piece: pa.RecordBatch, place: Place
-) -> DenseSeen:
-    """Read the dense column at `index`."""
-    name = columns.dense[index]
-    if columns.encoded:
-        rule = encoder.settings.dense(True)
-        values = rule.matrix([piece.column(name)], [name], place, piece.num_rows)
-        return DenseSeen(0, int((values < 0).sum()))
-    values, missing = read_numbers(piece.column(name), encoder.settings.nan_rule, place)
-    return DenseSeen(int(missing.sum()), int((values < 0).sum()))
+    def each(self) -> Iterator[tuple[str, Read]]:
+        """Yield every column and what reads it."""
+        if self.columns.label:
+            yield self.columns.label, self.label
+        if self.columns.row_weights:
+            yield self.columns.row_weights, self.weights
+        for index, name in enumerate(self.columns.dense):
+            yield name, partial(self.dense, index)
+        for index, name in enumerate(self.columns.categories):
+            yield name, partial(self.category, index)
 
+    def label(self, piece: pa.RecordBatch, place: Place) -> int:
+        """Return how many labels are 1."""
+        return int(read_labels(piece.column(self.columns.label), place).sum())
 
-def read_category(
-    columns: Columns, encoder: Encoder, index: int, piece: pa.RecordBatch, place: Place
-) -> CategorySeen:
-    """Read the category column at `index`, and the weights of its ids."""
-    seen: list[CategorySeen] = []
+    def weights(self, piece: pa.RecordBatch, place: Place) -> None:
+        """Read the weights of rows."""
+        read_row_weights(piece.column(self.columns.row_weights), place)
 
-    def read(array: Any, here: Place) -> Array:
-        seen.append(_read_values(columns, encoder, index, array, here))
-        return np.zeros(len(array), dtype=np.int32)
+    def dense(self, index: int, piece: pa.RecordBatch, place: Place) -> DenseSeen:
+        """Read the dense column at `index`."""
+        name = self.columns.dense[index]
+        if self.columns.encoded:
+            values = EncodedDense().matrix([piece.column(name)], [name], place, piece.num_rows)
+            return DenseSeen(0, int((values < 0).sum()))
+        nan = self.encoder.settings.nan_rule
+        values, missing = read_numbers(piece.column(name), nan, place)
+        return DenseSeen(int(missing.sum()), int((values < 0).sum()))
 
-    array = piece.column(columns.categories[index])
-    factors = columns.weights_of(index)
-    if not (columns.bags and columns.bags[index]):
-        return _read_values(columns, encoder, index, array, place)
-    weights = None if factors is None else piece.column(factors)
-    read_bags(array, weights, encoder.schema.rule(encoder.columns[index]), read, place)
-    return seen[0]
+    def category(self, index: int, piece: pa.RecordBatch, place: Place) -> CategorySeen:
+        """Read the category column at `index`, and the weights of its ids."""
+        columns, seen = self.columns, list[CategorySeen]()
+        array = piece.column(columns.categories[index])
+        if not (columns.bags and columns.bags[index]):
+            return self._values(index, array, place)
 
+        def read(values: Any, here: Place) -> Array:
+            seen.append(self._values(index, values, here))
+            return np.zeros(len(values), dtype=np.int32)
 
-def _read_values(
-    columns: Columns, encoder: Encoder, index: int, array: Any, place: Place
-) -> CategorySeen:
-    if not columns.encoded:
-        return CategorySeen(*keys_of(array, encoder.settings.nan_rule, place), -1)
-    known = encoder.categories
-    ids = PlainIds(encoder.rows[index]).encode(array, place) if known else plain_ids(array, place)
-    return CategorySeen(None, None, int(ids.max(initial=-1)))
+        factors = columns.weights_of(index)
+        weights = None if factors is None else piece.column(factors)
+        rule = self.encoder.schema.rule(self.encoder.columns[index])
+        read_bags(array, weights, rule, read, place)
+        return seen[0]
+
+    def _values(self, index: int, array: Any, place: Place) -> CategorySeen:
+        if not self.columns.encoded:
+            return CategorySeen(*keys_of(array, self.encoder.settings.nan_rule, place), -1)
+        if self.encoder.categories:
+            ids = PlainIds(self.encoder.rows[index]).encode(array, place)
+        else:
+            ids = plain_ids(array, place)
+        return CategorySeen(None, None, int(ids.max(initial=-1)))

@@ -3,5 +3,6 @@
 
 One file for each kind of column: `dense`, `vocabulary` (with `keys`, `counts`, `id_table`),
 `plain_ids`, `bags`. `settings` and `learn` make `rules`; `state`, `encoder_file` and `converted`
-are rules as they are stored; `encoder` applies them, giving `rows`; `reserved` counts unknown ids.
+are rules as they are stored; `matching` finds their columns in data and `piece` applies them,
+giving `rows`; `encoder` is all of that for a user; `reserved` counts unknown ids.
 """

@@ -9,7 +9,7 @@ their ids.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from ..values.arrays import Array, frozen
 from ..values.missing import NanRule
 from ..values.numeric import read_numbers
 from ..values.place import Place, RowError
+
+Read = TypeVar("Read")
 
 
 class Bags(NamedTuple):
@@ -106,8 +108,7 @@ def read_bags(
     DataError
         If a value can be no category, or weights and ids differ in number.
     """
-    values, lengths = _flat(array)
-    ids = _of_bags(encode, values, lengths, place)
+    ids, lengths = read_values(array, encode, place)
     weights = None if factors is None else _weights(factors, lengths, rule, place)
     if rule.max_length is None or not len(lengths) or lengths.max() <= rule.max_length:
         return Bags(ids, offsets_of(lengths), weights)
@@ -121,6 +122,32 @@ def with_lists(array: Any) -> Any:
     return pa.nulls(len(array), pa.list_(pa.null())) if pa.types.is_null(array.type) else array
 
 
+def read_values(array: Any, read: Callable[[Any, Place], Read], place: Place) -> tuple[Read, Array]:
+    """Read the values of a column, those of all bags one after the other.
+
+    Returns
+    -------
+    tuple
+        What `read` gives for the flat values and their place, and how many each row has, (n,)
+        int64.
+
+    Raises
+    ------
+    DataError
+        What `read` raises of a value, with the row whose bag it is in.
+    """
+    values, lengths = _flat(array)
+    if values is array:
+        return read(array, place), lengths
+    try:
+        numbers = np.repeat(place.every_number(len(lengths)), lengths)
+        return read(values, place.numbered(numbers)), lengths
+    except RowError as error:
+        if error.row is not None:
+            error.row = int(np.searchsorted(np.cumsum(lengths), error.row, side="right"))
+        raise
+
+
 def _flat(array: Any) -> tuple[Any, Array]:
     """Return the values of all bags, one after the other, and how many each has."""
     if not kinds.is_bag(array.type):
@@ -130,13 +157,13 @@ def _flat(array: Any) -> tuple[Any, Array]:
 
 
 def _weights(factors: Any, lengths: Array, rule: ColumnRule, place: Place) -> Array:
-    values, found = _flat(factors)
     here = place.of(rule.weights or "weights")
+    _, found = _flat(factors)
     differs = found != lengths
     if differs.any():
         row = int(np.argmax(differs))
         raise here.error(f"{found[row]} weights for {lengths[row]} ids", row)
-    return _of_bags(_read_weights, values, lengths, here)
+    return read_values(factors, _read_weights, here)[0]
 
 
 def _read_weights(values: Any, place: Place) -> Array:
@@ -144,18 +171,6 @@ def _read_weights(values: Any, place: Place) -> Array:
     if missing.any():
         raise place.error("a weight is null", int(np.argmax(missing)))
     return weights.astype(np.float32)
-
-
-def _of_bags(
-    read: Callable[[Any, Place], Array], values: Any, lengths: Array, place: Place
-) -> Array:
-    """Read flat values; what is wrong is told with the row whose bag it is in."""
-    try:
-        return read(values, place.numbered(np.repeat(place.every_number(len(lengths)), lengths)))
-    except RowError as error:
-        if error.row is not None:
-            error.row = int(np.searchsorted(np.cumsum(lengths), error.row, side="right"))
-        raise
 
 
 def _kept(lengths: Array, limit: int, keep: str) -> Array:

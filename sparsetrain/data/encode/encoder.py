@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Encoder`: what was learnt from the training data, and how a table becomes a batch by it.
+"""`Encoder`: what was learnt from the training data, for a user: fitted, grown, asked, applied.
 
 It is fitted once, on the training data alone, and saved with the model, so that raw rows can be
-scored. Columns are matched by their position within a naming family: an encoder fitted on `I1..`,
-`C1..` reads `int_0..`, `cat_0..` as well. Every id it gives is below its table's rows, and every
-value finite, so batches made here are not checked again.
+scored. Which columns of other data it reads says `matching`, what becomes of their values `piece`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from sparsetrain.errors import ConfigError, DataError
@@ -24,34 +21,25 @@ from sparsetrain.sharing import owners_of
 
 from ..batch import Batch
 from ..read.derived import with_derived
-from ..read.footers import converted_mark
+from ..read.footers import is_converted
 from ..read.inputs import open_source
 from ..read.source import BatchSource, Part, Source
-from ..read.tables import as_table, names_in, table_source
-from ..schema.columns import (
-    Columns,
-    check_alike,
-    check_weighed_alike,
-    find_columns,
-    with_row_weights,
-)
-from ..schema.schema import Derived, Schema
+from ..read.tables import as_table, names_in, table_parts
+from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
+from ..schema.schema import Schema
 from ..values.arrays import Array
-from ..values.labels import read_labels
 from ..values.place import Place
-from ..values.row_weights import read_row_weights
-from .bags import Bags, read_bags, with_lists, with_weights
 from .converted import converted_columns
-from .dense import EncodedDense, RawDense
 from .encoder_file import ENCODER_FILE, read_rules
 from .extend import extended_rules, keeps_rows
-from .learn import Learnt, Sizes, learn_rules
+from .learn import Sizes, learn_rules
+from .matching import match_columns
+from .piece import encode_piece
 from .plain_ids import PlainIds
 from .rows import Rows, joined
-from .rules import Rules
+from .rules import CategoryRules, Rules
 from .settings import Settings
 from .state import State, fingerprint_of, read_state, write_state
-from .vocabulary import Vocabulary
 from .weighed import check_weighed, require_row_weights
 
 
@@ -165,8 +153,7 @@ class Encoder(Rules):
     def beside(cls, part: Part) -> Encoder | None:
         """Return the encoder that lies in the folder of a converted file; None for other data."""
         path = Path(part.place.name).with_name(ENCODER_FILE)
-        marked = converted_mark(part.schema) is not None
-        return read_encoder(path) if marked and path.is_file() else None
+        return read_encoder(path) if is_converted(part.schema) and path.is_file() else None
 
     @classmethod
     def blank(cls, part: Part, settings: Settings, schema: Schema) -> Encoder:
@@ -183,7 +170,7 @@ class Encoder(Rules):
         owners_of(first.categories, schema.share_embedding)  # refused before anything is read
         return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags)
 
-    def learnt(self, categories: Learnt) -> Encoder:
+    def learnt(self, categories: CategoryRules) -> Encoder:
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
 
@@ -214,7 +201,7 @@ class Encoder(Rules):
             settings = replace(settings, min_count=require_whole("min_count", min_count))
         opened = _to_learn_from(source, self.schema)
         for part in opened.parts:
-            if converted_mark(part.schema) is not None:
+            if is_converted(part.schema):
                 raise DataError(
                     f"{part.place.name}: it was converted, which left new values out; give the "
                     "raw data"
@@ -258,7 +245,7 @@ class Encoder(Rules):
             replace(self.schema, weights=None) == replace(other.schema, weights=None)
             and (self.dense_columns, self.columns) == (other.dense_columns, other.columns)
             and (self.encoded, self.bags) == (other.encoded, other.bags)
-            and self.settings.dense(self.encoded) == other.settings.dense(other.encoded)
+            and self.dense_rule(self.encoded) == other.dense_rule(other.encoded)
         )
         pairs = zip(other.categories, self.categories, strict=False)
         return same and all(keeps_rows(known, grown) for known, grown in pairs)
@@ -278,43 +265,24 @@ class Encoder(Rules):
         DataError
             If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
         """
-        found = self._find(schema, where, require_label)
+        if is_converted(schema):
+            found = converted_columns(self, self.fingerprint, schema, where, require_label)
+        else:
+            found = match_columns(self, schema, where, require_label)
         if not (require_label and read_weights):
             return found
         return with_row_weights(found, self.schema.weights, schema, where)
-
-    def _find(self, schema: pa.Schema, where: str, require_label: bool) -> Columns:
-        if converted_mark(schema) is not None:
-            return converted_columns(self, self.fingerprint, schema, where, require_label)
-        found = find_columns(
-            schema,
-            where,
-            label=require_label,
-            num_dense=len(self.dense_columns),
-            num_categories=len(self.columns),
-            treat_as=self.settings.treat_as,
-            described=self.schema,
-        )
-        if found.encoded != self.encoded:
-            words = ("raw", "already encoded")
-            raise DataError(
-                f"{where}: {found.layout}; the encoder was fitted on {words[self.encoded]} data, "
-                "give the same kind (or fit with treat_as)"
-            )
-        check_alike(schema, found.categories, self.owners, where)
-        for name, is_bag, was in zip(found.categories, found.bags, self.bags, strict=True):
-            if is_bag and not was:
-                raise Place(where, column=name).error(
-                    "holds lists, which it did not in the training data"
-                )
-        return found
 
     def bind(
         self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
     ) -> list[tuple[Part, Columns]]:
         """Pair every part with its columns; each file's schema is looked at once."""
         found: dict[str, Columns] = {}
-        parts = [with_derived(part, self._derived(part)) for part in parts]
+        parts = [
+            # What is converted has its derived columns already.
+            part if is_converted(part.schema) else with_derived(part, self.schema.derived)
+            for part in parts
+        ]
         for part in parts:
             if part.place.name not in found:
                 found[part.place.name] = self.find(
@@ -325,10 +293,6 @@ class Encoder(Rules):
                 )
         check_weighed_alike(found)
         return [(part, found[part.place.name]) for part in parts]
-
-    def _derived(self, part: Part) -> Mapping[str, Derived]:
-        """Return what to derive in a part: nothing in data that is converted already."""
-        return {} if converted_mark(part.schema) is not None else self.schema.derived
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
         """Encode all rows of a table.
@@ -353,65 +317,24 @@ class Encoder(Rules):
         if isinstance(table, (list, tuple)) and not table:
             raise DataError(f"{where}: no rows")
         arrow = as_table(table, self.schema)
-        source = None if arrow is None else table_source(arrow, self.schema)
-        if arrow is None or source is None:
+        if arrow is None:
             raise DataError(
                 f"{where}: cannot encode a {type(table).__name__}; "
                 "give an Arrow table, a DataFrame, a dict of arrays or a list of rows"
             )
         if not arrow.num_rows:
             raise DataError(f"{where}: no rows")
-        parts = [replace(part, place=replace(part.place, name=where)) for part in source.parts]
+        bound = self.bind([*table_parts(arrow, where)], require_label=require_label)
         rows = [
             self.encode_piece(piece, columns, place)
-            for part, columns in self.bind(parts, require_label=require_label)
+            for part, columns in bound
             for place, piece in part.pieces(columns.names)
         ]
         return joined(rows).batch()
 
     def encode_piece(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""
-        dense = self._dense(columns.encoded).matrix(
-            [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
-        )
-        label = columns.label
-        labels = read_labels(piece.column(label), place.of(label)) if label else None
-        read = self._read_bags if self.has_bags else self._read_ids
-        factors = columns.row_weights
-        weights = read_row_weights(piece.column(factors), place.of(factors)) if factors else None
-        return Rows(dense, read(piece, columns, place), labels, weights)
-
-    def _dense(self, encoded: bool) -> RawDense | EncodedDense:
-        """Return the rule for dense columns, those that the schema calls linear among them."""
-        rule = self.settings.dense(encoded)
-        return replace(rule, linear=self.schema.linear) if isinstance(rule, RawDense) else rule
-
-    def _rules(self, columns: Columns) -> Iterator[tuple[int, str, Vocabulary | PlainIds]]:
-        """Yield number, name and rule of each category column; converted data has plain ids."""
-        for index, (name, rule) in enumerate(zip(columns.categories, self.categories, strict=True)):
-            yield index, name, (PlainIds(rule.rows) if columns.encoded else rule)
-
-    def _read_ids(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Array:
-        ids = np.empty((len(columns.categories), piece.num_rows), dtype=np.int32)
-        for index, name, rule in self._rules(columns):
-            ids[index] = rule.encode(piece.column(name), place.of(name))
-        return ids.T
-
-    def _read_bags(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> tuple[Bags, ...]:
-        bags = []
-        for index, name, rule in self._rules(columns):
-            factors = columns.weights_of(index)
-            own = self.schema.rule(self.columns[index])
-            array = piece.column(name)
-            read = read_bags(
-                with_lists(array) if self.bags[index] else array,
-                None if factors is None else with_lists(piece.column(factors)),
-                own,
-                rule.encode,
-                place.of(name),
-            )
-            bags.append(with_weights(read) if self.has_weights else read)
-        return tuple(bags)
+        return encode_piece(self, piece, columns, place)
 
     def to_state(self) -> State:
         """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from sparsetrain.errors import CheckpointError
 
 from ..values.arrays import Array
+from ..values.place import first_line
 from ..whole_file import whole_file
 from .rules import Rules
 from .state import fingerprint_of, read_state, write_state
@@ -66,8 +67,7 @@ def read_rules(path: Path) -> Rules:
         rules = read_state(described["manifest"], arrays)
         whole = fingerprint_of(rules) == described["fingerprint"]
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        reason = str(error).split("\n")[0]
-        raise CheckpointError(f"{path}: not a whole encoder file ({reason})") from None
+        raise CheckpointError(f"{path}: not a whole encoder file ({first_line(error)})") from None
     if not whole:
         raise CheckpointError(f"{path}: the encoder is damaged; convert the data again")
     return rules

@@ -17,17 +17,20 @@ from sparsetrain.sharing import owners_of
 from ..schema.schema import Schema
 from ..values.arrays import Array
 from .counts import Counted
-from .learn import Bound, Learnt, count_columns, learn_sizes
+from .learn import Bound, count_columns, learn_sizes
 from .plain_ids import PlainIds
+from .rules import CategoryRule, CategoryRules
 from .settings import Settings
 from .vocabulary import UNSEEN, Vocabulary
 
-Rule = Vocabulary | PlainIds
-
 
 def extended_rules(
-    known: Sequence[Rule], parts: Bound, settings: Settings, schema: Schema, names: Sequence[str]
-) -> Learnt:
+    known: Sequence[CategoryRule],
+    parts: Bound,
+    settings: Settings,
+    schema: Schema,
+    names: Sequence[str],
+) -> CategoryRules:
     """Rules that give rows to the values of `parts` too; `names` are the encoder's columns."""
     owners = owners_of(names, schema.share_embedding)
     if parts[0][1].encoded:
@@ -84,7 +87,7 @@ def _merged(keys: Array, ids: Array, new_keys: Array, new_ids: Array) -> tuple[A
     return keys[order], ids[order]
 
 
-def keeps_rows(known: Rule, grown: Rule) -> bool:
+def keeps_rows(known: CategoryRule, grown: CategoryRule) -> bool:
     """Whether every value that has a row in `known` has the same in `grown`."""
     if grown.rows < known.rows or type(known) is not type(grown):
         return False

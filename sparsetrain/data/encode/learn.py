@@ -11,32 +11,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.sharing import owners_of
 
 from ..read.source import Part
 from ..schema.columns import AUTO, Columns
-from ..schema.schema import ColumnRule, Schema
-from ..values import kinds
+from ..schema.schema import Schema
 from ..values.missing import NanRule
 from ..values.place import Place
-from .bags import read_bags
+from .bags import read_values
 from .counts import Counted, ValueCounts
 from .dense import EncodedDense
 from .plain_ids import LIMIT, PlainIds, plain_ids
+from .rules import CategoryRules
 from .settings import Settings
 from .vocabulary import Vocabulary
 
 Bound = Sequence[tuple[Part, Columns]]
 Sizes = Mapping[str, int] | Sequence[int]
-Learnt = tuple[Vocabulary, ...] | tuple[PlainIds, ...]
 
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
-def learn_rules(parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None) -> Learnt:
+def learn_rules(
+    parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None
+) -> CategoryRules:
     """What becomes of the values of each category column.
 
     Raises
@@ -100,11 +100,7 @@ def count_columns(parts: Bound, nan: NanRule, owners: Sequence[int]) -> dict[int
 
 def count_column(counts: ValueCounts, array: Any, nan: NanRule, place: Place) -> None:
     """Count the values of a category column, of lists or not."""
-    if kinds.is_bag(array.type):
-        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-        place = place.numbered(np.repeat(place.every_number(len(array)), lengths))
-        array = array.flatten()
-    counts.add(array, nan, place)
+    read_values(array, lambda values, here: counts.add(values, nan, here), place)
 
 
 def vocabulary_of(name: str, counts: Counted, settings: Settings, schema: Schema) -> Vocabulary:
@@ -125,8 +121,8 @@ def learn_sizes(parts: Bound, settings: Settings, owners: Sequence[int]) -> tupl
     for part, columns in parts:
         for place, piece in part.pieces(columns.categories):
             for index, name in enumerate(columns.categories):
-                bags = read_bags(piece.column(name), None, ColumnRule(), plain_ids, place.of(name))
-                largest[index] = max(largest[index], int(bags.ids.max(initial=0)))
+                ids, _ = read_values(piece.column(name), plain_ids, place.of(name))
+                largest[index] = max(largest[index], int(ids.max(initial=0)))
     return plain_tables(largest, owners)
 
 

@@ -29,7 +29,6 @@ class PlainIds:
         Rows of the table.
     """
 
-    kind: ClassVar[str] = "encoded"
     rare_share: ClassVar[None] = None  # no id stands for rare values
 
     rows: int

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsetrain.sharing import owners_of
 
 from ..schema.schema import Schema
+from .dense import EncodedDense, RawDense
 from .plain_ids import PlainIds
 from .settings import Settings
 from .vocabulary import Vocabulary
+
+CategoryRule = Vocabulary | PlainIds
+CategoryRules = tuple[CategoryRule, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,7 +42,7 @@ class Rules:
     encoded: bool
     dense_columns: tuple[str, ...]
     columns: tuple[str, ...]
-    categories: tuple[Vocabulary | PlainIds, ...]
+    categories: CategoryRules
     layout: str
     schema: Schema
     bags: tuple[bool, ...]
@@ -72,7 +76,13 @@ class Rules:
     @property
     def num_dense(self) -> int:
         """Width of a batch's dense matrix, flags included."""
-        return self.settings.dense(self.encoded).width(len(self.dense_columns))
+        return self.dense_rule(self.encoded).width(len(self.dense_columns))
+
+    def dense_rule(self, encoded: bool) -> RawDense | EncodedDense:
+        """Return the rule for dense columns of raw or already encoded data."""
+        if encoded:
+            return EncodedDense()
+        return replace(self.settings.raw_dense, linear=self.schema.linear)
 
     @property
     def has_bags(self) -> bool:

@@ -10,7 +10,7 @@ from sparsetrain.given import require_whole
 
 from ..schema.columns import check_treat_as
 from ..values.missing import NanRule
-from .dense import EncodedDense, RawDense
+from .dense import RawDense
 from .vocabulary import MIN_CAP
 
 
@@ -45,12 +45,8 @@ class Settings:
 
     @property
     def raw_dense(self) -> RawDense:
-        """The rule for raw dense columns."""
+        """The rule for raw dense columns, none of them linear."""
         return RawDense(float(self.dense_fill), self.missing_flags, self.nan_rule)
-
-    def dense(self, encoded: bool) -> RawDense | EncodedDense:
-        """Return the rule for dense columns of raw or already encoded data."""
-        return EncodedDense() if encoded else self.raw_dense
 
     def check_encoded(self) -> None:
         """Refuse settings that would have no effect on already encoded data."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from sparsetrain.sharing import owners_of
 from ..schema.schema import Schema
 from ..values.arrays import Array
 from .plain_ids import LIMIT, PlainIds
-from .rules import Rules
+from .rules import CategoryRule, Rules
 from .settings import Settings
 from .vocabulary import FIRST, Vocabulary
 
@@ -150,9 +151,15 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     bags = manifest["bags"]
     fits = len(bags) == len(columns) and all(type(is_bag) is bool for is_bag in bags)
     _expect(fits, "does not say which columns hold lists")
-    read = _read_plain if manifest["encoded"] else _read_vocabularies
-    categories = read(rows, arrays, settings, _read_rare(manifest))
-    schema = _read_schema(manifest["schema"])
+    rare = _read_rare(manifest)
+    categories: Sequence[CategoryRule]
+    if manifest["encoded"]:
+        _expect(not arrays, "has arrays that already encoded data does not need")
+        categories = [PlainIds(n) for n in rows]
+    else:
+        categories = _read_vocabularies(rows, arrays, settings, rare)
+    with _refused():
+        schema = Schema.from_dict(manifest["schema"])
     return Rules(
         settings,
         manifest["encoded"],
@@ -165,12 +172,12 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     )
 
 
-def _shared(categories: Sequence[Any], columns: Sequence[str], schema: Schema) -> tuple[Any, ...]:
+def _shared(
+    categories: Sequence[CategoryRule], columns: Sequence[str], schema: Schema
+) -> tuple[CategoryRule, ...]:
     """Give columns that share a table the one rule that was written of them."""
-    try:
+    with _refused():
         owners = owners_of(columns, schema.share_embedding)
-    except SparsetrainError as error:
-        raise CheckpointError(f"the saved encoder: {error}") from None
     for index, owner in enumerate(owners):
         own, its = categories[index], categories[owner]
         _expect(own.rows == its.rows, "has columns of one table with other numbers of rows")
@@ -184,21 +191,21 @@ def _expect(condition: bool, fault: str) -> None:
         raise CheckpointError(f"the saved encoder {fault}; take it from a finished run")
 
 
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Say of what a setting or a schema refuses that it is saved so."""
+    try:
+        yield
+    except SparsetrainError as error:
+        raise CheckpointError(f"the saved encoder: {error}") from None
+
+
 def _read_settings(values: dict[str, Any]) -> Settings:
     _expect(values.keys() == _SETTINGS.keys(), "has other settings than this program knows")
     for name, types in _SETTINGS.items():
         _expect(type(values[name]) in types, f"has a setting {name!r} of another type")
-    try:
+    with _refused():
         return Settings(**values)
-    except SparsetrainError as error:
-        raise CheckpointError(f"the saved encoder: {error}") from None
-
-
-def _read_schema(values: dict[str, Any]) -> Schema:
-    try:
-        return Schema.from_dict(values)
-    except SparsetrainError as error:
-        raise CheckpointError(f"the saved encoder: {error}") from None
 
 
 def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
@@ -216,13 +223,6 @@ def _read_rare(manifest: Mapping[str, Any]) -> list[float | None]:
     fits = all(type(share) in (int, float) and 0 <= share <= 1 for share in known)
     _expect(fits, f"has no shares in {_RARE!r}")
     return shares
-
-
-def _read_plain(
-    rows: list[int], arrays: Mapping[str, Array], settings: Settings, rare: list[float | None]
-) -> tuple[PlainIds, ...]:
-    _expect(not arrays, "has arrays that already encoded data does not need")
-    return tuple(PlainIds(n) for n in rows)
 
 
 def _read_vocabularies(

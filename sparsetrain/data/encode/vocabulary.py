@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -53,8 +53,6 @@ class Vocabulary:
         columns that share a table, of the values of all. None if whoever wrote the encoder did not
         keep it. No row depends on it.
     """
-
-    kind: ClassVar[str] = "raw"
 
     numbers: Array
     number_ids: Array

@@ -2,6 +2,6 @@
 """Rows as they are stored, from files, tables and streams, a piece at a time.
 
 `source` (it has parts, a part has pieces), `files` (which there are), `footers` and `parquet`,
-`text_file`, `text_rows` and `text_source`, `tables`, and `inputs`, which tells them
+`text_file`, `dialect`, `text_rows` and `text_source`, `tables`, and `inputs`, which tells them
 apart; `derived` (columns made of others) and `held_out` (one source as two).
 """

@@ -26,6 +26,11 @@ def converted_mark(schema: pa.Schema) -> str | None:
     return None if mark is None else mark.decode()
 
 
+def is_converted(schema: pa.Schema) -> bool:
+    """Return whether `convert` wrote a file: its values are what an encoder made of raw ones."""
+    return converted_mark(schema) is not None
+
+
 def check_footer(file: str, footer: bytes) -> None:
     """Compare the footer of a file with what the `dataset.json` beside it says, if there is one.
 

@@ -30,7 +30,7 @@ from ..values.missing import NanRule
 from ..values.moments import moments_of
 from ..values.numeric import read_numbers
 from ..values.place import Place
-from .footers import converted_mark
+from .footers import is_converted
 from .inputs import open_source
 from .source import BatchSource, Part, Source, with_numbers
 
@@ -78,7 +78,7 @@ def split_share(
     halves = []
     for inside in (False, True):
         parts = [
-            _half(part, (), partial(_by_chance, index, seed, share, inside), None)
+            _half(part, partial(_by_chance, index, seed, share, inside))
             for index, part in enumerate(opened.parts)
         ]
         if all(part.num_rows == 0 for part in parts):
@@ -154,11 +154,11 @@ def _open(source: Any, schema: Schema | None) -> Source:
 def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
     """Yield what of a part is on one side, if anything."""
     if column not in part.schema.names:
-        hint = "; convert leaves it out, split the raw data" if converted_mark(part.schema) else ""
+        hint = "; convert leaves it out, split the raw data" if is_converted(part.schema) else ""
         raise Place(part.place.name, column=column).error(f"the time column is missing{hint}")
     side = _side(part, column, at)
     if side is None:
-        half = _half(part, (column,), partial(_by_time, column, at, later), column)
+        half = _half(part, partial(_by_time, column, at, later), column)
         if half.num_rows != 0:
             yield half
     elif side is later:
@@ -173,23 +173,24 @@ def _side(part: Part, column: str, at: float) -> bool | None:
     return True if known[0] >= at else False if known[1] < at else None
 
 
-def _half(part: Part, extra: Sequence[str], rule: Rule, counted: str | None) -> Part:
-    """Return the rows of a part that a rule keeps; how many these are is counted once.
+def _half(part: Part, rule: Rule, column: str | None = None) -> Part:
+    """Return the rows of a part that a rule keeps, which may need a column to decide.
 
-    What statistics say of the whole part, such as its largest id, need not hold for a half.
+    How many these are is counted once. What statistics say of the whole part, such as its largest
+    id, need not hold for a half.
     """
-    half = replace(part, read=partial(_read, part, tuple(extra), rule), ranges=None)
+    half = replace(part, read=partial(_read, part, rule, column), ranges=None)
     if part.num_rows is None:
         return half
-    if counted is None:
+    if column is None:
         return replace(half, num_rows=int(rule(range(part.num_rows), part.place, 0).sum()))
-    return replace(half, num_rows=sum(piece.num_rows for _, piece in half.pieces([counted])))
+    return replace(half, num_rows=sum(piece.num_rows for _, piece in half.pieces([column])))
 
 
 def _read(
-    part: Part, extra: Sequence[str], rule: Rule, names: Sequence[str]
+    part: Part, rule: Rule, column: str | None, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    needed = list(dict.fromkeys([*names, *extra]))
+    needed = list(dict.fromkeys(names if column is None else [*names, column]))
     before = 0
     for place, piece in part.pieces(needed):
         rows = len(piece)

@@ -13,7 +13,7 @@ from ..schema.names import find_label
 from ..schema.schema import Schema
 from ..values.place import Place
 from .files import PARQUET, are_paths, kind_of_file, list_files
-from .footers import converted_mark
+from .footers import is_converted
 from .parquet import parquet_parts
 from .source import BatchSource, Part, Source
 from .tables import is_table, table_source
@@ -80,7 +80,7 @@ def require_labels(source: Source | BatchSource, schema: Schema | None = None) -
         return
     wanted = schema.label if schema else None
     for name, part in {part.place.name: part for part in source.parts}.items():
-        named = None if converted_mark(part.schema) else wanted
+        named = None if is_converted(part.schema) else wanted
         find_label(part.schema.names, named, Place(name))
 
 

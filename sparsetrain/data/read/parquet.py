@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +19,10 @@ import pyarrow.types as pt
 
 from sparsetrain.errors import DataError
 
-from ..values.place import Place
+from ..values.place import Place, first_line
 from .files import check_familiar
 from .footers import check_footer
-from .source import CODED_ROWS, PIECE_ROWS, Part
+from .source import CODED_ROWS, PIECE_ROWS, Part, Range
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _DICTIONARY = 1 << 20  # bytes, as most writers limit it: every piece would look a larger one up
@@ -45,17 +44,14 @@ def parquet_parts(file: str) -> Iterator[Part]:
             metadata, schema = reader.metadata, reader.schema_arrow
     except (OSError, pa.ArrowException) as error:
         raise DataError(
-            f"{file}: the parquet footer is damaged ({_one_line(error)}); write it again"
+            f"{file}: the parquet footer is damaged ({first_line(error)}); write it again"
         ) from None
     leaves = _leaves(metadata.schema)
     first_row = 0
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        place = Place(file, group, first_row)
-        ranges = partial(_range, metadata, group, leaves)
-        reader = _Reader(file, metadata, schema, group, place, leaves)
-        yield Part(place, schema, rows, reader, ranges)
-        first_row += rows
+    for number in range(metadata.num_row_groups):
+        group = _RowGroup(metadata, schema, leaves, Place(file, number, first_row))
+        yield Part(group.place, schema, group.num_rows, group, group.range_of)
+        first_row += group.num_rows
 
 
 def _leaves(schema: Any) -> dict[str, int]:
@@ -63,16 +59,6 @@ def _leaves(schema: Any) -> dict[str, int]:
     paths = {schema.column(index).path: index for index in range(len(schema))}
     inside = {path.removesuffix(end): i for path, i in paths.items() for end in _IN_LIST}
     return inside | paths
-
-
-def _range(
-    metadata: Any, group: int, leaves: Mapping[str, int], name: str
-) -> tuple[Any, Any] | None:
-    """Return the least and greatest value of a column, or in its lists, from the footer."""
-    if name not in leaves:
-        return None
-    known = metadata.row_group(group).column(leaves[name]).statistics
-    return (known.min, known.max) if known and known.has_min_max else None
 
 
 def _check_frame(file: str) -> None:
@@ -107,20 +93,26 @@ def _check_frame(file: str) -> None:
     check_footer(file, footer)
 
 
-class _Reader:
+class _RowGroup:
     """Reads one row group; opens its file anew, since a shuffle asks for groups in any order."""
 
     def __init__(
-        self,
-        file: str,
-        metadata: Any,
-        schema: pa.Schema,
-        group: int,
-        place: Place,
-        leaves: Mapping[str, int],
+        self, metadata: Any, schema: pa.Schema, leaves: Mapping[str, int], place: Place
     ) -> None:
-        self._file, self._metadata, self._schema = file, metadata, schema
-        self._group, self._place, self._leaves = group, place, leaves
+        self._metadata, self._schema, self._leaves, self.place = metadata, schema, leaves, place
+        self._stored = metadata.row_group(place.row_group)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, by the footer."""
+        return int(self._stored.num_rows)
+
+    def range_of(self, name: str) -> Range | None:
+        """Return the least and greatest value of a column, or in its lists, from the footer."""
+        if name not in self._leaves:
+            return None
+        known = self._stored.column(self._leaves[name]).statistics
+        return (known.min, known.max) if known and known.has_min_max else None
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return self._read(names, PIECE_ROWS, ())
@@ -136,7 +128,7 @@ class _Reader:
         return self._read(names, CODED_ROWS if text or not texts else PIECE_ROWS, text)
 
     def _has_small_dictionary(self, name: str) -> bool:
-        column = self._metadata.row_group(self._group).column(self._leaves[name])
+        column = self._stored.column(self._leaves[name])
         first = column.dictionary_page_offset
         return first is not None and column.data_page_offset - first <= _DICTIONARY
 
@@ -144,11 +136,10 @@ class _Reader:
         self, names: Sequence[str], piece_rows: int, coded: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         rows = 0
-        group = self._metadata.row_group(self._group)
-        is_large = group.total_byte_size > _LARGE
+        is_large = self._stored.total_byte_size > _LARGE
         try:
             with pq.ParquetFile(
-                self._file,
+                self.place.name,
                 metadata=self._metadata,
                 page_checksum_verification=True,
                 buffer_size=_BUFFER if is_large else 0,
@@ -156,21 +147,17 @@ class _Reader:
                 read_dictionary=list(coded),
             ) as reader:
                 for piece in reader.iter_batches(
-                    piece_rows, row_groups=[self._group], columns=list(names)
+                    piece_rows, row_groups=[self.place.row_group], columns=list(names)
                 ):
                     rows += piece.num_rows
                     yield piece
         except pa.ArrowMemoryError:
             raise  # says nothing about the file
         except (OSError, pa.ArrowException) as error:
-            raise self._place.error(
-                f"the data cannot be read ({_one_line(error)}); copy or write the file again"
+            raise self.place.error(
+                f"the data cannot be read ({first_line(error)}); copy or write the file again"
             ) from None
-        if rows != group.num_rows:
-            raise self._place.error(
-                f"{rows} rows where the footer says {group.num_rows}; write the file again"
+        if rows != self.num_rows:
+            raise self.place.error(
+                f"{rows} rows where the footer says {self.num_rows}; write the file again"
             )
-
-
-def _one_line(error: BaseException) -> str:
-    return str(error).split("\n")[0].split(". Detail")[0].rstrip(".")

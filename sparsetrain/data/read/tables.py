@@ -18,13 +18,13 @@ from sparsetrain.errors import DataError
 
 from ..schema.names import check_there, relevant
 from ..schema.schema import Schema
-from ..values.place import Place
+from ..values.place import Place, first_line
 from .source import PIECE_ROWS, Part, Source
 
 _PART_ROWS = 4 * PIECE_ROWS
 
 
-def table_source(data: Any, schema: Schema | None = None) -> Source | None:
+def table_source(data: Any, schema: Schema) -> Source | None:
     """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None.
 
     Raises
@@ -35,7 +35,7 @@ def table_source(data: Any, schema: Schema | None = None) -> Source | None:
     if isinstance(data, pa.RecordBatchReader):
         return Source("record batches", (_stream(data),))
     table = as_table(data, schema)
-    return None if table is None else Source("table", tuple(_slices(table)))
+    return None if table is None else Source("table", tuple(table_parts(table)))
 
 
 def is_table(data: Any) -> bool:
@@ -48,14 +48,13 @@ def _is_pandas(data: Any) -> bool:
     return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns")
 
 
-def as_table(data: Any, schema: Schema | None = None) -> pa.Table | None:
+def as_table(data: Any, schema: Schema) -> pa.Table | None:
     """Return a table, record batch, DataFrame, dict of arrays or list of rows as an Arrow table.
 
     Of anything else None. pandas frames, dicts and rows are converted column by column, and only
     what `schema` or Criteo's names can mean; what exports an Arrow stream (polars, DuckDB, ...)
     shares its memory.
     """
-    schema = schema or Schema()
     data = _by_column(data)
     if isinstance(data, pa.Table):
         return data
@@ -83,8 +82,7 @@ def _imported(data: Any) -> pa.Table:
     try:
         return pa.table(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise DataError(f"{type(data).__name__}: no table ({reason})") from None
+        raise DataError(f"{type(data).__name__}: no table ({first_line(error)})") from None
 
 
 def names_in(data: Any) -> list[str]:
@@ -130,15 +128,17 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
             values = values.astype(values.dtype.newbyteorder("="))
         return pa.array(values, from_pandas=nan_is_null)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise Place("table", column=name).error(f"the column cannot be read ({reason})") from None
+        raise Place("table", column=name).error(
+            f"the column cannot be read ({first_line(error)})"
+        ) from None
 
 
-def _slices(table: pa.Table) -> Iterator[Part]:
+def table_parts(table: pa.Table, name: str = "table") -> Iterator[Part]:
+    """Yield the slices of a table, which is called `name` in messages."""
     for first in range(0, table.num_rows, _PART_ROWS):
         rows = min(_PART_ROWS, table.num_rows - first)
         part = table.slice(first, rows)
-        yield Part(Place("table", None, first), table.schema, rows, partial(_read_table, part))
+        yield Part(Place(name, None, first), table.schema, rows, partial(_read_table, part))
 
 
 def _read_table(table: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from sparsetrain.errors import DataError
 
+from ..values.place import first_line
 from .files import GZIP
 
 BLOCK_BYTES = 1 << 25
@@ -62,9 +63,9 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                     before = now
                 line += data.count(b"\n")
         except (OSError, EOFError, zlib.error) as error:
-            reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
             raise DataError(
-                f"{file}: after line {line - 1}: cannot be read on ({reason}); copy it again"
+                f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
+                "copy it again"
             ) from None
         if rest:
             yield Block(rest, line, raw.tell() - before)

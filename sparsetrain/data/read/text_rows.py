@@ -8,8 +8,6 @@ means the same in a text file as in a parquet column of text. Cost: about 1 micr
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,16 +17,11 @@ import pyarrow.csv as pc
 
 from sparsetrain.errors import DataError
 
-from ..schema.schema import TextFormat
 from ..values.arrays import Array
-from ..values.place import Place
-from .files import check_familiar, delimiter_of
+from ..values.place import Place, first_line
+from .dialect import BOM, Dialect
 from .source import PIECE_ROWS, with_numbers
-from .text_file import Block, read_blocks, row_ends
-
-_BOM = b"\xef\xbb\xbf"
-_CRITEO = tuple(f"I{i}" for i in range(1, 14)) + tuple(f"C{i}" for i in range(1, 27))
-_CRITEO_NAMES = {40: ("label", *_CRITEO), 39: _CRITEO}
+from .text_file import Block, row_ends
 
 
 class BadLine(NamedTuple):
@@ -54,83 +47,6 @@ class Parsed(NamedTuple):
             first += piece.num_rows
 
 
-class Dialect(NamedTuple):
-    """How one file is written, everything decided.
-
-    Attributes
-    ----------
-    delimiter : str
-    quoted : bool
-        Whether a field may stand in double quotes; in tab-separated files none does.
-    names : tuple of str
-    header : bool
-        Whether the first line is not a row.
-    null : tuple of str
-    """
-
-    delimiter: str
-    quoted: bool
-    names: tuple[str, ...]
-    header: bool
-    null: tuple[str, ...]
-
-
-def find_dialect(file: str, text: TextFormat) -> Dialect:
-    """Look at the first line of a file to settle what its schema leaves open.
-
-    Raises
-    ------
-    DataError
-        If the file is empty or cannot be read, or its columns have no names.
-    """
-    delimiter = text.delimiter or delimiter_of(file)
-    quoted = delimiter != "\t"
-    first = next(read_blocks(file, quoted, block_bytes=1 << 20), None)
-    if first is None:
-        raise DataError(f"{file}: the file is empty (0 bytes)")
-    check_familiar(file, first.data)
-    fields = _fields(first.data, delimiter, file)
-    if len(fields) == 1 and text.delimiter is None:
-        _check_delimiter(fields[0], file)
-    header = text.header if text.header is not None else not text.names and _is_header(fields)
-    names = text.names or (tuple(fields) if header else _CRITEO_NAMES.get(len(fields)))
-    if names is None:
-        raise DataError(
-            f"{file}: line 1: {len(fields)} fields without names (Criteo's have 40, or 39 "
-            "without the label); name them in a schema, [text] names = [...]"
-        )
-    return Dialect(delimiter, quoted, names, header, text.null)
-
-
-def _fields(data: bytes, delimiter: str, file: str) -> list[str]:
-    try:
-        line = data.removeprefix(_BOM).split(b"\n", 1)[0].decode("utf-8").rstrip("\r")
-    except UnicodeDecodeError:
-        raise DataError(f"{file}: line 1: not UTF-8 text; is this a text file of rows?") from None
-    if delimiter == "\t":
-        return line.split("\t")
-    return next(csv.reader(io.StringIO(line), delimiter=delimiter), [""])
-
-
-def _check_delimiter(line: str, file: str) -> None:
-    """Refuse a line of one field that looks like several; a column may well be alone."""
-    for other in ("\t", ",", ";", "|"):
-        if other in line:
-            raise DataError(
-                f"{file}: line 1: one field, or is {other!r} the delimiter? "
-                "say so in a schema, [text] delimiter"
-            )
-
-
-def _is_header(fields: list[str]) -> bool:
-    """Return whether all fields are names; a row of data has a number or an empty field.
-
-    The first may be empty: so pandas writes the name of an index.
-    """
-    named = fields[1:] if len(fields) > 1 and not fields[0] else fields
-    return all(field and not field[:1].isdigit() and field[0] != "-" for field in named)
-
-
 def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
     """Parse whole lines of a file.
 
@@ -139,7 +55,7 @@ def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
     DataError
         If the text cannot be cut into fields at all.
     """
-    data = block.data.removeprefix(_BOM) if block.first_line == 1 else block.data
+    data = block.data.removeprefix(BOM) if block.first_line == 1 else block.data
     invalid: list[Any] = []
 
     def skip(row: Any) -> str:
@@ -156,8 +72,9 @@ def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
             _convert_options(dialect),
         )
     except pa.ArrowInvalid as error:
-        reason = str(error).split("\n")[0]
-        raise DataError(f"{file}: from line {block.first_line}: not readable ({reason})") from None
+        raise DataError(
+            f"{file}: from line {block.first_line}: not readable ({first_line(error)})"
+        ) from None
     lines = _line_numbers(data, dialect, len(invalid) + table.num_rows) + block.first_line
     return _drop_header(_assign(table, lines, invalid), dialect, block)
 

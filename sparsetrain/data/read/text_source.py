@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from ..schema.schema import TextFormat
 from ..values.place import Place
+from .dialect import Dialect, find_dialect
 from .source import Part
 from .text_file import read_blocks
-from .text_rows import Dialect, bad_line_error, find_dialect, parse_block
+from .text_rows import bad_line_error, parse_block
 
 
 def text_part(file: str, text: TextFormat) -> Part:

@@ -17,6 +17,8 @@ from typing import Any
 from sparsetrain.errors import ConfigError
 from sparsetrain.given import is_number, require_whole
 
+from ..values.place import first_line
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -31,8 +33,7 @@ def parse(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the schema: {error.strerror}") from None
     except ValueError as error:  # what JSON, TOML and UTF-8 raise alike
-        reason = str(error).split("\n")[0]
-        raise ConfigError(f"{path}: the schema is not well formed: {reason}") from None
+        raise ConfigError(f"{path}: the schema is not well formed: {first_line(error)}") from None
 
 
 Reader = Callable[[Any, str], Any]

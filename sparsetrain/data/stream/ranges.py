@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..encode.bags import read_bags
+from ..encode.bags import read_values
 from ..encode.plain_ids import PlainIds
 from ..read.source import Part
 from ..schema.columns import Columns
-from ..schema.schema import ColumnRule
 
 
 def check_ranges(parts: Sequence[tuple[Part, Columns]], rows: Sequence[int]) -> None:
@@ -35,5 +34,5 @@ def _check(part: Part, name: str, limit: int) -> None:
     if known is None or all(0 <= id_ < limit for id_ in known):
         return
     for place, piece in part.pieces([name]):  # which row it is, for the message
-        read_bags(piece.column(name), None, ColumnRule(), PlainIds(limit).encode, place.of(name))
+        read_values(piece.column(name), PlainIds(limit).encode, place.of(name))
     raise part.place.of(name).error("its statistics do not fit its data; write the file again")

@@ -13,16 +13,17 @@ from os import PathLike
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.synthetic import figures
-from sparsetrain.data.synthetic.calibration import calibrate
-from sparsetrain.data.synthetic.ceiling import Truth, sigmoid
-from sparsetrain.data.synthetic.effects import Effects
-from sparsetrain.data.synthetic.hex_text import hex_column
-from sparsetrain.data.synthetic.sample import Sample, Sampler
-from sparsetrain.data.synthetic.streams import CHUNK, PILOT, WORLD, Stream
-from sparsetrain.data.synthetic.writing import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import is_whole
+from sparsetrain.given import require_whole
+
+from . import figures
+from .calibration import calibrate
+from .ceiling import Truth, sigmoid
+from .effects import Effects
+from .hex_text import hex_column
+from .sample import Sample, Sampler
+from .streams import CHUNK, PILOT, WORLD, Stream
+from .writing import SCHEMA, write_chunks
 
 _PILOT_ROWS = 1 << 17
 _MAX_ROWS = 1 << 24  # a chunk's text offsets are int32, and a chunk is held in memory
@@ -68,12 +69,12 @@ class SyntheticCriteo:
         bayes_auc: float = 0.80,
         max_cardinality: int | None = None,
     ) -> None:
-        self.seed = _whole("seed", seed, 0)
+        self.seed = require_whole("seed", seed, 0)
         self.click_rate = _between("click_rate", click_rate, 0.01, 0.99)
         self.bayes_auc = _between("bayes_auc", bayes_auc, 0.55, 0.99)
         self.max_cardinality = max_cardinality
         if max_cardinality is not None:
-            self.max_cardinality = _whole("max_cardinality", max_cardinality, 2)
+            self.max_cardinality = require_whole("max_cardinality", max_cardinality, 2)
         self._sampler = Sampler(figures.load(), self.max_cardinality)
         world = Stream(self.seed, WORLD)
         self._keys = world.integers(len(figures.CATEGORIES)) >> 32
@@ -95,7 +96,9 @@ class SyntheticCriteo:
 
     def chunk_with_truth(self, k: int, rows: int = 65536) -> tuple[pa.Table, np.ndarray]:
         """Return chunk `k` and the true probability of a click of each row, float64 (rows,)."""
-        table, logits = self._make(_whole("k", k, 0), _whole("rows", rows, 1, _MAX_ROWS))
+        table, logits = self._make(
+            require_whole("k", k, 0), require_whole("rows", rows, 1, _MAX_ROWS)
+        )
         return table, sigmoid(logits)
 
     def write(
@@ -135,8 +138,11 @@ class SyntheticCriteo:
         ResourceError
             If the disk is full.
         """
-        rows, chunk_rows = _whole("rows", rows, 1), _whole("chunk_rows", chunk_rows, 1, _MAX_ROWS)
-        first = _whole("first_chunk", first_chunk, 0)
+        rows, chunk_rows = (
+            require_whole("rows", rows, 1),
+            require_whole("chunk_rows", chunk_rows, 1, _MAX_ROWS),
+        )
+        first = require_whole("first_chunk", first_chunk, 0)
         chunks = (self._make(first + i, chunk_rows) for i in range(math.ceil(rows / chunk_rows)))
         made_by = {
             "seed": self.seed,
@@ -163,16 +169,6 @@ class SyntheticCriteo:
         categories = zip(figures.CATEGORIES, sample.ranks, self._keys, strict=True)
         columns |= {name: hex_column(ranks, key) for name, ranks, key in categories}
         return pa.table(columns, schema=SCHEMA)
-
-
-def _whole(name: str, value: int, low: int, high: float = math.inf) -> int:
-    if not is_whole(value):
-        raise ConfigError(f"{name} must be a whole number, not {value!r}")
-    number = int(value)
-    if not low <= number <= high:
-        limit = f"at least {low}" if high == math.inf else f"between {low} and {high}"
-        raise ConfigError(f"{name} must be {limit}, not {number}")
-    return number
 
 
 def _between(name: str, value: float, low: float, high: float) -> float:

@@ -19,10 +19,12 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
-from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
-from sparsetrain.data.whole_file import whole_file
 from sparsetrain.errors import DataError
+
+from ..values.place import first_line
+from ..whole_file import whole_file
+from .ceiling import CeilingMeter, Truth
+from .figures import CATEGORIES, INTEGERS
 
 SCHEMA = pa.schema(
     [("label", pa.int32())]
@@ -83,14 +85,10 @@ def read_truth(path: str | PathLike[str]) -> Truth | None:
     try:
         metadata = pq.read_metadata(path).metadata or {}
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read as parquet: {_reason(error)}") from None
+        raise DataError(f"{path} cannot be read as parquet: {first_line(error)}") from None
     if _KEY not in metadata:
         return None
     try:
         return Truth(**json.loads(metadata[_KEY])["truth"])
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path} has a damaged note of its ceiling: write it again") from None
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error).partition("\n")[0]

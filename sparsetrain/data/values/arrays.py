@@ -13,11 +13,12 @@ import numpy as np
 
 from sparsetrain.errors import DataError
 
+from .place import first_line
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_NUMBERS = (
-    "biufO"  # dtype kinds that may hold real numbers; object columns come from pandas and lists
-)
+# Kinds of dtypes that may hold real numbers; object columns come from pandas and lists.
+_NUMBERS = "biufO"
 _INTEGERS = "iu"
 
 
@@ -28,17 +29,13 @@ def as_array(value: object, what: str) -> Array:
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{what} cannot be read as an array: {_one_line(error)}") from None
+        raise DataError(f"{what} cannot be read as an array: {first_line(error)}") from None
 
 
 def frozen(array: Array) -> Array:
     """Return `array`, marked read-only."""
     array.flags.writeable = False
     return array
-
-
-def _one_line(error: Exception) -> str:
-    return str(error).split("\n")[0].rstrip(".")
 
 
 def _one_per_row(value: object, name: str, num_rows: int) -> tuple[Array, Array]:
@@ -59,7 +56,7 @@ def _float32(array: Array, what: str) -> Array:
         with np.errstate(over="ignore"):
             return np.array(array, dtype=np.float32, order="C", copy=True)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{what} holds something that is no number: {_one_line(error)}") from None
+        raise DataError(f"{what} holds something that is no number: {first_line(error)}") from None
 
 
 def to_dense(value: object) -> Array:

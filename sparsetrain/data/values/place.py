@@ -13,8 +13,6 @@ import numpy as np
 
 from sparsetrain.errors import DataError
 
-from .arrays import Array
-
 
 class RowError(DataError):
     """A `DataError` that knows its row, counted from where its place begins, if it has one."""
@@ -47,7 +45,7 @@ class Place:
     first_row: int = 0
     column: str | None = None
     unit: str = "row"
-    numbers: Array | None = field(default=None, compare=False)
+    numbers: np.ndarray | None = field(default=None, compare=False)
 
     def of(self, column: str) -> Place:
         """Return the same rows, one column of them."""
@@ -58,7 +56,7 @@ class Place:
         numbers = None if self.numbers is None else self.numbers[rows:]
         return replace(self, first_row=self.first_row + rows, numbers=numbers)
 
-    def numbered(self, numbers: Array) -> Place:
+    def numbered(self, numbers: np.ndarray) -> Place:
         """Return the same place with the number of each of its rows."""
         return replace(self, numbers=numbers)
 
@@ -66,7 +64,7 @@ class Place:
         """Return what to call the row at `row`, counted from where the place begins."""
         return self.first_row + row if self.numbers is None else int(self.numbers[row])
 
-    def every_number(self, rows: int) -> Array:
+    def every_number(self, rows: int) -> np.ndarray:
         """Return what to call each of the first `rows` rows, (rows,) int64."""
         follow = np.arange(self.first_row, self.first_row + rows)
         return follow if self.numbers is None else self.numbers[:rows]
@@ -82,3 +80,9 @@ class Place:
         error = RowError(f"{self.name}: {where}: {reason}" if where else f"{self.name}: {reason}")
         error.row = row
         return error
+
+
+def first_line(error: BaseException) -> str:
+    """Return what a library says is wrong, fit to stand within a message of one line."""
+    said = getattr(error, "strerror", None) or str(error)
+    return said.split("\n")[0].split(". Detail")[0].rstrip(".")

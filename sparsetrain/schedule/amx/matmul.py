@@ -21,11 +21,11 @@ from tvm.target import Target
 from sparsetrain.runtime.instructions import has_tiles
 
 from ..bf16.helpers import HELPERS
-from ..bf16.match import HalfProduct, match_half_product
 from ..bf16.pack import address, at, int32, pack_right, rewrite, to_pairs
 from ..bf16.prepare import prepare
 from ..bf16.shape import LANES
 from ..bf16.store import store_masked, store_rounded
+from ..half_match import HalfProduct, match_half_product
 from ..prefetch import prefetch_epilogue
 from ..product import Product
 from ..rule import CpuRule, vectorize_if_whole

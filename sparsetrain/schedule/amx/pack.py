@@ -14,13 +14,12 @@ Cost: one pass over an operand.
 from tvm import DataType, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
-from ..bf16.pack import address, at, call, dtype_of, int32, rewrite
+from ..bf16.pack import address, at, call, int32, rewrite
 from ..bf16.shape import LANES
-from ..prefetch import PAIRS_AHEAD, prefetch
+from ..prefetch import LINE_BYTES, PAIRS_AHEAD, prefetch
 from ..product import Operand
+from ..rule import dtype_of
 from .helpers import SIDE
-
-_LINE_BYTES = 64
 
 
 def is_stored_in_steps(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
@@ -60,7 +59,7 @@ def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
     """Two rows of a panel of the right operand, as rows of pairs; asks for rows further on."""
     source = block.reads[0]
     k, column = at(source)
-    lines = range(0, SIDE, _LINE_BYTES // DataType(dtype_of(source.source)).itemsize)
+    lines = range(0, SIDE, LINE_BYTES // DataType(dtype_of(source.source)).itemsize)
     ahead = [
         prefetch(source.source, [k + 2 * PAIRS_AHEAD + row, column + line])
         for row in range(2)

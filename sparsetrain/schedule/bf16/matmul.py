@@ -19,14 +19,13 @@ from tvm.target import Target
 
 from sparsetrain.runtime.instructions import has_pairs
 
+from ..half_match import HalfProduct, match_half_product
 from ..last_panel import narrow_last_panel
 from ..prefetch import prefetch_epilogue, prefetch_next_rows
-from ..rule import CpuRule, vectorize_if_whole
+from ..rule import CpuRule, dtype_of, vectorize_if_whole
 from .helpers import HELPERS
-from .match import HalfProduct, match_half_product
 from .pack import (
     at,
-    dtype_of,
     is_stored_in_pairs,
     pack_left,
     pack_right,

@@ -20,7 +20,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..prefetch import PAIRS_AHEAD, prefetch
 from ..product import Operand
-from ..rule import parallel_over, static_extent
+from ..rule import dtype_of, parallel_over, static_extent
 from .helpers import SOURCES
 from .shape import LANES
 
@@ -205,9 +205,3 @@ def address(buffer: tirx.Var, index: list[tirx.Expr]) -> tirx.Expr:
 def int32(value: tirx.Expr) -> tirx.Expr:
     """A number of elements that are left, of which a helper wants 64 at most."""
     return tirx.Cast("int32", tirx.min(value, tirx.const(64, "int64")))
-
-
-def dtype_of(buffer: tirx.Var) -> str:
-    """A buffer's dtype, as in `float32`."""
-    dtype = buffer.dtype
-    return str(getattr(dtype, "dtype", dtype))

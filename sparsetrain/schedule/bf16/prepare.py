@@ -12,9 +12,9 @@ from tvm import s_tir
 from tvm.s_tir.schedule import SBlockRV
 
 from ..epilogue import inline_all_but_last, single_consumer
+from ..half_match import HalfProduct
 from ..operands import padding_block, read_in_place
 from ..product import Operand
-from .match import HalfProduct
 
 
 class Prepared(NamedTuple):

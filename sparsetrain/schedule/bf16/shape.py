@@ -22,10 +22,10 @@ _SUMS = 16
 _TILES_PER_ROW_BLOCK = 4
 # Blocks of rows, or tasks, to aim for, so that every thread gets some.
 _FEWEST_ROW_BLOCKS = 16
-_FEWEST_TASKS = 8
+FEWEST_TASKS = 8
 # Of a task: at a batch of 2048, a quarter of a megabyte of the left operand, packed.
-_MOST_TILES = 8
-# Of a tile's rows and of a panel, beside computing one tile of one panel.
+MOST_TILES = 8
+# See `best_task`.
 _COST_OF_PACKING = 0.7
 _COST_OF_FETCHING = 0.2
 
@@ -71,17 +71,24 @@ def _task(product: Product, tile_rows: int, tile_columns: int) -> tuple[int, int
         return _TILES_PER_ROW_BLOCK, None
     tiles = -(-product.rows // tile_rows)
     if not isinstance(product.columns, int):
-        return max(1, min(_MOST_TILES, tiles // _FEWEST_TASKS)), None
+        return max(1, min(MOST_TILES, tiles // FEWEST_TASKS)), None
     panels = -(-product.columns // tile_columns)
-    choices = itertools.product(
-        range(1, min(tiles, _MOST_TILES) + 1),
-        [p for p in range(1, panels + 1) if panels % p == 0],
-    )
-    return min(choices, key=lambda choice: _cost(tiles, panels, *choice))
+    return best_task(tiles, panels, _COST_OF_PACKING, _COST_OF_FETCHING)
 
 
-def _cost(all_tiles: int, all_panels: int, tiles: int, panels: int) -> float:
-    """Time of the slowest thread, of as many as there must be tasks; a tile takes 1."""
-    tasks = -(-all_tiles // tiles) * (all_panels // panels)
-    rounds = -(-tasks // _FEWEST_TASKS)
-    return rounds * (tiles * panels + _COST_OF_PACKING * tiles + _COST_OF_FETCHING * panels)
+def best_task(
+    all_tiles: int, all_panels: int, cost_of_packing: float, cost_of_fetching: float
+) -> tuple[int, int]:
+    """Tiles and panels of a task, of all that there are, so that the slowest thread ends first.
+
+    There are as many threads as there must be tasks. Costs are those of a tile's rows and of a
+    panel, where computing one tile of one panel costs 1.
+    """
+
+    def time(task: tuple[int, int]) -> float:
+        tiles, panels = task
+        rounds = -(-(-(-all_tiles // tiles) * (all_panels // panels)) // FEWEST_TASKS)
+        return rounds * (tiles * panels + cost_of_packing * tiles + cost_of_fetching * panels)
+
+    whole = [panels for panels in range(1, all_panels + 1) if all_panels % panels == 0]
+    return min(itertools.product(range(1, min(all_tiles, MOST_TILES) + 1), whole), key=time)

@@ -18,9 +18,9 @@ from .column_sums import column_sums
 from .float_product import in_float_tiles
 from .half_product import on_tensor_cores
 from .maps import elementwise
+from .tiles import marked
 
 _WRITERS = (on_tensor_cores, in_float_tiles, column_sums, elementwise)
-_ATTRIBUTES = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
 
 @tvm.transform.module_pass(opt_level=0, name="WriteByHand")
@@ -37,14 +37,8 @@ class WriteByHand:
         for name, function in mod.functions_items():
             kernel = _written(function) if isinstance(function, tirx.PrimFunc) else None
             if kernel is not None:
-                mod[name] = _scheduled(kernel)
+                mod[name] = marked(kernel)
         return mod
-
-
-def _scheduled(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    for key, value in _ATTRIBUTES.items():
-        kernel = kernel.with_attr(key, value)
-    return kernel
 
 
 def _written(function: tirx.PrimFunc) -> tirx.PrimFunc | None:

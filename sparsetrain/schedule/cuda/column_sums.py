@@ -20,6 +20,8 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..epilogue import inline_all_but_last
+from ..product import is_zero
 from .epilogue import moved
 
 THREADS = 256
@@ -64,9 +66,7 @@ def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> tuple[Columns, Stor
         return None
     if isinstance(extents[-1], int):  # over something else than a batch
         return None
-    for info in blocks[:-1]:
-        sch.compute_inline(info.block_rv)
-    block = sch.get(blocks[-1].block_rv)
+    block = sch.get(inline_all_but_last(sch, blocks))
     if not _adds_from_zero(block):
         return None
     columns = extents[spatial[0]] if spatial else 1
@@ -76,15 +76,13 @@ def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> tuple[Columns, Stor
 
 def _adds_from_zero(block: s_tir.SBlock) -> bool:
     """Whether a block is `out[...] = out[...] + term`, from zero."""
-    store, init = block.body, block.init
+    store = block.body
     return (
         isinstance(store, tirx.BufferStore)
         and isinstance(store.value, tirx.Add)
         and str(store.buffer.dtype) == "float32"
         and getattr(store.value.a, "source", store.value).same_as(store.buffer)
-        and isinstance(init, tirx.BufferStore)
-        and isinstance(init.value, tirx.FloatImm)
-        and init.value.value == 0
+        and is_zero(block.init)
     )
 
 

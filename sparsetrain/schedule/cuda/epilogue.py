@@ -8,8 +8,10 @@ from typing import Any
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
+from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.script.ir_builder import tirx as T
 
+from ..epilogue import inline_all_but_last
 from .tiles import Store
 
 
@@ -59,13 +61,12 @@ def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
 
 
 def stored(
-    sch: s_tir.Schedule, product: s_tir.schedule.SBlockRV, others: list[s_tir.schedule.SBlockRV]
+    sch: s_tir.Schedule, product: s_tir.schedule.SBlockRV, others: list[SBlockInfo]
 ) -> Store | None:
     """What becomes of the sums of `product` in the blocks around it; None if it is too much."""
     out = sch.get(product).writes[0].source
-    for block in others[:-1]:
-        sch.compute_inline(block)
-    if not others:
+    final = inline_all_but_last(sch, others)
+    if final is None:
         return lambda row, column, value: T.buffer_store(out, value, [row, column])
-    epilogue = Epilogue(sch.get(others[-1]), out)
+    epilogue = Epilogue(sch.get(final), out)
     return epilogue if epilogue.fits else None

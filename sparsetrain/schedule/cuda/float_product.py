@@ -34,7 +34,7 @@ def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     sources = _sources(sch, product, others)
     if sources is None:
         return None
-    store = stored(sch, product.info.block_rv, [info.block_rv for info in others])
+    store = stored(sch, product.info.block_rv, others)
     if store is None:
         return None
     tiled, kind = tiled_product(product, sources)

@@ -13,6 +13,7 @@ from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..epilogue import inline_all_but_last
 from .epilogue import moved
 
 _THREADS = 256
@@ -26,9 +27,7 @@ def elementwise(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     blocks = normalize_prim_func(sch) or []
     if not blocks or not all(info.is_injective() for info in blocks):
         return None
-    for info in blocks[:-1]:
-        sch.compute_inline(info.block_rv)
-    block, extents = sch.get(blocks[-1].block_rv), blocks[-1].dom()
+    block, extents = sch.get(inline_all_but_last(sch, blocks)), blocks[-1].dom()
     store, axes = block.body, [axis.var for axis in block.iter_vars]
     if len(axes) != 2 or not isinstance(extents[1], int) or extents[1] % _LANES:
         return None

@@ -13,8 +13,8 @@ from tvm.s_tir.dlight import gpu as dlight
 from tvm.s_tir.schedule.schedule import ScheduleError
 from tvm.target import Target
 
-from sparsetrain.schedule.cuda.total import Total
-from sparsetrain.schedule.rule import has_blocks
+from ..rule import has_blocks
+from .total import Total
 
 
 class Guarded(ScheduleRule):

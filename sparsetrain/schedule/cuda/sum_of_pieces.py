@@ -14,6 +14,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .column_sums import THREADS, Columns, launch
+from .tiles import SCHEDULED
 
 _ALONE = 8  # pieces that a thread adds by itself
 _MOST = 32  # threads that share an element
@@ -24,7 +25,7 @@ def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
     rows, columns = shape
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name("sum_of_pieces")
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8})
+        T.func_attr(SCHEDULED)
         parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, rows, columns), "float32")
         out = T.match_buffer(T.arg("out", T.handle()), (rows, columns), "float32")
 

@@ -15,7 +15,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 _WIDE, _NARROW = 128, 64  # of a tile, along rows and columns
-_SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
+SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
 # (row, column, value) -> writes it, where both lie in the matrix.
 Store = Callable[[Any, Any, Any], None]
@@ -88,8 +88,12 @@ def kernel_of(
     function: tirx.PrimFunc, product: TiledProduct, threads: int, run: Callable[[Place], None]
 ) -> tirx.PrimFunc:
     """`function` with a product as its body; `run` writes what a thread does."""
-    kernel = function.with_body(_body(product, threads, run))
-    for key, value in _SCHEDULED.items():
+    return marked(function.with_body(_body(product, threads, run)))
+
+
+def marked(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel that no fusion and no rule touches."""
+    for key, value in SCHEDULED.items():
         kernel = kernel.with_attr(key, value)
     return kernel
 

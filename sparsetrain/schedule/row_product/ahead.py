@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
-from .shape import Shape
-from .side import Chunk, Numbers, load, unrolled, wide
+from sparsetrain.kernel_builder import Asking
 
-_LINE_BYTES = 64
+from ..prefetch import LINE_BYTES
+from .shape import Shape
+from .side import Chunk, Numbers, unrolled, wide
+
 # Lines of a row that are asked for one after the other.
 _LINES_TOGETHER = 4
-_FOR_READING, _INTO_SECOND_CACHE, _OF_DATA = 0, 2, 1
+_INTO_SECOND_CACHE = Asking(write=False, near=2)
 
 
 class Part(NamedTuple):
@@ -98,10 +100,8 @@ def _prefetch(stretch: Stretch, row: Any, group: Any) -> None:
     line = _line(stretch.source)
     with unrolled(_LINES_TOGETHER) as n:
         column = stretch.column + (group * _LINES_TOGETHER + n) * line
-        place = load(stretch.source, stretch.start + row, column)
-        hints = (_FOR_READING, _INTO_SECOND_CACHE, _OF_DATA)
-        T.evaluate(tirx.call_intrin("void", "tirx.prefetch", tirx.address_of(place), *hints))
+        _INTO_SECOND_CACHE.line(stretch.source, [stretch.start + row, column])
 
 
 def _line(source: Any) -> int:
-    return _LINE_BYTES // DataType(str(source.dtype)).itemsize
+    return LINE_BYTES // DataType(str(source.dtype)).itemsize

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What raw or converted rows look like: clicks along the file, gaps, how frequent ids are.
+"""`profile`: what raw or converted rows look like: clicks along the file, gaps, frequent ids.
 
 Rows are read from the beginning up to a limit; everything counted is exact for what was read.
 Memory: the distinct values of every category column.
@@ -12,24 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.errors import DataError
 from sparsetrain.given import require_whole
 
-from ..encode.counts import ValueCounts
-from ..encode.encoder import Encoder
-from ..encode.learn import count_column
-from ..encode.settings import Settings
-from ..encode.vocabulary import FIRST, UNSEEN
-from ..read.footers import converted_mark
-from ..read.inputs import open_source
-from ..read.source import BatchSource, Part
-from ..schema.columns import Columns
-from ..schema.schema import Schema
-from ..values import kinds
-from ..values.arrays import Array
-from ..values.labels import read_labels
-from ..values.missing import NanRule
-from ..values.numeric import read_numbers
-from ..values.place import Place
+from .encode.counts import ValueCounts
+from .encode.encoder import Encoder
+from .encode.learn import count_column
+from .encode.settings import Settings
+from .encode.vocabulary import FIRST, UNSEEN
+from .read.footers import is_converted
+from .read.inputs import open_source
+from .read.source import BatchSource, Part
+from .schema.columns import Columns
+from .schema.schema import Schema
+from .values import kinds
+from .values.arrays import Array
+from .values.missing import NanRule
+from .values.numeric import read_numbers
+from .values.of_rows import read_labels
+from .values.place import Place
 
 _CURVE = 200  # points of a frequency curve
 _TOP = 5
@@ -122,13 +123,13 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     Raises
     ------
     DataError
-        If the data cannot be read.
+        If the data cannot be read, or are batches.
     """
     require_whole("max_rows", max_rows)
     schema = schema or Schema()
     source = open_source(data, schema)
     if isinstance(source, BatchSource):
-        raise TypeError("batches hold no columns to describe")
+        raise DataError(f"{source.name}: batches hold no columns to describe; give rows")
     encoder = _encoder(source.parts[0], schema)
     seen = _Seen(encoder)
     with_label = _has_label(source.parts[0], schema)
@@ -146,7 +147,7 @@ def _encoder(part: Part, schema: Schema) -> Encoder:
 
 
 def _has_label(part: Part, schema: Schema) -> bool:
-    named = None if converted_mark(part.schema) else schema.label
+    named = None if is_converted(part.schema) else schema.label
     wanted = (named or "label").lower()
     return any(name.lower() == wanted for name in part.schema.names)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparsetrain.data.batch import Batch
-from sparsetrain.data.ragged import Ragged
+from .batch import Batch
+from .ragged import Ragged
 
 
-def split(batch: Batch, parts: int) -> Iterator[Batch]:
+def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:
     """Yield up to `parts` batches of nearly equal size that hold the rows in order."""
     rows = len(batch)
     edges = [rows * part // parts for part in range(parts + 1)]

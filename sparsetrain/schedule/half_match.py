@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognise a product of bfloat16: two blocks that round its operands, and an epilogue.
+"""Recognise a product of halves: two blocks that round its operands, and an epilogue.
 
-An operand is bits until the product widens them, see `fold_rounding.py`.
+An operand is bits until the product widens them, see `half_bits.py`.
 """
 
 from typing import NamedTuple
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import SBlockRV
 
-from ..product import Product, match_product
+from .half_bits import HALVES
+from .product import Product, match_product
 
 
 class HalfProduct(NamedTuple):
@@ -21,9 +22,11 @@ class HalfProduct(NamedTuple):
     others: list[SBlockInfo]
 
 
-def match_half_product(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> HalfProduct | None:
-    """The one product of two matrices of bfloat16 among `blocks`, or None."""
-    products = [match_product(sch, info, _bits_load) for info in blocks]
+def match_half_product(
+    sch: s_tir.Schedule, blocks: list[SBlockInfo], half: str = "bfloat16"
+) -> HalfProduct | None:
+    """The one product of two matrices of a half, a key of `HALVES`, among `blocks`, or None."""
+    products = [match_product(sch, info, HALVES[half].load) for info in blocks]
     product = next((p for p in products if p is not None), None)
     if product is None or product.batch_axes:
         return None
@@ -32,14 +35,6 @@ def match_half_product(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> HalfPro
     if len(stages) != 2 or not all(info.is_injective() for info in others):
         return None
     return HalfProduct(product, [stage.block_rv for stage in stages], others)
-
-
-def _bits_load(factor: tirx.Expr) -> tirx.Expr:
-    """The load of the bits that `fold_rounding.widen` makes a number; anything else as it is."""
-    try:
-        return factor.args[0].a.value
-    except (AttributeError, IndexError):
-        return factor
 
 
 def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> list[SBlockInfo]:

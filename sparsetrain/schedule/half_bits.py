@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of halves as loops, before they have a schedule: rounded to bits, widened, multiplied.
+
+Inside kernels a bfloat16 is a `uint16`, its bits: TVM 0.27 makes every intermediate of type
+bfloat16 a float32.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tvm
+from tvm import te, tirx
+
+
+def half_product(
+    a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool, half: str = "bfloat16"
+) -> te.Tensor:
+    """``a b`` with both rounded to `half`, either transposed first; accumulated in float32.
+
+    Parameters
+    ----------
+    a, b : te.Tensor
+        Matrices, float32 or `half`.
+    transpose_a, transpose_b : bool
+        Whether the factor is the transpose.
+    half : {"bfloat16", "float16"}
+        What is multiplied.
+    """
+    left, right = _bits(a, "half_left", half), _bits(b, "half_right", half)
+    widened = HALVES[half].widened
+    k = te.reduce_axis((0, a.shape[0] if transpose_a else a.shape[1]), name="k")
+    shape = (a.shape[1] if transpose_a else a.shape[0], b.shape[0] if transpose_b else b.shape[1])
+
+    def term(i: tirx.Var, j: tirx.Var) -> tvm.ir.Expr:
+        x = left[k, i] if transpose_a else left[i, k]
+        y = right[j, k] if transpose_b else right[k, j]
+        return te.sum(widened(x) * widened(y), axis=k)
+
+    return te.compute(shape, term, name="half_matmul")
+
+
+def _bits(x: te.Tensor, name: str, half: str) -> te.Tensor:
+    bits = HALVES[half].rounded if str(x.dtype) == "float32" else _bits_of_half
+    return te.compute(x.shape, lambda *index: bits(x(*index)), name=name)
+
+
+def _bits_of_half(x: tvm.ir.Expr) -> tvm.ir.Expr:
+    return tirx.reinterpret("uint16", x)
+
+
+def _rounded_to_bfloat16(x: tvm.ir.Expr) -> tvm.ir.Expr:
+    """The bits of the bfloat16 nearest to a float32 number, ties to even."""
+    bits = tirx.reinterpret("uint32", x)
+    odd = (bits >> _u32(16)) & _u32(1)
+    rounded = (bits + odd + _u32(0x7FFF)) >> _u32(16)
+    # Rounding would carry some NaNs over into zeros: they become the one quiet NaN.
+    is_nan = (bits & _u32(0x7FFFFFFF)) > _u32(0x7F800000)
+    return tirx.Select(is_nan, _u32(0x7FC0), rounded).astype("uint16")
+
+
+def _widened_bfloat16(bits: tvm.ir.Expr) -> tvm.ir.Expr:
+    return tirx.reinterpret("float32", bits.astype("uint32") << _u32(16))
+
+
+def _load_of_bfloat16(widened: tirx.Expr) -> tirx.Expr:
+    try:
+        return widened.args[0].a.value
+    except (AttributeError, IndexError):
+        return widened
+
+
+def _rounded_to_float16(x: tvm.ir.Expr) -> tvm.ir.Expr:
+    return tirx.reinterpret("uint16", x.astype("float16"))
+
+
+def _widened_float16(bits: tvm.ir.Expr) -> tvm.ir.Expr:
+    return tirx.reinterpret("float16", bits).astype("float32")
+
+
+def _load_of_float16(widened: tirx.Expr) -> tirx.Expr:
+    try:
+        return widened.value.args[0]
+    except (AttributeError, IndexError):
+        return widened
+
+
+def _u32(value: int) -> tirx.IntImm:
+    return tirx.const(value, "uint32")
+
+
+class Half(NamedTuple):
+    """How kernels compute with a half.
+
+    Parameters
+    ----------
+    rounded : callable
+        From a float32 number to the bits of the nearest half.
+    widened : callable
+        From bits to the float32 number.
+    load : callable
+        From what `widened` made of loaded bits to that load; from anything else to that itself.
+    """
+
+    rounded: Callable[[tvm.ir.Expr], tvm.ir.Expr]
+    widened: Callable[[tvm.ir.Expr], tvm.ir.Expr]
+    load: Callable[[tirx.Expr], tirx.Expr]
+
+
+HALVES = {
+    "bfloat16": Half(_rounded_to_bfloat16, _widened_bfloat16, _load_of_bfloat16),
+    "float16": Half(_rounded_to_float16, _widened_float16, _load_of_float16),
+}
