@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.kernel_builder import Asking
+from sparsetrain.kernel_builder import Prefetch
 
 from ..prefetch import LINE_BYTES
 from .shape import Shape
@@ -25,7 +25,7 @@ from .side import Chunk, Numbers, unrolled, wide
 
 # Lines of a row that are asked for one after the other.
 _LINES_TOGETHER = 4
-_INTO_SECOND_CACHE = Asking(write=False, near=2)
+_INTO_SECOND_CACHE = Prefetch(write=False, near=2)
 
 
 class Part(NamedTuple):
