@@ -21,6 +21,7 @@ from tvm import relax
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.extents import unproved
+from sparsetrain.operands import require_shapes
 
 
 class Argument:
@@ -140,6 +141,11 @@ class Arguments:
     device : Device
         Where it runs; by default the host.
 
+    Raises
+    ------
+    ConfigError
+        If the shape of an intermediate result is not known, see `operands.require_shapes`.
+
     Attributes
     ----------
     by_name : dict of str to Argument
@@ -162,6 +168,7 @@ class Arguments:
         ]
         self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
+        require_shapes(_bindings(function))
         self._read_lookups(function)
         self._reshapes = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
 

@@ -39,8 +39,9 @@ MAY_IMPORT = {
     "sharing": set(),
     "data": {"sharing"},
     "naming": {"runtime"},
-    "extents": set(),
-    "arguments": {"extents", "runtime"},
+    "operands": set(),
+    "extents": {"operands"},
+    "arguments": {"extents", "operands", "runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
     "cache": {"libraries", "runtime", "turns"},
@@ -51,7 +52,7 @@ MAY_IMPORT = {
     "precision": {"runtime"},
     "schedule": {"kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
-    "ad": {"sparse_tensor", "relax_op", "turns"},
+    "ad": {"operands", "sparse_tensor", "relax_op", "turns"},
     "optim": {"cache", "kernel_builder", "one_of", "sparse_tensor", "runtime", "relax_op"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
