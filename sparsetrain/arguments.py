@@ -19,8 +19,9 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.demands import unproved
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.reshapes import unproved
+from sparsetrain.operands import require_shapes
 
 
 class Argument:
@@ -135,6 +136,11 @@ class Arguments:
     device : Device
         Where it runs; by default the host.
 
+    Raises
+    ------
+    ConfigError
+        If the shape of an intermediate result is not known, see `operands.require_shapes`.
+
     Attributes
     ----------
     by_name : dict of str to Argument
@@ -157,8 +163,9 @@ class Arguments:
         ]
         self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
+        require_shapes(_bindings(function))
         self._read_lookups(function)
-        self._reshapes = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
+        self._demands = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
 
     def bind(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], checked: bool = False
@@ -220,13 +227,13 @@ class Arguments:
                     f"argument {names[position]!r} has {symbol} = {shape[axis]} on axis {axis}, "
                     f"but {names[first]!r} has {symbol} = {expected}: they must be equal"
                 )
-        if self._reshapes:
-            self._check_reshapes(seen)
+        if self._demands:
+            self._check_demands(seen)
 
-    def _check_reshapes(self, seen: Mapping[str, tuple[int, int]]) -> None:
+    def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
         """What is made of arguments must be as long as it is taken for."""
         extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
-        for problem in filter(None, (reshape.problem(extents) for reshape in self._reshapes)):
+        for problem in filter(None, (demand.problem(extents) for demand in self._demands)):
             given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())
             more = "; of one feature there is one offset more than rows" if self._bags else ""
             raise DataError(f"{problem}, with {given}{more}")

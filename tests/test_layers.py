@@ -39,8 +39,9 @@ MAY_IMPORT = {
     "sharing": set(),
     "data": {"sharing"},
     "naming": {"runtime"},
-    "reshapes": set(),
-    "arguments": {"reshapes", "runtime"},
+    "operands": set(),
+    "demands": {"operands"},
+    "arguments": {"demands", "operands", "runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
     "cache": {"libraries", "runtime", "turns"},
@@ -51,7 +52,7 @@ MAY_IMPORT = {
     "precision": {"runtime"},
     "schedule": {"kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
-    "ad": {"sparse_tensor", "relax_op", "turns"},
+    "ad": {"operands", "sparse_tensor", "relax_op", "turns"},
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}

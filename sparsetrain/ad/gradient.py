@@ -21,6 +21,7 @@ from tvm.relax.utils import copy_with_new_vars
 from sparsetrain.ad.cotangent import densify as to_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
+from sparsetrain.operands import require_shapes
 from sparsetrain.relax_op import callees, find_function
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.turns import in_turn
@@ -108,9 +109,11 @@ def gradient(
     ------
     ConfigError
         For an unknown name, a function of another form, an operator without a rule, a result
-        that does not depend on a parameter, or a tied embedding not named in `densify`.
+        that does not depend on a parameter, a result of unknown shape, or a tied embedding not
+        named in `densify`.
     """
     primal = _find(module, function)
+    require_shapes(primal.body.blocks[0].bindings)
     names = tuple(param.name for param in primal.params)
     primal = copy_with_new_vars(primal)
     wanted = _wanted(primal, names, wrt, densify)

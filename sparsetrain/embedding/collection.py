@@ -89,19 +89,24 @@ class EmbeddingBag(nn.Module):
         if self.pooling is None:
             if offsets is not None or weights is not None:
                 raise ConfigError("EmbeddingBag without pooling takes ids alone")
-            result = lookup(self.weight._expr, ids._expr)
-        elif offsets is None:
-            raise ConfigError("EmbeddingBag with pooling needs offsets")
-        else:
-            result = embedding_bag(
-                self.weight._expr,
-                ids._expr,
-                offsets._expr,
-                None if weights is None else weights._expr,
-                mode=self.pooling,
-                features=self.features,
+            return self.lookup(ids)
+        if offsets is None:
+            raise ConfigError(
+                "EmbeddingBag with pooling needs offsets; rows of single ids are `.lookup(ids)`"
             )
+        result = embedding_bag(
+            self.weight._expr,
+            ids._expr,
+            offsets._expr,
+            None if weights is None else weights._expr,
+            mode=self.pooling,
+            features=self.features,
+        )
         return nn.op.wrap_nested(result, "embedding")
+
+    def lookup(self, ids: nn.Tensor) -> nn.Tensor:
+        """Rows (..., D) for ids of any shape, whatever the pooling: of a table that bags share."""
+        return nn.op.wrap_nested(lookup(self.weight._expr, ids._expr), "embedding")
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,12 @@ DENSE_CASES = [
     Case("flatten", "relax.flatten", {"x": (2, 3, 2)}, lambda x: op.flatten(x)),
     Case("clip", "relax.clip", X, lambda x: op.clip(x, -1.0, 1.0)),
     Case("softplus", "relax.nn.softplus", X, lambda x: op.nn.softplus(x, beta=1.5)),
+    Case(
+        "softplus above a threshold",
+        "relax.nn.softplus",
+        X,
+        lambda x: op.nn.softplus(x, beta=1.5, threshold=0.25),
+    ),
     Case("gelu", "relax.nn.gelu", X, lambda x: op.nn.gelu(x)),
     Case("gelu by tanh", "relax.nn.gelu_tanh", X, lambda x: op.nn.gelu_tanh(x)),
     Case(
@@ -220,6 +226,12 @@ DENSE_CASES = [
         "relax.strided_slice",
         {"x": (5, 4)},
         lambda x: op.strided_slice(x, axes=[0, 1], begin=[1, 0], end=[5, 3], strides=[2, 1]),
+    ),
+    Case(
+        "slice to the end of the batch",
+        "relax.strided_slice",
+        X,
+        lambda x: op.strided_slice(x, axes=[0], begin=[1], end=[x.ty.shape[0]]),
     ),
     Case(
         "slice from the end",

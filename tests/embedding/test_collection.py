@@ -174,3 +174,32 @@ def test_an_argument_that_the_pooling_has_no_use_for_is_refused(pooling, argumen
     spec = {name: nn.spec.Tensor(["N"], "int64") for name in arguments}
     with pytest.raises(ConfigError, match=message):
         EmbeddingBag(3, 4, pooling).export_tvm({"forward": spec})
+
+
+class _Shared(nn.Module):
+    """One table of which bags are averaged and single ids looked up."""
+
+    def __init__(self) -> None:
+        self.item = EmbeddingBag(6, 4, pooling="mean")
+
+    def loss(self, ids: nn.Tensor, bags: nn.Tensor, offsets: nn.Tensor) -> nn.Tensor:
+        rows = self.item.lookup(ids)
+        mean = nn.op.reshape(self.item(bags, offsets), (ids.shape[0], 4))
+        return nn.op.sum(rows * mean)
+
+
+def test_a_table_of_bags_is_looked_up_by_single_ids_too():
+    vector = nn.spec.Tensor(["N"], "int64")
+    lengths = {"bags": nn.spec.Tensor(["M"], "int64"), "offsets": nn.spec.Tensor(["O"], "int64")}
+    module, _ = _Shared().export_tvm({"loss": {"ids": vector, **lengths}})
+    table = RNG.normal(size=(6, 4)).astype("float32")
+    inputs = {"ids": np.array([1, 5]), "bags": np.array([5, 0, 2]), "offsets": np.array([0, 2, 3])}
+    loss, gradients = st.value_and_grad(module, "loss")({"item.weight": table}, inputs)
+    means = np.stack([(table[5] + table[0]) / 2, table[2]])
+    np.testing.assert_allclose(float(loss.numpy()), (table[[1, 5]] * means).sum(), rtol=1e-5)
+    expected = np.zeros((6, 4))
+    expected[[1, 5]] += means
+    expected[[5, 0]] += table[1] / 2
+    expected[2] += table[5]
+    gradient = gradients["item.weight"]
+    np.testing.assert_allclose(gradient.to_dense().numpy(), expected, rtol=1e-5, atol=1e-6)

@@ -86,9 +86,11 @@ def _clip(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 
 def _softplus(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: ``sigmoid(beta x) cotangent``."""
+    """Backward: ``sigmoid(beta x) cotangent``; the cotangent itself above the threshold."""
     beta = constant(float(call.attrs["beta"]), output)
-    return [op.multiply(op.sigmoid(op.multiply(beta, call.args[0])), cotangent)]
+    scaled = op.multiply(beta, call.args[0])
+    beyond = op.greater(scaled, constant(float(call.attrs["threshold"]), output))
+    return [op.where(beyond, cotangent, op.multiply(op.sigmoid(scaled), cotangent))]
 
 
 def _gelu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

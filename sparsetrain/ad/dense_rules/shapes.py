@@ -51,7 +51,12 @@ slice_cotangent = define_op(
 def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``y = x[begin:end:stride]`` per axis. Backward: zeros around the cotangent."""
     x = call.args[0]
-    axes, begin, _, *rest = (numbers(argument) for argument in call.args[1:])
+    try:
+        axes, begin, *rest = (numbers(call.args[n]) for n in (1, 2, *range(4, len(call.args))))
+    except TypeError:  # of a letter; the end may be one, it is in the cotangent's shape
+        raise ConfigError(
+            "relax.strided_slice: no derivative where a slice begins at no number"
+        ) from None
     strides = rest[0] if rest else [1] * len(axes)
     if any(step <= 0 for step in strides):
         raise ConfigError(f"relax.strided_slice: no derivative for strides {strides} below 1")

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reshapes that the compiler cannot vouch for: only the arguments of a call decide their extents.
+"""What operators ask of extents, where only the arguments of a call tell and no compiler can vouch.
 
 The bags of one feature are as many as its offsets say, less one; a reshape that makes rows of the
 batch of them is taken on trust by the compiler, and generated code then reads past the end if there
-are fewer. So what could not be proved is computed for every call.
+are fewer. So it does where operands of one operator have lengths of two letters. So what could not
+be proved is computed for every call.
 """
 
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import reduce
 from typing import Any, NamedTuple
 
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.sym import Analyzer
+
+from sparsetrain.operands import Pair, described, listed, name_of, pairs, shape_of
 
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     tirx.Add: operator.add,
@@ -49,36 +51,48 @@ class Reshape(NamedTuple):
         return f"a reshape of {self.shapes} has {given} numbers for {wanted}"
 
 
-def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Reshape]:
-    """Reshapes whose two sizes differ for some values of the letters; each once."""
+class Equal(NamedTuple):
+    """One pair of extents that an operator takes to be equal, or to be no more than the other."""
+
+    pair: Pair
+    words: str
+
+    def problem(self, extents: Mapping[str, int]) -> str | None:
+        """What is wrong with these extents, by the letters that stand for them."""
+        left, right, at_most = self.pair
+        found, wanted = _number(left, extents), _number(right, extents)
+        if found == wanted or (at_most and found < wanted):
+            return None
+        relation = "at most" if at_most else "equal to"
+        return f"{self.words} needs {listed([left])} {relation} {listed([right])}"
+
+
+def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Reshape | Equal]:
+    """What is right for some values of the letters alone; each once."""
     known, analyzer = dict.fromkeys(letters, 1), Analyzer()
-    found: dict[str, Reshape] = {}
+    found: dict[str, Reshape | Equal] = {}
     for binding in bindings:
-        if getattr(getattr(binding.value, "op", None), "name", "") != "relax.reshape":
-            continue
-        before, after = _shape(binding.value.args[0]), _shape(binding.var)
-        if before is None or after is None:
-            continue
-        given, wanted = _size(before), _size(after)
-        if analyzer.can_prove_equal(given, wanted):
-            continue
-        shapes = f"({_listed(before)}) to ({_listed(after)})"
-        if _is_known(given, known) and _is_known(wanted, known):
-            found[shapes] = Reshape(given, wanted, shapes)
+        for demand in _demands(binding):
+            left, right = demand.pair[:2] if isinstance(demand, Equal) else demand[:2]
+            if analyzer.can_prove_equal(left, right):
+                continue
+            if _is_known(left, known) and _is_known(right, known):
+                found[str(demand)] = demand
     return list(found.values())
 
 
-def _shape(expr: relax.Expr) -> list[Any] | None:
-    shape = getattr(expr.ty, "shape", None)
-    return None if shape is None else list(shape)
+def _demands(binding: Any) -> list[Reshape | Equal]:
+    if name_of(binding.value) == "relax.reshape":
+        before, after = shape_of(binding.value.args[0]), shape_of(binding.var)
+        if before is None or after is None:
+            return []
+        shapes = f"({listed(before)}) to ({listed(after)})"
+        return [Reshape(_size(before), _size(after), shapes)]
+    return [Equal(pair, described(binding.value)) for pair in pairs(binding.value)]
 
 
 def _size(shape: list[Any]) -> Any:
     return reduce(operator.mul, shape, tirx.const(1, "int64"))
-
-
-def _listed(shape: list[Any]) -> str:
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", ", ".join(map(str, shape)))
 
 
 def _is_known(expr: Any, known: Mapping[str, int]) -> bool:

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands that must be as long as one another, where TVM does not see to it.
+
+Relax refuses extents that are known to differ. Where two are called by different letters, some
+operators take it on trust that they are equal, and their kernels read or write past the end of the
+shorter; of others the result has no shape, on which later passes fail without a word. The former
+are a table here, for `extents` to compare in every call; the latter are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tvm import relax, tirx
+
+from sparsetrain.errors import ConfigError
+
+
+class Pair(NamedTuple):
+    """Two extents of which the first must equal the second, or be no more where `at_most`."""
+
+    left: Any
+    right: Any
+    at_most: bool = False
+
+
+def pairs(call: relax.Expr) -> list[Pair]:
+    """What the operator of a call takes for granted; nothing where a shape is not known."""
+    rule = _PAIRS.get(name_of(call))
+    if rule is None or None in (shapes := [shape_of(operand) for operand in operands(call)]):
+        return []
+    return rule(call, *shapes)
+
+
+def described(call: relax.Expr) -> str:
+    """An operator and the shapes of its operands, for a message."""
+    shapes = [shape_of(operand) for operand in operands(call)]
+    *first, last = [f"({listed(shape)})" for shape in shapes if shape is not None]
+    return f"{name_of(call)} of {', '.join(first)}{' and ' if first else ''}{last}"
+
+
+def require_shapes(bindings: Iterable[Any]) -> None:
+    """Refuse a result whose shape nobody knows though those of its operands are known.
+
+    Raises
+    ------
+    ConfigError
+        Naming the operator and the shapes of its operands.
+    """
+    for binding in bindings:
+        if isinstance(binding.value, relax.Call) and _lost(binding):
+            raise ConfigError(
+                f"{described(binding.value)}: the shape of the result is not known; give lengths "
+                "that are equal one letter, or reshape an operand to the letters of the other"
+            )
+
+
+def _lost(binding: Any) -> bool:
+    if not isinstance(binding.var.ty, relax.TensorType) or shape_of(binding.var) is not None:
+        return False
+    shapes = [shape_of(operand) for operand in operands(binding.value)]
+    depends_on_values = name_of(binding.value).startswith("relax.dynamic")
+    return len(shapes) > 1 and None not in shapes and not depends_on_values
+
+
+def name_of(call: relax.Expr) -> str:
+    """The operator's name; nothing where no operator is called."""
+    return str(getattr(getattr(call, "op", None), "name", ""))
+
+
+def operands(call: relax.Call) -> list[relax.Expr]:
+    """The tensors that a call is given, also those in a tuple that is written out."""
+    found: list[relax.Expr] = []
+    for argument in call.args:
+        fields = list(argument.fields) if isinstance(argument, relax.Tuple) else [argument]
+        found += [field for field in fields if isinstance(field.ty, relax.TensorType)]
+    return found
+
+
+def shape_of(expr: relax.Expr) -> list[Any] | None:
+    """The extents of a tensor, if they are known."""
+    shape = getattr(expr.ty, "shape", None)
+    return None if shape is None else list(shape)
+
+
+def listed(shape: Iterable[Any]) -> str:
+    """Extents as one writes them."""
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", ", ".join(map(str, shape)))
+
+
+def _matmul(call: relax.Call, left: list, right: list) -> list[Pair]:
+    return [Pair(left[-1], right[-2] if len(right) > 1 else right[0])]
+
+
+def _einsum(call: relax.Call, *shapes: list) -> list[Pair]:
+    """Axes of one letter, but for those of length 1, which are repeated."""
+    letters = str(call.attrs["subscripts"]).replace(" ", "").partition("->")[0].split(",")
+    first: dict[str, Any] = {}
+    found = []
+    for own, shape in zip(letters, shapes, strict=False):
+        if len(own) == len(shape):
+            axes = [(letter, n) for letter, n in zip(own, shape, strict=True) if not _is_one(n)]
+            found += [Pair(n, first.setdefault(letter, n)) for letter, n in axes]
+    return found
+
+
+def _gather_elements(call: relax.Call, x: list, ids: list) -> list[Pair]:
+    axis = int(call.attrs["axis"]) % len(x)
+    sides = zip(ids, x, strict=True)
+    return [Pair(n, limit, at_most=True) for place, (n, limit) in enumerate(sides) if place != axis]
+
+
+def _scatter_elements(call: relax.Call, x: list, ids: list, updates: list) -> list[Pair]:
+    return [*_gather_elements(call, x, ids), *_alike(call, ids, updates)]
+
+
+def _nll_loss(call: relax.Call, x: list, targets: list, weights: Any = ()) -> list[Pair]:
+    batch, classes = (x[:1], x[1]) if len(x) > 1 else ([], x[0])
+    return [*_alike(call, batch + x[2:], targets), *(Pair(n, classes) for n in weights)]
+
+
+def _alike(call: relax.Call, left: list, right: list) -> list[Pair]:
+    return [Pair(a, b) for a, b in zip(left, right, strict=False)]
+
+
+def _broadcast_to(call: relax.Call, x: list) -> list[Pair]:
+    wanted = list(call.args[1].ty.values or ())
+    sides = zip(reversed(x), reversed(wanted), strict=False)
+    return [Pair(n, limit) for n, limit in sides if not _is_one(n)]
+
+
+def _embedding_bag(call: relax.Call, table: list, ids: list, *more: list) -> list[Pair]:
+    return [Pair(more[1][0], ids[0])] if int(call.attrs["weighted"]) else []
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
+_PAIRS: dict[str, Callable[..., list[Pair]]] = {
+    "relax.matmul": _matmul,
+    "relax.einsum": _einsum,
+    "relax.gather_elements": _gather_elements,
+    "relax.scatter_elements": _scatter_elements,
+    "relax.broadcast_to": _broadcast_to,
+    "relax.nn.nll_loss": _nll_loss,
+    "relax.nn.cross_entropy_with_logits": _alike,
+    "relax.sparsetrain.embedding_bag": _embedding_bag,
+}

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands that a kernel takes to be as long as one another are compared before it runs."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+import sparsetrain as st
+from sparsetrain.errors import ConfigError, DataError
+
+
+def function(body, **shapes) -> tvm.IRModule:
+    """A function `out` of tensors; those called `ids` and `offsets` are int64, others float32."""
+    letters = {n: tvm.tirx.Var(n, "int64") for n in "BC"}
+    dtypes = {"ids": "int64", "offsets": "int64"}
+    variables = []
+    for name, shape in shapes.items():
+        extents = [letters[n] if n in letters else int(n) for n in shape]
+        ty = relax.TensorType(extents, dtypes.get(name, "float32"))
+        variables.append(relax.Var(name, ty))
+    builder = relax.BlockBuilder()
+    with builder.function("out", variables):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(body(*variables)))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+# Operator -> how it is called, the shapes of its operands, and what must be equal.
+TRUSTING = {
+    "einsum": (lambda x, y: op.einsum([x, y], "bd,bd->b"), {"x": "B4", "y": "C4"}, "C equal to B"),
+    "matmul": (lambda x, y: op.matmul(x, y), {"x": "4B", "y": "C3"}, "B equal to C"),
+    "gather_elements": (
+        lambda x, ids: op.gather_elements(x, ids, axis=1),
+        {"x": "B4", "ids": "C1"},
+        "C at most B",
+    ),
+    "scatter_elements": (
+        lambda x, ids, y: op.scatter_elements(x, ids, y, axis=1),
+        {"x": "44", "ids": "C4", "y": "B4"},
+        "C equal to B",
+    ),
+    "broadcast_to": (
+        lambda x, y: op.broadcast_to(y, (x.ty.shape[0], 4)),
+        {"x": "B4", "y": "C4"},
+        "C equal to B",
+    ),
+    "nn.nll_loss": (
+        lambda x, ids: op.nn.nll_loss(x, ids),
+        {"x": "B4", "ids": "C"},
+        "B equal to C",
+    ),
+    "nn.cross_entropy_with_logits": (
+        lambda x, y: op.nn.cross_entropy_with_logits(x, y),
+        {"x": "B4", "y": "C4"},
+        "B equal to C",
+    ),
+    "sparsetrain.embedding_bag": (
+        lambda table, ids, offsets, y: st.embedding.embedding_bag(table, ids, offsets, y),
+        {"table": "44", "ids": "B", "offsets": "3", "y": "C"},
+        "C equal to B",
+    ),
+}
+
+
+def arrays(shapes: dict[str, str], **extents: int) -> dict[str, np.ndarray]:
+    shaped = {name: [extents.get(n) or int(n) for n in shape] for name, shape in shapes.items()}
+    zeros = {name: np.zeros(shape, "int64") for name, shape in shaped.items()}
+    made = {name: np.ones(shape, "float32") for name, shape in shaped.items()}
+    made |= {name: zeros[name] for name in ("ids", "offsets") if name in zeros}
+    if "offsets" in made:
+        made["offsets"][1:] = len(made["ids"])
+    return made
+
+
+@pytest.mark.parametrize("name", TRUSTING)
+def test_operands_whose_lengths_have_two_letters_are_compared_in_every_call(name):
+    body, shapes, needs = TRUSTING[name]
+    program = st.Program(function(body, **shapes), "out")
+    shorter = arrays(shapes, B=4, C=2) if "at most" not in needs else arrays(shapes, B=2, C=4)
+    with pytest.raises(DataError, match=rf"^relax\.{name} of \(.* needs {needs}, with .* = . of "):
+        program(shorter, {})
+    program(arrays(shapes, B=4, C=4), {})
+
+
+def test_an_axis_of_length_one_is_repeated_and_fewer_rows_may_be_gathered():
+    einsum = function(lambda x, y: op.einsum([x, y], "bd,bd->bd"), x="B4", y="14")
+    assert st.Program(einsum, "out")(arrays({"x": "B4", "y": "14"}, B=3), {}).shape == (3, 4)
+    shapes = {"x": "B4", "ids": "C1"}
+    gather = function(lambda x, ids: op.gather_elements(x, ids, axis=1), **shapes)
+    assert st.Program(gather, "out")(arrays(shapes, B=5, C=2), {}).shape == (2, 1)
+
+
+def test_a_gradient_compares_too():
+    shapes = {"x": "B4", "y": "C4"}
+    module = function(lambda x, y: op.sum(op.einsum([x, y], "bd,bd->b")), **shapes)
+    with pytest.raises(DataError, match=r"einsum of \(B, 4\) and \(C, 4\) needs C equal to B"):
+        st.value_and_grad(module, "out")(arrays(shapes, B=4, C=2), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("add", lambda x, y: op.add(x, y)),
+        ("where", lambda x, y: op.where(op.greater(x, relax.const(0.0)), x, y)),
+        ("concat", lambda x, y: op.concat([x, y], axis=1)),
+        ("stack", lambda x, y: op.stack([x, y], axis=1)),
+        ("nn.rms_norm", lambda x, y: op.nn.rms_norm(x, y, axes=[-2, -1])),
+    ],
+)
+@pytest.mark.parametrize("make", [st.Program, st.value_and_grad])
+def test_a_result_whose_shape_nobody_knows_is_refused_with_its_operands(name, body, make):
+    module = function(lambda x, y: op.sum(body(x, y)), x="B4", y="C4")
+    wanted = rf"relax\.{name} of .*\(B, 4\) and \(C, 4\): the shape of the result is not known"
+    with pytest.raises(ConfigError, match=wanted):
+        make(module, "out")
