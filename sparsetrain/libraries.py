@@ -111,7 +111,7 @@ def _digest_files(files: list[Path]) -> str:
 
 def load(place: Path, key: str) -> Any:
     """The library kept under `key`, or None."""
-    for file in whole(place.glob(f"{key}-*.so"), key):
+    for file in whole(_named(place, f"{key}-", ".so"), key):
         with suppress(OSError, RuntimeError), without_lines(_is_scope_warning):
             return tvm.runtime.load_module(str(file))
     return None
@@ -120,9 +120,16 @@ def load(place: Path, key: str) -> Any:
 def listed(place: Path, suffix: str) -> dict[str, list[Path]]:
     """The files of a kind by their keys, for `whole`; a folder may hold thousands."""
     files: dict[str, list[Path]] = {}
-    for file in place.glob(f"*-*{suffix}"):
+    for file in _named(place, "", suffix):
         files.setdefault(file.name.split("-")[0], []).append(file)
     return files
+
+
+def _named(place: Path, start: str, end: str) -> list[Path]:
+    """The files whose names begin and end so, by one look at a folder that may hold thousands."""
+    with suppress(OSError):
+        return [place / n for n in os.listdir(place) if n.startswith(start) and n.endswith(end)]
+    return []
 
 
 def whole(files: Iterable[Path], key: str) -> Iterator[Path]:
@@ -179,15 +186,17 @@ def keep(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Pat
 
 def _prune(place: Path) -> None:
     """Drop the least recently used, and the oldest of the measured costs beside them."""
-    for pattern, count in (
-        ("[0-9a-f]*-*.so", KEEP_FILES),
-        (f"{KERNEL}*.so", KEEP_KERNELS),
-        ("*-*.o", KEEP_OBJECTS),
-        ("costs-*.json", KEEP_FILES),
+    libraries, kernels = _named(place, "", ".so"), _named(place, KERNEL, ".so")
+    for files, count in (
+        ([file for file in libraries if not file.name.startswith(KERNEL)], KEEP_FILES),
+        (kernels, KEEP_KERNELS),
+        (_named(place, "", ".o"), KEEP_OBJECTS),
+        (_named(place, "costs-", ".json"), KEEP_FILES),
     ):
-        files = sorted(place.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
-        for file in files[count:]:
-            file.unlink(missing_ok=True)
+        if len(files) > count:  # rarely; when each was used last is not asked before
+            files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
+            for file in files[count:]:
+                file.unlink(missing_ok=True)
 
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:

@@ -138,7 +138,9 @@ class ClickMetrics:
 
     def _auc(self, others: int, clicks: int) -> float | None:
         # Float64 rather than int64: the number of pairs overflows at four billion rows.
-        negatives, positives = self._counts.astype(np.float64)
+        # Most bins met no row, and add nothing.
+        met = np.flatnonzero(self._lowest <= self._highest)
+        negatives, positives = self._counts[:, met].astype(np.float64)
         below = np.cumsum(negatives) - 0.5 * negatives
         return _ratio(float((positives * below).sum()), others * clicks)
 

@@ -188,3 +188,14 @@ def test_what_a_users_operator_becomes_decides_the_key():
     before = cache.digest(module, target)
     factor = 5.0
     assert cache.digest(module, target) != before
+
+
+def test_the_files_used_last_are_kept(place, monkeypatch):
+    monkeypatch.setattr(libraries, "KEEP_OBJECTS", 2)
+    for age in range(4):
+        file = place / f"key{age}-0.o"
+        file.touch()
+        os.utime(file, (1000 - age, 1000 - age))
+    (place / "kernel-key-0.so").touch()
+    libraries._prune(place)
+    assert {file.name for file in place.iterdir()} == {"key0-0.o", "key1-0.o", "kernel-key-0.so"}
