@@ -6,7 +6,8 @@ inner loop reads it front to back. Rows of memory that are a power of two apart 
 other from the first-level cache; panels cannot.
 
 - The right operand is packed once, by all threads, before the product starts: every block of rows
-  reads it.
+  reads it. Who packs columns multiplies them, if there are too few rows for several blocks: what
+  the other core wrote is far away on some machines.
 - The left operand is read where it lies if `k` is contiguous in it (NN, NT). Otherwise (TN) each
   block of rows is packed by the thread that is about to use it, and stays in its second-level
   cache.
@@ -39,7 +40,8 @@ def pack_panels(
 
     A task copies a stretch of `k` for a few panels: it reads whole cache lines and writes few
     streams. Vectors run along the panel. Where the source is contiguous in `k` instead, they are
-    gathered, and the next steps of `k` find the lines in cache.
+    gathered, and the next steps of `k` find the lines in cache. Tasks go through panels as those of
+    the product do.
     """
     packing = _lay_out_in_panels(sch, block, operand, width)
     loops = sch.get_loops(packing)
@@ -51,11 +53,11 @@ def pack_panels(
     stretch, k = sch.split(loops[operand.contracted], [None, _PACKED_STRETCH])
     batch = loops[:-2]
     if operand.contracted_is_contiguous:
-        sch.reorder(*batch, stretch, group, panel, vector, k, lane)
+        sch.reorder(*batch, group, stretch, panel, vector, k, lane)
     else:
-        sch.reorder(*batch, stretch, group, k, panel, vector, lane)
+        sch.reorder(*batch, group, stretch, k, panel, vector, lane)
     sch.vectorize(lane)
-    parallel_over(sch, [*batch, stretch, group])
+    parallel_over(sch, [*batch, group, stretch])
     if not operand.contracted_is_contiguous:
         prefetch_rows_ahead(sch, packing, operand.contracted, k)
     return packing

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products in the three forms, on every kind of CPU, at friendly and unfriendly extents."""
 
+import re
+
 import numpy as np
 import pytest
 from relax_programs import (
@@ -12,8 +14,11 @@ from relax_programs import (
     linear_forms,
     random_arguments,
     rules_by_kernel,
+    run_passes,
 )
-from tvm import relax
+from tvm import relax, tirx
+
+from sparsetrain.schedule.matmul import Matmul
 
 BATCHES = (1, 7, 128, 300)
 LAYERS = [(64, 32), (13, 64), (367, 40), (479, 3), (5, 16), (64, 1), (1, 33)]
@@ -50,6 +55,27 @@ def test_what_is_not_a_number_stays_in_its_row():
 
 
 op = relax.op
+
+
+@pytest.mark.parametrize(
+    "weight, body",
+    [
+        ((600, 128), op.matmul),
+        ((128, 600), lambda x, w: op.matmul(x, op.permute_dims(w))),
+    ],
+    ids=["NN", "NT"],
+)
+def test_tasks_that_follow_each_other_pack_the_same_columns(weight, body):
+    kernels = run_passes(function({"x": ("b", 600), "w": weight}, body), until="ApplyRules")
+    (kernel,) = (f for _, f in kernels.functions_items() if isinstance(f, tirx.PrimFunc))
+    script = Matmul().apply(kernel, TARGETS["host"], False).mod.script()
+    # Of 600 steps a task takes 256, so three tasks share columns.
+    places = re.findall(r"_fused (//|%) T\.int64\(3\) \* T\.int64\((\d+)\)", script)
+    assert ("%", "256") in places
+    assert any(sign == "//" for sign, _ in places)
+    assert ("//", "256") not in places
+
+
 STACKED = {"x": ("b", 5, 12), "y": ("b", 12, 9), "w": (12, 9), "q": ("b", 20)}
 OTHERS = {
     "a product with a static row count": (
