@@ -60,7 +60,10 @@ class Equal(NamedTuple):
     def problem(self, extents: Mapping[str, int]) -> str | None:
         """What is wrong with these extents, by the letters that stand for them."""
         left, right, at_most = self.pair
-        found, wanted = _number(left, extents), _number(right, extents)
+        try:
+            found, wanted = _number(left, extents), _number(right, extents)
+        except ZeroDivisionError:
+            return f"{self.words} divides by nothing"
         if found == wanted or (at_most and found < wanted):
             return None
         relation = "at most" if at_most else "equal to"

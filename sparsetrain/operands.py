@@ -4,7 +4,7 @@
 Relax refuses extents that are known to differ. Where two are called by different letters, some
 operators take it on trust that they are equal, and their kernels read or write past the end of the
 shorter; of others the result has no shape, on which later passes fail without a word. The former
-are a table here, for `extents` to compare in every call; the latter are refused.
+are a table here, for `demands` to compare in every call; the latter are refused.
 """
 
 from __future__ import annotations
@@ -58,11 +58,14 @@ def require_shapes(bindings: Iterable[Any]) -> None:
 
 
 def _lost(binding: Any) -> bool:
-    if not isinstance(binding.var.ty, relax.TensorType) or shape_of(binding.var) is not None:
+    ty, name = binding.var.ty, name_of(binding.value)
+    results = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+    if not any(isinstance(t, relax.TensorType) and t.shape is None for t in results):
         return False
     shapes = [shape_of(operand) for operand in operands(binding.value)]
-    depends_on_values = name_of(binding.value).startswith("relax.dynamic")
-    return len(shapes) > 1 and None not in shapes and not depends_on_values
+    # Those whose shape their values decide, or a function that is called.
+    is_known_later = not name or name.startswith(("relax.dynamic", "relax.call_", "relax.invoke_"))
+    return len(shapes) > 1 and None not in shapes and not is_known_later
 
 
 def name_of(call: relax.Expr) -> str:
@@ -99,7 +102,10 @@ def _einsum(call: relax.Call, *shapes: list) -> list[Pair]:
     letters = str(call.attrs["subscripts"]).replace(" ", "").partition("->")[0].split(",")
     first: dict[str, Any] = {}
     found = []
-    for own, shape in zip(letters, shapes, strict=False):
+    for written, shape in zip(letters, shapes, strict=False):
+        before, dots, after = written.partition("...")
+        repeated = range(len(shape) - len(before + after), 0, -1) if dots else ()  # from the last
+        own = [*before, *map(str, repeated), *after]
         if len(own) == len(shape):
             axes = [(letter, n) for letter, n in zip(own, shape, strict=True) if not _is_one(n)]
             found += [Pair(n, first.setdefault(letter, n)) for letter, n in axes]
@@ -135,6 +141,52 @@ def _embedding_bag(call: relax.Call, table: list, ids: list, *more: list) -> lis
     return [Pair(more[1][0], ids[0])] if int(call.attrs["weighted"]) else []
 
 
+def _attention(call: relax.Call, q: list, k: list, v: list, bias: Any = ()) -> list[Pair]:
+    """Of (B, length, heads, D); a bias is (B, heads, length of q, length of k), or 1 for some."""
+    biased = zip(bias, (q[0], q[2], q[1], k[1]), strict=False)
+    return [
+        *(Pair(other[axis], q[axis]) for other in (k, v) for axis in (0, 2)),
+        Pair(k[3], q[3]),
+        Pair(v[1], k[1]),
+        *(Pair(n, wanted) for n, wanted in biased if not _is_one(n)),
+    ]
+
+
+def _channel_norm(call: relax.Call, x: list, *scales: list) -> list[Pair]:
+    return [Pair(scale[0], x[int(call.attrs["channel_axis"])]) for scale in scales]
+
+
+def _convolution(call: relax.Call, x: list, weight: list) -> list[Pair]:
+    data, kernel = (str(call.attrs[name]) for name in ("data_layout", "kernel_layout"))
+    if len(data) != len(x) or len(kernel) != len(weight):  # channels in blocks
+        return []
+    groups = 1 if name_of(call).endswith("transpose") else int(call.attrs["groups"])
+    return [Pair(x[data.index("C")], weight[kernel.index("I")] * groups)]
+
+
+def _gather_nd(call: relax.Call, x: list, ids: list) -> list[Pair]:
+    batch = int(call.attrs["batch_dims"])
+    return _alike(call, ids[:batch], x[:batch])
+
+
+def _one_batch(call: relax.Call, x: list, other: list) -> list[Pair]:
+    return [Pair(other[0], x[0])]
+
+
+def _reverse_sequence(call: relax.Call, x: list, lengths: list) -> list[Pair]:
+    return [Pair(lengths[0], x[int(call.attrs["batch_axis"])])]
+
+
+def _squeeze(call: relax.Call, x: list) -> list[Pair]:
+    one = tirx.const(1, "int64")
+    return [Pair(x[int(axis)], one) for axis in call.attrs["axis"] or ()]
+
+
+def _topk(call: relax.Call, x: list) -> list[Pair]:
+    k = tirx.const(int(call.attrs["k"]), "int64")
+    return [Pair(k, x[int(call.attrs["axis"])], at_most=True)]
+
+
 def _is_one(extent: Any) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
@@ -147,5 +199,20 @@ _PAIRS: dict[str, Callable[..., list[Pair]]] = {
     "relax.broadcast_to": _broadcast_to,
     "relax.nn.nll_loss": _nll_loss,
     "relax.nn.cross_entropy_with_logits": _alike,
+    "relax.nn.attention": _attention,
+    "relax.nn.attention_bias": _attention,
+    "relax.nn.group_norm": _channel_norm,
+    "relax.nn.instance_norm": _channel_norm,
+    **{
+        f"relax.nn.conv{n}d{transposed}": _convolution
+        for n in (1, 2, 3)
+        for transposed in ("", "_transpose")
+    },
+    "relax.gather_nd": _gather_nd,
+    "relax.image.grid_sample": _one_batch,
+    "relax.reverse_sequence": _reverse_sequence,
+    "relax.squeeze": _squeeze,
+    "relax.topk": _topk,
     "relax.sparsetrain.embedding_bag": _embedding_bag,
+    "relax.sparsetrain.interaction": _one_batch,
 }

@@ -9,6 +9,7 @@ from tvm.relax import op
 
 import sparsetrain as st
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models.interaction.operator import interaction
 
 
 def function(body, **shapes) -> tvm.IRModule:
@@ -28,9 +29,14 @@ def function(body, **shapes) -> tvm.IRModule:
     return builder.get()
 
 
-# Operator -> how it is called, the shapes of its operands, and what must be equal.
+# Operator, and which use of it -> how it is called, its operands' shapes, and what must be equal.
 TRUSTING = {
     "einsum": (lambda x, y: op.einsum([x, y], "bd,bd->b"), {"x": "B4", "y": "C4"}, "C equal to B"),
+    "einsum with dots": (
+        lambda x, y: op.einsum([x, y], "...d,...d->..."),
+        {"x": "B4", "y": "C4"},
+        "C equal to B",
+    ),
     "matmul": (lambda x, y: op.matmul(x, y), {"x": "4B", "y": "C3"}, "B equal to C"),
     "gather_elements": (
         lambda x, ids: op.gather_elements(x, ids, axis=1),
@@ -57,6 +63,61 @@ TRUSTING = {
         {"x": "B4", "y": "C4"},
         "B equal to C",
     ),
+    "nn.attention": (
+        lambda x, y: op.nn.attention(x, y, y),
+        {"x": "B428", "y": "C428"},
+        "C equal to B",
+    ),
+    "nn.attention with keys": (
+        lambda x, y, z: op.nn.attention(x, y, z),
+        {"x": "2428", "y": "2B28", "z": "2C28"},
+        "C equal to B",
+    ),
+    "nn.attention_bias": (
+        lambda x, y: op.nn.attention(x, x, x, y),
+        {"x": "B428", "y": "C244"},
+        "C equal to B",
+    ),
+    "nn.group_norm": (
+        lambda x, y: op.nn.group_norm(x, y, y, num_groups=2, channel_axis=1, axes=[2]),
+        {"x": "2B4", "y": "C"},
+        "C equal to B",
+    ),
+    "nn.instance_norm": (
+        lambda x, y: op.nn.instance_norm(x, y, y, axes=[2], channel_axis=1),
+        {"x": "2B4", "y": "C"},
+        "C equal to B",
+    ),
+    "nn.conv1d": (
+        lambda x, y: op.nn.conv1d(x, y),
+        {"x": "2B8", "y": "3C3"},
+        "B equal to C",
+    ),
+    "nn.conv1d_transpose": (
+        lambda x, y: op.nn.conv1d_transpose(x, y),
+        {"x": "2B8", "y": "C33"},
+        "B equal to C",
+    ),
+    "gather_nd": (
+        lambda x, ids: op.gather_nd(x, ids, batch_dims=1),
+        {"x": "B4", "ids": "C1"},
+        "C equal to B",
+    ),
+    "image.grid_sample": (
+        lambda x, y: op.image.grid_sample(x, y),
+        {"x": "B344", "y": "C222"},
+        "C equal to B",
+    ),
+    "reverse_sequence": (
+        lambda x, ids: op.reverse_sequence(x, ids, seq_axis=1, batch_axis=0),
+        {"x": "B4", "ids": "C"},
+        "C equal to B",
+    ),
+    "sparsetrain.interaction": (
+        lambda x, y: interaction(x, y),
+        {"x": "B8", "y": "C38"},
+        "C equal to B",
+    ),
     "sparsetrain.embedding_bag": (
         lambda table, ids, offsets, y: st.embedding.embedding_bag(table, ids, offsets, y),
         {"table": "44", "ids": "B", "offsets": "3", "y": "C"},
@@ -77,12 +138,52 @@ def arrays(shapes: dict[str, str], **extents: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", TRUSTING)
 def test_operands_whose_lengths_have_two_letters_are_compared_in_every_call(name):
-    body, shapes, needs = TRUSTING[name]
+    operator, (body, shapes, needs) = name.split(" ")[0], TRUSTING[name]
     program = st.Program(function(body, **shapes), "out")
     shorter = arrays(shapes, B=4, C=2) if "at most" not in needs else arrays(shapes, B=2, C=4)
-    with pytest.raises(DataError, match=rf"^relax\.{name} of \(.* needs {needs}, with .* = . of "):
+    with pytest.raises(
+        DataError, match=rf"^relax\.{operator} of \(.* needs {needs}, with .* = . of "
+    ):
         program(shorter, {})
     program(arrays(shapes, B=4, C=4), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "needs"),
+    [
+        ("squeeze", lambda x: op.squeeze(x, [0]), "B equal to 1"),
+        ("topk", lambda x: op.topk(x, k=3, axis=0, ret_type="values"), "3 at most B"),
+    ],
+)
+def test_a_length_is_compared_with_a_number(name, body, needs):
+    program = st.Program(function(body, x="B4"), "out")
+    wrong, right = (2, 1) if name == "squeeze" else (2, 3)
+    with pytest.raises(DataError, match=rf"^relax\.{name} of \(B, 4\) needs {needs}, with B = 2"):
+        program(arrays({"x": "B4"}, B=wrong), {})
+    program(arrays({"x": "B4"}, B=right), {})
+
+
+def test_a_length_that_divides_by_nothing_is_named():
+    def body(x, y):
+        return op.broadcast_to(x, (x.ty.shape[0] // y.ty.shape[0], 4))
+
+    shapes = {"x": "B4", "y": "C"}
+    program = st.Program(function(body, **shapes), "out")
+    assert program(arrays(shapes, B=2, C=1), {}).shape == (2, 4)
+    with pytest.raises(
+        DataError, match=r"^relax\.broadcast_to of .* divides by nothing, with B = 2"
+    ):
+        program({"x": np.ones((2, 4), "float32"), "y": np.ones(0, "float32")}, {})
+
+
+def test_a_function_of_python_may_say_its_shape_late():
+    tvm.register_global_func("tests.twice", lambda x, y: tvm.runtime.tensor(x.numpy() * 2))
+    unknown = relax.TensorType(ndim=2, dtype="float32")
+    module = function(
+        lambda x, y: op.call_pure_packed("tests.twice", x, y, ty_args=unknown), x="B4", y="B4"
+    )
+    given = arrays({"x": "B4", "y": "B4"}, B=3)
+    np.testing.assert_array_equal(st.Program(module, "out")(given, {}).numpy(), 2 * given["x"])
 
 
 def test_an_axis_of_length_one_is_repeated_and_fewer_rows_may_be_gathered():
@@ -116,3 +217,9 @@ def test_a_result_whose_shape_nobody_knows_is_refused_with_its_operands(name, bo
     wanted = rf"relax\.{name} of .*\(B, 4\) and \(C, 4\): the shape of the result is not known"
     with pytest.raises(ConfigError, match=wanted):
         make(module, "out")
+
+
+def test_a_tuple_of_results_whose_shapes_nobody_knows_is_refused():
+    module = function(lambda x, y: op.nn.batch_norm(x, y, y, y, y, axis=0)[0], x="B4", y="C")
+    with pytest.raises(ConfigError, match=r"^relax\.nn\.batch_norm of \(B, 4\), .* and \(C\): the"):
+        st.Program(module, "out")
