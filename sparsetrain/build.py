@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
@@ -47,7 +48,7 @@ class Program:
     ) -> None:
         self.target = runtime.resolve_target(target)
         find_function(module, function)
-        self.module = extract(module, function)
+        module = self.module = extract(module, function)
         if precision is not None:
             self.module = to_half(self.module, function, precision)
         self.function = function
@@ -192,6 +193,13 @@ def value_and_grad(
 
 
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:
-    """The named function and what it may call."""
+    """The named function with the private ones that it calls written out, and its kernels.
+
+    What is asked of arguments is read off one function.
+    """
     named = {var: body for var, body in module.functions.items() if var.name_hint == function}
-    return tvm.IRModule(named | callees(module))
+    called = callees(module)
+    extracted = tvm.IRModule(named | called)
+    if any(isinstance(body, relax.Function) for body in called.values()):
+        extracted = relax.transform.InlinePrivateFunctions()(extracted)
+    return extracted

@@ -194,6 +194,26 @@ def test_an_axis_of_length_one_is_repeated_and_fewer_rows_may_be_gathered():
     assert st.Program(gather, "out")(arrays(shapes, B=5, C=2), {}).shape == (2, 1)
 
 
+def test_what_a_private_function_takes_for_granted_is_compared_too():
+    shapes = {"x": "B4", "y": "C4"}
+    module = function(lambda x, y: op.einsum([x, y], "bd,bd->b"), **shapes)
+    builder = relax.BlockBuilder(module)
+    given = [
+        relax.Var(name, relax.TensorType((tvm.tirx.Var(letter, "int64"), 4), "float32"))
+        for name, letter in {"x": "M", "y": "N"}.items()
+    ]
+    inner = module["out"].without_attr("global_symbol")
+    called = builder.add_func(relax.utils.copy_with_new_vars(inner), "inner")
+    with builder.function("outer", given):
+        with builder.dataflow():
+            out = builder.emit_output(relax.Call(called, given))
+        builder.emit_func_output(out)
+    program = st.Program(builder.get(), "outer")
+    with pytest.raises(DataError, match=r"einsum of \(M, 4\) and \(N, 4\) needs N equal to M"):
+        program(arrays(shapes, B=4, C=2), {})
+    assert program(arrays(shapes, B=4, C=4), {}).shape == (4,)
+
+
 def test_a_gradient_compares_too():
     shapes = {"x": "B4", "y": "C4"}
     module = function(lambda x, y: op.sum(op.einsum([x, y], "bd,bd->b")), **shapes)
