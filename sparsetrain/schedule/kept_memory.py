@@ -169,9 +169,10 @@ class _Kept:
         return var in self._names and not self._place.keys().isdisjoint(self._mentioned(var))
 
     def _can_be_given(self, var: relax.Var) -> bool:
-        """Whether its size follows from the inputs', and its numbers are of a known kind."""
+        """Whether its size follows plainly from the inputs', its numbers are of a known kind."""
         symbols = relax.analysis.tir_vars_in_type(var.ty)
-        return _number_type(var)[0] in KINDS and self._symbols.issuperset(symbols)
+        known = _number_type(var)[0] in KINDS and self._symbols.issuperset(symbols)
+        return known and not _chooses(var.ty.shape)
 
     def _is_kernel(self, value: Any) -> bool:
         """Whether it is a call of a kernel, which returns nothing."""
@@ -187,6 +188,13 @@ _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
 
 def _calls(value: Any, name: str) -> bool:
     return isinstance(value, relax.Call) and getattr(value.op, "name", None) == name
+
+
+def _chooses(shape: relax.Expr) -> bool:
+    """Whether an extent has an `if_then_else`, which TVM cannot copy into another function."""
+    found: list[bool] = []
+    relax.analysis.post_order_visit(shape, lambda e: found.append(isinstance(e, relax.Call)))
+    return any(found)
 
 
 def _number_type(var: relax.Var) -> tuple[str, int]:

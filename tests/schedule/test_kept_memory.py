@@ -84,6 +84,21 @@ def _all(result):
     return [a.numpy() if hasattr(a, "numpy") else a for a in (result if several else [result])]
 
 
+def _all_but_the_last_row(x, w):
+    hidden = op.matmul(x, op.permute_dims(w))
+    shorter = op.strided_slice(hidden, [0], [0], [x.ty.shape[0] - 1])
+    return op.matmul(op.nn.relu(shorter), w)
+
+
+def test_a_slice_may_end_where_a_letter_says():
+    program = Program(function(SHAPES, _all_but_the_last_row), "main", "cpu")
+    for batch in (5, 1, 40):
+        x, w = random_arguments(program.module, batch, seed=batch)
+        expected = np.maximum(x[:-1] @ w.T, 0) @ w
+        found = program({"x": x, "w": w}, {}).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_next_call_does_not_write_into_results():
     module, _ = PROGRAMS["leaves twice"]
     program = Program(module, "main", "cpu")
