@@ -40,7 +40,7 @@ def require_matplotlib() -> None:
         raise ConfigError("drawing needs Matplotlib: pip install 'sparsetrain[plot]'") from None
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
+def draw(report: Report, folder: str | Path) -> list[Path]:
     """Draw all that a report has figures for; returns the files, a PNG and an SVG each.
 
     Raises
@@ -51,6 +51,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     require_matplotlib()
     from matplotlib import rc_context
 
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for formula in dict.fromkeys(m.case.formula for m in report.measurements):
@@ -211,8 +212,20 @@ def _figure(x: str, y: str, *, log_x: bool = True) -> tuple[Any, Any]:
 
 
 def _finished(figure: Any, axes: Any) -> Any:
+    _plain_numbers(axes.yaxis)
     spread_ends(figure, axes)
     return figure
+
+
+def _plain_numbers(axis: Any) -> None:
+    """1, 2 and 5 of each power of ten, written out, where powers of ten alone would be too few."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    if high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:,g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _roofs(axes: Any, report: Report, points: Sequence[Measurement]) -> None:

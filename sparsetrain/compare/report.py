@@ -111,7 +111,7 @@ class Report:
         }
 
     @classmethod
-    def read(cls, file: Path) -> Report:
+    def read(cls, file: str | Path) -> Report:
         """Read ``compare.json`` again, to draw it anew or to look at it.
 
         Raises
@@ -120,7 +120,7 @@ class Report:
             If the file is not there or is no report.
         """
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = json.loads(Path(file).read_text(encoding="utf-8"))
             return cls(
                 found["machine"],
                 1e9 * found["stream_gb_per_s"],
@@ -130,8 +130,9 @@ class Report:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file}: no report of a comparison: {error}") from error
 
-    def write(self, folder: Path) -> list[Path]:
+    def write(self, folder: str | Path) -> list[Path]:
         """Write ``compare.csv`` and ``compare.json``; returns their paths."""
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         whole = json.dumps(self.to_dict(), indent=1)
         return [

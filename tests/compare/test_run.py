@@ -23,6 +23,7 @@ from sparsetrain.compare import (
     run,
 )
 from sparsetrain.compare import memory as memory_module
+from sparsetrain.compare.figures import PICTURES
 from sparsetrain.compare.others import Others
 from sparsetrain.compare.series import apart
 from sparsetrain.errors import ConfigError, DataError
@@ -94,10 +95,23 @@ def test_a_file_that_is_no_report_is_refused(content, tmp_path):
 def test_pictures_of_all_sweeps_are_drawn(report, tmp_path):
     pytest.importorskip("matplotlib")
     more = [replace(m, sweep=sweep) for sweep in [*AXES, "tables"] for m in report.of("rows")]
-    files = draw(Report(report.machine, report.stream, more), tmp_path)
+    files = draw(Report(report.machine, report.stream, more), str(tmp_path))
     assert {file.suffix for file in files} == {".png", ".svg"}
     assert len(files) == 2 * 9
     assert all(file.stat().st_size > 5000 for file in files)
+
+
+def test_numbers_of_a_short_axis_are_written_out(report):
+    pytest.importorskip("matplotlib")
+    points = [
+        replace(m, sweep="width", case=replace(m.case, width=width), median_us=us)
+        for m in report.of("rows")[:1]
+        for width, us in ((8, 30.0), (16, 40.0))
+    ]
+    figure = PICTURES["bandwidth-by-width"][1](report, points)
+    figure.draw_without_rendering()
+    written = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert written and all(float(number) > 0 for number in written)
 
 
 def test_a_table_too_large_for_memory_is_left_out_and_said(monkeypatch):
@@ -114,7 +128,7 @@ def test_a_report_of_an_earlier_version_is_read(report, tmp_path):
         for name in ("kernel_roof_us", "lookup_us", "after_lookup_us"):
             del row[name]
     (tmp_path / "compare.json").write_text(json.dumps(written))
-    again = Report.read(tmp_path / "compare.json")
+    again = Report.read(str(tmp_path / "compare.json"))
     assert [m.median_us for m in again.measurements] == [m.median_us for m in report.measurements]
     assert {m.kernel_roof_us for m in again.measurements} == {None}
     assert {m.after_lookup_us for m in again.measurements} == {None}
