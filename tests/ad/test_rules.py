@@ -95,6 +95,15 @@ def test_a_border_of_copies_has_no_derivative():
         st.ad.gradient(build(pad), "loss", ["x"])
 
 
+def test_a_slice_that_begins_at_a_letter_has_no_derivative():
+    def body(x):
+        return op.strided_slice(x, axes=[0], begin=[x.ty.shape[0] // 2], end=[x.ty.shape[0]])
+
+    case = Case("", "relax.strided_slice", {"x": ("B", 3)}, body)
+    with pytest.raises(st.errors.ConfigError, match="no derivative where a slice begins, or steps"):
+        st.ad.gradient(build(case), "loss", ["x"])
+
+
 def test_class_weights_that_need_a_gradient_are_refused():
     case = Case(
         "",

@@ -55,7 +55,7 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
         axes, begin, *rest = (numbers(call.args[n]) for n in (1, 2, *range(4, len(call.args))))
     except TypeError:  # of a letter; the end may be one, it is in the cotangent's shape
         raise ConfigError(
-            "relax.strided_slice: no derivative where a slice begins at no number"
+            "relax.strided_slice: no derivative where a slice begins, or steps, at a letter"
         ) from None
     strides = rest[0] if rest else [1] * len(axes)
     if any(step <= 0 for step in strides):
