@@ -17,10 +17,11 @@ import os
 import platform
 import shutil
 import stat
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ KEEP_FILES = 200  # programs; a few hundred kilobytes each
 KEEP_KERNELS = 1000  # kernels that are called by themselves; 30 kilobytes on average
 KEEP_OBJECTS = 2000  # kernels to be linked into programs; 35 kilobytes on average
 _METADATA = 'metadata["'
+# Mathematics, C, and what makes floats of halves where no instruction does. A C++ compiler would
+# read the library of C++ too, most of what linking takes.
+_C_LIBRARIES = ("-lm", "-lc", "-lgcc")
+_C_ALONE = ("-nodefaultlibs",)
 
 
 def folder() -> Path | None:
@@ -150,12 +155,26 @@ def store(place: Path, key: str, executable: Any) -> Any:
     with suppress(OSError, RuntimeError):
         try:
             with without_lines(_is_scope_warning):
-                keep(place, key, ".so", executable.export_library)
+                keep(place, key, ".so", partial(executable.export_library, fcompile=_link))
         finally:
             with suppress(OSError):  # another process may drop the same files
                 _prune(place)
         return load(place, key)
     return None
+
+
+def _link(file: str, objects: list[str], options: Sequence[str] = ()) -> None:
+    """Make a library that names what C may call; a compiler that cannot does as it would."""
+    if sys.platform.startswith("linux"):
+        with suppress(RuntimeError):
+            # Behind the objects: of a library before what calls it some linkers take nothing.
+            cc.create_shared(file, [*objects, *_C_LIBRARIES], options=[*options, *_C_ALONE])
+            return
+    cc.create_shared(file, objects, options=list(options))
+
+
+# TVM asks for it by this name, for every program: it runs the compiler.
+_link.get_target_triple = cache(cc.create_shared.get_target_triple)  # type: ignore[attr-defined]
 
 
 def can_link() -> bool:

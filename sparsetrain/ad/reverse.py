@@ -79,8 +79,8 @@ class ReversePass:
         start: relax.Var | None = None,
     ) -> None:
         """Fill `cotangents` of the parameters from ``d loss / d loss = 1``, or from `start`."""
-        ones = emit(relax.op.ones(loss.ty.shape, str(loss.ty.dtype))) if start is None else start
-        self.add(loss, ones)
+        # A constant: `ones` would be a kernel, compiled and run while the program is.
+        self.add(loss, relax.const(1.0, str(loss.ty.dtype)) if start is None else start)
         for binding in reversed(bindings):
             cotangent = self.cotangents.pop(binding.var, None)
             if cotangent is not None:

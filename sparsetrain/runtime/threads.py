@@ -29,6 +29,12 @@ def num_threads() -> int:
     return int(tvm.get_global_func("runtime.NumThreads")())
 
 
+def allowed_threads() -> int:
+    """Threads that work beside kernels may have: as many as them. To ask starts no pool."""
+    said = os.environ.get("TVM_NUM_THREADS", "")
+    return min(max(int(said), 1) if said.isdecimal() else available_cores(), available_cores())
+
+
 def set_num_threads(count: int) -> None:
     """Run kernels started from this Python thread on `count` threads from now on.
 

@@ -65,6 +65,12 @@ def test_no_value_has_the_rows_of_the_table(case):
         assert not shape or shape[0] != 6 or len(shape) != 2
 
 
+def test_the_reverse_pass_begins_with_a_constant_and_no_kernel():
+    gradient = st.ad.gradient(function({"x": (3,)}, lambda x: op.sum(op.sin(x))), "loss")
+    assert operators(gradient)[:2] == ["relax.sin", "relax.sum"]
+    assert "relax.ones" not in operators(gradient)
+
+
 def test_tied_embedding_names_the_parameter_and_both_ways_out():
     with pytest.raises(ConfigError, match=r"'table'.*tied.*densify=\['table'\].*two parameters"):
         st.ad.gradient(function(TIED, tied), "loss", ["table"])
