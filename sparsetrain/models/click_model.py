@@ -8,6 +8,7 @@ logit; `DLRM` is one. All of `Trainer` works for it, and `st.load(folder, model=
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,10 @@ class ClickModel(nn.Module):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
         return dict(self._config)
+
+    def __reduce__(self) -> Any:
+        # A model holds no values, and to pickle what TVM makes of it ends the process.
+        return partial(type(self), **self.config()), ()
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, 1) logits."""

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import pickle
+from copy import deepcopy
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,7 +15,7 @@ from criteo_tables import (
     write,
 )
 
-from sparsetrain.data import Batch, Dataset, Encoder, open_source
+from sparsetrain.data import Batch, Dataset, Encoder, open_source, split_share
 
 RAW = make_rows()
 ENCODER = Encoder.fit(table(RAW), min_count=2)
@@ -192,3 +195,13 @@ def test_batches_of_the_user_pass_through_in_the_users_thread():
         assert list(dataset.batches(1, seed=0, epoch=epoch)) == batches
     assert set(threads) == {threading.main_thread()}
     assert list(Dataset(batches[0], None).batches(1)) == batches[:1]
+
+
+@pytest.mark.parametrize("copied", ["pickled", "copied"])
+@pytest.mark.parametrize("opened", [str, open_source, lambda path: split_share(path, 0.5)[0]])
+def test_a_dataset_of_a_file_may_go_to_another_process(opened, copied, tmp_path):
+    path = str(write(tmp_path / "rows.parquet", table(RAW), group=64))
+    dataset = Dataset(opened(path), ENCODER)
+    # What is pickled here was made here.
+    other = deepcopy(dataset) if copied == "copied" else pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    assert_batches_equal(joined(other.batches(48, seed=1)), joined(dataset.batches(48, seed=1)))

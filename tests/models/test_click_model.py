@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of one's own: the page about them runs; what could not be loaded is refused at once."""
 
+import pickle
 import re
+from copy import deepcopy
 from pathlib import Path
 from textwrap import dedent
 
@@ -128,6 +130,18 @@ class Base(ClickModel):
 
     def forward(self, dense, embedded):
         return self.last(self.layer(dense))
+
+
+@pytest.mark.parametrize("model", [Base([3, 4], hidden=5), DLRM([3, 4], 8, bottom=[4], top=[4])])
+@pytest.mark.parametrize("copied", ["pickled", "copied"])
+def test_a_model_is_copied_by_making_it_again(model, copied):
+    # What is pickled here was made here.
+    made = deepcopy(model) if copied == "copied" else pickle.loads(pickle.dumps(model))  # noqa: S301
+    assert type(made) is type(model) and made.config() == model.config()
+    optimizer = st.optim.sgd(lr=0.1)
+    same = [st.Trainer(one, optimizer=optimizer).state_dict() for one in (made, model)]
+    assert same[0].keys() == same[1].keys()
+    assert all(np.array_equal(same[0][name], same[1][name]) for name in same[0])
 
 
 class Lacking(Base):

@@ -100,7 +100,11 @@ class _RowGroup:
         self, metadata: Any, schema: pa.Schema, leaves: Mapping[str, int], place: Place
     ) -> None:
         self._metadata, self._schema, self._leaves, self.place = metadata, schema, leaves, place
-        self._stored = metadata.row_group(place.row_group)
+
+    @property
+    def _stored(self) -> Any:
+        # Asked for anew: unlike the metadata of a file, that of a group cannot be pickled.
+        return self._metadata.row_group(self.place.row_group)
 
     @property
     def num_rows(self) -> int:
