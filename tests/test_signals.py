@@ -16,7 +16,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.checkpoint import places
-from sparsetrain.cli import main, passes, training
+from sparsetrain.cli import main, passes, trainers
 from sparsetrain.run import folder, log
 from tests import small_dlrm
 from tests.faults.failing_calls import tree
@@ -29,7 +29,7 @@ SIGNALS = {
 # Phase -> where it is, and which call of it: later ones have a checkpoint behind them.
 TRAIN = {
     "encode": (st.data.Encoder, "fit", 1),
-    "read held-out rows": (training, "_read_through", 1),
+    "read held-out rows": (trainers, "_read_held_out", 1),
     "compile": (st.Trainer, "compile", 1),
     "begin the log": (log.Log, "__init__", 1),
     "train": (st.Trainer, "step", 5),
