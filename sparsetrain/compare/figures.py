@@ -233,8 +233,7 @@ def _roofs(axes: Any, report: Report, points: Sequence[Measurement]) -> None:
     dense = {p.case.rows: 1e6 * p.traffic_bytes / report.stream for p in points if p.arm == "dense"}
     random = {p.case.rows: p.roof_us for p in points if p.roof_us}
     for found, name in ((dense, "roof: stream"), (random, "roof: random rows")):
-        if found:
-            _dashed(axes, list(found), list(found.values()), name)
+        _dashed(axes, list(found), list(found.values()), name)
 
 
 def _after_lookup(axes: Any, arm: str, points: Sequence[Measurement]) -> None:
@@ -262,8 +261,9 @@ def _crossing(axes: Any, report: Report, points: Sequence[Measurement]) -> None:
 
 
 def _dashed(axes: Any, xs: Sequence[float], ys: Sequence[float], name: str) -> None:
-    axes.plot(xs, ys, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
-    note_end(axes, name, xs[-1], ys[-1], GREY)
+    if xs:
+        axes.plot(xs, ys, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
+        note_end(axes, name, xs[-1], ys[-1], GREY)
 
 
 def _writes_rate(p: Measurement) -> float:
