@@ -11,11 +11,13 @@ turns of a few steps, in one order and then the other, so that a disturbance mee
 follows `dense` as often as `auto` does. They are compared within a round, as the machine may be
 another one a moment later: the ratio to a way is the median of the rounds' ratios. A machine that
 others use changes every few tenths of a second, so a table is visited for four rounds at a time,
-all tables in turn, until the ratio is known to `WIDE` and known to lie on one side of `LIMIT`.
-Beside it stand the 2.5th and 97.5th percentile of what resampled visits give. For a table by itself
-`auto` runs the code of one of the forced ways, so its ratio to that way is noise; what the choice
-costs is `choice`, the forced way that it took beside the better one. What is above `--most-rows` is
-not updated densely: the buffer would take as much memory as the table, and the outcome is known.
+all tables in turn, until the ratio is known to `WIDE` and known to lie on one side of `LIMIT`, each
+visit with what it keeps between steps at another of a few places in memory: two that run the same
+code were up to 8 % apart by their places alone. Beside it stand the 2.5th and 97.5th percentile of
+what resampled visits give. For a table by itself `auto` runs the code of one of the forced ways, so
+its ratio to that way is noise; what the choice costs is `choice`, the forced way that it took
+beside the better one. What is above `--most-rows` is not updated densely: the buffer would take as
+much memory as the table, and the outcome is known.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ VISIT = (1, -1, -1, 1)  # rounds of a visit: steps from one way to the next
 WIDE = 0.03  # of the ratio's interval
 MOST = 10  # times the wanted steps
 RESAMPLED = 400
+PLACES = 7  # in memory, of what a way keeps between steps
 WAYS = ("sparse", "dense", "auto")
 LIMIT = 1.05  # what auto may take of the better of the others
 MAKERS = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
@@ -156,15 +159,19 @@ class Contest:
         gradients = [gradient_of(batch, int(weight.shape[0]), n) for n, batch in enumerate(ids)]
         self._gradients = cycle(gradients)
         self._updates = [Update(optimizer, way, weight, tables) for way in ways]
+        others = [
+            [Update(optimizer, way, weight, tables) for way in ways] for _ in range(PLACES - 1)
+        ]
+        self._places = cycle([self._updates, *others])
         self._visits: list[list[list[float]]] = []  # microseconds of each way's turn in each round
 
     def visit(self) -> None:
         """Take some rounds."""
-        rounds = []
+        rounds, updates = [], next(self._places)
         for step in VISIT:
-            places = range(len(self.ways))[::step]
-            times = {place: self._turn(self._updates[place]) for place in places}
-            rounds.append([times[place] for place in range(len(self.ways))])
+            order = range(len(self.ways))[::step]
+            times = {way: self._turn(updates[way]) for way in order}
+            rounds.append([times[way] for way in range(len(self.ways))])
         self._visits.append(rounds)
 
     def _turn(self, update: Update) -> float:
