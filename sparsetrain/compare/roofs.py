@@ -17,7 +17,7 @@ import numpy as np
 import tvm
 from tvm.script import tirx as T
 
-from sparsetrain import runtime
+from sparsetrain import kernel_builder, runtime
 from sparsetrain.kernel_builder import Prefetch
 from sparsetrain.runtime import NDArray
 
@@ -71,7 +71,7 @@ def _times(run: Callable[[Any], object], arguments: Iterable[Any]) -> np.ndarray
 
 @cache
 def _stream_kernel() -> Any:
-    @T.prim_func(s_tir=True)
+    @kernel_builder.prim_func(s_tir=True)
     def stream(data: T.handle):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         count = T.int64()
@@ -93,7 +93,7 @@ def _row_kernel(width: int, ahead: int, prefetch: Prefetch) -> Any:
 def _rows(width: int, lanes: int, ahead: int, prefetch: Prefetch) -> tvm.tirx.PrimFunc:
     write, near = int(prefetch.write), prefetch.near
 
-    @T.prim_func(s_tir=True)
+    @kernel_builder.prim_func(s_tir=True)
     def rewrite(weights: T.handle, places: T.handle):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         height, count = T.int64(), T.int64()
