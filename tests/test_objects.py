@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 import sparsetrain as st
 from sparsetrain import libraries, runtime
 from sparsetrain.kernel_builder import buffer, kernel
-from sparsetrain.runtime import objects
+from sparsetrain.runtime import objects, together
 from tests import small_dlrm
 from tests.helpers import assert_same_bits
 
@@ -100,10 +100,10 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
 
     load = objects._linkable
     monkeypatch.setattr(objects, "_linkable", noting)
-    monkeypatch.setattr(objects.threads, "allowed_threads", lambda: threads)
+    monkeypatch.setattr(together.threads, "allowed_threads", lambda: threads)
     found = kept("found")  # a file is named by its content, too
     assert len(found) == 10 and (len(set(used)) > 2) == (threads > 1)
-    monkeypatch.setattr(objects.threads, "allowed_threads", lambda: 1)
+    monkeypatch.setattr(together.threads, "allowed_threads", lambda: 1)
     assert found == kept("one by one")
 
 

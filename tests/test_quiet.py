@@ -27,18 +27,23 @@ def test_an_error_leaves_standard_error_as_it_was(capfd):
     assert capfd.readouterr().err == "before\nWarning: known\n"
 
 
-def test_threads_that_hold_back_at_once_give_standard_error_back():
-    before, entered = os.fstat(2), threading.Event()
+def test_threads_that_hold_back_at_once_share_it_and_the_last_gives_it_back(capfd):
+    before, entered, first_left = os.fstat(2), threading.Event(), threading.Event()
 
     def second():
-        with without_lines(lambda line: False):
+        with without_lines(lambda line: line == b"of the second\n"):
             entered.set()
-            first_left.wait(5)
+            assert first_left.wait(5)
+            os.write(2, b"Warning: known\nof the second\nof neither\n")
 
-    first_left, thread = threading.Event(), threading.Thread(target=second)
-    with without_lines(lambda line: False):
+    thread = threading.Thread(target=second)
+    with without_lines(is_known):
         thread.start()
-        entered.wait(0.2)  # in vain: one waits for the other
+        assert entered.wait(5)  # nobody waits for the other
+        os.write(2, b"before\n")
     first_left.set()
     thread.join()
     assert os.path.samestat(os.fstat(2), before)
+    assert capfd.readouterr().err == "before\nof neither\n"
+    os.write(2, b"Warning: known\n")
+    assert capfd.readouterr().err == "Warning: known\n"

@@ -99,6 +99,11 @@ class RowUpdate:
         return _row_kernel(runtime.target_of(param), self._recipe, *kind, pooled, stamped)
 
 
+def compile_row_update(recipe: Recipe, width: int, dtype: str, index_dtype: str) -> None:
+    """Have the kernel ready by which a `RowUpdate` takes an entry for a value row, on the host."""
+    _row_kernel(runtime.host_target(), recipe, width, dtype, index_dtype, False, False)
+
+
 def update_dense_(
     target: Target, gradient: NDArray, rule: Rule, scalars: Sequence[float], rows: tuple[int, int]
 ) -> None:

@@ -5,14 +5,15 @@ With another optimizer, or tables of other sizes, nearly all its kernels are the
 letter. LLVM takes most of a compile, so those that were compiled before are linked again.
 Where kernels call each other, the program is compiled as a whole; code and results are the same.
 A kernel of its own costs about 30 ms more on one core of an EPYC (Zen 3). All cores compile: each
-kernel has a context of LLVM for itself, so its code is the same on any number of threads.
+kernel has a module of TVM and a context of LLVM for itself, so its code is the same on any number
+of threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from tvm import tirx
 from tvm.tirx.build import codegen_build
 
 from sparsetrain import libraries
-from sparsetrain.runtime import lowering, threads
-
-MOST_THREADS = 8  # LLVM holds some ten megabytes for each
+from sparsetrain.runtime import lowering
+from sparsetrain.runtime.together import MOST_THREADS, together
 
 
 class NotAloneError(Exception):
@@ -56,29 +56,29 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
     }
     files = libraries.listed(place, ".o")
     found = {var: _kept(files.get(key, ()), key, var.name_hint) for var, key in keys.items()}
-    missing = tvm.IRModule({var: kernels[var] for var, kept in found.items() if kept is None})
-    lowered = _lowered(missing, target)
+    missing = [var for var, kept in found.items() if kept is None]
+    for var in missing:
+        _require_alone(kernels[var])
     host = target.host or target
 
-    def compiled(var: tvm.ir.GlobalVar) -> Any:
-        code = codegen_build(lowered[var], host)
+    def made(var: tvm.ir.GlobalVar) -> Any:
+        code = codegen_build(_lowered(var, kernels[var], target), host)
         file = libraries.keep(place, keys[var], ".o", code.write_to_file)
         return _linkable(file, var.name_hint)
 
-    found.update(zip(lowered, _each(compiled, list(lowered), host), strict=True))
+    found.update(zip(missing, _each(made, missing, host), strict=True))
     return list(found.values())
 
 
-def _each(compiled: Callable[[Any], Any], kernels: list[Any], host: tvm.target.Target) -> list[Any]:
-    """What `compiled` gives of each, on all cores.
+def _each(made: Callable[[Any], Any], kernels: list[Any], host: tvm.target.Target) -> list[Any]:
+    """What `made` gives of each, on all cores.
 
-    The first is compiled before the others, which find LLVM set up. Options of LLVM's command line
+    The first comes before the others, which find LLVM set up. Options of LLVM's command line
     belong to the process, so a target that brings some has one thread.
     """
-    first = [compiled(kernel) for kernel in kernels[:1]]
-    count = 1 if "cl-opt" in host.attrs else min(threads.allowed_threads(), MOST_THREADS)
-    with ThreadPoolExecutor(count) as pool:
-        return first + list(pool.map(compiled, kernels[1:]))
+    first = [made(kernel) for kernel in kernels[:1]]
+    most = 1 if "cl-opt" in host.attrs else MOST_THREADS
+    return first + together([partial(made, kernel) for kernel in kernels[1:]], most)
 
 
 def _kept(files: Iterable[Path], key: str, name: str) -> Any:
@@ -93,17 +93,14 @@ def _linkable(file: Path, name: str) -> Any:
 
 
 def _lowered(
-    kernels: tvm.IRModule, target: tvm.target.Target
-) -> dict[tvm.ir.GlobalVar, tvm.IRModule]:
-    """What of each kernel LLVM compiles. TVM's own `build` would make one piece of all."""
-    for kernel in kernels.functions.values():
-        _require_alone(kernel)
+    var: tvm.ir.GlobalVar, kernel: tirx.PrimFunc, target: tvm.target.Target
+) -> tvm.IRModule:
+    """What of a kernel LLVM compiles. TVM's own `build` would make one piece of all."""
     lower, finish, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
-    bound = tirx.transform.BindTarget(target.with_host(target.host or target))(kernels)
-    return {  # the attribute is set where it was the only one missing
-        var: tvm.IRModule({var: kernel.without_attr("tirx.is_entry_func")})
-        for var, kernel in finish()(lower(bound)).functions.items()
-    }
+    bound = tirx.transform.BindTarget(target.with_host(target.host or target))
+    lowered = finish()(lower(bound(tvm.IRModule({var: kernel}))))
+    # Of a kernel by itself TVM says so; its code is to be that of one of many.
+    return tvm.IRModule({var: lowered[var].without_attr("tirx.is_entry_func")})
 
 
 def _require_alone(kernel: tirx.PrimFunc) -> None:

@@ -188,6 +188,16 @@ class Sort:
         return CoalescePlan(rows, order, offsets, used, self._workspace[1])
 
 
+def sort_variant(count: int, num_rows: int, index_dtype: str) -> tuple[str, bool]:
+    """Which kernel sorts so many ids of this thread, see `compile_sort`."""
+    return index_dtype, strips_for(count, num_rows) > 1
+
+
+def compile_sort(variant: tuple[str, bool]) -> None:
+    """Have the kernel of a `Sort` ready."""
+    _plan_kernel(*variant)
+
+
 _LOCAL = threading.local()  # two threads may make plans at once
 _WASTE, _LITTLE = 16, 1 << 20  # a workspace may hold so many times the ids, or so many
 

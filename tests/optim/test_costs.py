@@ -13,8 +13,8 @@ import pytest
 from sparsetrain import optim
 from sparsetrain.optim.paths.costs import calibration, figures, remembered, waiting
 from sparsetrain.optim.paths.costs.lines import Costs, distinct_rows
-from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, contest
-from sparsetrain.runtime import as_numpy
+from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, compile_kernels, contest
+from sparsetrain.runtime import as_numpy, compiling
 from tests.helpers import assert_same_bits
 
 
@@ -25,6 +25,12 @@ def _brief_measurements():
 
 NO_OP = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
 SGD = optim.sgd(0.1)._rule()
+COMPILE = compiling.compile_kernel
+KINDS = {
+    "few rows": Kind(SGD, 4, "float32", 63),
+    "adagrad": Kind(optim.adagrad(0.1)._rule(), 12, "float32", 2**20 - 1),
+    "halves": Kind(optim.rowwise_adagrad(0.1)._rule(), 8, "bfloat16", 2**20 - 1),
+}
 
 
 @dataclass
@@ -427,3 +433,18 @@ def test_what_threads_waited_is_found_by_trials_and_lines(monkeypatch, lines):
         found = figures._try(kind, (3,), 5, 0, 0)
     assert found.waited == 0.7
     assert log.index("begun") == (9 if lines else 2)  # all kernels were compiled before
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_all_that_is_measured_was_compiled_at_once(kind, many, monkeypatch):
+    late = []
+
+    def first(*given):
+        compile_kernels(*given)
+        monkeypatch.setattr(compiling, "compile_kernel", lambda *kernel: late.append(kernel))
+
+    monkeypatch.setattr(calibration, "compile_kernels", first)
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 1)
+    calibration.measure(kind, many=many)
+    assert not late and compiling.compile_kernel is not COMPILE

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from sparsetrain.optim.group import Range
 from sparsetrain.optim.paths import dense_kernels as kernels
 from sparsetrain.optim.paths.dense_kernels import BLOCK
 from sparsetrain.optim.range_update import Target, matrix_shape
+from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
@@ -161,6 +163,19 @@ class DensePath:
             *scalars,
             *blocks,
         )
+
+
+def compiles(
+    recipe: Recipe, width: int, dtype: str, index_dtype: str
+) -> list[Callable[[], object]]:
+    """What has the kernels of a `DensePath` ready, one by one, for an entry for each value row."""
+    variant = width, computed_in(dtype), index_dtype
+    return [
+        partial(_part_kernel, index_dtype, False),
+        partial(_add_kernel, *variant),
+        partial(_clear_kernel, *variant),
+        partial(_update_rows_kernel, recipe, width, dtype),
+    ]
 
 
 def _block_rows(parts: Sequence[Range], blocks: Sequence[int]) -> tuple[NDArray, NDArray]:

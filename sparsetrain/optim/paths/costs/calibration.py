@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from sparsetrain.optim.paths.costs.lines import Costs, distinct_rows
-from sparsetrain.optim.paths.costs.trial import Clock, Kind, Trial, Work
+from sparsetrain.optim.paths.costs.trial import Clock, Kind, Trial, Work, compile_kernels
 from sparsetrain.optim.paths.costs.waiting import share_waited
 
 MANY = 8192  # ids of a step; from there all threads may sort them
@@ -33,6 +33,7 @@ SECONDS = 0.5
 def measure(kind: Kind, *, many: bool) -> Costs:
     """Time both paths; see the module."""
     fewer, more = IDS[many]
+    compile_kernels(kind, IDS[many])
     row_bytes = kind.width * np.dtype(kind.dtype).itemsize
     low = min(max(LOW_BYTES // row_bytes, 1), kind.storage)
     some = min(HOT, low)
@@ -54,7 +55,7 @@ def measure(kind: Kind, *, many: bool) -> Costs:
         "split_more": full.split,
     }
     for work in works.values():
-        work()  # kernels are compiled
+        work()  # what is used for the first time
     times, waited = share_waited(partial(shortest, list(works.values())))
     at = SimpleNamespace(**dict(zip(works, times, strict=True)))
     return _fit(at, (fewer, more), (some, low, most), (high, far))._replace(waited=waited)
