@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 import tvm
@@ -20,6 +19,7 @@ from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.precision import Policy, to_half
 from sparsetrain.relax_op import callees, find_function
+from sparsetrain.turns import Turn
 
 
 class Program:
@@ -53,7 +53,7 @@ class Program:
             self.module = to_half(self.module, function, precision)
         self.function = function
         self.arguments = Arguments(module[function], function, runtime.device_of(self.target))
-        self._turn = Lock()
+        self._turn = Turn()
 
     @cached_property
     def machine(self) -> Any:

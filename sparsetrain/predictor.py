@@ -25,7 +25,7 @@ from sparsetrain.models.required import (
 )
 from sparsetrain.naming import named_arrays
 from sparsetrain.precision import Policy, Precision, policy_for
-from sparsetrain.turns import in_turn
+from sparsetrain.turns import Turn, in_own_turn, in_turn
 
 
 def table_dtype_of(model: Any) -> str:
@@ -57,7 +57,11 @@ def policy_of(precision: Precision, target: Any) -> Policy | None:
 
 
 class Predictor:
-    """What can be asked about rows; see `Trainer` for the parameters."""
+    """What can be asked about rows; see `Trainer` for the parameters.
+
+    Threads that ask one of them wait for each other while kernels run; batches are read and
+    checked by all at once.
+    """
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Predictor:
         self.target, self.precision = target, precision
         self.steps = self.epochs = 0
         self._policy = policy_of(precision, target)
+        self._turn = Turn()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
         require_remade(model)
         check_shared(model, encoder)
@@ -123,7 +128,6 @@ class Predictor:
         self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
-        self._flush()
         metrics = ClickMetrics()
         for number, batch in enumerate(dataset.batches(batch_size)):
             if number and stop is not None and stop():
@@ -135,7 +139,6 @@ class Predictor:
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
-        self._flush()
         dataset = self._dataset(data, require_label=False)
         found = [self._score(batch) for batch in dataset.batches(batch_size)]
         logits = np.concatenate(found) if found else np.empty(0, np.float32)
@@ -145,7 +148,10 @@ class Predictor:
     def _score(self, batch: Batch) -> np.ndarray:
         """Logits of each row, (rows,) float32."""
         inputs = self.model.inputs(batch)
-        return runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
+        with self._turn:
+            self._flush()
+            logits = self._logits(self.params, inputs)
+        return runtime.as_numpy(logits)[:, 0]
 
     def _dataset(
         self, data: Any, *, require_label: bool = True, read_weights: bool = False
@@ -154,6 +160,7 @@ class Predictor:
             return data
         return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
 
+    @in_own_turn
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and slots, by name.
 

@@ -16,11 +16,13 @@ from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.naming import check_kinds, named_tables, writable_arrays
 from sparsetrain.predictor import Predictor
+from sparsetrain.turns import in_own_turn
 
 
 class QuantizedModel(Predictor):
     """Evaluates and predicts as the model that it was made from; from `Trainer.quantized`."""
 
+    @in_own_turn
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model and encoder to a folder, which `sparsetrain.load_predictor` reads."""
         checkpoint.write(folder, *saved.snapshot_of_quantized(self, extra or {}))

@@ -34,6 +34,7 @@ from sparsetrain.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize
 from sparsetrain.saved import exact_tables
+from sparsetrain.turns import in_own_turn
 
 
 class TrainedModel(Predictor):
@@ -75,6 +76,7 @@ class TrainedModel(Predictor):
     def seed(self, seed: int) -> None:
         self.state.seed = seed
 
+    @in_own_turn
     def quantized(self) -> QuantizedModel:
         """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
 
@@ -88,6 +90,7 @@ class TrainedModel(Predictor):
         self._flush()
         return quantize(self)
 
+    @in_own_turn
     def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy arrays named as in `state_dict` into the parameters and slots.
 
@@ -101,6 +104,7 @@ class TrainedModel(Predictor):
             load_arrays_(target, arrays, partial(check_saved, self.state))
         self._restored()
 
+    @in_own_turn
     def table(self, name: str) -> np.ndarray:
         """A copy of an embedding table, (V, D) float32; `name` is that of one of its columns.
 
@@ -113,6 +117,7 @@ class TrainedModel(Predictor):
         """
         return self._arrays()[self._table_name(name)].astype(np.float32)
 
+    @in_own_turn
     def load_table(self, name: str, rows: np.ndarray) -> None:
         """Write an embedding table, such as one that was trained elsewhere; its slots stay.
 
@@ -158,6 +163,7 @@ class TrainedModel(Predictor):
             raise ConfigError(f"there is no table {name!r}; there are {known}")
         return full
 
+    @in_own_turn
     def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
         """Fill parameters and slots from an open checkpoint; undefined after an error.
 
@@ -190,6 +196,7 @@ class TrainedModel(Predictor):
         counts = {"steps": self.steps, "epochs": self.epochs, "skipped": self.state.skipped}
         return {**counts, "loss_scale": scale}
 
+    @in_own_turn
     def _recount(self, counts: Mapping[str, Any]) -> None:
         """Go back to what `_counts` gave, once the arrays are those of that step."""
         self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])

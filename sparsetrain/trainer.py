@@ -36,6 +36,7 @@ from sparsetrain.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.run import Run
 from sparsetrain.step import Loss, scale_input, way
 from sparsetrain.trained_model import TrainedModel
+from sparsetrain.turns import in_own_turn
 
 
 class Trainer(TrainedModel):
@@ -139,6 +140,7 @@ class Trainer(TrainedModel):
             )
         return program
 
+    @in_own_turn
     def compile(self) -> None:
         """Compile what a step runs now, rather than in the first step."""
         _ = self._machine
@@ -165,6 +167,7 @@ class Trainer(TrainedModel):
         loss: Loss = self._watch.step(partial(self._step, batch), batch)
         return loss
 
+    @in_own_turn
     def _step(self, batch: Batch) -> Loss:
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
@@ -327,6 +330,7 @@ class Trainer(TrainedModel):
         """The virtual machine that runs in a step."""
         return self._way.machine(self)
 
+    @in_own_turn
     def extended(self, encoder: Encoder) -> Trainer:
         """Return a trainer that goes on from this one with rows for new values.
 
@@ -372,6 +376,7 @@ class Trainer(TrainedModel):
         made._recount({**self._counts(), "epochs": 0})
         return made
 
+    @in_own_turn
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`."""
         saved.save(self, folder, extra)
@@ -382,6 +387,7 @@ class Trainer(TrainedModel):
         """Views of all arrays, and a manifest; `state` is where the run stands."""
         return saved.snapshot(self, extra, state)
 
+    @in_own_turn
     def first_nonfinite(self, batch: Batch) -> str | None:
         """Say which value of the gradient program is the first that is not finite, if one is.
 

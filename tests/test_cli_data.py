@@ -14,10 +14,10 @@ from sparsetrain.cli import main
 from sparsetrain.cli.convert import parse_size
 from sparsetrain.cli.passes import PassLines
 from sparsetrain.cli.picture import write_picture
-from sparsetrain.cli.predict import as_text
+from sparsetrain.cli.predict import _joined, as_text
 from sparsetrain.data import convert_files
 from sparsetrain.data.synthetic import SyntheticCriteo
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.settings import resolve_settings
 
 SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
@@ -426,3 +426,26 @@ def test_bytes_that_are_no_text_are_kept_as_they_are():
     given = pa.chunked_array([[b"a", b"\xff"]])
     assert as_text(given).equals(given)
     assert as_text(given.slice(0, 1)).to_pylist() == ["a"]
+
+
+NAMES = pa.chunked_array([["a", None, "b"]])
+# How another file may store the same names.
+STORED = [
+    pa.large_string(),
+    pa.string_view(),
+    pa.binary(),
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.dictionary(pa.int8(), pa.large_string()),
+]
+
+
+@pytest.mark.parametrize("type_", STORED, ids=str)
+def test_kept_columns_of_files_that_store_them_differently_are_one(type_):
+    found = _joined("user", [NAMES, NAMES.cast(type_)])
+    assert found.type == pa.string()
+    assert found.to_pylist() == NAMES.to_pylist() * 2
+
+
+def test_kept_columns_that_have_no_type_in_common_are_refused():
+    with pytest.raises(DataError, match="--keep user: its files hold int64 and string, which"):
+        _joined("user", [NAMES, pa.chunked_array([[1]])])

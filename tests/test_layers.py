@@ -56,19 +56,19 @@ MAY_IMPORT = {
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
-    | {"past_caches", "transpose"},
+    | {"past_caches", "transpose", "turns"},
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
     | {"transpose", "turns", "past_caches", "formats", "schedule", "sharing"},
     "build": {"ad", "arguments", "cache", "embedding", "precision", "relax_op", "runtime"}
-    | {"schedule"},
+    | {"schedule", "turns"},
     "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
     "step": {"ad", "data", "fused", "optim", "precision", "runtime"},
     "predictor": {"build", "data", "formats", "metrics", "precision", "runtime", "naming"}
     | {"models", "turns"},
-    "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"},
+    "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"} | {"turns"},
     "trained_model": {"checkpoint", "data", "formats", "models", "optim", "precision", "predictor"}
-    | {"quantized", "runtime", "naming", "saved"},
+    | {"quantized", "runtime", "naming", "saved", "turns"},
     "growing": {"data", "models", "optim"},
     "trainer": {
         "ad",
@@ -85,7 +85,7 @@ MAY_IMPORT = {
         "precision",
         "profile",
     }
-    | {"growing", "run", "runtime", "saved", "step", "trained_model"},
+    | {"growing", "run", "runtime", "saved", "step", "trained_model", "turns"},
     "saved": {"checkpoint", "data", "optim"},
     "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
     | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},

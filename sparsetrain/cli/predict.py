@@ -94,8 +94,47 @@ def _read(parts: Iterable[Any], names: list[str]) -> dict[str, Any]:
     import pyarrow as pa
 
     pieces = [pa.Table.from_batches([piece]) for part in parts for _, piece in part.pieces(names)]
-    table = pa.concat_tables(pieces, promote_options="permissive")
-    return {name: as_text(table[name]) for name in names}
+    return {name: _joined(name, [piece[name] for piece in pieces]) for name in names}
+
+
+def _joined(name: str, columns: list[Any]) -> Any:
+    """Return one column of those of all files, which may store the same values differently.
+
+    Raises
+    ------
+    DataError
+        If they hold what has no type in common.
+    """
+    import pyarrow as pa
+
+    if len({column.type for column in columns}) > 1:
+        columns = [as_text(_plain(column)) for column in columns]
+    tables = [pa.table({name: column}) for column in columns]
+    try:
+        return as_text(pa.concat_tables(tables, promote_options="permissive")[name])
+    except pa.ArrowException:
+        types = " and ".join(sorted({str(column.type) for column in columns}))
+        raise DataError(
+            f"--keep {name}: its files hold {types}, which make no column; predict them one by one"
+        ) from None
+
+
+def _plain(column: Any) -> Any:
+    """Return a column without codes, its text and bytes in Arrow's usual types."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    usual = _USUAL.get(str(column.type))
+    return column if usual is None else column.cast(usual)
+
+
+_USUAL = {
+    "large_string": "string",
+    "string_view": "string",
+    "large_binary": "binary",
+    "binary_view": "binary",
+}
 
 
 def as_text(column: Any) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +23,7 @@ from tvm.tirx import PrimFunc, const
 from sparsetrain import runtime
 from sparsetrain.kernel_builder import buffer, extents, kernel
 from sparsetrain.runtime.compiling import host_kernel
+from sparsetrain.turns import Turn
 
 STRIPS = 16
 
@@ -50,7 +50,7 @@ class Placing:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside)
         self._dtype = dtype
-        self._turn = Lock()  # of who writes and reads what was found outside
+        self._turn = Turn()  # of who writes and reads what was found outside
 
     def __call__(
         self,

@@ -51,7 +51,8 @@ class Best:
         if not self._wanted or self._run is not None:
             return
         try:
-            self._arrays = _copied(trainer._arrays(), self._arrays)
+            with trainer._turn:
+                self._arrays = _copied(trainer._arrays(), self._arrays)
         except MemoryError:
             raise ResourceError(
                 f"early stopping keeps a copy of the best weights and slots, {trainer._bytes:,} "
@@ -72,7 +73,7 @@ class Best:
         """
         if trainer.steps == step:
             return None
-        with _interrupts_wait():
+        with _interrupts_wait(), trainer._turn:
             if self._run is None:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)

@@ -90,8 +90,9 @@ class Record:
         assert self._log is not None
         with checkpoint.errors_of(self._run.folder):
             self._log.sync()
-        arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
-        self._run.save(trainer.steps, arrays, manifest, best=best)
+        with trainer._turn:  # the arrays are views
+            arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
+            self._run.save(trainer.steps, arrays, manifest, best=best)
         self._saved = key
 
     def _add(self, line: dict[str, Any], state: RunState) -> None:

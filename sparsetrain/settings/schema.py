@@ -61,7 +61,7 @@ class DataSettings(Section):
         Share of the training rows that is held out for validation, chosen by chance.
     valid_seed : int
         Another seed is another choice of those rows.
-    valid_from : float, str or None
+    valid_from : int, float, str or None
         First moment of validation: rows from then on are held out. A number, or a date.
     time_column : str or None
         The column that `valid_from` is about; by default the schema's `time`.
@@ -79,7 +79,7 @@ class DataSettings(Section):
 
     valid_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     valid_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    valid_from: Annotated[Finite | str, BeforeValidator(_as_moment)] | None = None
+    valid_from: Annotated[int | Finite | str, BeforeValidator(_as_moment)] | None = None
     time_column: str | None = None
 
     def encoding(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ call costs a few microseconds. Numbers among the arguments become scalar inputs,
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +16,13 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.turns import in_turn
+from sparsetrain.turns import Turn, in_turn
 
 if TYPE_CHECKING:
     from sparsetrain.sparse_tensor.row_sparse import RowSparse
 
 _compiled: dict[Any, tuple[Any, RowSparse | None]] = {}
-_turn = RLock()
+_turn = Turn()
 
 
 def eager(rule: Callable[..., Any], *arguments: Any) -> Any:

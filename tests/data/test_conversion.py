@@ -538,3 +538,18 @@ def test_converted_columns_are_stored_to_be_read_fast(tmp_path):
         group = file.metadata.row_group(0)
         columns = [group.column(number) for number in range(group.num_columns)]
     assert {column.compression for column in columns} == {"LZ4"}
+
+
+@pytest.mark.parametrize("rest", ["parquet", "text"])
+def test_files_without_rows_may_come_first(rest, tmp_path):
+    rows = table(make_rows())
+    write(tmp_path / "none.parquet", rows.slice(0, 0))
+    if rest == "text":
+        file = text_file(tmp_path / "raw.tsv")
+    else:
+        file = write(tmp_path / "raw.parquet", rows)
+    none, out = str(tmp_path / "none.parquet"), tmp_path / "out"
+    expected = convert_files(file, tmp_path / "expected", min_count=1, **SMALL)
+    assert convert_files([none, none, file], out, min_count=1, **SMALL)["rows"] == expected["rows"]
+    with pytest.raises(DataError, match=r"none\.parquet and 1 more: no rows$"):
+        convert_files([none, none], tmp_path / "nothing", min_count=1, **SMALL)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nulls become zeros, whatever lies under them and wherever an array begins."""
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -52,3 +54,10 @@ def test_booleans_and_columns_of_nothing_are_read(array, expected):
     values, missing = filled(array)
     assert values.tolist() == expected
     assert missing.tolist() == array.is_null().to_pylist()
+
+
+@pytest.mark.parametrize("type_", [pa.decimal128(12, 2), pa.decimal256(40, 3)], ids=str)
+def test_decimals_are_numbers(type_):
+    array = pa.array([Decimal("1.5"), None, Decimal(-3)], type_)
+    values, missing = filled(array)
+    assert (values.tolist(), missing.tolist()) == ([1.5, 0, -3], [False, True, False])

@@ -151,3 +151,28 @@ def test_converted_rows_have_no_time_and_say_so(tmp_path):
         split_time(tmp_path / "out", "hour", 3)
     train, valid = split_share(tmp_path / "out", 0.5)
     assert train.num_rows + valid.num_rows == WIDE
+
+
+NANOSECONDS = 1_414_627_200_000_000_000
+# One step before the moment and one at it, as columns may store them.
+AROUND = {
+    "int64": pa.int64(),
+    "uint64": pa.uint64(),
+    "decimals": pa.decimal128(20, 0),
+    "text": pa.string(),
+}
+
+
+@pytest.mark.parametrize("type_", AROUND.values(), ids=AROUND.keys())
+def test_a_moment_in_nanoseconds_divides_exactly(type_):
+    times = pa.array([NANOSECONDS - 1, NANOSECONDS, NANOSECONDS + 1]).cast(type_)
+    rows = pa.table({"label": [0, 1, 0], "I1": [1, 2, 3], "C1": [4, 5, 6], "ns": times})
+    for at, later in {NANOSECONDS: 2, NANOSECONDS + 1: 1, float(NANOSECONDS): 2}.items():
+        halves = split_time(rows, "ns", at)
+        assert [half.num_rows for half in halves] == [3 - later, later]
+
+
+@pytest.mark.parametrize("at, later", [(1.5, 2), (2.0, 2), (2.5, 1)])
+def test_a_moment_may_lie_between_integers(at, later):
+    rows = {"label": [0, 1, 0], "I1": [1, 2, 3], "C1": [4, 5, 6], "day": [1, 2, 3]}
+    assert [half.num_rows for half in split_time(rows, "day", at)] == [3 - later, later]

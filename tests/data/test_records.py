@@ -2,12 +2,15 @@
 """Requests as programs have them: a list of rows, each a dict."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema
 from sparsetrain.errors import DataError
 
 SCHEMA = Schema("click", ("price",), ("user", "tags"))
+SCHEMA_OF_USERS = Schema("click", ("price",), ("user",))
 COLUMNS = {
     "click": [0, 1, 0],
     "price": [1.5, None, 2.5],
@@ -76,3 +79,30 @@ def test_a_row_without_a_list_is_read_alike_alone_and_among_others(weighted):
     single = encoder.encode([alone]).ids[1]
     assert (single.ids.tolist(), single.offsets.tolist()) == ([], [0, 0])
     assert (single.weights is None) == (not weighted)
+
+
+HASHES = [2**63 + 5, 7, 2**64 - 1]
+
+
+@pytest.mark.parametrize("bags", [False, True], ids=["single", "bags"])
+def test_hashes_from_two_to_the_63_have_the_row_that_they_have_in_files(bags, tmp_path):
+    type_ = pa.list_(pa.uint64()) if bags else pa.uint64()
+    users = [[value] for value in HASHES] if bags else HASHES
+    columns = {"click": [0, 1, 0], "price": [1.0, 2.0, 3.0], "user": users}
+    stored = {**columns, "user": pa.array(users, type_)}
+    pq.write_table(pa.table(stored), tmp_path / "a.parquet")
+    encoder = Encoder.fit(str(tmp_path / "a.parquet"), schema_file=SCHEMA_OF_USERS, min_count=1)
+    (expected,) = Dataset(str(tmp_path / "a.parquet"), encoder).batches(8)
+    requests = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for given in (columns, requests):
+        found = encoder.encode(given)
+        if bags:
+            assert_same(found, expected)
+        else:
+            np.testing.assert_array_equal(found.ids, expected.ids)
+
+
+@pytest.mark.parametrize("users", [[2**64, 1], [2**63, -1]], ids=["too large", "signs"])
+def test_integers_that_no_64_bits_hold_are_refused_by_column(users):
+    with pytest.raises(DataError, match="column user: the column cannot be read"):
+        Encoder.fit({"click": [0, 1], "price": [1, 2], "user": users}, schema_file=SCHEMA_OF_USERS)

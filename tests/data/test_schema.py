@@ -2,6 +2,7 @@
 """A schema file describes another log; what it cannot mean is refused by key."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -103,6 +104,29 @@ def test_a_derived_column_is_a_quotient_and_a_remainder(rule, expected):
     assert next(part.pieces(["d"]))[1].column("d").to_pylist() == expected
 
 
+HUGE = 2**63 + 5
+# The same integers as columns may store them.
+INTEGERS = {
+    "uint64": pa.array([HUGE, 7, None], pa.uint64()),
+    "decimals": pa.array([Decimal(HUGE), Decimal(7), None], pa.decimal128(20, 0)),
+    "text": pa.array([str(HUGE), "7", ""]),
+    "bytes": pa.array([str(HUGE), "7", None]).cast(pa.binary()),
+    "codes": pa.array([str(HUGE), "7", None]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("array", INTEGERS.values(), ids=INTEGERS.keys())
+def test_integers_of_64_bits_are_not_rounded_before_they_are_divided(array):
+    from sparsetrain.data.read.derived import with_derived
+    from sparsetrain.data.read.inputs import open_source
+
+    derived = {"d": Derived("t", divide=3), "same": Derived("t")}
+    part = with_derived(open_source(pa.table({"t": array})).parts[0], derived)
+    assert next(part.pieces(["d"]))[1].column("d").to_pylist() == [HUGE // 3, 2, None]
+    with pytest.raises(DataError, match="column t: 9223372036854775813 is beyond int64"):
+        next(part.pieces(["same"]))
+
+
 DAYS = ["1970-01-01", "1970-01-02", "1969-12-31", None]
 MOMENTS = {
     "dates": pa.array(DAYS).cast(pa.date32()),
@@ -128,6 +152,8 @@ def test_days_are_derived_from_points_in_time(array):
     [
         (pa.array([3], pa.time32("s")), "type time32.s. is no point in time"),
         (pa.array(["noon"]), "'noon' is no number"),
+        (pa.array(["0x10"]), "'0x10' is no number"),
+        (pa.array([2.0**60]), r"1.15\S* is no whole number"),
     ],
 )
 def test_what_is_neither_number_nor_moment_derives_nothing(array, message):

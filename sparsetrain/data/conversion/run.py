@@ -21,9 +21,10 @@ from ..encode.encoder_file import ENCODER_FILE, write_encoder
 from ..encode.learn import check_dense
 from ..encode.settings import Settings
 from ..encode.weighed import check_weighed, require_row_weights
-from ..read.files import list_files
+from ..read.files import PARQUET, kind_of_file, list_files
 from ..read.footers import DATASET_FILE
 from ..read.inputs import open_source
+from ..read.parquet import parquet_parts
 from ..read.source import Source
 from ..schema.schema import Schema
 from ..whole_file import only_one, read_json, remove_unfinished, write_json
@@ -144,7 +145,7 @@ def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
 
 
 def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
-    opened = open_source(files[:1], schema)
+    opened = open_source(_beginning(files), schema)
     assert isinstance(opened, Source)
     require_row_weights(opened.parts[0], schema)
     blank = Encoder.blank(opened.parts[0], settings, schema)
@@ -152,6 +153,14 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
         settings.check_encoded()
         check_dense(*blank.bind(opened.parts[:1], require_label=False)[0], settings)
     return blank
+
+
+def _beginning(files: list[str]) -> list[str]:
+    """Return the files up to the first that is not known to hold no row, as parquet tells."""
+    for number, file in enumerate(files, 1):
+        if kind_of_file(file) != PARQUET or any(part.num_rows for part in parquet_parts(file)):
+            return files[:number]
+    return files
 
 
 def _is_done(job: Job) -> bool:

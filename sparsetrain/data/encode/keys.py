@@ -17,10 +17,9 @@ from ..values import kinds
 from ..values.arrays import Array
 from ..values.filled import filled
 from ..values.missing import NanRule
+from ..values.numeric import EXACT
 from ..values.place import Place
 from ..values.text import as_bytes, hex_numbers, lengths
-
-_EXACT = float(2**53)  # beyond this a float no longer tells neighbouring integers apart
 
 
 class Keys(NamedTuple):
@@ -68,7 +67,7 @@ def _from_integers(array: Any, nan: NanRule, place: Place) -> Keys:
 
 def _from_floats(array: Any, nan: NanRule, place: Place) -> Keys:
     values, missing = nan.split(array, place)
-    odd = (values != np.trunc(values)) | (np.abs(values) > _EXACT)
+    odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
     if odd.any():
         row = int(np.argmax(odd))
         raise place.error(

@@ -20,9 +20,11 @@ from ..schema.schema import Derived
 from ..values.filled import filled
 from ..values.missing import NanRule
 from ..values.moments import moments_of
-from ..values.numeric import read_numbers
+from ..values.numeric import EXACT, exact_integers, read_numbers
 from ..values.place import Place
 from .source import ROW_NUMBERS, Part
+
+_LARGEST = np.iinfo(np.int64).max
 
 
 def with_derived(part: Part, derived: Mapping[str, Derived]) -> Part:
@@ -71,7 +73,11 @@ def _derive(array: pa.Array, rule: Derived, place: Place) -> pa.Array:
     values, missing = _integers(array, place)
     quotient = values // rule.divide
     result = quotient if rule.modulo is None else quotient % rule.modulo
-    return pa.array(result, pa.int64(), mask=missing)
+    beyond = result > _LARGEST
+    if beyond.any():
+        row = int(np.argmax(beyond))
+        raise place.error(f"{result[row]} is beyond int64, which a derived column holds", row)
+    return pa.array(result.astype(np.int64), pa.int64(), mask=missing)
 
 
 def _integers(array: pa.Array, place: Place) -> tuple[np.ndarray, np.ndarray]:
@@ -79,11 +85,11 @@ def _integers(array: pa.Array, place: Place) -> tuple[np.ndarray, np.ndarray]:
     if moments is not None:
         microseconds, missing = filled(moments)
         return microseconds // 1_000_000, missing
-    if pa.types.is_integer(array.type):  # float64 would round those beyond 2**53
-        values, missing = filled(array)
-        return values.astype(np.int64), missing
+    whole = exact_integers(array)
+    if whole is not None:
+        return whole
     values, missing = read_numbers(array, NanRule("missing"), place)
-    odd = values != np.trunc(values)
+    odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
     if odd.any():
         row = int(np.argmax(odd))
         raise place.error(f"{values[row]} is no whole number, which a derived column needs", row)

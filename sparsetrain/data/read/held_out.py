@@ -12,6 +12,7 @@ said.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -28,7 +29,7 @@ from ..schema.schema import Schema
 from ..values.arrays import Array
 from ..values.missing import NanRule
 from ..values.moments import moments_of
-from ..values.numeric import read_numbers
+from ..values.numeric import exact_integers, read_numbers
 from ..values.place import Place
 from .footers import is_converted
 from .inputs import open_source
@@ -136,7 +137,7 @@ def _has_rows(part: Part, column: str) -> bool:
 def _moment(at: float | str | datetime) -> float:
     """Return a number as it is, and a point in time as seconds since 1970."""
     if isinstance(at, (int, float)):
-        return float(at)
+        return at
     try:
         point = datetime.fromisoformat(at) if isinstance(at, str) else at
     except ValueError:
@@ -220,13 +221,15 @@ def _by_time(
     values, missing = _times(piece.column(column), place.of(column))
     if missing.any():
         raise place.of(column).error("the time is null; drop the row", int(np.argmax(missing)))
+    if values.dtype.kind != "f" and math.isfinite(at):
+        at = math.ceil(at)  # beside a float, integers would be rounded
     return (values >= at) == later
 
 
 def _times(array: Any, place: Place) -> tuple[Array, Array]:
-    """Return (n,) float64, seconds for points in time, and which are missing."""
+    """Return (n,) integers or float64, seconds for points in time, and which are missing."""
     moments = moments_of(array, place)
     if moments is None:
-        return read_numbers(array, NanRule(), place)
+        return exact_integers(array) or read_numbers(array, NanRule(), place)
     values, missing = read_numbers(moments, NanRule(), place)
     return values / 1e6, missing

@@ -126,11 +126,21 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
     try:
         if isinstance(values, np.ndarray) and not values.dtype.isnative:
             values = values.astype(values.dtype.newbyteorder("="))
-        return pa.array(values, from_pandas=nan_is_null)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        return _converted(values, nan_is_null)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise Place("table", column=name).error(
             f"the column cannot be read ({first_line(error)})"
         ) from None
+
+
+def _converted(values: Any, nan_is_null: bool) -> Any:
+    """Return an Arrow array; Python's integers from 2**63 on are hashes, as a uint64 of a file."""
+    try:
+        return pa.array(values, from_pandas=nan_is_null)
+    except OverflowError:
+        bags = any(isinstance(value, (list, tuple, np.ndarray)) for value in values)
+        type_ = pa.list_(pa.uint64()) if bags else pa.uint64()
+        return pa.array(values, type_, from_pandas=nan_is_null)
 
 
 def table_parts(table: pa.Table, name: str = "table") -> Iterator[Part]:

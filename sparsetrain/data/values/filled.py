@@ -22,10 +22,10 @@ def filled(array: Any) -> tuple[Array, Array]:
 
     Parameters
     ----------
-    array : pyarrow array (n,) of integers, floats, booleans or nulls
-        Booleans become int8, a column of nothing but nulls float64.
+    array : pyarrow array (n,) of integers, floats, decimals, booleans or nulls
+        Booleans become int8, decimals and a column of nothing but nulls float64.
     """
-    if pt.is_boolean(array.type) or pt.is_null(array.type):
+    if pt.is_boolean(array.type) or pt.is_null(array.type) or pt.is_decimal(array.type):
         array = array.cast(pa.int8() if pt.is_boolean(array.type) else pa.float64())
     if not array.null_count:
         return array.to_numpy(), np.zeros(len(array), dtype=bool)

@@ -19,6 +19,7 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pt.is_integer, INTEGER),
     (pt.is_boolean, INTEGER),
     (pt.is_floating, FLOAT),
+    (pt.is_decimal, FLOAT),
     (pt.is_string, TEXT),
     (pt.is_large_string, TEXT),
     (pt.is_string_view, TEXT),

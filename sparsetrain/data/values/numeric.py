@@ -15,10 +15,13 @@ import pyarrow.types as pt
 
 from . import kinds
 from .arrays import Array
+from .filled import filled
 from .missing import NanRule
 from .place import Place
+from .text import as_bytes
 
 _NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
+EXACT = float(2**53)  # from here on a float no longer tells neighbouring integers apart
 _SHOWN = 40  # characters of a bad value that fit a one-line message
 
 
@@ -35,6 +38,31 @@ def read_numbers(array: Any, nan: NanRule, place: Place) -> tuple[Array, Array]:
     if kinds.kind_of(array.type) == kinds.TEXT:
         array = _parsed(array, place)
     return nan.split(array, place)
+
+
+def exact_integers(array: Any) -> tuple[Array, Array] | None:
+    """Return integers (n,), 0 where missing, and which are missing (n,) bool; None if others occur.
+
+    `read_numbers` rounds those from 2**53 on. Text and decimals that are integers count as such.
+    """
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pt.is_integer(array.type):
+        return filled(array)
+    if kinds.kind_of(array.type) == kinds.TEXT:
+        array = as_bytes(array)
+        array = pc.if_else(pc.equal(pc.binary_length(array), 0), None, array)
+        if pc.any(pc.match_substring(array, b"x", ignore_case=True)).as_py():
+            return None  # Arrow takes 0x10 for an integer
+        array = array.cast(pa.large_binary()).cast(pa.large_string(), safe=False)
+    elif not pt.is_decimal(array.type):
+        return None
+    for type_ in (pa.int64(), pa.uint64()):
+        try:
+            return filled(array.cast(type_))
+        except pa.ArrowInvalid:
+            continue
+    return None
 
 
 def _parsed(array: Any, place: Place) -> Any:
