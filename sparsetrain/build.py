@@ -86,6 +86,35 @@ class Program:
         _ = self._compiled
         return self
 
+    def place(self, params: Mapping[str, Any]) -> dict[str, runtime.NDArray]:
+        """Put parameters where the program runs, as a loop of one's own needs them on CUDA.
+
+        Optimizers write parameters where they lie, with gradients that lie beside them.
+
+        Parameters
+        ----------
+        params : mapping of str to array
+            Tables and others alike.
+
+        Returns
+        -------
+        dict
+            Tensors by name, to be given to calls, `optimizer.init` and `optimizer.apply_`. A tensor
+            that lies there already is itself.
+
+        Raises
+        ------
+        DataError
+            If an array is no array of numbers.
+        ResourceError
+            If the device has no memory left.
+        """
+        device = runtime.device_of(self.target)
+        return {
+            name: runtime.moved(runtime.as_tensor(value), device, f"parameter {name!r}")
+            for name, value in params.items()
+        }
+
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
     ) -> Any:

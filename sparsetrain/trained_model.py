@@ -80,10 +80,13 @@ class TrainedModel(Predictor):
     def quantized(self) -> QuantizedModel:
         """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
 
+        It predicts on the CPU, also where training was on CUDA; then in float32 if the CPU has no
+        instructions for the precision of training.
+
         Raises
         ------
         ConfigError
-            On CUDA, which has no kernels for such tables.
+            If the model's class takes no ``table_dtype``.
         NumericalError
             If a row of a table is not finite.
         """

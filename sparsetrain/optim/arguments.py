@@ -29,7 +29,7 @@ def check_arguments(
     Raises
     ------
     ConfigError
-        If something is missing, is no tensor, or has another shape or dtype.
+        If something is missing, is no tensor, has another shape or dtype, or lies elsewhere.
     """
     for name, gradient in gradients.items():
         if name not in params or name not in state:
@@ -70,6 +70,14 @@ def _check(
             raise ConfigError(
                 f"optimizer: the state of {name!r} has no {slot.name!r} of shape {shape}; use the "
                 "state from this optimizer's init"
+            )
+    written = gradient.values if isinstance(gradient, RowSparse) else gradient
+    lying = {"gradient": written, **{f"slot {slot!r}": tensor for slot, tensor in slots.items()}}
+    for what, tensor in lying.items():
+        if tensor.device != param.device:
+            raise ConfigError(
+                f"optimizer: {name!r} lies on {param.device}, its {what} on {tensor.device}: "
+                "params = program.place(params) before optimizer.init(params)"
             )
 
 

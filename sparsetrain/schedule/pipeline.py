@@ -118,6 +118,7 @@ def passes(
         # How each one runs.
         cuda.WriteByHand(),
         ApplyRules(*rules),
+        cuda.RequireThreads(),
         # What calls them: from a graph of values to code of the virtual machine.
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),

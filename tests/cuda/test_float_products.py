@@ -8,6 +8,7 @@ import pytest
 from tvm import relax, tirx
 
 from tests.cuda import device
+from tests.cuda.reshaped import RESHAPED
 from tests.cuda.test_kernels import in_every_order, there
 
 BATCH = 131
@@ -24,6 +25,10 @@ CASES = {
     "tn_narrow": ("tn", 16, 13, None, None),
     "tn_known": ("tn", 20, 66, 100, None),
     "tt": ("tt", 66, None, 40, None),
+    "nt_cut": ("nt", None, 72, 20, "columns"),
+    "nn_cut": ("nn", None, 130, 9, "columns"),
+    "tn_cut": ("tn", 20, 66, 100, "rows"),
+    "nt_more": ("nt", None, 24, 33, "padding"),
 }
 
 
@@ -52,6 +57,8 @@ def add_product(builder: relax.BlockBuilder, name: str) -> None:
             if followed == "mask":
                 zero = relax.const(0.0, "float32")
                 out = builder.emit(relax.op.where(relax.op.greater(mask, zero), out, zero))
+            if followed in RESHAPED:
+                out = builder.emit(RESHAPED[followed].operator(out))
             out = builder.emit_output(out)
         builder.emit_func_output(out)
 
@@ -80,4 +87,6 @@ def test_a_product_is_that_of_the_matrices(cuda, machine, name):
         expected = np.maximum(expected + more[0], 0)
     if followed == "mask":
         expected = np.where(more[0] > 0, expected, 0)
+    if followed in RESHAPED:
+        expected, scale = map(RESHAPED[followed].reference, (expected, scale))
     assert (np.abs(found - expected) <= 1e-6 * scale).all()

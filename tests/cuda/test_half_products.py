@@ -15,6 +15,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.precision import BFLOAT16
 from sparsetrain.runtime import gpu
 from tests.cuda import device
+from tests.cuda.reshaped import RESHAPED
 from tests.cuda.test_kernels import in_every_order, there
 from tests.small_dlrm import assert_same_state
 
@@ -34,8 +35,13 @@ CASES = {
     "nt_f16": ("float16", "nt", "hf", None, 66, 40),
     "nn_f16": ("float16", "nn", "hh", None, 67, 12),
     "tn_f16": ("float16", "tn", "fh", 36, 40, None),
+    "nt_cut": ("bfloat16", "nt", "hf", None, 72, 20),
+    "nn_cut": ("float16", "nn", "ff", None, 130, 9),
+    "tn_cut": ("bfloat16", "tn", "hf", 20, 66, 100),
+    "nt_more": ("bfloat16", "nt", "ff", None, 24, 33),
 }
 FOLLOWED = ("nt_f16", "nn_f16")  # by a ReLU, and by rounding
+OTHERS = {"nt_cut": "columns", "nn_cut": "columns", "tn_cut": "rows", "nt_more": "padding"}
 
 
 def add_product(builder: relax.BlockBuilder, name: str) -> None:
@@ -59,6 +65,8 @@ def add_product(builder: relax.BlockBuilder, name: str) -> None:
             out = builder.emit(relax.op.matmul(*factors, out_dtype="float32"))
             if name in FOLLOWED:
                 out = builder.emit(relax.op.astype(relax.op.nn.relu(out), half))
+            if name in OTHERS:
+                out = builder.emit(RESHAPED[OTHERS[name]].operator(out))
             out = builder.emit_output(out)
         builder.emit_func_output(out)
 
@@ -93,6 +101,8 @@ def test_a_product_is_that_of_the_rounded_matrices(cuda, machine, name):
     expected, scale = left @ right, np.abs(left) @ np.abs(right)
     if name in FOLLOWED:
         expected = np.maximum(expected, 0)
+    if name in OTHERS:
+        expected, scale = map(RESHAPED[OTHERS[name]].reference, (expected, scale))
     close = 1e-3 if name in FOLLOWED else 1e-6
     assert (np.abs(found.astype("f8") - expected) <= close * scale).all()
 

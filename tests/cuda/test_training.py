@@ -181,3 +181,18 @@ def test_no_ids_give_no_rows(cuda):
     params = {"table": np.ones((5, 4), "f4")}
     for ids in ([2, 4], [], [1]):
         assert program(params, {"ids": np.array(ids, "i4")}).shape == (len(ids), 4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_a_model_in_int8_is_made_for_the_cpu(cuda, tmp_path, precision):
+    trainer = st.Trainer(
+        small_dlrm.model(), st.optim.adagrad(0.05), target="cuda", precision=precision
+    )
+    quantized = trainer.quantized()
+    assert not any(map(runtime.on_gpu, quantized.params.values()))
+    batch = small_dlrm.batch(50)
+    scores = quantized.predict(batch)
+    np.testing.assert_allclose(scores, trainer.predict(batch), rtol=0, atol=0.01)
+    quantized.save(tmp_path / "small")
+    again = st.load_predictor(tmp_path / "small", target="cpu")
+    np.testing.assert_array_equal(again.predict(batch), scores)

@@ -2,4 +2,5 @@
 """How a Relax function becomes fast on a CUDA device."""
 
 from .by_hand import WriteByHand as WriteByHand
+from .launched import RequireThreads as RequireThreads
 from .rules import RULES as RULES

@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elementwise work after a product, applied to a sum while it is in a register."""
+"""The elementwise work after a product, applied to a sum while it is in a register.
+
+That work may keep only the first rows and columns of a product: then the kernel computes no others.
+Where it writes more places than the product has, as a padding does, no thread would own them, and
+the product is left to other rules.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.script.ir_builder import tirx as T
+from tvm.sym import Analyzer
 
 from ..epilogue import inline_all_but_last
+from ..product import Extent, Product
 from .tiles import Store
+
+
+class Kept(NamedTuple):
+    """What becomes of a product's sums, and of how many: its first rows and columns."""
+
+    store: Store
+    rows: Extent
+    columns: Extent
 
 
 class Epilogue:
@@ -60,13 +75,24 @@ def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
     return tvm_ffi.structural_map(expression, (tirx.Var, at))
 
 
-def stored(
-    sch: s_tir.Schedule, product: s_tir.schedule.SBlockRV, others: list[SBlockInfo]
-) -> Store | None:
+def stored(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> Kept | None:
     """What becomes of the sums of `product` in the blocks around it; None if it is too much."""
-    out = sch.get(product).writes[0].source
+    out = sch.get(product.info.block_rv).writes[0].source
     final = inline_all_but_last(sch, others)
     if final is None:
-        return lambda row, column, value: T.buffer_store(out, value, [row, column])
-    epilogue = Epilogue(sch.get(final), out)
-    return epilogue if epilogue.fits else None
+
+        def as_it_is(row: Any, column: Any, value: Any) -> None:
+            T.buffer_store(out, value, [row, column])
+
+        return Kept(as_it_is, product.rows, product.columns)
+    epilogue, extents = Epilogue(sch.get(final), out), others[-1].dom()
+    if not epilogue.fits or not all(map(_within, extents, (product.rows, product.columns))):
+        return None
+    return Kept(epilogue, *extents)
+
+
+def _within(kept: Extent, computed: Extent) -> bool:
+    """Whether so many places are surely computed: all of them, or fewer by a known number."""
+    if isinstance(kept, int) and isinstance(computed, int):
+        return kept <= computed
+    return bool(Analyzer().can_prove_equal(kept, computed))

@@ -34,11 +34,11 @@ def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     sources = _sources(sch, product, others)
     if sources is None:
         return None
-    store = stored(sch, product.info.block_rv, others)
-    if store is None:
+    kept = stored(sch, product, others)
+    if kept is None:
         return None
-    tiled, kind = tiled_product(product, sources)
-    return scheduled(function, tiled, kind, lambda _place: store)
+    tiled, kind = tiled_product(product, kept, sources)
+    return scheduled(function, tiled, kind, lambda _place: kept.store)
 
 
 def _sources(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> list[Any] | None:

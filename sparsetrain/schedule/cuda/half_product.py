@@ -35,8 +35,8 @@ def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     sources = [sch.get(stage).reads[0].source for stage in found.stages]
     if not all(isinstance(source.shape[1], tirx.IntImm) for source in sources):
         return None
-    store = stored(sch, found.product.info.block_rv, found.others)
-    if store is None:
+    kept = stored(sch, found.product, found.others)
+    if kept is None:
         return None
-    tiled, kind = tiled_product(found.product, sources, half)
-    return scheduled(function, tiled, kind, lambda _place: store)
+    tiled, kind = tiled_product(found.product, kept, sources, half)
+    return scheduled(function, tiled, kind, lambda _place: kept.store)

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from tvm import tirx
 
 from ..product import Product
+from .epilogue import Kept
 from .float_operand import FloatOperand
 from .float_tile import FloatTile, threads_of
 from .half_operand import THREADS, HalfOperand
 from .half_tile import HalfTile
-from .tiles import Place, Store, TiledProduct, kernel_of, tile_length
+from .tiles import Place, Store, TiledProduct, kernel_of, tile_length, wide
 
 
 class Kind(NamedTuple):
@@ -46,15 +47,15 @@ def kind_of(rows: Any, columns: Any, half: str | None) -> Kind:
 
 
 def tiled_product(
-    product: Product, sources: Sequence[Any], half: str | None = None
+    product: Product, kept: Kept, sources: Sequence[Any], half: str | None = None
 ) -> tuple[TiledProduct, Kind]:
-    """A matched product of two matrices, and the way to compute its tiles."""
-    kind = kind_of(product.rows, product.columns, half)
+    """What is kept of a matched product of two matrices, and the way to compute its tiles."""
+    kind = kind_of(kept.rows, kept.columns, half)
     left, right = (
         kind.operand(source, operand.outer, operand.contracted)
         for source, operand in zip(sources, (product.left, product.right), strict=True)
     )
-    return TiledProduct(left, right), kind
+    return TiledProduct(left, right, wide(kept.rows), wide(kept.columns)), kind
 
 
 def scheduled(

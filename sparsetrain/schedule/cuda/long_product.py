@@ -23,7 +23,7 @@ from sparsetrain.runtime.instructions import has_tensor_cores
 
 from .kinds import kind_of, scheduled
 from .sum_of_pieces import sum_kernel
-from .tiles import Store, TiledProduct
+from .tiles import Store, TiledProduct, wide
 
 _THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
 
@@ -97,7 +97,7 @@ def _kernel(
         parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, *shape), "float32")
         T.evaluate(tirx.const(0, "int32"))
     left, right = (kind.operand(matrix, 1, 0) for matrix in matrices)
-    product = TiledProduct(left, right, pieces)
+    product = TiledProduct(left, right, wide(shape[0]), wide(shape[1]), pieces)
     return scheduled(builder.get(), product, kind, lambda place: _into(parts, place.piece)), pieces
 
 

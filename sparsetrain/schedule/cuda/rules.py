@@ -7,10 +7,8 @@ the shapes decide, so results have the same bits in every run.
 """
 
 from tvm import s_tir, tirx
-from tvm.error import InternalError
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight import gpu as dlight
-from tvm.s_tir.schedule.schedule import ScheduleError
 from tvm.target import Target
 
 from ..rule import has_blocks
@@ -29,7 +27,7 @@ class Guarded(ScheduleRule):
             return None
         try:
             return self.rule.apply(func, target, tunable)
-        except (ScheduleError, InternalError):
+        except Exception:  # TVM's rules assert, index and look up what odd functions do not have
             return None
 
 

@@ -37,23 +37,17 @@ class TiledProduct(NamedTuple):
     ----------
     left, right : TileOperand
         Their lengths are the rows and columns of a tile.
+    rows, columns : int or Expr
+        What is computed of the result, from its first place on.
     pieces : int
         Parts into which `k` is cut, side by side; a block computes one.
     """
 
     left: Any
     right: Any
+    rows: Any
+    columns: Any
     pieces: int = 1
-
-    @property
-    def rows(self) -> Any:
-        """Rows of the result."""
-        return self.left.source.shape[self.left.axis]
-
-    @property
-    def columns(self) -> Any:
-        """Columns of the result."""
-        return self.right.source.shape[self.right.axis]
 
     @property
     def steps(self) -> Any:
@@ -82,6 +76,11 @@ def tile_length(rows: Any, columns: Any) -> int:
     """Places of a tile along rows and columns: large tiles read less, small ones are more."""
     known = [int(extent) for extent in (rows, columns) if isinstance(extent, (int, tirx.IntImm))]
     return _NARROW if min(known, default=_WIDE) <= _NARROW else _WIDE
+
+
+def wide(extent: Any) -> Any:
+    """An extent as an expression of 64 bits."""
+    return tirx.const(extent, "int64") if isinstance(extent, int) else extent
 
 
 def kernel_of(

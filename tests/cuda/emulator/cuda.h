@@ -44,13 +44,17 @@ EMULATED_VECTOR(unsigned, uint)
 EMULATED_VECTOR(short, short)
 EMULATED_VECTOR(unsigned short, ushort)
 struct alignas(16) double2 { double x, y; };
+struct alignas(16) double4 { double x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };
 struct alignas(16) longlong4 { long long x, y, z, w; };
 inline double2 make_double2(double x, double y) { return {x, y}; }
+inline double4 make_double4(double x, double y, double z, double w) { return {x, y, z, w}; }
 inline longlong2 make_longlong2(long long x, long long y) { return {x, y}; }
 inline longlong4 make_longlong4(long long x, long long y, long long z, long long w) {
   return {x, y, z, w};
 }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 template <class T>
 inline T __ldg(const T* place) { return *place; }
 
