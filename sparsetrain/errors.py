@@ -40,3 +40,9 @@ class ResourceError(SparsetrainError, RuntimeError):
     """Memory, disk or a device is not there."""
 
     exit_code = 6
+
+
+def last_line(error: BaseException) -> str:
+    """What an error of another package says, on one line; TVM's stand behind where it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

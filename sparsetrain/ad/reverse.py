@@ -22,7 +22,7 @@ from sparsetrain.ad.cotangent import (
     join,
     materialize,
 )
-from sparsetrain.ad.rules import find_rule
+from sparsetrain.ad.rules import apply_rule, find_rule
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -132,7 +132,7 @@ class ReversePass:
             raise ConfigError(_missing_rule(call, cotangent, self._origin(binding.var)))
         if isinstance(binding.var.ty, relax.TupleType) and not is_row_sparse(cotangent):
             cotangent = materialize(cotangent, binding.var.ty)
-        parts = rule(binding.var, call, cotangent, relax.BlockBuilder.current())
+        parts = apply_rule(rule, binding.var, call, cotangent)
         if isinstance(parts, (relax.Expr, RowSparse)):
             raise ConfigError(
                 f"the rule of operator {call.op.name!r} must return a list, one part per argument"
