@@ -59,6 +59,36 @@ def _pools(name: str, **more) -> list[Case]:
     ]
 
 
+# subscripts, shapes
+EINSUMS = [
+    ("ij,jk", ((2, 3), (3, 4))),
+    ("kb,bj", ((2, "B"), ("B", 4))),
+    ("bij->j", (("B", 4, 3),)),
+    ("ij->", (("B", 3),)),
+    ("ij,jk->", (("B", 3), (3, 2))),
+    ("ii->i", ((3, 3),)),
+    ("ii", ((3, 3),)),
+    ("iji,bi->bj", ((3, 2, 3), ("B", 3))),
+    ("...j,jk->...k", (("B", 4, 3), (3, 2))),
+    ("...i,...i->...", (("B", 4, 3), (4, 3))),
+    ("bij,bij->bi", (("B", 1, 3), ("B", 4, 3))),
+    ("bij,bij->bi", (("B", 1, 3), ("B", 1, 3))),
+    ("bhm,bdm,hk->bhkd", (("B", 3, 2), ("B", 4, 2), (3, 5))),
+]
+
+
+def _einsums() -> list[Case]:
+    return [
+        _case(
+            "einsum",
+            f"{letters} of {shapes}",
+            dict(zip("xyz", shapes, strict=False)),
+            lambda *operands, letters=letters: op.einsum(list(operands), letters),
+        )
+        for letters, shapes in EINSUMS
+    ]
+
+
 # dimensions, x, weight, attributes
 CONVOLUTIONS = [
     (1, ("B", 3, 7), (4, 3, 3), {}),
@@ -148,6 +178,7 @@ CASES = [
             ("BottomRight", ("B", 2, 4, 5)),
         ]
     ),
+    *_einsums(),
     *_convolutions(CONVOLUTIONS, ""),
     *_convolutions(TRANSPOSED, "_transpose"),
     *_pools("max"),

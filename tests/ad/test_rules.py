@@ -128,11 +128,10 @@ def test_a_matrix_times_itself_has_a_gradient():
     st.ad.check_grads(st.value_and_grad(build(case), "loss", ["x"]), params, inputs)
 
 
-@pytest.mark.parametrize("subscripts", ["ij,jk", "ii,ij->j", "...j,jk->...k"])
-def test_an_einsum_without_a_derivative_says_how_to_write_it(subscripts):
-    shapes = {"x": (3, 3), "y": (3, 3)}
-    case = Case("", "relax.einsum", shapes, lambda x, y: op.einsum([x, y], subscripts))
-    with pytest.raises(st.errors.ConfigError, match="write letters for every axis"):
+def test_an_einsum_that_sums_axes_without_letters_says_how_to_write_it():
+    shapes = {"x": (3, 2), "y": (3, 2)}
+    case = Case("", "relax.einsum", shapes, lambda x, y: op.einsum([x, y], "b...,b...->b"))
+    with pytest.raises(st.errors.ConfigError, match="write a letter for every axis"):
         st.ad.gradient(build(case), "loss", ["x"])
 
 
