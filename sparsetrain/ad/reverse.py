@@ -23,6 +23,7 @@ from sparsetrain.ad.cotangent import (
     materialize,
 )
 from sparsetrain.ad.rules import apply_rule, find_rule
+from sparsetrain.ad.without import WITHOUT
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -191,9 +192,10 @@ def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
             "accept a dense one with ad.densify around its result or "
             f"densify={parameter.split(', ')}"
         )
+    way_out = f"{WITHOUT[name]}; else " if name in WITHOUT else ""
     return (
-        f"operator {name!r} has no derivative (needed for parameter {parameter!r}): register one "
-        f"with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"
+        f"operator {name!r} has no derivative (needed for parameter {parameter!r}): "
+        f"{way_out}register one with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"
     )
 
 

@@ -178,6 +178,14 @@ CASES = [
             ("BottomRight", ("B", 2, 4, 5)),
         ]
     ),
+    _case("collapse_sum_to", "", {"x": (2, 4, 3)}, lambda x: op.collapse_sum_to(x, (4, 1))),
+    _case(
+        "collapse_sum_like",
+        "",
+        {"x": (2, 4, 3), "y": (4, 1)},
+        lambda x, y: op.multiply(op.collapse_sum_like(x, op.exp(y)), y),
+    ),
+    _case("eye_like", "", {"x": (3, 3)}, lambda x: op.add(op.eye_like(op.exp(x)), x)),
     *_einsums(),
     *_convolutions(CONVOLUTIONS, ""),
     *_convolutions(TRANSPOSED, "_transpose"),
