@@ -42,7 +42,7 @@ class ResourceError(SparsetrainError, RuntimeError):
     exit_code = 6
 
 
-def last_line(error: BaseException) -> str:
-    """What an error of another package says, on one line; TVM's stand behind where it was."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def first_line(error: BaseException) -> str:
+    """What an error of another package says, on one line; its class if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

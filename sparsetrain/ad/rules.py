@@ -26,7 +26,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.activation_rows import places_read, scatter_into
 from sparsetrain.ad.cotangent import Cotangent, emit, is_row_sparse
-from sparsetrain.errors import ConfigError, SparsetrainError, last_line
+from sparsetrain.errors import ConfigError, SparsetrainError, first_line
 from sparsetrain.sparse_tensor import RowSparse, algebra
 
 # (output, call, cotangent, builder) -> one cotangent or None per argument
@@ -102,7 +102,7 @@ def apply_rule(rule: Rule, output: relax.Var, call: Any, cotangent: Any) -> Sequ
     except Exception as error:
         name = call.op.name
         raise ConfigError(
-            f"the derivative of {name!r} does not take this call ({last_line(error)}): register "
+            f"the derivative of {name!r} does not take this call ({first_line(error)}): register "
             f"another with ad.defvjp({name!r}, rule)"
         ) from error
 
