@@ -20,10 +20,11 @@ from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.precision import Policy, to_half
 from sparsetrain.relax_op import callees, find_function
 from sparsetrain.turns import Turn
+from sparsetrain.uncompiled import naming_operators
 
 
 class Program:
-    """A compiled Relax function; compiles when it is first called.
+    """A compiled Relax function; compiles when it is first called, or raises `ConfigError`.
 
     Threads that call it wait for each other: a virtual machine runs one call at a time.
 
@@ -59,11 +60,12 @@ class Program:
     def machine(self) -> Any:
         """The virtual machine that runs the function; compiles it."""
         module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, self._kept)
-        return cache.load_or_build(
-            module,
-            self.target,
-            lambda place: runtime.compile_relax(module, self.target, pipeline, place),
-        )
+        with naming_operators(module, self.target):
+            return cache.load_or_build(
+                module,
+                self.target,
+                lambda place: runtime.compile_relax(module, self.target, pipeline, place),
+            )
 
     @cached_property
     def _compiled(self) -> Any:

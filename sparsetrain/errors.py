@@ -40,3 +40,9 @@ class ResourceError(SparsetrainError, RuntimeError):
     """Memory, disk or a device is not there."""
 
     exit_code = 6
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another package says, on one line; its class if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

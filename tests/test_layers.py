@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "data": {"sharing"},
     "naming": {"runtime"},
     "operands": set(),
+    "uncompiled": {"operands", "turns"},
     "demands": {"operands"},
     "arguments": {"demands", "operands", "runtime"},
     "numerics": {"runtime"},
@@ -60,7 +61,7 @@ MAY_IMPORT = {
     "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
     | {"transpose", "turns", "past_caches", "formats", "schedule", "sharing"},
     "build": {"ad", "arguments", "cache", "embedding", "precision", "relax_op", "runtime"}
-    | {"schedule", "turns"},
+    | {"schedule", "turns", "uncompiled"},
     "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
     "ahead": {"data", "runtime", "sparse_tensor", "step"},
     "step": {"ad", "data", "fused", "optim", "precision", "runtime"},

@@ -22,7 +22,8 @@ from sparsetrain.ad.cotangent import (
     join,
     materialize,
 )
-from sparsetrain.ad.rules import find_rule
+from sparsetrain.ad.rules import apply_rule, find_rule
+from sparsetrain.ad.without import WITHOUT
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -132,7 +133,7 @@ class ReversePass:
             raise ConfigError(_missing_rule(call, cotangent, self._origin(binding.var)))
         if isinstance(binding.var.ty, relax.TupleType) and not is_row_sparse(cotangent):
             cotangent = materialize(cotangent, binding.var.ty)
-        parts = rule(binding.var, call, cotangent, relax.BlockBuilder.current())
+        parts = apply_rule(rule, binding.var, call, cotangent)
         if isinstance(parts, (relax.Expr, RowSparse)):
             raise ConfigError(
                 f"the rule of operator {call.op.name!r} must return a list, one part per argument"
@@ -191,9 +192,10 @@ def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
             "accept a dense one with ad.densify around its result or "
             f"densify={parameter.split(', ')}"
         )
+    way_out = f"{WITHOUT[name]}; else " if name in WITHOUT else ""
     return (
-        f"operator {name!r} has no derivative (needed for parameter {parameter!r}): register one "
-        f"with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"
+        f"operator {name!r} has no derivative (needed for parameter {parameter!r}): "
+        f"{way_out}register one with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"
     )
 
 

@@ -17,7 +17,6 @@ operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule regis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -27,7 +26,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.activation_rows import places_read, scatter_into
 from sparsetrain.ad.cotangent import Cotangent, emit, is_row_sparse
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, SparsetrainError, first_line
 from sparsetrain.sparse_tensor import RowSparse, algebra
 
 # (output, call, cotangent, builder) -> one cotangent or None per argument
@@ -84,19 +83,27 @@ def find_rule(call: Any, cotangent: Cotangent) -> Rule | None:
         return None
     if is_row_sparse(cotangent):
         return ROW_SPARSE.get(call.op.name)
-    borrowed = call.op.get_attr("FPrimalGradient")
-    return DENSE.get(call.op.name) or (borrowed and partial(_borrowed, borrowed))
+    return DENSE.get(call.op.name) or call.op.get_attr("FPrimalGradient")
 
 
-def _borrowed(rule: Rule, output: relax.Var, call: Any, cotangent: Any, builder: Any) -> Sequence:
-    """What TVM's rule gives; it raises errors of any type for calls that it does not know."""
+def apply_rule(rule: Rule, output: relax.Var, call: Any, cotangent: Any) -> Sequence[Any]:
+    """What a rule gives.
+
+    Raises
+    ------
+    ConfigError
+        For a call that the rule does not know: TVM's rules raise errors of any type then, and so do
+        operators that a rule makes.
+    """
     try:
-        return rule(output, call, cotangent, builder)
+        return rule(output, call, cotangent, relax.BlockBuilder.current())
+    except SparsetrainError:
+        raise
     except Exception as error:
-        name, why = call.op.name, str(error) or type(error).__name__
+        name = call.op.name
         raise ConfigError(
-            f"TVM's derivative of {name!r} does not take this call ({why}): register another with "
-            f"ad.defvjp({name!r}, rule)"
+            f"the derivative of {name!r} does not take this call ({first_line(error)}): register "
+            f"another with ad.defvjp({name!r}, rule)"
         ) from error
 
 

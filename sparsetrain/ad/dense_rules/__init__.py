@@ -5,18 +5,27 @@ Registered with `defvjp` like anybody's own; `tests/ad` checks each against cent
 """
 
 from sparsetrain.ad.dense_rules import (
+    attention,
     binary,
+    convolution,
     copies,
     einsum,
     elementwise,
     losses,
     normalization,
+    ordering,
+    pooling,
+    products,
     reductions,
     shapes,
 )
 from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
 from sparsetrain.ad.rules import defvjp
 
-for _module in (elementwise, binary, shapes, copies, reductions, einsum, normalization, losses):
+_MODULES = (
+    *(elementwise, binary, shapes, copies, reductions, products, ordering),
+    *(einsum, normalization, attention, convolution, pooling, losses),
+)
+for _module in _MODULES:
     for _name, _rule in _module.RULES.items():
         defvjp(_name, _rule)

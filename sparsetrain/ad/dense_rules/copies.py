@@ -51,7 +51,28 @@ def _repeat(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
     return [total]
 
 
+def _collapse(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
+    """Forward: sums to a smaller shape. Backward: repeated where it was summed."""
+    return [op.broadcast_to(cotangent, call.args[0].ty.shape), None]
+
+
+def _collapse_like(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
+    """The same; the second argument is but a shape."""
+    return [
+        op.broadcast_to(cotangent, call.args[0].ty.shape),
+        op.grad.no_grad(call.args[1]),
+    ]
+
+
+def _constant(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
+    """Forward: numbers that the argument has no part in but by its shape."""
+    return [op.grad.no_grad(argument) for argument in call.args]
+
+
 RULES = {
+    "relax.collapse_sum_to": _collapse,
+    "relax.collapse_sum_like": _collapse_like,
+    "relax.eye_like": _constant,
     "relax.full": _full,
     "relax.full_like": _full_like,
     "relax.tile": _tile,
