@@ -41,7 +41,8 @@ MAY_IMPORT = {
     "naming": {"runtime"},
     "operands": set(),
     "demands": {"operands"},
-    "arguments": {"demands", "operands", "runtime"},
+    "indexing": {"kernel_builder", "operands", "relax_op", "sparse_tensor"},
+    "arguments": {"demands", "indexing", "operands", "runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
     "cache": {"libraries", "runtime", "turns"},
@@ -50,9 +51,9 @@ MAY_IMPORT = {
     "run": {"checkpoint"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "precision": {"runtime"},
-    "schedule": {"kernel_builder", "relax_op", "runtime", "transpose"},
+    "schedule": {"indexing", "kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
-    "ad": {"operands", "sparse_tensor", "relax_op", "turns"},
+    "ad": {"indexing", "operands", "sparse_tensor", "relax_op", "turns"},
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
