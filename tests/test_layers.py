@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "arguments": {"demands", "indexing", "operands", "runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
-    "cache": {"libraries", "runtime", "turns"},
+    "cache": {"indexing", "libraries", "runtime", "turns"},
     "pools": set(),
     "profile": {"runtime"},
     "run": {"checkpoint"},

@@ -14,10 +14,11 @@ before (`limits`), so that is what ids do which a model computes.
 - `writes`: the operators that write
 """
 
-from sparsetrain.indexing import reads
+from sparsetrain.indexing import reads, writes
 from sparsetrain.indexing.limits import Limit as Limit
 from sparsetrain.indexing.limits import limits as limits
 from sparsetrain.indexing.limits import require_inside as require_inside
+from sparsetrain.indexing.put_rows import put_rows as put_rows
 
 # Operator -> how it is lowered, in place of TVM's way.
-LEGALIZE = dict(reads.LEGALIZE)
+LEGALIZE = {**reads.LEGALIZE, **writes.LEGALIZE}
