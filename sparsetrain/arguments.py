@@ -19,8 +19,9 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.demands import unproved
+from sparsetrain.demands import unproved, value_of
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.indexing import Limit, limits, require_inside
 from sparsetrain.operands import require_shapes
 
 
@@ -163,6 +164,7 @@ class Arguments:
         ]
         self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
+        self._limits: list[tuple[str, Limit]] = []
         require_shapes(_bindings(function))
         self._read_lookups(function)
         self._demands = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
@@ -192,7 +194,9 @@ class Arguments:
                 )
             bound[place] = argument.tensor(value, checked)
         self._check_bags(params, inputs, bound)
-        self._check_symbols(bound)
+        extents = self._check_symbols(bound)
+        if self._limits and not checked:
+            self._check_limits(bound, extents)
         return bound
 
     def _known(self, params: Mapping[str, Any]) -> _Found:
@@ -213,8 +217,8 @@ class Arguments:
             found = self._found = _Found(names, values, template, still)
         return found
 
-    def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> None:
-        """Extents that the function calls by one letter must be equal."""
+    def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> dict[str, int]:
+        """Extents that the function calls by one letter must be equal; gives them by letter."""
         seen: dict[str, tuple[int, int]] = {}
         for position, axis, symbol in self._symbols:
             shape = bound[position].shape
@@ -229,6 +233,15 @@ class Arguments:
                 )
         if self._demands:
             self._check_demands(seen)
+        return {symbol: extent for symbol, (_, extent) in seen.items()}
+
+    def _check_limits(self, bound: Sequence[runtime.NDArray], extents: Mapping[str, int]) -> None:
+        """Ids of operators that index must lie inside, as far as lengths are known."""
+        tensors = dict(zip(self.by_name, bound, strict=True))
+        for name, limit in self._limits:
+            sizes = [value_of(extent, extents) for extent in limit.extents]
+            if None not in sizes:
+                require_inside(runtime.as_numpy(tensors[name]), name, sizes, limit)
 
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
         """What is made of arguments must be as long as it is taken for."""
@@ -259,6 +272,7 @@ class Arguments:
             operator = getattr(getattr(call, "op", None), "name", "")
             if operator in _KEEPS_IDS and call.args[0] in names:
                 names[binding.var] = names[call.args[0]]
+            self._limits += [(names[n.ids], n) for n in limits(call) if n.ids in names]
             if operator not in _LOOKUPS or call.args[1] not in names:
                 continue
             ids, rows = names[call.args[1]], _LOOKUPS[operator](call)

@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import libraries, runtime
+from sparsetrain.indexing import LEGALIZE
 from sparsetrain.turns import in_turn
 
 
@@ -49,7 +50,7 @@ def load_or_build(
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     """Hexadecimal digest of everything that decides the compiled code of `module`."""
     with target:
-        legal = relax.transform.LegalizeOps()(module)
+        legal = relax.transform.LegalizeOps(LEGALIZE)(module)
     return libraries.digest(
         legal.script(), *libraries.imported(legal), *_constants(legal), str(target)
     )

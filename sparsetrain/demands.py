@@ -98,6 +98,14 @@ def _size(shape: list[Any]) -> Any:
     return reduce(operator.mul, shape, tirx.const(1, "int64"))
 
 
+def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
+    """The value of an expression, if its letters and operations are known."""
+    try:
+        return _number(expr, extents)
+    except (KeyError, ZeroDivisionError):
+        return None
+
+
 def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
     try:
         with suppress(ZeroDivisionError):  # by these numbers alone

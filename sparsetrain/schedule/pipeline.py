@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
 
-The list is TVM's own CPU pipeline with five differences. Transposes are cancelled or folded into
-products. Kernels are scheduled by the rules of this package (TVM's pipeline schedules nothing on a
-CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which would turn them back and
-aborts on hand-written kernels without a root block, is not needed. Generated shape functions are
-declared free of aliasing. Kernels do not check what is proved of their arguments.
+The list is TVM's own CPU pipeline with six differences. Transposes are cancelled or folded into
+products. What reads or writes by ids has kernels that stay inside (`sparsetrain.indexing`). Kernels
+are scheduled by the rules of this package (TVM's pipeline schedules nothing on a CPU). Reshapes are
+never made kernels, so `RewriteDataflowReshape`, which would turn them back and aborts on
+hand-written kernels without a root block, is not needed. Generated shape functions are declared
+free of aliasing. Kernels do not check what is proved of their arguments.
 
 Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
 """
@@ -18,6 +19,7 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.indexing import LEGALIZE
 
 from . import cuda
 from .amx import TileMatmul
@@ -108,7 +110,7 @@ def passes(
         TakeRowProducts(),
         FoldTransposeIntoMatmul(),
         # A reshape that stays one becomes another view of the same memory, not a copy.
-        relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),
+        relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
         KeepHandWrittenKernels(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
