@@ -5,6 +5,7 @@
 programs and their kernels, the emulator's libraries, and Python's own bytecode.
 """
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -20,6 +21,7 @@ if IS_WORKER:
 _BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 _CHANGED = "SPARSETRAIN_CACHE", "SPARSETRAIN_TEST_FOLDER", *_BYTECODE
 _before = {name: os.environ.get(name) for name in _CHANGED}
+gc.disable()  # until all is imported: that stays
 _folder = None if IS_WORKER else tempfile.TemporaryDirectory(prefix="sparsetrain-tests-")
 
 
@@ -40,6 +42,12 @@ def pytest_configure(config):
         from tests.cuda.device import pretend_there_is_one
 
         pretend_there_is_one()
+
+
+def pytest_collection_finish(session):
+    """Look for garbage in what tests make, no longer in what was imported for all of them."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure():
