@@ -21,7 +21,6 @@ if IS_WORKER:
 _BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 _CHANGED = "SPARSETRAIN_CACHE", "SPARSETRAIN_TEST_FOLDER", *_BYTECODE
 _before = {name: os.environ.get(name) for name in _CHANGED}
-gc.disable()  # until all is imported: that stays
 _folder = None if IS_WORKER else tempfile.TemporaryDirectory(prefix="sparsetrain-tests-")
 
 
@@ -44,7 +43,12 @@ def pytest_configure(config):
         pretend_there_is_one()
 
 
-def pytest_collection_finish(session):
+def pytest_collectstart():
+    """Begin to import what tests need; it stays."""
+    gc.disable()
+
+
+def pytest_collection_finish():
     """Look for garbage in what tests make, no longer in what was imported for all of them."""
     gc.freeze()
     gc.enable()
