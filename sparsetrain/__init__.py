@@ -6,6 +6,7 @@ Letters in shapes: B batch, F features, V rows of a table, D width, N looked-up 
 Importing this package imports no TVM: each public name is loaded when it is first used.
 """
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +67,24 @@ __all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'sparsetrain' has no attribute {name!r}")
-    module = import_module(_PUBLIC[name])
+    module = _loaded(_PUBLIC[name])
     value = module if module.__name__ == f"sparsetrain.{name}" else getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _loaded(name: str) -> Any:
+    """A module; what it makes stays, so looking through it for garbage would be in vain.
+
+    That is a fifth of what it takes to import TVM.
+    """
+    if not gc.isenabled():
+        return import_module(name)
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -204,17 +204,21 @@ def keep(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Pat
 
 
 def _prune(place: Path) -> None:
-    """Drop the least recently used, and the oldest of the measured costs beside them."""
-    libraries, kernels = _named(place, "", ".so"), _named(place, KERNEL, ".so")
-    for files, count in (
-        ([file for file in libraries if not file.name.startswith(KERNEL)], KEEP_FILES),
-        (kernels, KEEP_KERNELS),
-        (_named(place, "", ".o"), KEEP_OBJECTS),
-        (_named(place, "costs-", ".json"), KEEP_FILES),
+    """Drop the least recently used, and the oldest of the measured costs beside them.
+
+    Of names alone, until there are too many: when each file was used last is not asked before.
+    """
+    names = os.listdir(place)
+    libraries = [name for name in names if name.endswith(".so")]
+    for found, most in (
+        ([name for name in libraries if not name.startswith(KERNEL)], KEEP_FILES),
+        ([name for name in libraries if name.startswith(KERNEL)], KEEP_KERNELS),
+        ([name for name in names if name.endswith(".o")], KEEP_OBJECTS),
+        ([n for n in names if n.startswith("costs-") and n.endswith(".json")], KEEP_FILES),
     ):
-        if len(files) > count:  # rarely; when each was used last is not asked before
-            files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-            for file in files[count:]:
+        if len(found) > most:  # rarely
+            files = sorted((place / n for n in found), key=lambda f: f.stat().st_mtime)
+            for file in files[: len(files) - most]:
                 file.unlink(missing_ok=True)
 
 

@@ -186,9 +186,9 @@ _NO_TRAINER = {
 
 def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
     manifest = saved.manifest
-    before = manifest.get("precision", "float32")
+    before = manifest["precision"]
     precision, loss_scale = asked.precision or before, asked.loss_scale
-    scale = manifest.get("loss_scale") if precision == before else None
+    scale = manifest["loss_scale"] if precision == before else None
     scaling = None if scale is None else Scaling.from_dict(scale)
     if loss_scale is None and scaling is not None:
         loss_scale = scaling.rule
@@ -200,8 +200,8 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
         seed=int(manifest["seed"]),
         encoder=_encoder(saved),
         initialize=False,
-        accumulate=manifest.get("accumulate", 1),
-        fused=manifest.get("fused", True),
+        accumulate=manifest["accumulate"],
+        fused=manifest["fused"],
         precision=precision,
         loss_scale=loss_scale,
     )
@@ -209,8 +209,8 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
         trainer = make()
     if scaling is not None and trainer.scaling is not None and trainer.scaling.rule == scaling.rule:
         trainer.scaling = scaling
-    trainer.state.skipped = int(manifest.get("skipped", 0))
-    if manifest.get("run") is not None:
+    trainer.state.skipped = int(manifest["skipped"])
+    if manifest["run"] is not None:
         trainer._run_state = RunState.from_dict(manifest["run"])
     _fill_(trainer, saved)
     return trainer
@@ -219,7 +219,7 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
 def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
     manifest = saved.manifest
     model, encoder = _model(manifest["model"], asked.model), _encoder(saved)
-    precision = asked.precision or manifest.get("precision", "float32")
+    precision = asked.precision or manifest["precision"]
     target = runtime.resolve_target(target_word(table_dtype_of(model), asked.target))
     with _errors_of(asked.model, "'s model", SparsetrainError):
         made = QuantizedModel(model, target, encoder, precision, initialize=False)
@@ -257,7 +257,7 @@ def _encoder(saved: checkpoint.Saved) -> Encoder | None:
     }
     described = saved.manifest["encoder"]
     encoder = None if described is None else Encoder.from_state(described, arrays)
-    stated = saved.manifest.get("encoder_sha256")  # folders of version 0.1 have none
-    if stated is not None and stated != encoder_hash(described, arrays):
+    found = None if encoder is None else encoder_hash(described, arrays)
+    if saved.manifest["encoder_sha256"] != found:
         raise CheckpointError("its encoder is not the one that it was trained with")
     return encoder

@@ -21,12 +21,9 @@ import numpy as np
 
 from sparsetrain import checkpoint
 from sparsetrain.data import Encoder
-from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS
-from sparsetrain.optim.config import from_config, to_config
+from sparsetrain.optim.config import to_config
 from sparsetrain.optim.exact.rows import caught_up_tables
-from sparsetrain.optim.owner import would_catch_up
-from sparsetrain.optim.state import State
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
@@ -85,19 +82,6 @@ def _snapshot_of_model(
         "extra": dict(extra),
     }
     return arrays, described
-
-
-def exact_tables(manifest: Mapping[str, Any], state: State) -> set[str] | None:
-    """Return the tables whose rows were caught up when a trainer was saved; None if none can tell.
-
-    Folders of version 0.1 may only say by which optimizer that was.
-    """
-    if "exact" in manifest:
-        return {str(name) for name in manifest["exact"]}
-    try:
-        return would_catch_up(from_config(manifest["optimizer"], OPTIMIZERS), state)
-    except ConfigError:  # its formula is not of this package
-        return None
 
 
 # An encoder never changes; a run writes it many times.

@@ -33,7 +33,6 @@ from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.quantized import QuantizedModel, quantize
-from sparsetrain.saved import exact_tables
 from sparsetrain.turns import in_own_turn
 
 
@@ -183,7 +182,7 @@ class TrainedModel(Predictor):
             checkpoint.fill(target)
             if counted is not None:
                 counted[...] = self.steps - self.state.skipped
-        self._restored(exact_tables(checkpoint.manifest, self.state))
+        self._restored(set(map(str, checkpoint.manifest["exact"])))
 
     def _arrays(self, *, current: bool = True) -> dict[str, np.ndarray]:
         if current:

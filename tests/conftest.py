@@ -5,6 +5,7 @@
 programs and their kernels, the emulator's libraries, and Python's own bytecode.
 """
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -40,6 +41,17 @@ def pytest_configure(config):
         from tests.cuda.device import pretend_there_is_one
 
         pretend_there_is_one()
+
+
+def pytest_collectstart():
+    """Begin to import what tests need; it stays."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """Look for garbage in what tests make, no longer in what was imported for all of them."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure():

@@ -550,7 +550,7 @@ def of_array(**fields: object) -> Callable[[dict], object]:
         (of_array(pickle=True), "array 0 must have the fields name, file,"),
         (lambda body: body.update(version=3), "format version 3 is unknown"),
         (lambda body: body.update(version=True), "format version True is unknown"),
-        (lambda body: body.update(version=1), "array 0 must have the fields"),
+        (lambda body: body["arrays"][0].pop("rows"), "array 0 must have the fields"),
         (lambda body: body.update(manifest=nested(40)), "more than 32 levels in one another"),
         (lambda body: body.update(version="1"), "format version '1' is unknown"),
         (lambda body: body.update(format="zip"), "not the manifest of a sparsetrain checkpoint"),

@@ -3,7 +3,7 @@
 
 Reading trusts nothing: size, depth, version, types, names, and that every figure agrees with the
 others, are checked before a file is opened. The manifest carries a checksum of itself, so a flipped
-digit in a setting is found too. Version 1 had one file for each array and no `rows`; it is read.
+digit in a setting is found too. A manifest of another version is refused by its number.
 """
 
 import json
@@ -19,7 +19,7 @@ from sparsetrain.errors import CheckpointError
 FILE = "manifest.json"
 MAX_BYTES = 16 << 20
 ARRAY_FILE = re.compile(r"[0-9]{3,6}\.npy")
-_FORMAT, _VERSION = "sparsetrain checkpoint", 2
+_FORMAT, _VERSION = "sparsetrain checkpoint", 1
 MAX_FILES = 100_000
 MAX_AXES = 32  # as many as every NumPy has
 MAX_DEPTH = 32  # of objects and lists in one another; the package itself needs 7
@@ -90,17 +90,17 @@ def parse(text: bytes) -> tuple[list[Entry], dict[str, Any]]:
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
         raise ValueError("it is not the manifest of a sparsetrain checkpoint")
     version = body.get("version")
-    if type(version) is not int or version not in _READABLE:
+    if type(version) is not int or version != _VERSION:
         raise ValueError(
-            f"format version {version!r:.20} is unknown, this sparsetrain reads versions 1 and 2: "
-            "use the one that wrote it, or a newer one"
+            f"format version {version!r:.20} is unknown, this sparsetrain reads "
+            f"version {_VERSION}: use the one that wrote it, or a newer one"
         )
     if body.pop("crc32", None) != _checksum(body):
         raise ValueError("its checksum does not match: the file is damaged or was edited")
     listed, about = body.get("arrays"), body.get("manifest")
     if not isinstance(listed, list) or not isinstance(about, dict) or len(listed) > MAX_FILES:
         raise ValueError("`arrays` must be a list and `manifest` an object")
-    entries = [_entry(number, fields, version) for number, fields in enumerate(listed)]
+    entries = [_entry(number, fields) for number, fields in enumerate(listed)]
     if len({entry.file for entry in entries}) < len(entries):
         raise ValueError("two arrays have the same file")
     _check_pieces(entries)
@@ -186,18 +186,13 @@ _FIELDS = {
 }
 
 
-# Which fields an entry has in each version that is read.
-_READABLE = {1: _FIELDS.keys() - {"rows"}, 2: _FIELDS.keys()}
-
-
-def _entry(number: int, fields: object, version: int) -> Entry:
-    if not isinstance(fields, dict) or fields.keys() != _READABLE[version]:
+def _entry(number: int, fields: object) -> Entry:
+    if not isinstance(fields, dict) or fields.keys() != _FIELDS.keys():
         raise ValueError(f"array {number} must have the fields {', '.join(_FIELDS)}")
     for field in fields:
         if not _FIELDS[field](fields[field]):
             raise ValueError(f"array {number} has the {field} {fields[field]!r:.60}")
-    shape = tuple(fields["shape"])
-    rows = tuple(fields.get("rows", all_rows(shape)))
+    shape, rows = tuple(fields["shape"]), tuple(fields["rows"])
     entry = Entry(**{**fields, "shape": shape, "rows": rows})
     if rows[1] > all_rows(shape)[1] or (not shape and rows != (0, 1)):
         raise ValueError(f"array {number} has the rows {list(rows)} of shape {list(shape)}")

@@ -59,7 +59,7 @@ def from_config(config: Mapping[str, Any], known: Constructors) -> Optimizer:
             "pass load(..., optimizer=...)"
         )
     hyper = {name: _number(value) for name, value in config["hyper"].items()}
-    options = config.get("options", {})  # runs of version 0.1 have none
+    options = config["options"]
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise ConfigError(f"optimizer option {unknown[0]!r} is unknown; known: {list(OPTIONS)}")

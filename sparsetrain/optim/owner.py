@@ -67,21 +67,6 @@ def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> N
     state.bound = None
 
 
-def would_catch_up(optimizer: Optimizer, state: State) -> set[str]:
-    """The tables that an optimizer would catch up, of those that a state has the slot for.
-
-    Raises
-    ------
-    ConfigError
-        If one of its groups matches nothing.
-    """
-    rows = {name: max(part.end for part in parts) for name, parts in state.ranges.items()}
-    ranges = resolve(optimizer._rule(state.scaled), optimizer.groups, rows, state.tables)
-    return {
-        table for name, number in tracked(state, ranges) for table in ranges[name][number].names
-    }
-
-
 def _resolved(
     optimizer: Optimizer, params: Mapping[str, NDArray], tables: Tables, scaled: bool
 ) -> dict[str, tuple[Range, ...]]:

@@ -6,6 +6,7 @@ Shapes are numbers or the letter of a symbolic extent; `SIZES` gives each letter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -458,17 +459,26 @@ def build(case: Case) -> tvm.IRModule:
     with builder.function("loss", list(variables.values())):
         with builder.dataflow():
             result = builder.emit(builder.normalize(case.body(**variables)))
-            weighted = builder.emit(op.multiply(result, op.cos(ramp(builder, result))))
+            weighted = builder.emit(op.multiply(result, weights(builder, result)))
             loss = builder.emit_output(builder.emit(op.sum(weighted)))
         builder.emit_func_output(loss)
     return builder.get()
 
 
-def ramp(builder: relax.BlockBuilder, like: relax.Expr) -> relax.Expr:
-    """1, 2, 3, ... in the shape of `like`."""
-    ones = builder.emit(op.ones(like.ty.shape, str(like.ty.dtype)))
+def weights(builder: relax.BlockBuilder, like: relax.Expr) -> relax.Expr:
+    """cos 1, cos 2, cos 3, ... in the shape of `like`; numbers where that is known.
+
+    What is computed of constants TVM would compile and run for each of them while it folds them.
+    """
+    shape, dtype = like.ty.shape, str(like.ty.dtype)
+    if all(isinstance(extent, tvm.tirx.IntImm) for extent in shape):
+        extents = [int(extent) for extent in shape]
+        steps = np.arange(1, 1 + math.prod(extents), dtype=dtype)
+        return relax.const(np.cos(steps).reshape(extents), dtype)
+    ones = builder.emit(op.ones(shape, dtype))
     flat = builder.emit(op.reshape(ones, [-1]))
-    return builder.emit(op.reshape(builder.emit(op.cumsum(flat, axis=0)), like.ty.shape))
+    ramp = builder.emit(op.reshape(builder.emit(op.cumsum(flat, axis=0)), shape))
+    return builder.emit(op.cos(ramp))
 
 
 def sample(case: Case, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

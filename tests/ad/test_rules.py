@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 from tvm.relax import op
 
 import sparsetrain as st
@@ -20,6 +21,14 @@ CASES = cases.CASES + layers.CASES
 # tested in `schedule`, and beside TVM's own gradients in `test_against_gradient.py`.
 UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 SMOOTH = [case for case in CASES if case.dtype == "float64" and case.name != "cast"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _constants_stay():
+    """Fold none: TVM compiles and runs a program for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relax.transform, "FoldConstant", lambda: tvm.transform.Sequential([]))
+        yield
 
 
 def _layer_norm(x, axes, gamma, beta):

@@ -127,9 +127,7 @@ TARGETS: dict[str, tuple[Callable[[bytes, Path], None], list[bytes]]] = {
     "run files": (_run_files, [_LOG, _LOG.splitlines()[1]]),
     "state": (_state, [_STATE]),
 }
-TARGETS["manifest"][1].extend(
-    (GOLDEN / version / "manifest.json").read_bytes() for version in ("version1", "version2")
-)
+TARGETS["manifest"][1].append((GOLDEN / "manifest.json").read_bytes())
 _TOKENS = [b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"true", b"-1", b"1e999", b"NaN"] + [
     b"\0",
     b"\xff\xfe",

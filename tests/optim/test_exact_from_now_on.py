@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A saved trainer that goes on with other tables in exact mode, or with decay: the dense bits."""
 
-import json
 from functools import partial
 
 import pytest
 
 import sparsetrain as st
-from sparsetrain.checkpoint import manifest as manifest_module
 from tests import small_dlrm
 
 C1, C2, C3 = (f"embeddings.C{n}.weight" for n in (1, 2, 3))
@@ -95,35 +93,3 @@ def test_rows_without_a_step_decay_from_when_there_is_decay(tmp_path, make):
     found = train(load(tmp_path / "run", exact, "single"), 8, "single").state_dict()
     wanted = train(with_state(trainer, dense, "single"), 8, "single").state_dict()
     small_dlrm.assert_same_state({name: found[name] for name in wanted}, wanted)
-
-
-def forget(folder) -> None:
-    """Make it a folder that does not say which tables were in exact mode."""
-    body = json.loads((folder / "manifest.json").read_text())
-    body.pop("crc32")
-    assert body["manifest"].pop("exact") == [C1]
-    body["crc32"] = manifest_module._checksum(body)
-    (folder / "manifest.json").write_text(json.dumps(body))
-
-
-def test_a_folder_that_only_names_its_optimizer_says_by_it_which_tables_were_exact(tmp_path):
-    trainer = train(small_dlrm.trainer(optimizer=optimizer(st.optim.adam, [C1])), 0, "single")
-    for name in ("new", "old"):
-        trainer.save(tmp_path / name)
-    forget(tmp_path / "old")
-    now = optimizer(st.optim.adam, [C1, C2])
-    new, old = (load(tmp_path / name, now, "single").state_dict() for name in ("new", "old"))
-    small_dlrm.assert_same_state(old, new)
-    assert (new[f"{C1}:last"] == -1).any() and (new[f"{C2}:last"] == 8).all()
-
-
-def test_a_folder_that_says_nothing_of_it_is_read_as_it_is(tmp_path):
-    ours = optimizer(st.optim.adam, [C1])
-    own = st.optim.Optimizer(
-        ours.formula._replace(name="mine"), ours.hyper, mode="lazy", groups=ours.groups
-    )
-    trainer = train(small_dlrm.trainer(optimizer=own), 0, "single")
-    trainer.save(tmp_path / "run")
-    forget(tmp_path / "run")
-    loaded = load(tmp_path / "run", own, "single")
-    small_dlrm.assert_same_state(loaded.state_dict(), trainer.state_dict())
