@@ -83,6 +83,11 @@ class Program:
         tell = self.machine[schedule.NEEDS.format(self.function)]
         return runtime.Workspace(lambda given: runtime.needs_of(tell(*given), schedule.KINDS))
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a call compiles nothing."""
+        return "_compiled" in self.__dict__
+
     def compile(self) -> Program:
         """Compile now rather than at the first call."""
         _ = self._compiled

@@ -8,7 +8,7 @@ made current, all gradients are computed and checked, everything is written. A `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -21,10 +21,11 @@ from sparsetrain.data.micro_batches import micro_batches
 from sparsetrain.fused import FusedProgram, FusedSteps
 from sparsetrain.optim import Applied, accumulate_
 from sparsetrain.optim.fused.layout import layout_of
-from sparsetrain.optim.paths.choice import dense_parts
+from sparsetrain.optim.paths.choice import dense_parts, kernels_to_choose
 from sparsetrain.optim.step import Step
 from sparsetrain.precision import Scaling
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.together import together
 
 Taken = tuple[NDArray, Applied]  # the loss of the whole batch, and what became of the step
 
@@ -147,6 +148,8 @@ class Fused(Separate):
         inputs = _inputs(trainer, batch)
         steps = self._steps_of(trainer)
         lookups = {n: prod(rows.shape) for n, rows in trainer.model.rows_read(inputs).items()}
+        if steps is not None and not steps.program.is_compiled:
+            _compile(steps.program, trainer, lookups)
         if steps is None or _some_rows_densely(trainer, lookups):
             return _update_(trainer, *trainer.program(trainer.params, inputs))
         return steps.take_(
@@ -182,10 +185,30 @@ class Fused(Separate):
         return FusedSteps(known[layout], trainer.state)
 
 
+def _compile(program: FusedProgram, trainer: Any, lookups: Mapping[str, int]) -> None:
+    """Compile a program beside the kernels that tell whether a step takes it, if any are missing.
+
+    A step that does not take it shares most of its kernels.
+    """
+    kernels = [
+        kernel
+        for name, count in lookups.items()
+        for kernel in kernels_to_choose(trainer.state, name, _width(trainer, name), count)
+    ]
+    if kernels:
+        different = {(kernel.func, kernel.args): kernel for kernel in kernels}
+        works: list[Callable[[], object]] = [program.compile, *different.values()]
+        together(works)
+
+
+def _width(trainer: Any, name: str) -> int:
+    return int(trainer.params[name].shape[-1])
+
+
 def _some_rows_densely(trainer: Any, lookups: Mapping[str, int]) -> bool:
     """Whether some table is cheaper to update densely by so many ids."""
     return any(
-        dense_parts(trainer.state, name, int(trainer.params[name].shape[-1]), count)
+        dense_parts(trainer.state, name, _width(trainer, name), count)
         for name, count in lookups.items()
     )
 

@@ -13,8 +13,9 @@ import pytest
 from sparsetrain import optim
 from sparsetrain.optim.paths.costs import calibration, figures, remembered, waiting
 from sparsetrain.optim.paths.costs.lines import Costs, distinct_rows
-from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, compile_kernels, contest
+from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, contest
 from sparsetrain.runtime import as_numpy, compiling
+from sparsetrain.runtime.together import together
 from tests.helpers import assert_same_bits
 
 
@@ -440,11 +441,11 @@ def test_what_threads_waited_is_found_by_trials_and_lines(monkeypatch, lines):
 def test_all_that_is_measured_was_compiled_at_once(kind, many, monkeypatch):
     late = []
 
-    def first(*given):
-        compile_kernels(*given)
+    def first(works):
+        together(works)
         monkeypatch.setattr(compiling, "compile_kernel", lambda *kernel: late.append(kernel))
 
-    monkeypatch.setattr(calibration, "compile_kernels", first)
+    monkeypatch.setattr(calibration, "together", first)
     monkeypatch.setattr(calibration, "MOST_ROUNDS", 1)
     calibration.measure(kind, many=many)
     assert not late and compiling.compile_kernel is not COMPILE

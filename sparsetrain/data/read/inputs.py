@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from sparsetrain.errors import DataError
@@ -47,7 +48,7 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     """
     if isinstance(data, (Source, BatchSource)):
         return data
-    schema = schema or Schema()
+    schema = schema or _criteo()
     if are_paths(data):
         return _not_empty(_from_files(list_files(data), schema))
     if isinstance(data, Batch):
@@ -66,6 +67,12 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
         f"cannot read rows from a {type(data).__name__}; give paths of parquet or text files, "
         "an Arrow table, a DataFrame, a dict of arrays, a list of rows or batches"
     )
+
+
+@cache
+def _criteo() -> Schema:
+    """What reads where nothing is said; to check it anew takes longer than to open a batch."""
+    return Schema()
 
 
 def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:

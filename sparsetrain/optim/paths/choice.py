@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -22,7 +23,14 @@ from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
 from sparsetrain.given import require_whole
 from sparsetrain.optim.group import Range, merge, shortened
-from sparsetrain.optim.paths.costs import TRIES, Costs, Kept, costs_of, verdict_of
+from sparsetrain.optim.paths.costs import (
+    TRIES,
+    Costs,
+    Kept,
+    costs_of,
+    kernels_to_measure,
+    verdict_of,
+)
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
@@ -62,6 +70,21 @@ def dense_parts(state: State, name: str, width: int, lookups: int | None) -> tup
             found += choose(state, name, lookups, width, state.dtypes[name]).dense
         state.chosen[key] = merge(sorted(found, key=lambda part: part.first))
     return state.chosen[key]
+
+
+def kernels_to_choose(state: State, name: str, width: int, lookups: int) -> list[partial[Any]]:
+    """What has those kernels ready, one by one, that a choice by measured costs would run first.
+
+    A caller with more to compile does that beside them; `dense_parts` compiles what is missing.
+    """
+    if (name, lookups) in state.chosen:
+        return []
+    rules = {part.rule for part in state.ranges[name] if part.rule.by_cost}
+    rows = max((part.end for part in state.ranges[name]), default=0)
+    if not (rows and lookups):
+        return []
+    given = width, state.dtypes[name], rows, lookups
+    return [kernel for rule in rules for kernel in kernels_to_measure(rule, *given)]
 
 
 def choose(state: State, name: str, lookups: int, width: int, dtype: str) -> Choice:

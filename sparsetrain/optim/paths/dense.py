@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -165,9 +165,7 @@ class DensePath:
         )
 
 
-def compiles(
-    recipe: Recipe, width: int, dtype: str, index_dtype: str
-) -> list[Callable[[], object]]:
+def kernels_of(recipe: Recipe, width: int, dtype: str, index_dtype: str) -> list[partial[Any]]:
     """What has the kernels of a `DensePath` ready, one by one, for an entry for each value row."""
     variant = width, computed_in(dtype), index_dtype
     return [

@@ -6,6 +6,7 @@ tables of the very sizes, `remembered` keeps what was found. They decide speed, 
 """
 
 from sparsetrain.optim.paths.costs.figures import costs_of as costs_of
+from sparsetrain.optim.paths.costs.figures import kernels_to_measure as kernels_to_measure
 from sparsetrain.optim.paths.costs.figures import verdict_of as verdict_of
 from sparsetrain.optim.paths.costs.lines import Costs as Costs
 from sparsetrain.optim.paths.costs.remembered import TRIES as TRIES

@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from sparsetrain.optim.paths.costs.lines import Costs, distinct_rows
-from sparsetrain.optim.paths.costs.trial import Clock, Kind, Trial, Work, compile_kernels
+from sparsetrain.optim.paths.costs.trial import Clock, Kind, Trial, Work, kernels_of
 from sparsetrain.optim.paths.costs.waiting import share_waited
+from sparsetrain.runtime.together import together
 
 MANY = 8192  # ids of a step; from there all threads may sort them
 IDS = {False: (64, 6144), True: (MANY, 32_768)}  # of two steps; whether they are many
@@ -33,7 +34,7 @@ SECONDS = 0.5
 def measure(kind: Kind, *, many: bool) -> Costs:
     """Time both paths; see the module."""
     fewer, more = IDS[many]
-    compile_kernels(kind, IDS[many])
+    together(kernels_of(kind, IDS[many]))
     row_bytes = kind.width * np.dtype(kind.dtype).itemsize
     low = min(max(LOW_BYTES // row_bytes, 1), kind.storage)
     some = min(HOT, low)

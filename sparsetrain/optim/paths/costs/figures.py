@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.optim.paths.costs.calibration import MANY, measure
+from sparsetrain.optim.paths.costs.calibration import IDS, MANY, measure
 from sparsetrain.optim.paths.costs.lines import Costs
-from sparsetrain.optim.paths.costs.remembered import Kept, remembered
-from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, contest
+from sparsetrain.optim.paths.costs.remembered import Kept, is_known, remembered
+from sparsetrain.optim.paths.costs.trial import Kind, Trial, Verdict, contest, kernels_of
 from sparsetrain.optim.paths.costs.waiting import share_waited
 from sparsetrain.optim.rule import Rule
 
@@ -32,12 +33,24 @@ def costs_of(rule: Rule, width: int, dtype: str, rows: int, lookups: int) -> Cos
 
     As measured before, or now; None while the machine is busy.
     """
-    # Ids are sorted by the bits of the storage's rows.
-    kind = Kind(rule, width, dtype, 2 ** min(rows.bit_length(), MOST_BITS) - 1)
-    many = lookups >= MANY
+    kind, many = _kind(rule, width, dtype, rows), lookups >= MANY
     now = partial(measure, kind, many=many)
     found = remembered(Costs, *_names(kind, many), now, least=0.0)
     return None if found is None else found.figures
+
+
+def kernels_to_measure(
+    rule: Rule, width: int, dtype: str, rows: int, lookups: int
+) -> list[partial[Any]]:
+    """What has those kernels ready, one by one, that `costs_of` would run; none if it is known."""
+    kind, many = _kind(rule, width, dtype, rows), lookups >= MANY
+    known = is_known(Costs, *_names(kind, many), least=0.0)
+    return [] if known else kernels_of(kind, IDS[many])
+
+
+def _kind(rule: Rule, width: int, dtype: str, rows: int) -> Kind:
+    """Ids are sorted by the bits of the storage's rows."""
+    return Kind(rule, width, dtype, 2 ** min(rows.bit_length(), MOST_BITS) - 1)
 
 
 def verdict_of(
@@ -60,7 +73,7 @@ def verdict_of(
     far : int
         Ids of all other tables together.
     """
-    kind = Kind(rule, width, dtype, 2 ** min(rows.bit_length(), MOST_BITS) - 1)
+    kind = _kind(rule, width, dtype, rows)
     most = max(MOST_FAR_BYTES // (width * np.dtype(dtype).itemsize), 1)
     others = min(rows - sum(near), most) if far else 0
     asked = tuple(near), rounded(each), rounded(far), others

@@ -75,6 +75,15 @@ def remembered(
     return _known[key]
 
 
+def is_known(
+    kind: type[Any], key: tuple[Hashable, ...], described: tuple[object, ...], least: float = -inf
+) -> bool:
+    """Whether `remembered` measures nothing, or nothing that it did not measure before."""
+    place = libraries.folder()
+    found = place is not None and _read(_file(place, described), kind, least)
+    return key in _known or bool(found)
+
+
 def _quiet(measure: Callable[[], Any]) -> Kept | None:
     """Figures as measured now, unless others had the cores."""
     figures = measure()

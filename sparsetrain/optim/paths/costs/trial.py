@@ -17,18 +17,18 @@ from functools import partial
 from itertools import cycle
 from math import inf, sqrt
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.formats import computed_in, is_half, keys_of
 from sparsetrain.optim.group import Range
-from sparsetrain.optim.paths.dense import DensePath, compiles
+from sparsetrain.optim.paths import dense
+from sparsetrain.optim.paths.dense import DensePath
 from sparsetrain.optim.range_update import RowUpdate, Target, compile_row_update
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import new_slots
-from sparsetrain.runtime.together import together
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import Sort, compile_sort, sort_variant
 
@@ -106,16 +106,15 @@ class Trial:
         self.update_rows_(gradient, plan, self.scalars, (0, plan.num_unique))
 
 
-def compile_kernels(kind: Kind, counts: Sequence[int]) -> None:
-    """Compile at once what trials of so many ids run; one after the other takes twice as long."""
+def kernels_of(kind: Kind, counts: Sequence[int]) -> list[partial[Any]]:
+    """What has the kernels ready that trials of so many ids run, one by one."""
     recipe, index = kind.rule.recipe, "int32"
     sorts = {sort_variant(count, kind.storage, index) for count in counts}
-    works: list[Callable[[], object]] = [
+    return [
         *(partial(compile_sort, variant) for variant in sorted(sorts)),
         partial(compile_row_update, recipe, kind.width, kind.dtype, index),
-        *compiles(recipe, kind.width, kind.dtype, index),
+        *dense.kernels_of(recipe, kind.width, kind.dtype, index),
     ]
-    together(works)
 
 
 class Verdict(NamedTuple):
