@@ -70,6 +70,23 @@ def test_a_pool_that_runs_cannot_grow_and_says_so():
     assert "TVM's pool cannot grow to 2" in line
 
 
+@pytest.mark.parametrize("setting", ["abc", "0", "-1", "1.5", "4097", "9" * 30])
+def test_a_setting_that_is_no_number_of_threads_is_refused_by_name(setting):
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsetrain", "doctor"],
+        env=os.environ | {"TVM_NUM_THREADS": setting},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 6  # something that is needed does not work
+    said = [line for line in done.stdout.splitlines() if "TVM_NUM_THREADS" in line]
+    assert f"environment variable TVM_NUM_THREADS: '{setting}' is no number from 1" in said[0]
+
+
+def test_an_empty_setting_is_none():
+    assert said("", [""]) == [str(CORES)]
+
+
 # A process that has run kernels on two threads, and one that was forked from it.
 FORK = """
 import os

@@ -26,6 +26,7 @@ from sparsetrain.cli import (
 )
 from sparsetrain.cli.failure import explain
 from sparsetrain.cli.stop import Stopped
+from sparsetrain.cli.streams import open_streams
 
 app = typer.Typer(
     help="Train recommendation models on Apache TVM with row-sparse gradients. Add --traceback to "
@@ -83,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 done, 2 usage or configuration, 3 data, 4 checkpoint, 5 numerical, 6 resources,
         130 or 143 stopped by a signal, 1 a fault of this package.
     """
+    open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     show_traceback = "--traceback" in given or _is_on("SPARSETRAIN_TRACEBACK", os.environ)
     given = [argument for argument in given if argument != "--traceback"]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain predict`: one probability per row, in the order of the rows."""
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -155,7 +156,7 @@ def _writer_for(out: Path, rows: Path) -> Callable[["pa.Table", str], None]:
         raise ConfigError(f"--out {out}: predictions end in {' or '.join(_WRITERS)}")
     if out.is_dir() or (out.exists() and rows.exists() and out.samefile(rows)):
         raise ConfigError(f"--out {out}: is a folder or the input itself; name another file")
-    require_writable(out)
+    require_writable(Path(os.path.realpath(out)))
     return writer
 
 

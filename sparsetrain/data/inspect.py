@@ -7,6 +7,7 @@ Memory: the distinct values of every category column.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,6 +163,7 @@ class _Seen:
         self._counts = [ValueCounts() for _ in encoder.columns]
         self._ids = [0] * len(encoder.columns)
         self._is_text = [False] * len(encoder.columns)
+        self._is_unsigned = [False] * len(encoder.columns)
         self._dense: dict[str, list[float]] = {}
 
     def add(self, place: Place, piece: pa.RecordBatch, columns: Columns) -> None:
@@ -175,6 +177,7 @@ class _Seen:
         for index, name in enumerate(columns.categories):
             array = piece.column(name)
             self._is_text[index] = kinds.kind_of(kinds.element(array.type)) == kinds.TEXT
+            self._is_unsigned[index] |= kinds.is_unsigned(array.type)
             lists = bool(columns.bags) and columns.bags[index]
             self._ids[index] += len(array.flatten()) if lists else len(array)
             count_column(self._counts[index], array, NanRule("missing"), place.of(name))
@@ -191,6 +194,12 @@ class _Seen:
     def _counted(self, count: float) -> int | None:
         return None if _is_converted(self._encoder) else int(count)
 
+    def _form(self, index: int) -> Callable[[int], str]:
+        """Return how a number of a column is written where it was read."""
+        if self._is_text[index]:
+            return "{:08x}".format
+        return _unsigned if self._is_unsigned[index] else str
+
     def result(self, name: str, layout: str, total: int | None) -> Profile:
         """Return everything."""
         labels = np.concatenate(self._labels) if self._labels else None
@@ -206,9 +215,9 @@ class _Seen:
                 for column, (m, n, low, high) in self._dense.items()
             ],
             [
-                _category(column, count, ids, self._encoder, is_text)
-                for column, count, ids, is_text in zip(
-                    self._encoder.columns, self._counts, self._ids, self._is_text, strict=True
+                _category(column, count, ids, self._encoder, self._form(index))
+                for index, (column, count, ids) in enumerate(
+                    zip(self._encoder.columns, self._counts, self._ids, strict=True)
                 )
             ],
         )
@@ -235,7 +244,7 @@ def _rates(labels: Array) -> list[tuple[int, float]]:
 
 
 def _category(
-    column: str, counts: ValueCounts, ids: int, encoder: Encoder, is_text: bool
+    column: str, counts: ValueCounts, ids: int, encoder: Encoder, form: Callable[[int], str]
 ) -> CategoryProfile:
     numbers, times = counts.numbers()
     texts, text_times = counts.texts()
@@ -246,14 +255,18 @@ def _category(
     both = np.concatenate([times, text_times])
     order = np.argsort(-both, kind="stable")
     ranked = both[order]
-    top = [(_shown(numbers, texts, int(i), is_text), int(both[i])) for i in order[:_TOP]]
+    top = [(_shown(numbers, texts, int(i), form), int(both[i])) for i in order[:_TOP]]
     ranks = np.unique(np.geomspace(1, max(len(ranked), 1), _CURVE).astype(int))
     curve = [(int(rank), int(ranked[rank - 1])) for rank in ranks if len(ranked)]
     missing, once = ids - int(both.sum()) - (rare or 0), int((ranked == 1).sum())
     return CategoryProfile(column, ids, missing, len(ranked), once, rare, top, curve)
 
 
-def _shown(numbers: Array, texts: list[bytes], index: int, is_text: bool) -> str:
+def _unsigned(number: int) -> str:
+    return str(number % 2**64)
+
+
+def _shown(numbers: Array, texts: list[bytes], index: int, form: Callable[[int], str]) -> str:
     if index < len(numbers):
-        return f"{numbers[index]:08x}" if is_text else str(numbers[index])
+        return form(int(numbers[index]))
     return texts[index - len(numbers)].decode("utf-8", "backslashreplace")

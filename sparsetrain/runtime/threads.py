@@ -16,9 +16,24 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+MOST = 4096  # TVM starts as many as it is told, or ends the process
+
+
+def _check_setting() -> None:
+    """Refuse a number of threads that TVM would take for another, or end the process by."""
+    said = os.environ["TVM_NUM_THREADS"]
+    if not (said.isascii() and said.isdecimal() and 1 <= int(said[:9]) <= MOST):
+        raise ConfigError(
+            f"environment variable TVM_NUM_THREADS: {said!r:.40} is no number from 1 to {MOST:,}; "
+            "unset it to use every core"
+        )
+
+
 # TVM's own default is half the cores, and it pins threads from core 0 up, so that two jobs
 # on one machine share a core. Both must be set before the pool starts; the user's values win.
-os.environ.setdefault("TVM_NUM_THREADS", str(available_cores()))
+if not os.environ.get("TVM_NUM_THREADS"):
+    os.environ["TVM_NUM_THREADS"] = str(available_cores())
+_check_setting()
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 import tvm  # noqa: E402  (the two settings above must come first)
@@ -48,7 +63,7 @@ def set_num_threads(count: int) -> None:
         grow. A process that was forked after kernels ran has one thread. The number stays as it
         was then.
     """
-    count = require_whole("set_num_threads: count", count, most=_MOST)
+    count = require_whole("set_num_threads: count", count, most=MOST)
     if _forked and count > 1:
         raise ConfigError(
             "set_num_threads: TVM's threads stay with the process that this one was forked from: "
@@ -64,8 +79,6 @@ def set_num_threads(count: int) -> None:
             f"cannot grow to {count}: call it before the first kernel, or set TVM_NUM_THREADS"
         )
 
-
-_MOST = 4096  # TVM starts as many as it is told, or ends the process
 
 # TVM's mode that leaves it to the system which core a thread runs on.
 _SHARE_ALL_CORES = -3

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema
+from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema, convert_files, profile
 from sparsetrain.errors import DataError
 
 SCHEMA = Schema("click", ("price",), ("user", "tags"))
@@ -106,3 +106,30 @@ def test_hashes_from_two_to_the_63_have_the_row_that_they_have_in_files(bags, tm
 def test_integers_that_no_64_bits_hold_are_refused_by_column(users):
     with pytest.raises(DataError, match="column user: the column cannot be read"):
         Encoder.fit({"click": [0, 1], "price": [1, 2], "user": users}, schema_file=SCHEMA_OF_USERS)
+
+
+@pytest.mark.parametrize("kind", ["single", "bags", "codes"])
+def test_hashes_from_two_to_the_63_are_shown_as_they_were_stored(kind, tmp_path):
+    users = [[value] for value in HASHES] if kind == "bags" else HASHES
+    column = pa.array(users, pa.list_(pa.uint64()) if kind == "bags" else pa.uint64())
+    column = column.dictionary_encode() if kind == "codes" else column
+    rows = pa.table({"click": [0, 1, 0], "price": [1.0, 2.0, 3.0], "user": column})
+    encoder = Encoder.fit(rows, schema_file=SCHEMA_OF_USERS, min_count=1)
+    assert sorted(encoder.values("user")[2:]) == sorted(HASHES)
+    again = Encoder.from_state(*encoder.to_state())
+    assert again.values("user") == encoder.values("user")
+    shown = profile(rows, schema=SCHEMA_OF_USERS).categories[0].top
+    assert {value for value, _ in shown} == {str(value) for value in HASHES}
+    pq.write_table(rows, tmp_path / "a.parquet")
+    convert_files(
+        str(tmp_path / "a.parquet"), tmp_path / "out", schema_file=SCHEMA_OF_USERS, min_count=1
+    )
+    converted = Encoder.fit(str(tmp_path / "out"))
+    assert converted.values("user") == encoder.values("user")
+    assert converted.fingerprint == encoder.fingerprint
+
+
+def test_signs_of_integers_stay():
+    rows = {"click": [0, 1], "price": [1.0, 2.0], "user": [-5, 3]}
+    encoder = Encoder.fit(rows, schema_file=SCHEMA_OF_USERS, min_count=1)
+    assert sorted(encoder.values("user")[2:]) == [-5, 3]

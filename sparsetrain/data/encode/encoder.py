@@ -28,6 +28,7 @@ from ..read.tables import as_table, names_in, table_parts
 from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
 from ..schema.schema import Schema
 from ..values.arrays import Array
+from ..values.kinds import is_unsigned
 from ..values.place import Place
 from .converted import converted_columns
 from .encoder_file import ENCODER_FILE, read_rules
@@ -168,7 +169,8 @@ class Encoder(Rules):
         )
         names = (first.dense, first.categories)
         owners_of(first.categories, schema.share_embedding)  # refused before anything is read
-        return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags)
+        unsigned = tuple(n for n in first.categories if is_unsigned(part.schema.field(n).type))
+        return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags, unsigned)
 
     def learnt(self, categories: CategoryRules) -> Encoder:
         """Return this encoder with the rules of its category columns."""
@@ -222,8 +224,8 @@ class Encoder(Rules):
         -------
         list
             As long as the table. Text of 8 lower-case hex digits is the number it spells, an int32
-            below 0 the unsigned one of its bits, a uint64 from 2**63 the signed one. None for row 0
-            (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
+            below 0 the unsigned one of its bits. None for row 0 (missing),
+            row 1 (rare) and, under `max_rows`, rows that several values share.
 
         Raises
         ------
@@ -237,7 +239,10 @@ class Encoder(Rules):
             raise ConfigError(
                 f"{column}: it was encoded already, so an id is the number of its row"
             )
-        return rule.values()
+        found = rule.values()
+        if column not in self.unsigned:
+            return found
+        return [value % 2**64 if isinstance(value, int) else value for value in found]
 
     def extends(self, other: Encoder) -> bool:
         """Whether rows become what they become by `other`, but for values it gives no row to."""

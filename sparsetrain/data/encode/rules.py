@@ -36,6 +36,8 @@ class Rules:
         What the columns are called and what holds for one of them alone.
     bags : tuple of bool
         Which category columns held lists; if any did, batches hold bags for all of them.
+    unsigned : tuple of str
+        Category columns of uint64: a value from 2**63 on is the key of its bits, which is below 0.
     """
 
     settings: Settings
@@ -46,6 +48,7 @@ class Rules:
     layout: str
     schema: Schema
     bags: tuple[bool, ...]
+    unsigned: tuple[str, ...] = ()
 
     @property
     def owners(self) -> tuple[int, ...]:

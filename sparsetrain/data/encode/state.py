@@ -44,6 +44,7 @@ _MANIFEST: dict[str, type] = {
     "bags": list,
 }
 _RARE = "rare_shares"  # of raw data; encoders written earlier have none
+_UNSIGNED = "unsigned"  # what values look like, which decides no row; left out where there are none
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "min_count": (int,),
     "max_rows": (int, type(None)),
@@ -68,7 +69,8 @@ _NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": ()
 def write_state(rules: Rules) -> State:
     """Return (manifest, arrays); already encoded data needs no arrays."""
     rare = {} if rules.encoded else {_RARE: rules.rare_shares}
-    return write_manifest(rules) | rare, _write_arrays(rules)
+    unsigned = {_UNSIGNED: list(rules.unsigned)} if rules.unsigned else {}
+    return write_manifest(rules) | rare | unsigned, _write_arrays(rules)
 
 
 def write_manifest(rules: Rules) -> dict[str, Any]:
@@ -169,6 +171,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         manifest["layout"],
         schema,
         tuple(bags),
+        _read_unsigned(manifest, columns),
     )
 
 
@@ -211,6 +214,13 @@ def _read_settings(values: dict[str, Any]) -> Settings:
 def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
     names = manifest[key]
     _expect(all(type(name) is str for name in names), f"has no names in {key!r}")
+    return tuple(names)
+
+
+def _read_unsigned(manifest: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    names = manifest.get(_UNSIGNED, [])
+    fits = type(names) is list and all(name in columns for name in names)
+    _expect(fits, f"names no columns in {_UNSIGNED!r}")
     return tuple(names)
 
 

@@ -44,6 +44,12 @@ def element(type_: pa.DataType) -> pa.DataType:
     return type_.value_type if is_bag(type_) else type_
 
 
+def is_unsigned(type_: pa.DataType) -> bool:
+    """Return whether a column, or its lists, may hold integers that int64 does not."""
+    type_ = element(type_)
+    return bool(pt.is_uint64(type_.value_type if pt.is_dictionary(type_) else type_))
+
+
 def kind_of(type_: pa.DataType) -> str | None:
     """Return the kind of an Arrow type, a dictionary's being its values'; None if not usable."""
     if pt.is_dictionary(type_):

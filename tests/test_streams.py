@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands without standard streams, and results that replace what links lead to."""
+
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparsetrain.cli.replaced import replaced
+
+
+def run(closed: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run a command by a shell that closes streams, as `>&- 2>&-` does."""
+    command = ["sh", "-c", f'exec "$0" "$@" {closed}', sys.executable, "-m", "sparsetrain"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True)
+
+
+CLOSED = ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_closed_streams_change_no_result(closed, tmp_path):
+    rows = {"label": [0, 1] * 20, "I1": range(40), "C1": [f"{n % 5:08x}" for n in range(40)]}
+    pq.write_table(
+        pa.table({name: [*values] for name, values in rows.items()}), tmp_path / "a.parquet"
+    )
+    raw, out = str(tmp_path / "a.parquet"), tmp_path / "out"
+    done = run(closed, "convert", raw, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(out / "part-00000.parquet").num_rows == 40
+    assert ("40 rows" in done.stdout) == (" >&-" not in f" {closed}")
+    assert ("writing 100%" in done.stderr) == ("2>&-" not in closed)
+    assert run(closed, "convert", "no.csv", "--out", str(tmp_path / "no")).returncode == 3
+    assert run(closed, "--version").returncode == 0
+
+
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
+    target, link = tmp_path / "results" / "a.csv", tmp_path / "latest.csv"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for text in ("first", "second"):
+        with replaced(link) as draft:
+            draft.write_text(text)
+        assert link.is_symlink() and target.read_text() == text
+    assert os.listdir(target.parent) == ["a.csv"]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    left = tmp_path / f".a.{child.pid}.csv"
+    others = [tmp_path / f".a.{os.getpid()}1x.csv", tmp_path / f".b.{child.pid}.csv"]
+    others.append(tmp_path / f".a.{os.getppid()}.csv")
+    for file in (left, *others):
+        file.touch()
+    with replaced(tmp_path / "a.csv") as draft:
+        draft.touch()
+    assert not left.exists() and all(file.exists() for file in others)
