@@ -100,6 +100,7 @@ def passes(
     return [
         # Which kernels there are.
         relax.backend.DispatchSampling(),
+        cuda.TakeRunningSums(),
         relax.backend.DispatchSortScan(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
