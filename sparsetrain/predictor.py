@@ -56,6 +56,15 @@ def policy_of(precision: Precision, target: Any) -> Policy | None:
     return policy_for(precision, target)
 
 
+def precision_on(target: Any, precision: Precision) -> Precision:
+    """What a model was trained in, or float32 where a target has no products of it at speed."""
+    try:
+        policy_for(precision, target)
+    except ConfigError:
+        return "float32"
+    return precision
+
+
 class Predictor:
     """What can be asked about rows; see `Trainer` for the parameters.
 

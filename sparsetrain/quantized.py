@@ -15,8 +15,7 @@ from sparsetrain import checkpoint, runtime, saved
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.naming import check_kinds, named_tables, writable_arrays
-from sparsetrain.precision import lacks
-from sparsetrain.predictor import Predictor
+from sparsetrain.predictor import Predictor, precision_on
 from sparsetrain.turns import in_own_turn
 
 
@@ -46,7 +45,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
     model = _for_prediction(trained.model)
     target = _target_of_int8(trained.target)
-    precision = _precision_on(target, trained)
+    precision = precision_on(target, trained.precision)
     made = QuantizedModel(model, target, trained.encoder, precision, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     tables = named_tables(model.tables())
@@ -61,12 +60,6 @@ def quantize(trained: Predictor) -> QuantizedModel:
 def _target_of_int8(target: Any) -> Any:
     """The CPU of a device, which has no kernels for such tables itself."""
     return runtime.resolve_target("cpu") if runtime.gpu.is_cuda(target) else target
-
-
-def _precision_on(target: Any, trained: Predictor) -> Any:
-    """That of training, or float32 where a CPU has no products of it at speed."""
-    policy = trained._policy
-    return "float32" if policy and lacks(policy.dtype, target) else trained.precision
 
 
 def _for_prediction(model: Any) -> Any:

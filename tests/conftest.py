@@ -54,6 +54,15 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_collection_modifyitems(items):
+    """Skip what holds on a CPU alone where "auto" is CUDA; the marker says why."""
+    if os.environ.get("SPARSETRAIN_TEST_CUDA") is None:
+        return
+    for item in items:
+        for mark in item.iter_markers("cpu"):
+            item.add_marker(pytest.mark.skip(reason=f"on a CPU alone: {mark.args[0]}"))
+
+
 def pytest_unconfigure():
     """Remove the cache; the workers have ended."""
     if _folder is None:

@@ -102,6 +102,7 @@ def passes(
     return [
         # Which kernels there are.
         relax.backend.DispatchSampling(),
+        cuda.TakeRunningSums(),
         relax.backend.DispatchSortScan(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),

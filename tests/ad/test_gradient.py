@@ -435,8 +435,9 @@ def sliced(ids, table):
 @pytest.mark.parametrize("bad", [6, -1, 10**9])
 def test_a_computed_id_outside_the_table_reads_nan_and_updates_nothing(bad):
     module = function({"ids": (3,), "table": (5, 2)}, sliced)
-    params = {"table": st.runtime.as_tensor(np.ones((5, 2), "float32"))}
-    loss, gradients = st.value_and_grad(module, "loss", ["table"])(params, {"ids": [0, bad, 1]})
+    program = st.value_and_grad(module, "loss", ["table"])
+    params = program.place({"table": np.ones((5, 2), "float32")})
+    loss, gradients = program(params, {"ids": [0, bad, 1]})
     assert np.isnan(loss.numpy())
     optimizer = st.optim.sgd(0.1)
     with pytest.raises(st.errors.DataError, match="1 of 2 row indices lie outside the 5 rows"):

@@ -141,6 +141,7 @@ def test_bits_are_those_of_any_number_of_threads(kernels):
     assert len(found) == 1
 
 
+@pytest.mark.cpu("the interaction of CUDA computes in float32")
 @pytest.mark.skipif(not has_pairs(host_target()), reason="the CPU has no AVX512_BF16")
 def test_a_program_under_the_policy_runs_them():
     # Programs keep the whole widths alone; elsewhere the float32 kernels stay.
@@ -152,6 +153,7 @@ def test_a_program_under_the_policy_runs_them():
         assert_close(found[:, width:], expected[:, width:])
 
 
+@pytest.mark.cpu("the interaction of CUDA computes in float32")
 @pytest.mark.skipif(not has_tiles(host_target()), reason="the CPU has no AMX_BF16")
 def test_where_there_are_tiles_the_backward_of_wide_vectors_rounds_too():
     policy = policy_for("bf16", host_target())

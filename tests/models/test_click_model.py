@@ -72,7 +72,7 @@ def test_a_model_of_ones_own_is_trained_saved_and_loaded(page):
 def test_a_loop_goes_on_from_what_it_saved(page):
     batches = page["batches"]
     assert page["extra"] == {"batches": len(batches)} and page["state"].step == 2 * len(batches)
-    params = page["fresh"](seed=0)
+    params = page["program"].place(page["fresh"](seed=0))
     state = page["optimizer"].init(params)
     for batch in [*batches, *batches]:
         _, gradients = page["program"](params, batch)

@@ -4,3 +4,4 @@
 from .by_hand import WriteByHand as WriteByHand
 from .launched import RequireThreads as RequireThreads
 from .rules import RULES as RULES
+from .running import TakeRunningSums as TakeRunningSums
