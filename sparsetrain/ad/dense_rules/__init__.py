@@ -6,6 +6,7 @@ Registered with `defvjp` like anybody's own; `tests/ad` checks each against cent
 
 from sparsetrain.ad.dense_rules import (
     binary,
+    by_ids,
     copies,
     einsum,
     elementwise,
@@ -17,6 +18,7 @@ from sparsetrain.ad.dense_rules import (
 from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
 from sparsetrain.ad.rules import defvjp
 
-for _module in (elementwise, binary, shapes, copies, reductions, einsum, normalization, losses):
+_MODULES = elementwise, binary, by_ids, shapes, copies, reductions, einsum, normalization, losses
+for _module in _MODULES:
     for _name, _rule in _module.RULES.items():
         defvjp(_name, _rule)
