@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.demands import unproved, value_of
+from sparsetrain.demands import impossible, unproved, value_of
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.indexing import Limit, limits, require_inside
 from sparsetrain.operands import require_shapes
@@ -140,7 +140,8 @@ class Arguments:
     Raises
     ------
     ConfigError
-        If the shape of an intermediate result is not known, see `operands.require_shapes`.
+        If the shape of an intermediate result is not known, see `operands.require_shapes`, or no
+        lengths can be what an operator takes them for.
 
     Attributes
     ----------
@@ -168,6 +169,8 @@ class Arguments:
         require_shapes(_bindings(function))
         self._read_lookups(function)
         self._demands = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
+        if problem := impossible(self._demands):
+            raise ConfigError(f"{problem}, whatever {name!r} is given")
 
     def bind(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], checked: bool = False

@@ -98,6 +98,15 @@ def _size(shape: list[Any]) -> Any:
     return reduce(operator.mul, shape, tirx.const(1, "int64"))
 
 
+def impossible(demands: Iterable[Reshape | Equal]) -> str | None:
+    """What is wrong whatever the letters are; None where that depends on them, or nothing is."""
+    for demand in demands:
+        with suppress(KeyError):
+            if problem := demand.problem({}):
+                return problem
+    return None
+
+
 def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
     """The value of an expression, if its letters and operations are known."""
     try:

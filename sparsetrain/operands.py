@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tvm import relax, tirx
@@ -54,6 +55,24 @@ def require_shapes(bindings: Iterable[Any]) -> None:
             raise ConfigError(
                 f"{described(binding.value)}: the shape of the result is not known; give lengths "
                 "that are equal one letter, or reshape an operand to the letters of the other"
+            )
+
+
+def require_plain_shapes(bindings: Iterable[Any]) -> None:
+    """Refuse a slice to a letter's expression whose sign is not known: TVM copies no such shape.
+
+    Raises
+    ------
+    ConfigError
+        Naming the operator and the way out.
+    """
+    for binding in bindings:
+        shape = shape_of(binding.var) if isinstance(binding.var.ty, relax.TensorType) else None
+        if any("if_then_else" in str(extent) for extent in shape or ()):
+            raise ConfigError(
+                f"{name_of(binding.value)}: no derivative of what is cut at a letter's expression "
+                "that may be below 0; cut with op.strided_slice(..., assume_inbound=True), which "
+                "is checked in every call"
             )
 
 
@@ -187,6 +206,33 @@ def _topk(call: relax.Call, x: list) -> list[Pair]:
     return [Pair(k, x[int(call.attrs["axis"])], at_most=True)]
 
 
+def _split(call: relax.Call, x: list) -> list[Pair]:
+    """The last place at most the length; of parts, all but the last at most that together."""
+    places, extent = call.attrs["indices_or_sections"], x[int(call.attrs["axis"])]
+    if isinstance(places, tirx.IntImm):
+        parts = int(places)
+        return [Pair((parts - 1) * tirx.floordiv(extent + parts - 1, parts), extent, at_most=True)]
+    ends = [*list(places), extent]
+    starts = [tirx.const(0, "int64"), *ends[:-1]]
+    return [Pair(a, b, at_most=True) for a, b in zip(starts, ends, strict=True)]
+
+
+def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
+    """Only where bounds are assumed to be inside; others are moved there."""
+    if not int(call.attrs["assume_inbound"]):
+        return []
+    axes, begins, ends, *rest = (list(getattr(given, "fields", ())) for given in call.args[1:])
+    strides = rest[0] if rest else [tirx.const(1, "int64")] * len(axes)
+    found = []
+    for axis, begin, end, step in zip(axes, begins, ends, strides, strict=False):
+        extent, least = x[int(axis)], tirx.const(0, "int64")
+        bounds = (least, begin, end, extent)
+        if isinstance(step, tirx.IntImm) and int(step) < 0:
+            bounds = (least, end + 1, begin + 1, extent)
+        found += [Pair(a, b, at_most=True) for a, b in pairwise(bounds)]
+    return found
+
+
 def _is_one(extent: Any) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
@@ -211,7 +257,9 @@ _PAIRS: dict[str, Callable[..., list[Pair]]] = {
     "relax.gather_nd": _gather_nd,
     "relax.image.grid_sample": _one_batch,
     "relax.reverse_sequence": _reverse_sequence,
+    "relax.split": _split,
     "relax.squeeze": _squeeze,
+    "relax.strided_slice": _strided_slice,
     "relax.topk": _topk,
     "relax.sparsetrain.embedding_bag": _embedding_bag,
     "relax.sparsetrain.interaction": _one_batch,

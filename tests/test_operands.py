@@ -163,6 +163,55 @@ def test_a_length_is_compared_with_a_number(name, body, needs):
     program(arrays({"x": "B4"}, B=right), {})
 
 
+def _cut(x, begin, end, stride=1):
+    return op.strided_slice(x, [0], [begin], [end], [stride], assume_inbound=True)
+
+
+# What is cut of x (5, 4), or of x (B, 4) -> what it needs; where that is None it is right.
+CUTS = {
+    "slice": (lambda x: _cut(x, 1, 9), "9 at most"),
+    "slice from before the front": (lambda x: _cut(x, -2, 3), "0 at most -2"),
+    "slice that ends before it begins": (lambda x: _cut(x, 3, 2), "3 at most 2"),
+    "slice in reverse": (lambda x: _cut(x, 9, 1, -1), "10 at most"),
+    "split at places": (lambda x: op.split(x, [3, 9])[1], "9 at most"),
+    "split at falling places": (lambda x: op.split(x, [3, 2])[1], "3 at most 2"),
+    "split into parts": (lambda x: op.split(x, 4)[3], "at most"),
+    "slice inside": (lambda x: _cut(x, 1, 5), None),
+    "slice in reverse inside": (lambda x: _cut(x, 4, -1, -1), None),
+    "split inside": (lambda x: op.split(x, [2, 5])[1], None),
+    "split into parts, the last shorter": (lambda x: op.split(x, 3)[2], None),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_what_is_cut_outside_is_refused_when_lengths_are_known(name):
+    body, needs = CUTS[name]
+    made, called = function(body, x="54"), function(body, x="B4")
+    if needs is None:
+        st.Program(made, "out")(arrays({"x": "54"}), {})
+        st.Program(called, "out")(arrays({"x": "B4"}, B=5), {})
+        return
+    words = rf"^relax\.(strided_slice|split) of \(., 4\) needs .*{needs}"
+    with pytest.raises(ConfigError, match=words):
+        st.Program(made, "out")
+    with pytest.raises((ConfigError, DataError), match=words):
+        st.Program(called, "out")(arrays({"x": "B4"}, B=5), {})
+
+
+def test_a_slice_without_a_derivative_says_how_to_cut_instead():
+    def loss(x, inside):
+        end = x.ty.shape[0] - 1
+        return op.sum(op.exp(op.strided_slice(x, [0], [0], [end], assume_inbound=inside)))
+
+    refused, taken = (function(lambda x, i=i: loss(x, i), x="B4") for i in (False, True))
+    with pytest.raises(ConfigError, match=r"^relax.strided_slice: no derivative .*assume_inbound"):
+        st.value_and_grad(refused, "out")
+    _, found = st.value_and_grad(taken, "out", ["x"])({"x": np.zeros((3, 4), "float32")}, {})
+    np.testing.assert_array_equal(found["x"].numpy(), [[1] * 4, [1] * 4, [0] * 4])
+    with pytest.raises(DataError, match="needs 0 at most B - 1"):
+        st.value_and_grad(taken, "out", ["x"])({"x": np.zeros((0, 4), "float32")}, {})
+
+
 def test_a_length_that_divides_by_nothing_is_named():
     def body(x, y):
         return op.broadcast_to(x, (x.ty.shape[0] // y.ty.shape[0], 4))

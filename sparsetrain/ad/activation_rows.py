@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`take` from an activation: its cotangent is dense, by TVM's scatter, which asks for three things.
+"""`take` from an activation: its cotangent is dense, added where ids of any shape have read.
 
-It reads neither the mode of `take` nor a negative axis (it writes over other memory), and knows one
-row of ids only. So ids become the places that were read, and the axis counts from the front.
+TVM's scatter reads neither the mode of `take` nor a negative axis (it writes over other memory),
+and knows one row of ids only. So ids become the places that were read, and `put_rows` adds.
 """
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import mul
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -16,6 +14,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
+from sparsetrain.indexing import destinations, put_rows
 
 
 def _clip(place: Any, extent: Any) -> Any:
@@ -47,11 +46,14 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
     return builder.emit_te(places, ids, extent)
 
 
+def added_where_read(x: relax.Expr, rows: destinations.Rows, cotangent: relax.Expr) -> relax.Expr:
+    """Zeros in the shape of `x`, with the cotangent added where `rows` were read."""
+    zeros = emit(op.zeros([rows.height, rows.width], str(x.ty.dtype)))
+    updates = emit(rows.updates(cotangent))
+    return op.reshape(emit(put_rows(zeros, rows.places, updates, reduction="add")), x.ty.shape)
+
+
 def scatter_into(x: relax.Expr, ids: relax.Expr, axis: int, cotangent: relax.Expr) -> relax.Expr:
     """Zeros in the shape of `x`, with the cotangent added where ``take(x, ids, axis)`` read."""
-    extents = list(x.ty.shape)
-    if len(ids.ty.shape) != 1:
-        count = reduce(mul, ids.ty.shape, tirx.IntImm("int64", 1))
-        ids = emit(op.reshape(ids, [count]))
-        cotangent = emit(op.reshape(cotangent, [*extents[:axis], count, *extents[axis + 1 :]]))
-    return op.grad.take_backward(cotangent, x, ids, axis)
+    rows = destinations.of_axis(relax.BlockBuilder.current(), x, ids, axis)
+    return added_where_read(x, rows, cotangent)

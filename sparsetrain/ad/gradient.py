@@ -21,7 +21,7 @@ from tvm.relax.utils import copy_with_new_vars
 from sparsetrain.ad.cotangent import densify as to_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
-from sparsetrain.operands import require_shapes
+from sparsetrain.operands import require_plain_shapes, require_shapes
 from sparsetrain.relax_op import callees, find_function
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.turns import in_turn
@@ -114,6 +114,7 @@ def gradient(
     """
     primal = _find(module, function)
     require_shapes(primal.body.blocks[0].bindings)
+    require_plain_shapes(primal.body.blocks[0].bindings)
     names = tuple(param.name for param in primal.params)
     primal = copy_with_new_vars(primal)
     wanted = _wanted(primal, names, wrt, densify)

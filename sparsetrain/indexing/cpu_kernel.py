@@ -2,7 +2,7 @@
 """The CPU kernel of `put_rows`: each task owns a range of rows, and goes through all places.
 
 What is parallel: ranges of rows. Each row has one writer, which takes what is written to it in
-in order, so results have the same bits for every number of threads. The price: a place is read
+order, so results have the same bits for every number of threads. The price: a place is read
 once for each range. What lies in a cache is one range; more is a few, which then do.
 What is vectorised: the columns of a row.
 """

@@ -125,6 +125,66 @@ DENSE_CASES = [
         {"ids": ("B", 2)},
     ),
     Case(
+        "gathered rows of a batch",
+        "relax.gather_nd",
+        {"x": ("B", ROWS, 2)},
+        lambda x, ids: op.gather_nd(x, ids, batch_dims=1),
+        {"ids": ("B", 3, 1)},
+    ),
+    Case(
+        "gathered numbers, from the end",
+        "relax.gather_nd",
+        {"x": (ROWS, ROWS, "B")},
+        lambda x, ids: op.gather_nd(x, op.subtract(ids, relax.const(3, "int64"))),
+        {"ids": ("N", 2)},
+    ),
+    Case(
+        "indexed by tensors",
+        "relax.index_tensor",
+        {"x": (ROWS, ROWS, 2)},
+        lambda x, ids, more: op.index_tensor(x, [ids, more]),
+        {"ids": ("N", 1), "more": (3,)},
+    ),
+    Case(
+        "parts in reverse",
+        "relax.reverse_sequence",
+        {"x": ("N", ROWS, 2)},
+        lambda x, ids: op.reverse_sequence(x, ids, seq_axis=1, batch_axis=0),
+        IDS,
+    ),
+    *(
+        Case(
+            f"scattered rows, {reduction}",
+            "relax.scatter_nd",
+            {"x": (ROWS, 3), "y": ("N", 3)},
+            lambda x, y, ids, reduction=reduction: op.scatter_nd(x, ids, y, reduction),
+            {"ids": ("N", 1)},
+        )
+        for reduction in ("update", "add")
+    ),
+    *(
+        Case(
+            f"scattered elements, {reduction}",
+            "relax.scatter_elements",
+            {"x": (4, ROWS, "B"), "y": (3, 8, "B")},
+            lambda x, y, ids, reduction=reduction: op.scatter_elements(x, ids, y, 1, reduction),
+            {"ids": (3, 8, "B")},
+        )
+        for reduction in ("update", "add")
+    ),
+    *(
+        Case(
+            f"put by tensors, accumulate={accumulate}",
+            "relax.index_put",
+            {"x": (ROWS, ROWS), "y": ("N",)},
+            lambda x, y, ids, more, accumulate=accumulate: op.index_put(
+                x, [ids, more], y, accumulate
+            ),
+            {"ids": ("N",), "more": ("N",)},
+        )
+        for accumulate in (False, True)
+    ),
+    Case(
         "flat behind the batch",
         "relax.nn.batch_flatten",
         {"x": (2, 3, 2)},

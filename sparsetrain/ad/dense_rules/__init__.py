@@ -7,6 +7,7 @@ Registered with `defvjp` like anybody's own; `tests/ad` checks each against cent
 from sparsetrain.ad.dense_rules import (
     attention,
     binary,
+    by_ids,
     convolution,
     copies,
     einsum,
@@ -23,7 +24,7 @@ from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
 from sparsetrain.ad.rules import defvjp
 
 _MODULES = (
-    *(elementwise, binary, shapes, copies, reductions, products, ordering),
+    *(elementwise, binary, by_ids, shapes, copies, reductions, products, ordering),
     *(einsum, normalization, attention, convolution, pooling, losses),
 )
 for _module in _MODULES:

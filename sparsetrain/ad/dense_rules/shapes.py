@@ -128,20 +128,11 @@ def _pad(output: relax.Var, call: Any, cotangent: relax.Expr, builder: relax.Blo
     return [builder.emit_te(inner, cotangent, call.args[0])]
 
 
-def _gather_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``y[i][j] = x[i][ids[i][j]]`` along `axis`. Backward: added where it was read."""
-    x, ids = call.args
-    zeros = emit(op.zeros(x.ty.shape, str(x.ty.dtype)))
-    axis = int(call.attrs["axis"])
-    return [op.scatter_elements(zeros, ids, cotangent, axis, "add"), None]
-
-
 RULES = {
     "relax.nn.batch_flatten": _same_elements,
     "relax.flip": _flip,
     "relax.tril": _tril,
     "relax.nn.pad": _pad,
-    "relax.gather_elements": _gather_elements,
     "relax.squeeze": _same_elements,
     "relax.flatten": _same_elements,
     "relax.concat": _concat,

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reads and writes by ids. Each reverse of a read is a write, each of a write a read.
+
+All of them see tensors as rows with a place for each id (`sparsetrain.indexing`). What was read or
+written outside its tensor gets nothing. Sums have one order, so gradients have the same bits in
+every run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.relax import op
+
+from sparsetrain.ad.activation_rows import added_where_read
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.errors import ConfigError
+from sparsetrain.indexing import destinations, put_rows, reads, writes
+from sparsetrain.indexing.destinations import Rows
+
+
+def _gather_nd(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``y[i] = x[*ids[i]]``. Backward: added where it was read."""
+    x, ids = call.args
+    rows = destinations.of_tuples(builder, x, ids, int(call.attrs["batch_dims"]))
+    return [added_where_read(x, rows, cotangent), None]
+
+
+def _gather_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``y[i][j] = x[i][ids[i][j]]`` along `axis`. Backward: added where it was read."""
+    x, ids = call.args
+    rows = destinations.of_elements(builder, x, ids, reads.front(call.attrs["axis"], x))
+    return [added_where_read(x, rows, cotangent), None]
+
+
+def _index_tensor(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``y[i] = x[ids[0][i], ids[1][i], ...]``. Backward: added where it was read."""
+    x, ids = call.args
+    rows = destinations.of_tensors(builder, x, reads.fields(builder, ids))
+    return [added_where_read(x, rows, cotangent), None]
+
+
+def _reverse_sequence(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: the first elements of each row in reverse. Backward: the same."""
+    axes = int(call.attrs["seq_axis"]), int(call.attrs["batch_axis"])
+    return [op.reverse_sequence(cotangent, call.args[1], *axes), None]
+
+
+def _written(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Forward: ``out = x``, then ``out[ids[n]] = y[n]`` or ``+= y[n]``, in the order of n.
+
+    Backward: of a sum the cotangent, and what of it lies at ``ids[n]``. Otherwise what is written
+    last hides what it meets, be it of `x` or of an earlier n; those get 0.
+    """
+    x, _, y = call.args
+    reduction = writes.reduction_of(call)
+    if reduction not in ("add", "update"):
+        raise ConfigError(
+            f"{call.op.name}: no derivative for reduction {reduction!r}; it has one for 'update' "
+            "and 'add'"
+        )
+    rows = writes.rows_of(builder, call)
+    there = emit(rows.of(cotangent))
+    if reduction == "add":
+        return [cotangent, None, _read_back(builder, y, rows, there)]
+    last = _last_writers(builder, rows, there)
+    kept = builder.emit_te(_where_nobody_wrote, there, last)
+    return [op.reshape(kept, x.ty.shape), None, _read_back(builder, y, rows, there, last)]
+
+
+def _read_back(
+    builder: relax.BlockBuilder,
+    y: relax.Expr,
+    rows: Rows,
+    there: relax.Expr,
+    last: relax.Expr | None = None,
+) -> relax.Expr:
+    """What lies at each place, in the shape of `y`; 0 for those that are not the last there."""
+    read = builder.emit_te(_at_places, there, rows.places, *([] if last is None else [last]))
+    return op.reshape(read, y.ty.shape)
+
+
+def _last_writers(builder: relax.BlockBuilder, rows: Rows, like: relax.Expr) -> relax.Expr:
+    """The number of the last place of each row, (height, 1); -1 where there is none."""
+
+    def none(like: te.Tensor) -> te.Tensor:
+        return te.compute((like.shape[0], 1), lambda *_: tirx.const(-1, "int64"), "none")
+
+    def numbers(places: te.Tensor) -> te.Tensor:
+        return te.compute((places.shape[0], 1), lambda n, _: tirx.Cast("int64", n), "numbers")
+
+    nobody, each = builder.emit_te(none, like), builder.emit_te(numbers, rows.places)
+    return builder.emit(put_rows(nobody, rows.places, each, reduction="update"))
+
+
+def _at_places(rows: te.Tensor, places: te.Tensor, last: te.Tensor | None = None) -> te.Tensor:
+    def element(n: Any, column: Any) -> Any:
+        place, zero = places(n), tirx.const(0, rows.dtype)
+        value = rows(place, column)
+        if last is not None:
+            value = tirx.if_then_else(last(place, 0) == n, value, zero)
+        return tirx.if_then_else(place >= 0, value, zero)
+
+    return te.compute((places.shape[0], rows.shape[1]), element, "read_back")
+
+
+def _where_nobody_wrote(rows: te.Tensor, last: te.Tensor) -> te.Tensor:
+    def element(row: Any, column: Any) -> Any:
+        return tirx.Select(last(row, 0) < 0, rows(row, column), tirx.const(0, rows.dtype))
+
+    return te.compute(rows.shape, element, "kept")
+
+
+RULES = {
+    "relax.gather_nd": _gather_nd,
+    "relax.gather_elements": _gather_elements,
+    "relax.index_tensor": _index_tensor,
+    "relax.reverse_sequence": _reverse_sequence,
+    "relax.scatter_nd": _written,
+    "relax.scatter_elements": _written,
+    "relax.index_put": _written,
+}
