@@ -53,7 +53,7 @@ PUBLIC = {
         "predict profile program quantized save seed state_dict step table table_bytes"
     ),
     "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",
-    "Program": "compile machine place",
+    "Program": "compile is_compiled machine place",
     "RowSparse": (
         "cast coalesce concat coalesced dtype from_numpy from_scipy is_traced leaves nse plan "
         "scale shape source squared_norm to_dense to_scipy validate width with_leaves"
