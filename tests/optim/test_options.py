@@ -199,11 +199,6 @@ def test_an_optimizer_reads_back_from_plain_values(optimizer):
     assert from_config(config, OPTIMIZERS) == optimizer
 
 
-def test_a_run_of_before_options_reads_back():
-    old = {"name": "adagrad", "hyper": {"lr": 0.1, "eps": 1e-6}}
-    assert from_config(old, OPTIMIZERS) == optim.adagrad(0.1, eps=1e-6)
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
