@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax import op
@@ -32,7 +33,14 @@ def _computed(builder: relax.BlockBuilder, given: relax.Var) -> relax.Var:
     return builder.emit(op.add(given, relax.const(0, dtype)))
 
 
-def run(body: Callable[..., relax.Expr], arrays: dict, target: str = "cpu", *, computed=True):
-    """What it gives, as a NumPy array."""
+def compiled(
+    body: Callable[..., relax.Expr], arrays: dict, target: str = "cpu", *, computed: bool = True
+) -> Callable[[], np.ndarray]:
+    """What gives the result, as a NumPy array, whenever it is called."""
     program = st.Program(module(body, arrays, computed=computed), "out", target)
-    return program(arrays, {}).numpy()
+    return lambda: program(arrays, {}).numpy()
+
+
+def run(body: Callable[..., relax.Expr], arrays: dict, target: str = "cpu") -> np.ndarray:
+    """What it gives once."""
+    return compiled(body, arrays, target)()

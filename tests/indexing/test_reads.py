@@ -6,7 +6,7 @@ import pytest
 from tvm.relax import op
 
 from sparsetrain.errors import DataError
-from tests.indexing.programs import run
+from tests.indexing.programs import compiled, run
 
 X = np.arange(60, dtype="float32").reshape(5, 4, 3) + 1
 FAR = 2**40
@@ -110,4 +110,4 @@ def test_nothing_is_read_of_an_empty_tensor():
 def test_ids_that_are_arguments_are_refused(name, message):
     body, arrays, _ = READS[name]
     with pytest.raises(DataError, match=f"^argument {message}"):
-        run(body, arrays, computed=False)
+        compiled(body, arrays, computed=False)()

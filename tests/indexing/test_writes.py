@@ -7,7 +7,7 @@ from tvm.relax import op
 
 from sparsetrain.errors import DataError
 from tests.cuda.test_kernels import in_every_order
-from tests.indexing.programs import run
+from tests.indexing.programs import compiled, run
 
 RNG = np.random.default_rng(0)
 FUNCTIONS = {
@@ -72,11 +72,8 @@ def test_scatter_nd_writes_what_numpy_writes_and_nothing_outside(name, reduction
         ids_of(lead, *shape[:depth]) if 0 not in (*lead, *shape) else np.zeros((*lead, depth), int)
     )
     y = RNG.normal(size=(*lead, *shape[depth:])).astype("float32")
-
-    def compute():
-        given = {"x": x, "ids": ids, "y": y}
-        return run(lambda x, ids, y: op.scatter_nd(x, ids, y, reduction), given, target)
-
+    given = {"x": x, "ids": ids, "y": y}
+    compute = compiled(lambda x, ids, y: op.scatter_nd(x, ids, y, reduction), given, target)
     np.testing.assert_array_equal(in_every_order(target, compute), scatter_nd(x, ids, y, reduction))
 
 
@@ -98,10 +95,7 @@ def test_index_put_writes_what_numpy_writes_and_nothing_outside(accumulate, targ
     y = RNG.normal(size=30).astype("float32")
     given = {"x": x, "i": ids[:, 0], "j": ids[:, 1].astype("int32"), "y": y}
     given["j"] = np.where(np.abs(ids[:, 1]) < 99, ids[:, 1], 99).astype("int32")
-
-    def compute():
-        return run(lambda x, i, j, y: op.index_put(x, [i, j], y, accumulate), given, target)
-
+    compute = compiled(lambda x, i, j, y: op.index_put(x, [i, j], y, accumulate), given, target)
     expected = scatter_nd(x, ids, y, "add" if accumulate else "update")
     np.testing.assert_array_equal(in_every_order(target, compute), expected)
 
@@ -138,4 +132,4 @@ WRITES = {
 def test_ids_that_are_arguments_are_refused(name):
     body, arrays, message = WRITES[name]
     with pytest.raises(DataError, match=f"^argument {message}"):
-        run(body, arrays, computed=False)
+        compiled(body, arrays, computed=False)()
