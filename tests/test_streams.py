@@ -48,14 +48,27 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
     assert os.listdir(target.parent) == ["a.csv"]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    left = tmp_path / f".a.{child.pid}.csv"
-    others = [tmp_path / f".a.{os.getpid()}1x.csv", tmp_path / f".b.{child.pid}.csv"]
-    others.append(tmp_path / f".a.{os.getppid()}.csv")
-    for file in (left, *others):
-        file.touch()
-    with replaced(tmp_path / "a.csv") as draft:
-        draft.touch()
-    assert not left.exists() and all(file.exists() for file in others)
+WRITES = """
+import sys, time
+from pathlib import Path
+from sparsetrain.cli.replaced import replaced
+with replaced(Path(sys.argv[1])):
+    print("began", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_is_being_written_stays(tmp_path):
+    out, other = tmp_path / "a.csv", tmp_path / ".a.notes.csv"
+    other.touch()
+    child = subprocess.Popen([sys.executable, "-c", WRITES, str(out)], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    (left,) = set(tmp_path.iterdir()) - {other}
+    for ended in (False, True):
+        if ended:
+            child.kill()
+            child.communicate()
+        with replaced(out) as draft:
+            draft.touch()
+        assert left.exists() != ended
+    assert set(tmp_path.iterdir()) == {out, other}
