@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands without standard streams, and results that replace what links lead to."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.cli.replaced import replaced
+from sparsetrain.errors import DataError, ResourceError
 
 
 def run(closed: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -52,6 +54,7 @@ WRITES = """
 import sys, time
 from pathlib import Path
 from sparsetrain.cli.replaced import replaced
+from sparsetrain.errors import DataError, ResourceError
 with replaced(Path(sys.argv[1])):
     print("began", flush=True)
     time.sleep(100)
@@ -72,3 +75,13 @@ def test_what_a_killed_process_left_is_removed_and_what_is_being_written_stays(t
             draft.touch()
         assert left.exists() != ended
     assert set(tmp_path.iterdir()) == {out, other}
+
+
+@pytest.mark.parametrize("number, kind", [(errno.ENOSPC, ResourceError), (errno.EACCES, DataError)])
+def test_an_error_of_the_system_names_the_file_that_was_asked_for(tmp_path, number, kind):
+    out = tmp_path / "a.csv"
+    out.write_text("before")
+    said = rf"a\.csv: cannot be written: {os.strerror(number)}$"
+    with pytest.raises(kind, match=said), replaced(out):
+        raise OSError(number, "Error writing bytes to file")
+    assert os.listdir(tmp_path) == ["a.csv"] and out.read_text() == "before"

@@ -6,6 +6,7 @@ killed left there is removed by the next that writes the same file. A file syste
 keeps it.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -14,14 +15,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sparsetrain.errors import DataError, ResourceError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
     """Give a neighbour of `path` to write, with the same suffix; rename it if all went well.
 
     It is there, and empty. Of a link, the file that it leads to is replaced.
+
+    Raises
+    ------
+    ResourceError
+        If the disk is full.
+    DataError
+        If the file cannot be written there.
     """
-    path = Path(os.path.realpath(path))
+    try:
+        with _draft(Path(os.path.realpath(path))) as draft:
+            yield draft
+    except OSError as error:  # of Arrow's, too, which name no file
+        kind = ResourceError if error.errno in _FULL else DataError
+        reason = os.strerror(error.errno) if error.errno else error
+        raise kind(f"{path}: cannot be written: {reason}") from None
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
