@@ -39,6 +39,11 @@ def test_closed_streams_change_no_result(closed, tmp_path):
     assert run(closed, "--version").returncode == 0
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is Linux's")
+def test_the_exit_code_is_the_same_where_standard_error_takes_no_more():
+    assert run("2>/dev/full", "convert", "no.csv", "--out", "no").returncode == 3
+
+
 def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
     target, link = tmp_path / "results" / "a.csv", tmp_path / "latest.csv"
     target.parent.mkdir()
