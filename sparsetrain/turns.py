@@ -48,16 +48,25 @@ class Turn:
         _turns.add(self)
 
     def __enter__(self) -> None:
+        while not self._is_taken():
+            _forks.wait()
+
+    def _is_taken(self) -> bool:
+        """Take the turn, unless a fork waits: that may be for a thread which needs this turn."""
         self._lock.acquire()
+        taken = False
         try:
-            _forks.begin(self)
-        except BaseException:
-            self._lock.release()
-            raise
+            taken = _forks.begin(self)
+        finally:
+            if not taken:
+                self._lock.release()
+        return taken
 
     def __exit__(self, *_: object) -> None:
-        _forks.end()
-        self._lock.release()
+        try:
+            _forks.end()
+        finally:
+            self._lock.release()
 
 
 def in_own_turn(
@@ -82,12 +91,19 @@ class _Forks:
         self._held: dict[int, list[Turn]] = {}  # thread -> turns that it has
         self._waiting = 0  # forks
 
-    def begin(self, turn: Turn) -> None:
-        """Note that this thread has the turn, after any fork; one that has others need not wait."""
+    def begin(self, turn: Turn) -> bool:
+        """Note that this thread has the turn; not while a fork waits, unless it has others."""
         me = get_ident()
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting or me in self._held)
+            if self._waiting and me not in self._held:
+                return False
             self._held.setdefault(me, []).append(turn)
+            return True
+
+    def wait(self) -> None:
+        """Return after the forks that wait."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
 
     def end(self) -> None:
         """Note that this thread gave back the turn that it took last."""

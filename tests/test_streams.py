@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands without standard streams, and results that replace what links lead to."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.cli.replaced import replaced
+from sparsetrain.errors import DataError, ResourceError
 
 
 def run(closed: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -37,6 +39,11 @@ def test_closed_streams_change_no_result(closed, tmp_path):
     assert run(closed, "--version").returncode == 0
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is Linux's")
+def test_the_exit_code_is_the_same_where_standard_error_takes_no_more():
+    assert run("2>/dev/full", "convert", "no.csv", "--out", "no").returncode == 3
+
+
 def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
     target, link = tmp_path / "results" / "a.csv", tmp_path / "latest.csv"
     target.parent.mkdir()
@@ -48,14 +55,38 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
     assert os.listdir(target.parent) == ["a.csv"]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    left = tmp_path / f".a.{child.pid}.csv"
-    others = [tmp_path / f".a.{os.getpid()}1x.csv", tmp_path / f".b.{child.pid}.csv"]
-    others.append(tmp_path / f".a.{os.getppid()}.csv")
-    for file in (left, *others):
-        file.touch()
-    with replaced(tmp_path / "a.csv") as draft:
-        draft.touch()
-    assert not left.exists() and all(file.exists() for file in others)
+WRITES = """
+import sys, time
+from pathlib import Path
+from sparsetrain.cli.replaced import replaced
+from sparsetrain.errors import DataError, ResourceError
+with replaced(Path(sys.argv[1])):
+    print("began", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_is_being_written_stays(tmp_path):
+    out, other = tmp_path / "a.csv", tmp_path / ".a.notes.csv"
+    other.touch()
+    child = subprocess.Popen([sys.executable, "-c", WRITES, str(out)], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    (left,) = set(tmp_path.iterdir()) - {other}
+    for ended in (False, True):
+        if ended:
+            child.kill()
+            child.communicate()
+        with replaced(out) as draft:
+            draft.touch()
+        assert left.exists() != ended
+    assert set(tmp_path.iterdir()) == {out, other}
+
+
+@pytest.mark.parametrize("number, kind", [(errno.ENOSPC, ResourceError), (errno.EACCES, DataError)])
+def test_an_error_of_the_system_names_the_file_that_was_asked_for(tmp_path, number, kind):
+    out = tmp_path / "a.csv"
+    out.write_text("before")
+    said = rf"a\.csv: cannot be written: {os.strerror(number)}$"
+    with pytest.raises(kind, match=said), replaced(out):
+        raise OSError(number, "Error writing bytes to file")
+    assert os.listdir(tmp_path) == ["a.csv"] and out.read_text() == "before"

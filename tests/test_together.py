@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is compiled at once: order, errors, contexts, and threads that end."""
 
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -52,6 +54,31 @@ def test_the_first_error_is_told_and_what_was_not_begun_is_left_out(cores):
     with pytest.raises(ValueError, match="^0$"):
         together([partial(failing, number) for number in range(20)])
     assert len(begun) <= 2 * cores
+
+
+# A thread that outlives the main one may still compile: Python gives pools no threads then.
+LATE = """
+import threading
+from sparsetrain.runtime import threads
+from sparsetrain.runtime.together import together
+threads.allowed_threads = lambda: 4
+def work():
+    threading.main_thread().join()
+    print(together([lambda: 1, lambda: 2]))
+threading.Thread(target=work).start()
+"""
+
+
+def test_without_threads_to_be_had_the_caller_does_the_work(cores, monkeypatch):
+    if cores > 1:
+        late = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
+        assert (late.stdout, late.stderr) == ("[1, 2]\n", "")
+
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    assert together([lambda: 1, lambda: 2]) == [1, 2]
 
 
 # What passes and code are made by on a thread, as the caller has it.

@@ -163,6 +163,36 @@ def test_a_fork_that_waits_lets_a_thread_with_a_turn_take_others():
     thread.join()
 
 
+def test_a_thread_that_waits_for_a_fork_leaves_the_turn_to_others(monkeypatch):
+    monkeypatch.setattr(turns, "LONGEST", 5.0)
+    outer, inner, began = Turn(), Turn(), threading.Event()
+
+    def take_inner():
+        with inner:
+            pass
+
+    late = threading.Thread(target=take_inner)
+
+    def work():
+        with outer:
+            began.set()
+            while not turns._forks._waiting:
+                time.sleep(0.001)
+            late.start()
+            time.sleep(0.05)
+            take_inner()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait(20)
+    turns._forks.before()
+    held = dict(turns._forks._held)
+    turns._forks.after_in_parent()
+    thread.join()
+    late.join()
+    assert not held
+
+
 def test_a_fork_waits_for_so_long_and_no_longer(monkeypatch):
     monkeypatch.setattr(turns, "LONGEST", 0.05)
     turn, over, began = Turn(), threading.Event(), threading.Event()

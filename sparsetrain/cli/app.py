@@ -100,8 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if show_traceback:
             traceback.print_exc()
         code, message = explain(error)
-        print(f"sparsetrain: {message}", file=sys.stderr)
+        _tell(f"sparsetrain: {message}")
         return code
+
+
+def _tell(message: str) -> None:
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except OSError:  # as of a log on a disk that is full; Python would complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _is_on(name: str, environ: Mapping[str, str]) -> bool:

@@ -46,14 +46,19 @@ def together(works: Sequence[Callable[[], Made]], most: int = MOST_THREADS) -> l
     target = Target.current(allow_none=True)
     with ThreadPoolExecutor(count, thread_name_prefix="sparsetrain-compile") as pool:
         try:
-            begun = [
-                pool.submit(copy_context().run, partial(_run, work, context, target))
-                for work in works
-            ]
-            return [one.result() for one in begun]
+            results = [_begun(pool, partial(_run, work, context, target)) for work in works]
+            return [result() for result in results]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _begun(pool: ThreadPoolExecutor, work: Callable[[], Made]) -> Callable[[], Made]:
+    """What waits for the result; does the work if there is no thread."""
+    try:
+        return pool.submit(copy_context().run, work).result
+    except RuntimeError:  # the main thread has ended and waits for this one, or there are too many
+        return work
 
 
 def _run(work: Callable[[], Made], context: PassContext, target: Target | None) -> Made:

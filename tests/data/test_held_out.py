@@ -176,3 +176,11 @@ def test_a_moment_in_nanoseconds_divides_exactly(type_):
 def test_a_moment_may_lie_between_integers(at, later):
     rows = {"label": [0, 1, 0], "I1": [1, 2, 3], "C1": [4, 5, 6], "day": [1, 2, 3]}
     assert [half.num_rows for half in split_time(rows, "day", at)] == [3 - later, later]
+
+
+@pytest.mark.parametrize("at", [10**400, 2**70, -(10**400), float("inf"), float("nan")])
+@pytest.mark.parametrize("day", [[1, 2], [1.5, 2.5]], ids=["integers", "floats"])
+def test_a_moment_beyond_all_rows_leaves_one_side_none(at, day):
+    rows = {"label": [0, 1], "I1": [1, 2], "C1": [4, 5], "day": day}
+    with pytest.raises(DataError, match="no row has day"):
+        split_time(rows, "day", at)

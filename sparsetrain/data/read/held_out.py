@@ -13,6 +13,7 @@ said.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -135,9 +136,9 @@ def _has_rows(part: Part, column: str) -> bool:
 
 
 def _moment(at: float | str | datetime) -> float:
-    """Return a number as it is, and a point in time as seconds since 1970."""
+    """Return a number as it is, as far as floats go, and a point in time as seconds since 1970."""
     if isinstance(at, (int, float)):
-        return at
+        return max(min(at, sys.float_info.max), -sys.float_info.max)
     try:
         point = datetime.fromisoformat(at) if isinstance(at, str) else at
     except ValueError:

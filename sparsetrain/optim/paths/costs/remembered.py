@@ -79,9 +79,10 @@ def is_known(
     kind: type[Any], key: tuple[Hashable, ...], described: tuple[object, ...], least: float = -inf
 ) -> bool:
     """Whether `remembered` measures nothing, or nothing that it did not measure before."""
+    if key in _known:
+        return True
     place = libraries.folder()
-    found = place is not None and _read(_file(place, described), kind, least)
-    return key in _known or bool(found)
+    return place is not None and _read(_file(place, described), kind, least) is not None
 
 
 def _quiet(measure: Callable[[], Any]) -> Kept | None:
