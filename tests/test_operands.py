@@ -244,6 +244,20 @@ def test_a_slice_without_a_derivative_says_how_to_cut_instead():
         st.value_and_grad(taken, "out", ["x"])({"x": np.zeros((0, 4), "float32")}, {})
 
 
+@pytest.mark.parametrize("make", [st.Program, st.value_and_grad])
+@pytest.mark.parametrize("end", [lambda x, y: x.ty.shape[0] // 2, lambda x, y: y.ty.shape[0]])
+def test_a_slice_to_letters_that_tvm_cannot_compile_says_how_to_cut_instead(make, end):
+    def loss(x, y, inside):
+        part = op.strided_slice(x, [0], [0], [end(x, y)], assume_inbound=inside)
+        return op.add(op.sum(op.exp(part)), op.sum(y))
+
+    shapes = {"x": "B4", "y": "C4"}
+    refused, taken = (function(lambda x, y, i=i: loss(x, y, i), **shapes) for i in (False, True))
+    with pytest.raises(ConfigError, match=r"^TVM cannot compile relax.strided_slice of .*inbound"):
+        make(refused, "out").compile()
+    assert make(taken, "out").compile().is_compiled
+
+
 def test_a_length_that_divides_by_nothing_is_named():
     def body(x, y):
         return op.broadcast_to(x, (x.ty.shape[0] // y.ty.shape[0], 4))
