@@ -92,18 +92,18 @@ def name_of(call: relax.Expr) -> str:
     return str(getattr(getattr(call, "op", None), "name", ""))
 
 
-def operands(call: relax.Call) -> list[relax.Expr]:
-    """The tensors that a call is given, also those in a tuple that is written out."""
-    found: list[relax.Expr] = []
-    for argument in call.args:
-        fields = list(argument.fields) if isinstance(argument, relax.Tuple) else [argument]
-        found += [field for field in fields if isinstance(field.ty, relax.TensorType)]
+def operands(call: relax.Call) -> list[Any]:
+    """The types of the tensors that a call is given, also of those in a tuple."""
+    found: list[Any] = []
+    for ty in (argument.ty for argument in call.args):
+        fields = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+        found += [field for field in fields if isinstance(field, relax.TensorType)]
     return found
 
 
-def shape_of(expr: relax.Expr) -> list[Any] | None:
-    """The extents of a tensor, if they are known."""
-    shape = getattr(expr.ty, "shape", None)
+def shape_of(tensor: Any) -> list[Any] | None:
+    """The extents of a tensor, if they are known; of its type as well."""
+    shape = getattr(getattr(tensor, "ty", tensor), "shape", None)
     return None if shape is None else list(shape)
 
 
@@ -188,6 +188,19 @@ def _gather_nd(call: relax.Call, x: list, ids: list) -> list[Pair]:
     return _alike(call, ids[:batch], x[:batch])
 
 
+def _index_put(call: relax.Call, x: list, *others: list) -> list[Pair]:
+    """Ids that are not of length 1 are equal; values have the shape that ids are repeated to."""
+    rank = max(map(len, others))
+    one = tirx.const(1, "int64")
+    *ids, values = ([*[one] * (rank - len(shape)), *shape] for shape in others)
+    found = []
+    for *extents, written in zip(*ids, values, strict=True):
+        wanted = next((n for n in extents if not _is_one(n)), one)
+        found += [Pair(n, wanted) for n in extents if not _is_one(n)]
+        found.append(Pair(written, wanted))
+    return found
+
+
 def _one_batch(call: relax.Call, x: list, other: list) -> list[Pair]:
     return [Pair(other[0], x[0])]
 
@@ -255,6 +268,7 @@ _PAIRS: dict[str, Callable[..., list[Pair]]] = {
         for transposed in ("", "_transpose")
     },
     "relax.gather_nd": _gather_nd,
+    "relax.index_put": _index_put,
     "relax.image.grid_sample": _one_batch,
     "relax.reverse_sequence": _reverse_sequence,
     "relax.split": _split,

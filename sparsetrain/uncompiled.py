@@ -12,11 +12,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from sparsetrain.errors import ConfigError, SparsetrainError, first_line
 from sparsetrain.operands import described, name_of, operands, shape_of
 from sparsetrain.turns import in_turn
+
+# Operator -> the way out, where there is a better one than for others.
+_WAYS_OUT = {
+    "relax.strided_slice": "cut with op.strided_slice(..., assume_inbound=True), which is checked "
+    "in every call",
+}
+_OTHERWISE = "give arguments of another shape, dtype or attribute, or write it with other operators"
 
 
 @contextmanager
@@ -37,8 +44,8 @@ def naming_operators(module: tvm.IRModule, target: tvm.target.Target) -> Iterato
         if call is None:
             raise
         raise ConfigError(
-            f"TVM cannot compile {_text(call)}: {first_line(error)}; give arguments of another "
-            "shape, dtype or attribute, or write it with other operators"
+            f"TVM cannot compile {_text(call)}: {first_line(error)}; "
+            f"{_WAYS_OUT.get(name_of(call), _OTHERWISE)}"
         ) from error
 
 
@@ -51,10 +58,20 @@ def _text(call: relax.Call) -> str:
 def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> relax.Call | None:
     """The first call that cannot be lowered, or is named in what the compiler said."""
     calls = list(_calls(module))
+    if "prim.if_then_else" in message:  # TVM infers no shape with one; alone it need not
+        return next(filter(_moves_its_bounds, calls), None)
     for call in calls:
         if not _lowers(call, target):
             return call
     return next((call for call in calls if f"R.{_short(call)}(" in message), None)
+
+
+def _moves_its_bounds(call: relax.Call) -> bool:
+    """Whether a call is a slice to a letter's expression, which counts from the end below 0."""
+    if name_of(call) != "relax.strided_slice" or int(call.attrs["assume_inbound"]):
+        return False
+    bounds = [bound for given in call.args[2:4] for bound in getattr(given, "fields", ())]
+    return not all(isinstance(bound, tirx.IntImm) for bound in bounds)
 
 
 def _calls(module: tvm.IRModule) -> Iterator[relax.Call]:

@@ -11,15 +11,16 @@ import sparsetrain as st
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.interaction.operator import interaction
 
+DTYPES = dict.fromkeys(("ids", "more_ids", "offsets"), "int64")
+
 
 def function(body, **shapes) -> tvm.IRModule:
-    """A function `out` of tensors; those called `ids` and `offsets` are int64, others float32."""
+    """A function `out` of tensors; those in `DTYPES` are int64, others float32."""
     letters = {n: tvm.tirx.Var(n, "int64") for n in "BC"}
-    dtypes = {"ids": "int64", "offsets": "int64"}
     variables = []
     for name, shape in shapes.items():
         extents = [letters[n] if n in letters else int(n) for n in shape]
-        ty = relax.TensorType(extents, dtypes.get(name, "float32"))
+        ty = relax.TensorType(extents, DTYPES.get(name, "float32"))
         variables.append(relax.Var(name, ty))
     builder = relax.BlockBuilder()
     with builder.function("out", variables):
@@ -27,6 +28,11 @@ def function(body, **shapes) -> tvm.IRModule:
             out = builder.emit_output(builder.emit(body(*variables)))
         builder.emit_func_output(out)
     return builder.get()
+
+
+def tuple_of(*tensors) -> relax.Var:
+    """A tuple that the call does not write out."""
+    return relax.BlockBuilder.current().emit(relax.Tuple(tensors))
 
 
 # Operator, and which use of it -> how it is called, its operands' shapes, and what must be equal.
@@ -103,6 +109,21 @@ TRUSTING = {
         {"x": "B4", "ids": "C1"},
         "C equal to B",
     ),
+    "index_put": (
+        lambda x, ids, more_ids, y: op.index_put(x, [ids, more_ids], y),
+        {"x": "44", "ids": "B", "more_ids": "C", "y": "B"},
+        "C equal to B",
+    ),
+    "index_put of fewer values": (
+        lambda x, ids, more_ids, y: op.index_put(x, [ids, more_ids], y),
+        {"x": "44", "ids": "B1", "more_ids": "14", "y": "C4"},
+        "C equal to B",
+    ),
+    "index_put of ids in a variable": (
+        lambda x, ids, more_ids, y: op.index_put(x, tuple_of(ids, more_ids), y),
+        {"x": "44", "ids": "B", "more_ids": "C", "y": "B"},
+        "C equal to B",
+    ),
     "image.grid_sample": (
         lambda x, y: op.image.grid_sample(x, y),
         {"x": "B344", "y": "C222"},
@@ -130,7 +151,7 @@ def arrays(shapes: dict[str, str], **extents: int) -> dict[str, np.ndarray]:
     shaped = {name: [extents.get(n) or int(n) for n in shape] for name, shape in shapes.items()}
     zeros = {name: np.zeros(shape, "int64") for name, shape in shaped.items()}
     made = {name: np.ones(shape, "float32") for name, shape in shaped.items()}
-    made |= {name: zeros[name] for name in ("ids", "offsets") if name in zeros}
+    made |= {name: zeros[name] for name in DTYPES if name in zeros}
     if "offsets" in made:
         made["offsets"][1:] = len(made["ids"])
     return made
@@ -198,6 +219,17 @@ def test_what_is_cut_outside_is_refused_when_lengths_are_known(name):
         st.Program(called, "out")(arrays({"x": "B4"}, B=5), {})
 
 
+@pytest.mark.parametrize(
+    ("y", "needs"),
+    [("", "1 equal to 4"), ("1", "1 equal to 4"), ("3", "3 equal to 4"), ("44", "4 equal to 1")],
+)
+def test_values_that_are_put_have_the_shape_of_the_ids(y, needs):
+    shapes = {"x": "44", "ids": "4", "more_ids": "1", "y": y}
+    module = function(lambda x, i, j, y: op.index_put(x, [i, j], y), **shapes)
+    with pytest.raises(ConfigError, match=rf"^relax\.index_put of .* needs {needs}"):
+        st.Program(module, "out")
+
+
 def test_a_slice_without_a_derivative_says_how_to_cut_instead():
     def loss(x, inside):
         end = x.ty.shape[0] - 1
@@ -210,6 +242,20 @@ def test_a_slice_without_a_derivative_says_how_to_cut_instead():
     np.testing.assert_array_equal(found["x"].numpy(), [[1] * 4, [1] * 4, [0] * 4])
     with pytest.raises(DataError, match="needs 0 at most B - 1"):
         st.value_and_grad(taken, "out", ["x"])({"x": np.zeros((0, 4), "float32")}, {})
+
+
+@pytest.mark.parametrize("make", [st.Program, st.value_and_grad])
+@pytest.mark.parametrize("end", [lambda x, y: x.ty.shape[0] // 2, lambda x, y: y.ty.shape[0]])
+def test_a_slice_to_letters_that_tvm_cannot_compile_says_how_to_cut_instead(make, end):
+    def loss(x, y, inside):
+        part = op.strided_slice(x, [0], [0], [end(x, y)], assume_inbound=inside)
+        return op.add(op.sum(op.exp(part)), op.sum(y))
+
+    shapes = {"x": "B4", "y": "C4"}
+    refused, taken = (function(lambda x, y, i=i: loss(x, y, i), **shapes) for i in (False, True))
+    with pytest.raises(ConfigError, match=r"^TVM cannot compile relax.strided_slice of .*inbound"):
+        make(refused, "out").compile()
+    assert make(taken, "out").compile().is_compiled
 
 
 def test_a_length_that_divides_by_nothing_is_named():

@@ -445,6 +445,23 @@ def test_a_computed_id_outside_the_table_reads_nan_and_updates_nothing(bad):
     assert (params["table"].numpy() == 1).all()
 
 
+def test_a_computed_id_just_behind_the_table_reads_nan_and_writes_nowhere():
+    def loss(ids, table):
+        behind = emit(op.add(ids, relax.const(1, "int64")))
+        read = emit(op.take(table, behind, axis=0))
+        return emit(op.sum(emit(op.where(op.isnan(read), relax.const(3.0), read))))
+
+    program = st.value_and_grad(function({"ids": (3,), "table": (5, 2)}, loss), "loss", ["table"])
+    whole = np.ones((9, 2), "float32")
+    params = {"table": st.runtime.as_tensor(whole[:5])}
+    value, gradients = program(params, {"ids": [0, 4, 1]})
+    assert value.numpy() == 2 * (1 + 3 + 1)
+    optimizer = st.optim.sgd(1.0)
+    optimizer.apply_(params, gradients, optimizer.init(params))
+    np.testing.assert_array_equal(params["table"].numpy()[:, 0], [1, 0, 0, 1, 1])
+    np.testing.assert_array_equal(gradients["table"].to_dense().numpy()[:, 0], [0, 1, 1, 0, 0])
+
+
 def test_ids_given_as_a_tensor_are_checked():
     module = function({"ids": (3,), "table": (5, 2)}, lambda ids, table: lookup_sum(table, ids))
     ids = st.runtime.as_tensor(np.array([0, 99999, 1]))

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import tvm
 
 from sparsetrain.embedding import cuda_kernels as embedding
+from sparsetrain.indexing import cuda_kernel as indexing
 from sparsetrain.models.interaction import cuda
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.cuda import kernels as optim
 from sparsetrain.optim.finite import nonfinite_kernel
 from sparsetrain.optim.together import together_kernel
+from sparsetrain.schedule.cuda.running import running_sum_kernel
 from sparsetrain.sparse_tensor.cuda import kernels as rows
 from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import chunk_sums_kernel, segment_sum_kernel
@@ -33,6 +35,7 @@ def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     yield from _by_width()
     for name, make in OPTIMIZERS.items():
         yield from _of_optimizer(name, make(0.1)._rule().recipe)
+    yield from _of_operators()
     yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=cuda_arrays.search_all)
     yield "squares", cuda_arrays.squares_kernel("float32")
 
@@ -58,6 +61,16 @@ def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     yield "squares_of_rows", rows.row_squares_kernel(16, "float32")
     yield "many_pairs", cuda.forward_kernel(250, 16, "float32")
     yield "many_pairs_back", cuda.backward_kernel(250, 16, "float32")
+
+
+def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+    """What takes the place of kernels of TVM's."""
+    for width in (*WIDTHS, 1, 300):  # also a number, and more than a block has threads
+        yield f"put_rows{width}", indexing.put_rows_kernel(width, "float32", "add")
+    yield "put_halves", indexing.put_rows_kernel(16, "float16", "max")
+    yield "put_numbers", indexing.put_rows_kernel(1, "int64", "update")
+    yield "running_sum", running_sum_kernel("float32", "float32", False)
+    yield "running_sum_before", running_sum_kernel("int32", "int64", True)
 
 
 def _of_optimizer(name: str, recipe) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:

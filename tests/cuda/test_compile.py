@@ -22,6 +22,7 @@ from sparsetrain.runtime import gpu
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.kernels import all_kernels
+from tests.indexing.programs import by_ids
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 pytestmark = pytest.mark.skipif(
@@ -30,14 +31,14 @@ pytestmark = pytest.mark.skipif(
 # Sums of squares for the global norm are taken in float64 on purpose, as on the CPU; the history
 # of exact mode keeps its numbers in float64 and rounds them once.
 MAY_USE_DOUBLE = re.compile(r"squares|replay")
-WHICH = ("kernels", "full", "bags and cross layers", "half")
+WHICH = ("kernels", "full", "bags and cross layers", "half", "by ids")
 # What is looked for does not depend on optimisation. Only of generated programs, which are unrolled
 # by then, the optimiser leaves less to write than it takes.
-OPTIONS = dict.fromkeys(("kernels", "bags and cross layers", "half"), ["--Ofast-compile=max"])
+OPTIONS = dict.fromkeys(set(WHICH) - {"full"}, ["--Ofast-compile=max"])
 
 
 def programs() -> Iterator[tvm.IRModule]:
-    """Gradient programs: of a usual model, of weighted bags in cross layers, products of halves."""
+    """Gradient programs: a usual model, weighted bags in cross layers, products of halves, ids."""
     full = st.models.DLRM(rows=small_dlrm.FULL_ROWS, dim=16, bottom=(512,), top=(256,))
     kinds = small_dlrm.KINDS["weighted"] | small_dlrm.KINDS["cross"]
     others = st.models.DLRM(rows=small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), **kinds)
@@ -46,6 +47,7 @@ def programs() -> Iterator[tvm.IRModule]:
     layers = st.models.DLRM(rows=[50], dim=8, bottom=(), top=(72,))
     gradient = ad.gradient(layers.export(), "loss")
     yield to_half(gradient.module, gradient.function, BFLOAT16)
+    yield ad.gradient(by_ids(), "out", ["x", "y"]).module
 
 
 @pytest.fixture(scope="module")
