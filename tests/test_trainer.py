@@ -34,7 +34,7 @@ def test_the_loss_of_a_batch_falls(kind):
 def test_a_trainer_says_what_it_is():
     trainer = small_dlrm.trainer()
     trainer.step(small_dlrm.batch(4))
-    assert repr(trainer) == "<Trainer: DLRM, adagrad, 1 steps, on llvm>"
+    assert repr(trainer) == f"<Trainer: DLRM, adagrad, 1 steps, on {trainer.target.kind.name}>"
     assert repr(trainer.quantized()) == "<QuantizedModel: DLRM, 1 steps, on llvm>"
 
 

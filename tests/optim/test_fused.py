@@ -31,6 +31,7 @@ SHAPES = [(5,), (3, 4), (1, 3000)]
 TABLE = (6, 4)
 INDICES = np.array([4, 1, 4, 6, 0], np.int32)  # duplicates and padding, unsorted
 RNG = np.random.default_rng(0)
+ON_A_CPU = pytest.mark.cpu("on CUDA updates are kernels of their own")
 
 
 def doubled(shapes: dict[str, tuple[int, ...]], tables: dict[str, tuple[int, int]]):
@@ -178,6 +179,7 @@ def pair(optimizer, kind: str = "single", **options) -> tuple[st.Trainer, st.Tra
     return apart, inside
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("name", CASES)
 def test_fused_steps_give_the_bits_of_steps_apart(name):
     apart, inside = pair(*CASES[name])
@@ -198,6 +200,7 @@ NOT_FUSED = {
 }
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("name", NOT_FUSED)
 def test_rules_that_cannot_be_fused_are_followed_apart(name):
     optimizer, options = NOT_FUSED[name]
@@ -229,6 +232,7 @@ def test_what_is_not_finite_stops_before_any_update_or_skips_the_step():
     assert trainer.state.step == 2
 
 
+@ON_A_CPU
 def test_rows_outside_their_table_are_refused_in_words():
     _, trainer = pair(optim.adam(0.1))
     trainer.step(small_dlrm.batch(16))
@@ -258,12 +262,13 @@ def test_parameters_that_were_replaced_are_the_ones_that_are_updated():
     apart, inside = pair(optim.adagrad(0.1, update="sparse"))
     for trainer in (apart, inside):
         trainer.step(small_dlrm.batch(16))
-        for name, tensor in trainer.params.items():
-            trainer.params[name] = as_tensor(as_numpy(tensor) / 2)
+        halves = {name: as_tensor(as_numpy(tensor) / 2) for name, tensor in trainer.params.items()}
+        trainer.params.update(trainer.program.place(halves))
         trainer.step(small_dlrm.batch(16))
     assert_same_state(inside.state_dict(), apart.state_dict())
 
 
+@ON_A_CPU
 def test_an_interrupt_before_the_program_runs_writes_nothing(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
