@@ -12,13 +12,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import reduce
 from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from sparsetrain.operands import Pair, described, listed, name_of, pairs, shape_of
+from sparsetrain.operands import Pair, described, listed, name_of, pairs, shape_of, size_of
 
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     tirx.Add: operator.add,
@@ -90,12 +89,8 @@ def _demands(binding: Any) -> list[Reshape | Equal]:
         if before is None or after is None:
             return []
         shapes = f"({listed(before)}) to ({listed(after)})"
-        return [Reshape(_size(before), _size(after), shapes)]
+        return [Reshape(size_of(before), size_of(after), shapes)]
     return [Equal(pair, described(binding.value)) for pair in pairs(binding.value)]
-
-
-def _size(shape: list[Any]) -> Any:
-    return reduce(operator.mul, shape, tirx.const(1, "int64"))
 
 
 def impossible(demands: Iterable[Reshape | Equal]) -> str | None:

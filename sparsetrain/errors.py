@@ -43,6 +43,9 @@ class ResourceError(SparsetrainError, RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another package says, on one line; its class if it says nothing."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    """Return what a library says is wrong, fit to stand within a message of one line.
+
+    Its class if it says nothing.
+    """
+    said = getattr(error, "strerror", None) or str(error).strip()
+    return said.split("\n")[0].split(". Detail")[0].rstrip(". ") or type(error).__name__

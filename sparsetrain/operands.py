@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import reduce
 from itertools import pairwise
+from operator import mul
 from typing import Any, NamedTuple
 
 from tvm import relax, tirx
@@ -126,7 +128,7 @@ def _einsum(call: relax.Call, *shapes: list) -> list[Pair]:
         repeated = range(len(shape) - len(before + after), 0, -1) if dots else ()  # from the last
         own = [*before, *map(str, repeated), *after]
         if len(own) == len(shape):
-            axes = [(letter, n) for letter, n in zip(own, shape, strict=True) if not _is_one(n)]
+            axes = [(letter, n) for letter, n in zip(own, shape, strict=True) if not is_one(n)]
             found += [Pair(n, first.setdefault(letter, n)) for letter, n in axes]
     return found
 
@@ -153,7 +155,7 @@ def _alike(call: relax.Call, left: list, right: list) -> list[Pair]:
 def _broadcast_to(call: relax.Call, x: list) -> list[Pair]:
     wanted = list(call.args[1].ty.values or ())
     sides = zip(reversed(x), reversed(wanted), strict=False)
-    return [Pair(n, limit) for n, limit in sides if not _is_one(n)]
+    return [Pair(n, limit) for n, limit in sides if not is_one(n)]
 
 
 def _embedding_bag(call: relax.Call, table: list, ids: list, *more: list) -> list[Pair]:
@@ -167,7 +169,7 @@ def _attention(call: relax.Call, q: list, k: list, v: list, bias: Any = ()) -> l
         *(Pair(other[axis], q[axis]) for other in (k, v) for axis in (0, 2)),
         Pair(k[3], q[3]),
         Pair(v[1], k[1]),
-        *(Pair(n, wanted) for n, wanted in biased if not _is_one(n)),
+        *(Pair(n, wanted) for n, wanted in biased if not is_one(n)),
     ]
 
 
@@ -195,8 +197,8 @@ def _index_put(call: relax.Call, x: list, *others: list) -> list[Pair]:
     *ids, values = ([*[one] * (rank - len(shape)), *shape] for shape in others)
     found = []
     for *extents, written in zip(*ids, values, strict=True):
-        wanted = next((n for n in extents if not _is_one(n)), one)
-        found += [Pair(n, wanted) for n in extents if not _is_one(n)]
+        wanted = next((n for n in extents if not is_one(n)), one)
+        found += [Pair(n, wanted) for n in extents if not is_one(n)]
         found.append(Pair(written, wanted))
     return found
 
@@ -246,8 +248,14 @@ def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
     return found
 
 
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
+def is_one(extent: Any) -> bool:
+    """Whether an extent is known to be 1: such an axis is repeated."""
+    return isinstance(extent, (int, tirx.IntImm)) and int(extent) == 1
+
+
+def size_of(shape: Iterable[Any]) -> Any:
+    """How many elements a tensor of these extents has."""
+    return reduce(mul, shape, tirx.const(1, "int64"))
 
 
 _PAIRS: dict[str, Callable[..., list[Pair]]] = {

@@ -87,8 +87,12 @@ class _Forks:
     """Lets a fork and the turns of other threads wait for each other."""
 
     def __init__(self) -> None:
+        self._forget({})
+
+    def _forget(self, held: dict[int, list[Turn]]) -> None:
+        """Know of no turn but these, and of no fork that waits."""
         self._changed = Condition()
-        self._held: dict[int, list[Turn]] = {}  # thread -> turns that it has
+        self._held = held  # thread -> turns that it has
         self._waiting = 0  # forks
 
     def begin(self, turn: Turn) -> bool:
@@ -132,9 +136,7 @@ class _Forks:
         """Give back the turns of threads that this process has not."""
         me = get_ident()
         mine = self._held.get(me, [])
-        self.__init__()  # type: ignore[misc]
-        if mine:
-            self._held[me] = mine
+        self._forget({me: mine} if mine else {})
         for turn in _turns:
             if turn not in mine:
                 turn._lock = RLock()

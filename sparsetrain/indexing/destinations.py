@@ -10,15 +10,14 @@ if its lengths are known when compiling; otherwise each element is a row of its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from math import prod
-from operator import mul
 from typing import Any, NamedTuple
 
 from tvm import relax, te, tirx
 
 from sparsetrain.indexing.places import Place, place
 from sparsetrain.indexing.reads import broadcast, broadcast_index, front
+from sparsetrain.operands import size_of
 
 
 class Rows(NamedTuple):
@@ -127,11 +126,7 @@ def _rows(
 
         return te.compute(each, element, "places")
 
-    found, count = builder.emit_te(places, x, *ids), _size(each)
+    found, count = builder.emit_te(places, x, *ids), size_of(each)
     if len(each) != 1:
         found = builder.emit(relax.op.reshape(found, [count]))
-    return Rows(_size(shape[: depth + len(rest)]), width, count, found)
-
-
-def _size(shape: Sequence[Any]) -> Any:
-    return reduce(mul, shape, tirx.IntImm("int64", 1))
+    return Rows(size_of(shape[: depth + len(rest)]), width, count, found)

@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from sparsetrain.indexing.places import Place, place, read
+from sparsetrain.operands import is_one
 
 
 def at_tuples(x: te.Tensor, ids: te.Tensor, batch_dims: int = 0) -> te.Tensor:
@@ -86,17 +87,13 @@ def broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
     """The shape that all are repeated to: of each axis the extent that is not 1."""
     rank = max(map(len, shapes))
     axes = [[shape[n] for shape in shapes if -n <= len(shape)] for n in range(-rank, 0)]
-    return [next((n for n in axis if not _is_one(n)), axis[0]) for axis in axes]
+    return [next((n for n in axis if not is_one(n)), axis[0]) for axis in axes]
 
 
 def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
     """Where a tensor of `shape` has what stands at `index` of what it is repeated to."""
     own = index[len(index) - len(shape) :]
-    return [0 if _is_one(n) else i for i, n in zip(own, shape, strict=True)]
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, (int, tirx.IntImm)) and int(extent) == 1
+    return [0 if is_one(n) else i for i, n in zip(own, shape, strict=True)]
 
 
 # --- How operators are lowered ------------------------------------------------------------------

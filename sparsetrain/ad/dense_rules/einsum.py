@@ -11,6 +11,7 @@ from tvm.relax import op
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import fields
 from sparsetrain.errors import ConfigError
+from sparsetrain.operands import is_one
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -25,7 +26,7 @@ class _Factor(NamedTuple):
     def extents(self) -> dict[str, Any]:
         """By letter, but for those of length 1, which are repeated."""
         sides = zip(self.letters, self.tensor.ty.shape, strict=True)
-        return {letter: n for letter, n in sides if not _is_one(n)}
+        return {letter: n for letter, n in sides if not is_one(n)}
 
 
 def _einsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
@@ -110,10 +111,6 @@ def _letters(subscripts: str, operands: list[relax.Expr], rank: int) -> tuple[li
             "the result behind '->'"
         )
     return inputs, result
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 RULES = {"relax.einsum": _einsum}

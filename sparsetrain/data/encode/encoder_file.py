@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsetrain.errors import CheckpointError
+from sparsetrain.errors import CheckpointError, first_line
 
 from ..values.arrays import Array
-from ..values.place import first_line
 from ..whole_file import whole_file
 from .rules import Rules
 from .state import fingerprint_of, read_state, write_state

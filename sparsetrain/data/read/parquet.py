@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from sparsetrain.errors import DataError
+from sparsetrain.errors import DataError, first_line
 
-from ..values.place import Place, first_line
+from ..values.place import Place
 from .files import check_familiar
 from .footers import check_footer
 from .source import CODED_ROWS, PIECE_ROWS, Part, Range

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.errors import DataError
+from sparsetrain.errors import DataError, first_line
 
 from ..schema.names import check_there, relevant
 from ..schema.schema import Schema
-from ..values.place import Place, first_line
+from ..values.place import Place
 from .source import PIECE_ROWS, Part, Source
 
 _PART_ROWS = 4 * PIECE_ROWS

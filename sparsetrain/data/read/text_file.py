@@ -14,9 +14,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from sparsetrain.errors import DataError
+from sparsetrain.errors import DataError, first_line
 
-from ..values.place import first_line
 from .files import GZIP
 
 BLOCK_BYTES = 1 << 25

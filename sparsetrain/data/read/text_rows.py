@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from sparsetrain.errors import DataError
+from sparsetrain.errors import DataError, first_line
 
 from ..values.arrays import Array
-from ..values.place import Place, first_line
+from ..values.place import Place
 from .dialect import BOM, Dialect
 from .source import PIECE_ROWS, with_numbers
 from .text_file import Block, row_ends

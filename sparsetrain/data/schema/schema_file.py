@@ -14,10 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, first_line
 from sparsetrain.given import is_number, require_whole
-
-from ..values.place import first_line
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from sparsetrain.errors import DataError
+from sparsetrain.errors import DataError, first_line
 
-from ..values.place import first_line
 from ..whole_file import whole_file
 from .ceiling import CeilingMeter, Truth
 from .figures import CATEGORIES, INTEGERS

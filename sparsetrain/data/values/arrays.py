@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.errors import DataError
-
-from .place import first_line
+from sparsetrain.errors import DataError, first_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

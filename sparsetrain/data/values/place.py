@@ -80,9 +80,3 @@ class Place:
         error = RowError(f"{self.name}: {where}: {reason}" if where else f"{self.name}: {reason}")
         error.row = row
         return error
-
-
-def first_line(error: BaseException) -> str:
-    """Return what a library says is wrong, fit to stand within a message of one line."""
-    said = getattr(error, "strerror", None) or str(error)
-    return said.split("\n")[0].split(". Detail")[0].rstrip(".")
