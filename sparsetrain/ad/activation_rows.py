@@ -2,7 +2,7 @@
 """`take` from an activation: its cotangent is dense, added where ids of any shape have read.
 
 TVM's scatter reads neither the mode of `take` nor a negative axis (it writes over other memory),
-and knows one row of ids only. So ids become the places that were read, and `put_rows` adds.
+and knows one row of ids only. So ids become the places that were read, and `add_rows` adds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
-from sparsetrain.indexing import destinations, put_rows
+from sparsetrain.indexing import add_rows, destinations
 
 
 def _clip(place: Any, extent: Any) -> Any:
@@ -48,9 +48,9 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
 
 def added_where_read(x: relax.Expr, rows: destinations.Rows, cotangent: relax.Expr) -> relax.Expr:
     """Zeros in the shape of `x`, with the cotangent added where `rows` were read."""
-    zeros = emit(op.zeros([rows.height, rows.width], str(x.ty.dtype)))
     updates = emit(rows.updates(cotangent))
-    return op.reshape(emit(put_rows(zeros, rows.places, updates, reduction="add")), x.ty.shape)
+    added = emit(add_rows(relax.ShapeExpr(rows.shape), rows.places, updates))
+    return op.reshape(added, x.ty.shape)
 
 
 def scatter_into(x: relax.Expr, ids: relax.Expr, axis: int, cotangent: relax.Expr) -> relax.Expr:

@@ -10,7 +10,8 @@ before (`limits`), so that is what ids do which a model computes.
 - `places`: what an id stands for
 - `reads`: an element of the result per id, from wherever it lies
 - `destinations`: writes of every operator as rows with one place each
-- `put_rows`: rows written by such places, one writer each, in order (`cpu_kernel`, `cuda_kernel`)
+- `put_rows`: rows written by such places, one writer each, in order (`cpu_kernel`, `cuda_kernel`;
+  what both are given: `written`)
 - `writes`: the operators that write
 """
 
@@ -18,6 +19,7 @@ from sparsetrain.indexing import reads, writes
 from sparsetrain.indexing.limits import Limit as Limit
 from sparsetrain.indexing.limits import limits as limits
 from sparsetrain.indexing.limits import require_inside as require_inside
+from sparsetrain.indexing.put_rows import add_rows as add_rows
 from sparsetrain.indexing.put_rows import put_rows as put_rows
 
 # Operator -> how it is lowered, in place of TVM's way.

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an operator goes by, in one form: a tensor as rows of one width, and the place of each id.
 
-``x`` (any shape) is seen as (height, width), ``places`` (count,) int64 says which of those rows
-each id stands for, -1 for none. Reads and writes of every operator have this form, so there is one
-kernel that writes (`put_rows`), and derivatives are written once. Rows are what no id chooses from,
-if its lengths are known when compiling; otherwise each element is a row of its own.
+``x`` (any shape) is seen as (batch, height, width); ``places`` int64 says which row each id stands
+for, -1 for none: (batch, count), or (1, count) if that is the same in every part of the batch.
+Reads and writes of every operator have this form, so there is one kernel that writes (`put_rows`),
+and derivatives are written once. The batch is the leading axes along which ids choose nothing. Rows
+are what no id chooses from, if its lengths are known when compiling; otherwise each element is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from math import prod
 from typing import Any, NamedTuple
 
 from tvm import relax, te, tirx
+from tvm_ffi import structural_equal
 
 from sparsetrain.indexing.places import Place, place
 from sparsetrain.indexing.reads import broadcast, broadcast_index, front
@@ -25,51 +28,62 @@ class Rows(NamedTuple):
 
     Parameters
     ----------
+    batch : expression
+        How many parts.
     height : expression
-        How many rows.
+        How many rows a part has.
     width : int
     count : expression
-        How many places.
+        How many places a part has.
     places : relax.Var
-        (count,) int64, bound in the block that is being built.
+        (batch, count) int64, or (1, count) for all parts; bound in the block that is being built.
     """
 
+    batch: Any
     height: Any
     width: int
     count: Any
     places: relax.Var
 
+    @property
+    def shape(self) -> list[Any]:
+        """Of the tensor that is indexed, as rows."""
+        return [self.batch, self.height, self.width]
+
     def of(self, x: relax.Expr) -> relax.Expr:
-        """The tensor that is indexed, as (height, width)."""
-        return relax.op.reshape(x, [self.height, self.width])
+        """The tensor that is indexed, as (batch, height, width)."""
+        return relax.op.reshape(x, self.shape)
 
     def updates(self, y: relax.Expr) -> relax.Expr:
-        """What stands beside the ids, as (count, width)."""
-        return relax.op.reshape(y, [self.count, self.width])
+        """What stands beside the ids, as (batch, count, width)."""
+        return relax.op.reshape(y, [self.batch, self.count, self.width])
 
 
 def of_tuples(
     builder: relax.BlockBuilder, x: relax.Expr, ids: relax.Expr, batch_dims: int = 0
 ) -> Rows:
     """Of ``x[b, *ids[b, i]]``: see `reads.at_tuples`."""
-    lead, depth = list(ids.ty.shape)[:-1], int(ids.ty.shape[-1])
+    shape = list(ids.ty.shape)
+    lead, depth = shape[batch_dims:-1], int(shape[-1])
 
     def chosen(x: te.Tensor, ids: Sequence[te.Tensor], row: Sequence[Any]) -> list[Place]:
-        found = [place(ids[0], [*row, m], x.shape[batch_dims + m]) for m in range(depth)]
-        return [*map(_sure, row[:batch_dims]), *found]
+        return [place(ids[0], [*row, m], x.shape[batch_dims + m]) for m in range(depth)]
 
-    return _rows(builder, x, [ids], lead, batch_dims + depth, chosen)
+    return _rows(builder, x, [ids], _Axes(batch_dims, lead, depth), chosen)
 
 
 def of_elements(builder: relax.BlockBuilder, x: relax.Expr, ids: relax.Expr, axis: int) -> Rows:
-    """Of ``x[i, ids[i, j]]``: see `reads.at_elements`."""
+    """Of ``x[i, ids[i, j]]``: see `reads.at_elements`. Ids may be shorter than x along any axis."""
+    shape, extents = list(ids.ty.shape), list(x.ty.shape)
+    pairs = zip(shape[:axis], extents[:axis], strict=True)
+    batch = len(list(takewhile(lambda pair: structural_equal(*pair), pairs)))
 
     def chosen(x: te.Tensor, ids: Sequence[te.Tensor], row: Sequence[Any]) -> list[Place]:
         found = [_sure(i) for i in row]
         found[axis] = place(ids[0], row, x.shape[axis])
-        return found
+        return found[batch:]
 
-    return _rows(builder, x, [ids], list(ids.ty.shape), len(x.ty.shape), chosen)
+    return _rows(builder, x, [ids], _Axes(batch, shape[batch:], len(shape) - batch), chosen)
 
 
 def of_tensors(builder: relax.BlockBuilder, x: relax.Expr, ids: Sequence[relax.Expr]) -> Rows:
@@ -82,18 +96,29 @@ def of_tensors(builder: relax.BlockBuilder, x: relax.Expr, ids: Sequence[relax.E
             for n, tensor in enumerate(ids)
         ]
 
-    return _rows(builder, x, ids, shape, len(ids), chosen)
+    return _rows(builder, x, ids, _Axes(0, shape, len(ids)), chosen)
 
 
 def of_axis(builder: relax.BlockBuilder, x: relax.Expr, ids: relax.Expr, axis: int) -> Rows:
     """Of ``x[i, ids[n], j]``: see `reads.along_axis`."""
-    axis, rank = front(axis, x), len(ids.ty.shape)
+    axis = front(axis, x)
 
     def chosen(x: te.Tensor, ids: Sequence[te.Tensor], row: Sequence[Any]) -> list[Place]:
-        found = place(ids[0], row[axis : axis + rank], x.shape[axis], from_end=False)
-        return [*map(_sure, row[:axis]), found, *map(_sure, row[axis + rank :])]
+        return [place(ids[0], row, x.shape[axis], from_end=False)]
 
-    return _rows(builder, x, [ids], [*list(x.ty.shape)[:axis], *ids.ty.shape], axis + 1, chosen)
+    return _rows(builder, x, [ids], _Axes(axis, list(ids.ty.shape), 1, shared=True), chosen)
+
+
+class _Axes(NamedTuple):
+    """Which axes of a tensor ids choose from: `depth` of them, behind those of the batch.
+
+    They do so for every index below `lead`; if `shared`, alike in every part of the batch.
+    """
+
+    batch: int
+    lead: list[Any]
+    depth: int
+    shared: bool = False
 
 
 def _sure(index: Any) -> Place:
@@ -104,29 +129,32 @@ def _rows(
     builder: relax.BlockBuilder,
     x: relax.Expr,
     ids: Sequence[relax.Expr],
-    lead: list[Any],
-    depth: int,
-    chosen: Any,
+    axes: _Axes,
+    chosen: Callable[[te.Tensor, Sequence[te.Tensor], Sequence[Any]], list[Place]],
 ) -> Rows:
-    """Places of ``chosen(x, ids, index)`` for every index below `lead`, of `depth` axes of x."""
+    """Places of ``chosen(x, ids, index)``, whose index begins with the batch unless `shared`."""
     shape = list(x.ty.shape)
-    rest, width = shape[depth:], 1
+    behind = axes.batch + axes.depth
+    batch, indexed, rest, width = shape[: axes.batch], shape[axes.batch : behind], shape[behind:], 1
     if all(isinstance(n, tirx.IntImm) for n in rest):
         rest, width = [], prod(map(int, rest))
-    each = [*lead, *rest]
+    height, count = size_of([*indexed, *rest]), size_of([*axes.lead, *rest])
+    own = [] if axes.shared else batch
+    each = [*own, *axes.lead]
 
     def places(x: te.Tensor, *ids: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
-            found = [*chosen(x, ids, index[: len(lead)]), *map(_sure, index[len(lead) :])]
+            index = index if own else index[1:]
+            found = [*chosen(x, ids, index[: len(each)]), *map(_sure, index[len(each) :])]
             flat: Any = tirx.const(0, "int64")
-            for p, extent in zip(found, x.shape, strict=False):
+            for p, extent in zip(found, x.shape[axes.batch :], strict=False):
                 flat = flat * extent + p.index
             inside = tirx.all(*(p.inside for p in found))
             return tirx.Select(inside, flat, tirx.const(-1, "int64"))
 
-        return te.compute(each, element, "places")
+        return te.compute([*(own or [1]), *axes.lead, *rest], element, "places")
 
-    found, count = builder.emit_te(places, x, *ids), size_of(each)
-    if len(each) != 1:
-        found = builder.emit(relax.op.reshape(found, [count]))
-    return Rows(size_of(shape[: depth + len(rest)]), width, count, found)
+    found = builder.emit_te(places, x, *ids)
+    if len(found.ty.shape) != 2:
+        found = builder.emit(relax.op.reshape(found, [size_of(own), count]))
+    return Rows(size_of(batch), height, width, count, found)

@@ -18,6 +18,13 @@ def module(body: Callable[..., relax.Expr], arrays: dict, *, computed: bool) -> 
         relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
         for name, array in arrays.items()
     ]
+    return of_variables(body, variables, computed=computed)
+
+
+def of_variables(
+    body: Callable[..., relax.Expr], variables: list[relax.Var], *, computed: bool = True
+) -> tvm.IRModule:
+    """The same, of arguments that may have letters for lengths."""
     builder = relax.BlockBuilder()
     with builder.function("out", variables):
         with builder.dataflow():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 
 import sparsetrain as st
@@ -15,7 +15,8 @@ from sparsetrain.ad.rules import DENSE
 from sparsetrain.errors import ConfigError
 from sparsetrain.indexing import LEGALIZE
 from tests.ad.cases import Case, build
-from tests.indexing.programs import module
+from tests.helpers import assert_same_bits
+from tests.indexing.programs import module, of_variables
 
 GUIDE = Path(__file__).parents[2] / "docs" / "own-models.md"
 
@@ -50,13 +51,50 @@ def test_what_is_added_outside_has_no_gradient(target):
     np.testing.assert_array_equal(found["y"], [6, 6, 0, 0])
 
 
-def test_what_take_reads_outside_gets_no_gradient_and_writes_nowhere():
+def test_what_take_reads_outside_gets_no_gradient_and_writes_nowhere(target):
     def body(x, ids):
         read = op.take(op.exp(x), ids, axis=1)
         return op.where(op.isnan(read), relax.const(0.0), read)
 
     given = {"x": np.zeros((3, 3), "float32"), "ids": np.array([0, 2**40, -1, 2, 2])}
-    np.testing.assert_array_equal(gradients(body, given, ["x"])["x"], [[2, 0, 4]] * 3)
+    np.testing.assert_array_equal(gradients(body, given, ["x"], target)["x"], [[2, 0, 4]] * 3)
+
+
+# What is read, and its ids, in a batch that only the call tells.
+BATCHES = {
+    "take of the last axis": (lambda x, ids: op.take(op.exp(x), ids, axis=2), (4,)),
+    "take of a middle axis": (lambda x, ids: op.take(op.exp(x), ids, axis=1), (2, 3)),
+    "gather_elements": (lambda x, ids: op.gather_elements(x, ids, axis=1), ("B", 4, 5)),
+    "gather_nd by batches": (lambda x, ids: op.gather_nd(x, ids, batch_dims=1), ("B", 6, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_has_the_gradient_of_each_of_its_parts(name, target):
+    body, lead = BATCHES[name]
+
+    def loss(x, ids):
+        return op.sum(op.square(body(x, ids)))
+
+    letters = {"B": tirx.Var("B", "int64")}
+    shapes = {"x": ("B", 3, 5), "ids": lead}
+    types = {"x": "float32", "ids": "int64"}
+    arguments = [
+        relax.Var(n, relax.TensorType([letters.get(k, k) for k in shape], types[n]))
+        for n, shape in shapes.items()
+    ]
+    program = st.value_and_grad(of_variables(loss, arguments), "out", ["x"], target=target)
+
+    def gradient(size):
+        x, ids = (a[:size] if "B" in shapes[n] else a for n, a in arrays.items())
+        return program({"x": x}, {"ids": ids})[1]["x"].numpy()
+
+    sizes = [[7 if k == "B" else k for k in shape] for shape in shapes.values()]
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=sizes[0]).astype("float32"), "ids": rng.integers(0, 3, sizes[1])}
+    whole = gradient(7)
+    assert_same_bits(gradient(1), whole[:1])
+    assert gradient(0).shape == (0, 3, 5)
 
 
 @pytest.mark.parametrize(

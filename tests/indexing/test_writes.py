@@ -3,9 +3,14 @@
 
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
 from tvm.relax import op
 
 from sparsetrain.errors import DataError
+from sparsetrain.indexing import cpu_kernel
+from sparsetrain.runtime import host_target
+from sparsetrain.runtime.compiling import compile_kernel
 from tests.cuda.test_kernels import in_every_order
 from tests.indexing.programs import compiled, run
 
@@ -77,11 +82,38 @@ def test_scatter_nd_writes_what_numpy_writes_and_nothing_outside(name, reduction
     np.testing.assert_array_equal(in_every_order(target, compute), scatter_nd(x, ids, y, reduction))
 
 
+def test_ranges_of_rows_have_the_bits_of_one(monkeypatch, threads):
+    monkeypatch.setattr(cpu_kernel, "RANGE", 64)
+    x, y = (RNG.normal(size=(2, n, 3)).astype("float32") for n in (50, 700))
+    places = RNG.integers(-1, 50, (1, 700))
+    ids = np.where(places[0] < 0, FAR, places[0])[:, None]
+    expected = np.stack([scatter_nd(x[b], ids, y[b], "add") for b in range(2)])
+    for count in (1, 2, 9):
+        threads(count)
+        put = compile_kernel(
+            cpu_kernel.put_rows_kernel.__wrapped__(3, "float32", "add"), host_target(), "put_rows"
+        )
+        given = [tvm.runtime.tensor(a) for a in (x, places, y, np.empty_like(x))]
+        put(*given)
+        np.testing.assert_array_equal(given[-1].numpy(), expected)
+
+
+@pytest.fixture
+def threads():
+    """Tell kernels how many threads there are."""
+    name = "runtime.NumThreads"
+    own = tvm.get_global_func(name)
+    yield lambda count: tvm_ffi.register_global_func(name, lambda: count, override=True)
+    tvm_ffi.register_global_func(name, own, override=True)
+
+
 @pytest.mark.parametrize("reduction", FUNCTIONS)
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_scatter_elements_writes_what_numpy_writes_and_nothing_outside(axis, reduction, target):
+@pytest.mark.parametrize(("axis", "shape"), [(0, (5, 4, 3)), (1, (5, 4, 3)), (-1, (6, 4, 3))])
+def test_scatter_elements_writes_what_numpy_writes_and_nothing_outside(
+    axis, shape, reduction, target
+):
     x = RNG.normal(size=(6, 4, 5)).astype("float32")
-    ids = ids_of((5, 4, 3), x.shape[axis])[..., 0]
+    ids = ids_of(shape, x.shape[axis])[..., 0]
     y = RNG.normal(size=ids.shape).astype("float32")
     given = {"x": x, "ids": ids, "y": y}
     found = run(lambda x, ids, y: op.scatter_elements(x, ids, y, axis, reduction), given, target)

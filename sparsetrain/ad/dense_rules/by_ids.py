@@ -82,32 +82,32 @@ def _read_back(
 
 
 def _last_writers(builder: relax.BlockBuilder, rows: Rows, like: relax.Expr) -> relax.Expr:
-    """The number of the last place of each row, (height, 1); -1 where there is none."""
+    """The number of the last place of each row, (batch, height, 1); -1 where there is none."""
 
     def none(like: te.Tensor) -> te.Tensor:
-        return te.compute((like.shape[0], 1), lambda *_: tirx.const(-1, "int64"), "none")
+        return te.compute((*like.shape[:2], 1), lambda *_: tirx.const(-1, "int64"), "none")
 
     def numbers(places: te.Tensor) -> te.Tensor:
-        return te.compute((places.shape[0], 1), lambda n, _: tirx.Cast("int64", n), "numbers")
+        return te.compute((*places.shape, 1), lambda _b, n, _: tirx.Cast("int64", n), "numbers")
 
     nobody, each = builder.emit_te(none, like), builder.emit_te(numbers, rows.places)
     return builder.emit(put_rows(nobody, rows.places, each, reduction="update"))
 
 
 def _at_places(rows: te.Tensor, places: te.Tensor, last: te.Tensor | None = None) -> te.Tensor:
-    def element(n: Any, column: Any) -> Any:
-        place, zero = places(n), tirx.const(0, rows.dtype)
-        value = rows(place, column)
+    def element(b: Any, n: Any, column: Any) -> Any:
+        place, zero = places(b, n), tirx.const(0, rows.dtype)
+        value = rows(b, place, column)
         if last is not None:
-            value = tirx.if_then_else(last(place, 0) == n, value, zero)
+            value = tirx.if_then_else(last(b, place, 0) == n, value, zero)
         return tirx.if_then_else(place >= 0, value, zero)
 
-    return te.compute((places.shape[0], rows.shape[1]), element, "read_back")
+    return te.compute((*places.shape, rows.shape[2]), element, "read_back")
 
 
 def _where_nobody_wrote(rows: te.Tensor, last: te.Tensor) -> te.Tensor:
-    def element(row: Any, column: Any) -> Any:
-        return tirx.Select(last(row, 0) < 0, rows(row, column), tirx.const(0, rows.dtype))
+    def element(b: Any, row: Any, column: Any) -> Any:
+        return tirx.Select(last(b, row, 0) < 0, rows(b, row, column), tirx.const(0, rows.dtype))
 
     return te.compute(rows.shape, element, "kept")
 
