@@ -296,7 +296,7 @@ def test_a_failed_save_leaves_the_old_one_and_no_litter(tmp_path, monkeypatch, c
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
-        with pytest.raises(kind, match=re.escape(f"{folder} cannot be written: ")):
+        with pytest.raises(kind, match=re.escape(f"{folder}: cannot be written: ")):
             checkpoint.write(folder, NEW, {})
     assert neighbours(folder) == ["run"]
     assert_same_arrays(checkpoint.read(folder)[0], OLD)

@@ -34,10 +34,11 @@ MAY_IMPORT = {
     "runtime": {"libraries", "memory", "turns"},
     "metrics": set(),
     "memory": set(),
-    "checkpoint": {"memory"},
+    "checkpoint": {"memory", "writing"},
     "settings": set(),
     "sharing": set(),
-    "data": {"sharing"},
+    "writing": set(),
+    "data": {"sharing", "writing"},
     "naming": {"runtime"},
     "operands": set(),
     "uncompiled": {"operands", "turns"},
@@ -49,7 +50,7 @@ MAY_IMPORT = {
     "cache": {"indexing", "libraries", "runtime", "turns"},
     "pools": set(),
     "profile": {"runtime"},
-    "run": {"checkpoint"},
+    "run": {"checkpoint", "writing"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "precision": {"runtime"},
     "schedule": {"indexing", "kernel_builder", "relax_op", "runtime", "transpose"},
@@ -93,7 +94,7 @@ MAY_IMPORT = {
     | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
     "compare": {"data", "embedding", "kernel_builder", "loading", "optim", "quiet", "run"}
     | {"runtime", "sparse_tensor"},
-    "cli": {"__init__", "libraries", "progress", "settings"},
+    "cli": {"__init__", "libraries", "progress", "settings", "writing"},
 }
 # Outside the kernels and the graph, nothing depends on TVM.
 WITHOUT_TVM = {
@@ -103,6 +104,7 @@ WITHOUT_TVM = {
     "pools",
     "quiet",
     "metrics",
+    "writing",
     "checkpoint",
     "settings",
     "data",

@@ -10,7 +10,6 @@ Whoever finds none takes `.NAME.old`, which is complete for as long as NAME is m
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import IO
 from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
 from sparsetrain.errors import CheckpointError
 from sparsetrain.given import require_folder
+from sparsetrain.writing import locked
 
 
 def located(folder: str | os.PathLike[str]) -> Path:
@@ -75,7 +75,7 @@ def draft(target: Path) -> Iterator[Path]:
     folder = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
     os.mkdir(folder)
     try:
-        with _locked(folder):
+        with locked(folder):
             yield folder
     finally:
         with contextlib.suppress(FileNotFoundError):  # published
@@ -136,33 +136,16 @@ def remove(folder: Path) -> None:
 
 
 def _remove_drafts(target: Path) -> None:
+    """Who can have the lock of a draft knows that its writer is gone; without locks drafts stay."""
     if not target.parent.is_dir():
         return
     for name in os.listdir(target.parent):
         if name.startswith(f".{target.name}.new-"):
             path = target.parent / name
             # Another save may be cleaning up too.
-            with contextlib.suppress(OSError), _locked(path) as dead:
+            with contextlib.suppress(OSError), locked(path) as dead:
                 if dead:
                     remove(path)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a draft: who can have it knows that its writer is gone.
-
-    A file system without locks answers no, and drafts of killed saves stay there.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        taken = True
-    except OSError:
-        taken = False
-    try:
-        yield taken
-    finally:
-        os.close(descriptor)
 
 
 def _is_ours(name: str) -> bool:

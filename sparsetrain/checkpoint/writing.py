@@ -6,10 +6,9 @@ flushed one by one, the manifest last, then the folder is renamed into place. Ex
 blocks; the disk holds the old and the new save for a moment.
 """
 
-import contextlib
-import errno
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from itertools import repeat
 from os import PathLike
 from pathlib import Path
@@ -31,9 +30,9 @@ from sparsetrain.checkpoint.manifest import (
 )
 from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
+from sparsetrain.writing import errors_named
 
 _SLACK = 1 << 20  # the manifest, folder blocks and rounding
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 PIECE_BYTES = 4 << 30  # file systems and tools are at ease with such files
 
 _Piece = tuple[str, tuple[int, int]]  # name of an array, and rows of it
@@ -146,11 +145,6 @@ def require_room(target: Path, size: int) -> None:
         )
 
 
-@contextlib.contextmanager
-def errors_of(target: Path) -> Iterator[None]:
+def errors_of(target: Path) -> AbstractContextManager[None]:
     """Turn what the operating system says into an error of ours that names `target`."""
-    try:
-        yield
-    except OSError as error:
-        kind = ResourceError if error.errno in _FULL else CheckpointError
-        raise kind(f"{target} cannot be written: {error.strerror or error}") from None
+    return errors_named(target, CheckpointError)

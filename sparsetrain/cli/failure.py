@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where an exception becomes an exit code and one line for people."""
 
-import errno
 import re
 
 import typer
 
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import DataError, ResourceError, SparsetrainError
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+from sparsetrain.writing import is_full
 
 
 def explain(error: BaseException) -> tuple[int, str]:
@@ -43,7 +41,7 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _no_space(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in _NO_SPACE
+    return isinstance(error, OSError) and is_full(error)
 
 
 def _usage(error: BaseException) -> str:

@@ -6,8 +6,6 @@ killed left there is removed by the next that writes the same file. A file syste
 keeps it.
 """
 
-import errno
-import fcntl
 import os
 import re
 import secrets
@@ -15,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sparsetrain.errors import DataError, ResourceError
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from sparsetrain.errors import DataError
+from sparsetrain.writing import errors_named, locked
 
 
 @contextmanager
@@ -33,13 +30,8 @@ def replaced(path: Path) -> Iterator[Path]:
     DataError
         If the file cannot be written there.
     """
-    try:
-        with _draft(Path(os.path.realpath(path))) as draft:
-            yield draft
-    except OSError as error:  # of Arrow's, too, which name no file
-        kind = ResourceError if error.errno in _FULL else DataError
-        reason = os.strerror(error.errno) if error.errno else error
-        raise kind(f"{path}: cannot be written: {reason}") from None
+    with errors_named(path, DataError), _draft(Path(os.path.realpath(path))) as draft:
+        yield draft
 
 
 @contextmanager
@@ -48,8 +40,8 @@ def _draft(path: Path) -> Iterator[Path]:
     _remove_leftovers(path)
     draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
-        with open(draft, "xb") as held:
-            _is_locked(held.fileno())
+        draft.touch(exist_ok=False)
+        with locked(draft):
             yield draft
         with open(draft, "rb") as written:
             os.fsync(written.fileno())
@@ -59,19 +51,10 @@ def _draft(path: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Whoever can have the lock of a draft knows that its writer is gone, in any container."""
+    """Who can have the lock of a draft knows that its writer is gone."""
     is_draft = re.compile(rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}{re.escape(path.suffix)}")
     for draft in path.parent.iterdir():
         if is_draft.fullmatch(draft.name):
-            with suppress(OSError), open(draft, "rb") as left:
-                if _is_locked(left.fileno()):
+            with suppress(OSError), locked(draft) as dead:
+                if dead:
                     draft.unlink()
-
-
-def _is_locked(descriptor: int) -> bool:
-    """Take the lock of a file, if nobody has it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from sparsetrain.errors import ConfigError, DataError, ResourceError
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.writing import errors_named, locked
 
 
 @contextlib.contextmanager
@@ -29,7 +26,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         If the file cannot be written there.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with errors_named(path, DataError):
         try:
             with open(temporary, "wb") as file:
                 yield file
@@ -38,9 +35,6 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
-        kind = ResourceError if error.errno in _FULL else DataError
-        raise kind(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -79,9 +73,8 @@ def only_one(path: Path, what: str) -> Iterator[None]:
     ConfigError
         If another process is at it.
     """
-    with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{what}: another process is writing to it; wait for it") from None
+    path.touch()
+    with locked(path) as is_ours:
+        if not is_ours:
+            raise ConfigError(f"{what}: another process is writing to it; wait for it")
         yield

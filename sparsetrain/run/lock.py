@@ -8,7 +8,6 @@ lives on this machine, the folder is taken.
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import CheckpointError
+from sparsetrain.writing import take_lock
 
 FILE = ".lock"
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
     with os.fdopen(descriptor, "r+b") as file:
         holder = _holder(file)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(file.fileno())
         except OSError as error:
             if error.errno in _TAKEN or _is_alive(holder):
                 raise _refusal(folder, holder) from None
