@@ -19,13 +19,15 @@ from sparsetrain.metrics import ClickMetrics
 from sparsetrain.models.required import (
     check_shared,
     config_of,
+    exported,
     initialized,
     require_model,
+    require_own_names,
     require_remade,
 )
 from sparsetrain.naming import named_arrays
 from sparsetrain.precision import Policy, Precision, policy_for
-from sparsetrain.turns import Turn, in_own_turn, in_turn
+from sparsetrain.turns import Turn, in_own_turn
 
 
 def table_dtype_of(model: Any) -> str:
@@ -90,9 +92,10 @@ class Predictor:
         self._turn = Turn()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
         require_remade(model)
+        require_own_names(model)
         check_shared(model, encoder)
+        self._module = exported(model)
         self.params = self._on_device(initialized(model, seed, initialize))
-        self._module = in_turn(model.export)()
 
     def __repr__(self) -> str:
         what = ", ".join([type(self.model).__name__, *self._described()])

@@ -71,7 +71,7 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
     Raises
     ------
     ConfigError
-        If it is no module, or has no such function.
+        If it is no module, has no such function, or two of its arguments have one name.
     """
     if not isinstance(module, tvm.IRModule):
         raise ConfigError(
@@ -81,7 +81,26 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
     names = {v.name_hint: f for v, f in module.functions.items() if isinstance(f, relax.Function)}
     if name not in names:
         raise ConfigError(f"no Relax function {name!r} in the module; it has {sorted(names)}")
+    _require_own_names(names[name], name)
     return names[name]
+
+
+def _require_own_names(function: relax.Function, name: str) -> None:
+    """Refuse two arguments of one name: arrays are given by names, so one would stand for both."""
+    inputs = int((function.attrs or {}).get("num_input", len(function.params)))
+    seen: dict[str, str] = {}
+    for place, param in enumerate(function.params):
+        kind = f"{'an input' if place < inputs else 'a parameter'}, {_one_line(param.ty)}"
+        if param.name in seen:
+            raise ConfigError(
+                f"function {name!r} has two arguments called {param.name!r}: {seen[param.name]}, "
+                f"and {kind}; rename one of them"
+            )
+        seen[param.name] = kind
+
+
+def _one_line(ty: relax.Type) -> str:
+    return " ".join(str(ty).split())
 
 
 def callees(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, Any]:

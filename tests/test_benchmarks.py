@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsetrain.runtime import gpu
+from sparsetrain.precision import lacks
+from sparsetrain.runtime import gpu, host_target
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 # Peers of a precision, and what is imported.
@@ -119,10 +120,30 @@ def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(tmp_path):
     assert "--peer-python" in done.stderr and "Traceback" not in done.stderr
 
 
+NO_PAIRS = lacks("bfloat16", host_target())
+
+
+@pytest.mark.skipif(NO_PAIRS is None, reason="the CPU has AVX512_BF16")
+def test_a_precision_that_the_cpu_lacks_is_refused_in_one_line():
+    done = _run("step.py", *QUICK, "--precision", "bf16", "--against", "none")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        f"step.py: ours: precision: {NO_PAIRS}; use precision='float32'",
+    )
+    assert "Traceback" not in done.stderr
+
+
+in_bf16 = pytest.mark.skipif(NO_PAIRS is not None, reason="the CPU has no AVX512_BF16")
+
+
 @pytest.mark.peers
 @pytest.mark.parametrize(
     ("config", "precision", "error"),
-    [("small", "float32", 1e-4), ("small", "bf16", 1e-2), ("small_dcnv2", "float32", 1e-4)],
+    [
+        ("small", "float32", 1e-4),
+        pytest.param("small", "bf16", 1e-2, marks=in_bf16),
+        ("small_dcnv2", "float32", 1e-4),
+    ],
 )
 def test_every_arm_computes_the_same_loss(config, precision, error):
     found = [name for name, module in PEERS[precision].items() if find_spec(module)]

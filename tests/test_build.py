@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled programs: what is in their IR, and the gate through which arrays come in."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -10,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.relax import op
+from tvm.relax.frontend import nn
 
 import sparsetrain as st
 from sparsetrain import arguments, runtime
@@ -321,6 +323,26 @@ def test_what_is_no_module_or_has_no_such_function_is_refused_at_once(make):
         make(module, "los")
     with pytest.raises(ConfigError, match="a tuple is no IRModule: .* = model.export_tvm"):
         make((module, []), "loss")
+
+
+@pytest.mark.parametrize("make", [st.Program, st.value_and_grad, st.ad.gradient])
+def test_two_arguments_of_one_name_are_refused_at_once(make):
+    class Scaled(nn.Module):
+        def __init__(self):
+            self.w = nn.Parameter((3,), "float32")
+
+        def loss(self, x, w):
+            return nn.wrap_nested(op.mean((x * self.w * w)._expr), "loss")
+
+    rows = nn.spec.Tensor(["B", 3], "float32")
+    module, _ = Scaled().export_tvm({"loss": {"x": rows, "w": rows}})
+    told = (
+        "function 'loss' has two arguments called 'w': an input, "
+        'R.Tensor((B, 3), dtype="float32"), and a parameter, '
+        'R.Tensor((3,), dtype="float32"); rename one of them'
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}$"):
+        make(module, "loss")
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])

@@ -192,7 +192,7 @@ def test_what_a_model_cannot_share_is_refused(share, message):
 
 
 def test_names_that_are_there_twice_cannot_say_what_is_shared():
-    with pytest.raises(ConfigError, match="names must differ: item, history, history"):
+    with pytest.raises(ConfigError, match="names has 'history' twice"):
         model(names=["item", "history", "history"])
 
 

@@ -11,16 +11,20 @@ import tvm
 import sparsetrain as st
 from harness.batches import Arrays
 from harness.configs import EPSILON, LEARNING_RATES, Config
-from harness.task import Task
+from harness.task import Refused, Task
 from harness.weights import cross_layers, fill_table_, linear_layers
 from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
 
 
 class Ours:
     """A trainer with the weights that every arm starts from."""
 
     def __init__(self, task: Task) -> None:
-        self.trainer = build_trainer(task.config, task.optimizer, precision=task.precision)
+        try:
+            self.trainer = build_trainer(task.config, task.optimizer, precision=task.precision)
+        except ConfigError as error:
+            raise Refused(str(error)) from None
         began = time.perf_counter()
         self.trainer.compile()
         self.compile_seconds = time.perf_counter() - began

@@ -35,7 +35,7 @@ class Worker:
     Raises
     ------
     ArmError
-        If the arm's library is not installed, or the process dies.
+        If the arm's library is not installed, it refuses the task, or the process dies.
     """
 
     def __init__(self, arm: str, task: Task, python: str, cache: str) -> None:
@@ -55,6 +55,9 @@ class Worker:
                 f"{arm}: {python} has no {self.about['missing']}; install the extra 'peers' there, "
                 "name another interpreter with --peer-python, or leave it out of --against"
             )
+        if "refused" in self.about:
+            self.close()
+            raise ArmError(f"{arm}: {self.about['refused']}")
 
     def turn(self, warm: int, timed: int) -> dict[str, Any]:
         """Run `warm` steps unmeasured and `timed` measured ones."""

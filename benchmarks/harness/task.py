@@ -8,6 +8,10 @@ from harness.batches import Arrays, make_batches
 from harness.configs import CONFIGS, Config
 
 
+class Refused(Exception):
+    """An arm cannot do a task on this machine; the message says why."""
+
+
 @dataclass(frozen=True)
 class Task:
     """Names and numbers that decide a run.

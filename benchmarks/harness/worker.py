@@ -33,10 +33,15 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = json.loads(sys.stdin.readline())
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: order["task"]["threads"]])
+    from harness.task import Refused
+
     try:
         runner = _Runner(_build(order))
     except ModuleNotFoundError as error:
         replies.write(json.dumps({"missing": error.name}) + "\n")
+        return
+    except Refused as error:
+        replies.write(json.dumps({"refused": str(error)}) + "\n")
         return
     replies.write(json.dumps(runner.arm.about()) + "\n")
     for line in sys.stdin:

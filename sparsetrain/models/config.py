@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,9 @@ def checked_config(made: str, given: Mapping[str, Any]) -> dict[str, Any]:
     check_table_dtype(config["table_dtype"], made)
     if len(config["names"]) != len(rows):
         raise ConfigError(f"{made}: {len(config['names'])} names for {len(rows)} tables")
+    twice = [name for name, count in Counter(config["names"]).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{made}: names has {twice[0]!r} twice; names of features must differ")
     _check_owners(made, config)
     return config
 

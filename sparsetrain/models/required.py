@@ -7,17 +7,24 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import Parameter, signature
+from itertools import combinations
 from typing import Any
 
+import tvm
 from tvm.relax.frontend import nn
 
 from sparsetrain import runtime
+from sparsetrain.embedding import EmbeddingBagCollection
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models import MODELS, ClickModel
+from sparsetrain.relax_op import find_function
+from sparsetrain.turns import in_turn
 
 _OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
 # Arguments of a constructor that have no name of their own.
 _REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+# What a ClickModel has on the instance, and of which kind it must stay.
+_ITS: dict[str, type] = {"embeddings": EmbeddingBagCollection, "kind": str}
 
 
 def lacking(model: Any) -> list[str]:
@@ -38,8 +45,8 @@ def require_model(model: Any) -> None:
     hidden = _hidden(model) if isinstance(model, ClickModel) else []
     if hidden:
         raise ConfigError(
-            f"{made.__name__} sets {', '.join(hidden)} on the instance, which hides a method of "
-            "ClickModel's: take another name"
+            f"{made.__name__} sets {', '.join(hidden)} on the instance, which hides what a "
+            "ClickModel has under that name: take another"
         )
     lacks = lacking(model)
     if lacks:
@@ -70,10 +77,11 @@ def _check_kind(model: Any) -> None:
 
 
 def _hidden(model: ClickModel) -> list[str]:
-    """Methods that the instance has something else for; a function may stand for a method."""
+    """Names that the instance has something else for; a function may stand for a method."""
     own = vars(model)
-    names = sorted(_methods() & own.keys())
-    return [n for n in names if isinstance(own[n], nn.Module) or not callable(own[n])]
+    methods = sorted(_methods() & own.keys())
+    hidden = [n for n in methods if isinstance(own[n], nn.Module) or not callable(own[n])]
+    return hidden + [n for n, its in _ITS.items() if n in own and not isinstance(own[n], its)]
 
 
 @cache
@@ -122,6 +130,37 @@ def require_remade(model: Any) -> None:
         raise _not_remade(made, f"makes a model with another {differing}")
     if again.tables() != model.tables() or _shapes(again) != _shapes(model):
         raise _not_remade(made, "makes a model of other parameters")
+
+
+def require_own_names(model: Any) -> None:
+    """Refuse names of parameters under which something else is saved.
+
+    Raises
+    ------
+    ConfigError
+        With the first.
+    """
+    for name in _shapes(model) or () if isinstance(model, ClickModel) else ():
+        of_a_table = name.startswith("embeddings.") and name not in model.tables()
+        if of_a_table or not name or ":" in name or "/" in name:
+            raise ConfigError(
+                f"{type(model).__name__} has a parameter {name!r}: its name must not be empty, "
+                "have a : or /, or begin with 'embeddings.', as those of tables do"
+            )
+
+
+def exported(model: Any) -> tvm.IRModule:
+    """The module that `export` gives, if arguments of its functions can be told apart by name.
+
+    Raises
+    ------
+    ConfigError
+        With the first name that is there twice.
+    """
+    module = in_turn(model.export)()
+    for function in ("loss", "logits"):
+        find_function(module, function)
+    return module
 
 
 def initialized(model: Any, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
@@ -177,12 +216,18 @@ def check_shared(model: Any, encoder: Any) -> None:
 
 def left_out_by_loss(model: Any, names: Sequence[str]) -> ConfigError:
     """The error of parameters that a model's loss does not depend on, in words of `forward`."""
+    made = type(model).__name__
+    for one, other in _tied(model):
+        if one in names or other in names:
+            return ConfigError(
+                f"{made}: {one} and {other} are one parameter under two names: keep one attribute, "
+                "and use that wherever it is needed"
+            )
     unused, why = ", ".join(names), "they would never learn"
     fix = "use their layers in forward, or leave them out of the constructor"
     if any(name in model.tables() for name in names):
         unused, why = "embedded", "no table would learn"
         fix = "forward(dense, embedded) has to use embedded"
-    made = type(model).__name__
     return ConfigError(f"{made}: the loss does not depend on {unused}, so that {why}: {fix}")
 
 
@@ -212,6 +257,16 @@ def _shapes(model: Any) -> dict[str, str] | None:
     if not hasattr(model, "named_parameters"):
         return None
     return {name: _shape(param) for name, param in model.named_parameters()}
+
+
+def _tied(model: Any) -> list[tuple[str, str]]:
+    """Pairs of names of one parameter."""
+    named = [*model.named_parameters()] if hasattr(model, "named_parameters") else []
+    return [
+        (one, other)
+        for (one, param), (other, same) in combinations(named, 2)
+        if one != other and param is same
+    ]
 
 
 def _shape(array: Any) -> str:

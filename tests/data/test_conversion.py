@@ -453,6 +453,25 @@ def test_an_argument_is_refused_before_anything_is_written(raw, tmp_path, option
     assert not (tmp_path / "out").exists()
 
 
+CLASHING = {
+    "a category called label": ({"categories": ["label", "b"]}, "'label' is a feature here, and"),
+    "a dense column called Label": ({"dense": ["Label"]}, "'Label' is a feature here, and"),
+    "a category called as flags": ({"categories": ["p_missing"]}, "two columns 'p_missing'"),
+}
+
+
+@pytest.mark.parametrize("names, message", CLASHING.values(), ids=CLASHING.keys())
+def test_features_that_converted_data_could_not_tell_apart_are_refused_before(
+    tmp_path, names, message
+):
+    schema = Schema(**{"label": "click", "dense": ["p"], "categories": ["b"], **names})
+    raw = str(tmp_path / "raw.parquet")
+    pq.write_table(pa.table({name: [0, 1] for name in sorted(schema.wanted)}), raw)
+    with pytest.raises(ConfigError, match=message):
+        convert_files(raw, tmp_path / "out", schema_file=schema, missing_flags=True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_with_something_else_is_left_alone(raw, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()

@@ -233,8 +233,19 @@ def test_nulls_may_be_written_as_words(tmp_path):
         ({"linear": ["b"]}, r"linear is \['b'\]; give a dict, of columns to a Linear each"),
         ({"columns": {"a": 5}}, r"columns\.a is 5; give a ColumnRule"),
         ({"derived": {"a": "b"}}, r"derived\.a is 'b'; give a Derived"),
+        ({"categories": "user"}, "categories is 'user'; give a list of the names of columns"),
+        ({"categories": (1, 2)}, r"categories is \(1, 2\); give a list of the names"),
+        ({"dense": None}, "dense is None; give a list"),
+        ({"label": 3}, "label is 3; give the name of a column"),
+        ({"time": 3}, "time is 3; give the name of a column"),
     ],
 )
-def test_a_rule_of_another_type_is_refused_by_what_to_give(given, error):
+def test_what_is_of_another_type_is_refused_by_what_to_give(given, error):
     with pytest.raises(ConfigError, match=error):
-        Schema(categories=("a",), dense=("b",), **given)
+        Schema(**{"categories": ("a",), "dense": ("b",), **given})
+
+
+def test_names_may_come_in_whatever_holds_them():
+    made = Schema(dense=["b"], categories=np.array(["a", "c"]))
+    assert (made.dense, made.categories) == (("b",), ("a", "c"))
+    assert {type(name) for name in made.categories} == {str}

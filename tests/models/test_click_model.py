@@ -223,6 +223,21 @@ class HidesColumns(Base):
         self.columns, self.loss = ["a"], "bce"
 
 
+def _with(name, made):
+    """A class that sets an attribute after the layers of `Base`."""
+
+    class Setting(Base):
+        def __init__(self, rows, **rest):
+            super().__init__(rows, **rest)
+            setattr(self, name, made())
+
+    return Setting
+
+
+def _parameter():
+    return nn.Parameter((3,), "float32")
+
+
 class Filling(Base):
     """Changes what `initialize` gives."""
 
@@ -285,8 +300,16 @@ REFUSED = {
     NotBegun: r"its constructor does not call super\(\).__init__",
     OwnKind: r"sets its kind, 'own', on the instance.*write kind = 'own' in the class",
     Claiming: "Claiming has the kind 'dlrm', which is that of DLRM",
-    HidesLogits: "HidesLogits sets logits on the instance, which hides a method",
+    HidesLogits: "HidesLogits sets logits on the instance, which hides what a ClickModel has",
     HidesColumns: "HidesColumns sets columns, loss on the instance",
+    _with("embeddings", _parameter): "Setting sets embeddings on the instance",
+    _with("dense", _parameter): r"function 'loss' has two arguments called 'dense': an input, "
+    r".*\(B, 3\).*, and a parameter, .*\(3,\).*; rename one of them",
+    _with("last.bias", _parameter): "two arguments called 'last.bias': a parameter, .*a parameter",
+    _with("encoder/x", _parameter): "Setting has a parameter 'encoder/x': its name must not be",
+    _with("last.bias:sum", _parameter): "Setting has a parameter 'last.bias:sum'",
+    _with("embeddings.C1.weight", _parameter): "Setting has a parameter 'embeddings.C1.weight'",
+    _with("", _parameter): "Setting has a parameter ''",
     OtherShape: r"gives float32 \(3\) for 'last.bias'; the model has float32 \(1\)",
     OtherDtype: r"gives float64 \(1\) for 'last.bias'; the model has float32 \(1\)",
     Extra: r"gives float32 \(1\) for 'more'; the model has nothing",
@@ -334,7 +357,14 @@ class Spare(Base):
         return super().forward(dense, embedded) + total
 
 
+class Tied(Base):
+    def __init__(self, rows, **rest):
+        super().__init__(rows, **rest)
+        self.again = self.layer
+
+
 UNUSED = {
+    Tied: "Tied: layer.weight and again.weight are one parameter under two names: keep one",
     NoTables: r"NoTables: the loss does not depend on embedded, so that no table would learn: "
     r"forward\(dense, embedded\) has to use embedded$",
     Frozen: "does not depend on embedded",

@@ -32,7 +32,7 @@ CROSS = {"interaction": "cross"}
         ({"rows": [5], "weighted": True}, "weighted bags need pooling='sum'"),
         ({"rows": [5], "pooling": "mean", "weighted": True}, "weighted bags need pooling='sum'"),
         ({"rows": [5, 6], "names": ["a"]}, "1 names for 2 tables"),
-        ({"rows": [5, 6], "names": ["a", "a"]}, "table names must differ"),
+        ({"rows": [5, 6], "names": ["a", "a"]}, "DLRM: names has 'a' twice"),
         ({"rows": [5], "interaction": "cros"}, "interaction is 'dot' or 'cross', not 'cros'"),
         ({"rows": [5], "cross_rank": 4}, "cross_rank is for interaction='cross'; 'dot' has no"),
         ({"rows": [5], **CROSS, "cross_rank": 0}, "cross_rank is 0; it must be 1 or more"),

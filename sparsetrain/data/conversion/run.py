@@ -16,6 +16,7 @@ from typing import Any
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.given import require_whole
 
+from ..encode.converted import check_converted_names
 from ..encode.encoder import Encoder, read_encoder
 from ..encode.encoder_file import ENCODER_FILE, write_encoder
 from ..encode.learn import check_dense
@@ -111,6 +112,7 @@ def convert_files(
     if known is not None:
         check_weighed(schema.weights, known, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, schema)
+    check_converted_names(blank)
     job = Job(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)
     if _is_done(job):
         shutil.rmtree(job.work, ignore_errors=True)

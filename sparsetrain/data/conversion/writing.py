@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..encode.bags import as_lists
-from ..encode.converted import dense_names, weight_names
+from ..encode.converted import LABEL, dense_names, weight_names
 from ..encode.encoder import Encoder
 from ..encode.reserved import ReservedMeter
 from ..encode.rows import Rows, regrouped
@@ -111,7 +111,7 @@ def _encoded(task: Task, group: Group, meter: ReservedMeter) -> Iterator[Rows]:
 
 
 def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
-    columns = {"label": pa.float32()} if found.label else {}
+    columns = {LABEL: pa.float32()} if found.label else {}
     columns |= {found.row_weights: pa.float32()} if found.row_weights else {}
     columns |= {name: pa.float32() for name in dense_names(encoder)}
     ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()

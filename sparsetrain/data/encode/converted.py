@@ -8,9 +8,11 @@ encoder, which is refused.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 
-from sparsetrain.errors import DataError
+from sparsetrain.errors import ConfigError, DataError
 
 from ..read.footers import converted_mark
 from ..schema.columns import Columns
@@ -18,6 +20,7 @@ from ..schema.names import find_label
 from ..values.place import Place
 from .rules import Rules
 
+LABEL = "label"
 WEIGHTS, FLAG = "_weights", "_missing"  # what follows a column's name in the columns beside it
 
 
@@ -31,6 +34,29 @@ def weight_names(rules: Rules) -> tuple[str | None, ...]:
     """Return, for each category column of converted data, the column of its weights."""
     names = rules.columns
     return tuple(f"{n}{WEIGHTS}" if rules.schema.rule(n).weights else None for n in names)
+
+
+def check_converted_names(rules: Rules) -> None:
+    """Refuse columns that converted data could not tell apart, by their names.
+
+    Raises
+    ------
+    ConfigError
+        With the first of them.
+    """
+    more = (*weight_names(rules), rules.schema.weights)
+    names = Counter([*dense_names(rules), *rules.columns, *(name for name in more if name)])
+    for name, count in names.items():
+        if name.lower() == LABEL:
+            raise ConfigError(
+                f"{name!r} is a feature here, and what converted data call the label: rename the "
+                "column, or train on the raw data"
+            )
+        if count > 1:
+            raise ConfigError(
+                f"converted data would have two columns {name!r}: {FLAG} stands for the flags of a "
+                f"dense column, {WEIGHTS} for the weights of a list; rename one"
+            )
 
 
 def converted_columns(
@@ -48,7 +74,7 @@ def converted_columns(
             f"{where}: converted with another encoder than this one; convert the raw data with "
             "this one (convert --encoder), or train on this data"
         )
-    label = find_label(schema.names, "label", Place(where)) if require_label else None
+    label = find_label(schema.names, LABEL, Place(where)) if require_label else None
     dense, weights = dense_names(rules), weight_names(rules)
     for name in (*dense, *rules.columns, *(name for name in weights if name)):
         if name not in schema.names:

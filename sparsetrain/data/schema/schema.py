@@ -8,7 +8,7 @@ is data, saved with the encoder, so that what was trained with it is scored with
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,8 @@ class Schema:
     linear: Mapping[str, Linear] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for key in ("dense", "categories"):
+            object.__setattr__(self, key, _names_of(key, getattr(self, key)))
         _check(self)
 
     def rule(self, column: str) -> ColumnRule:
@@ -240,8 +242,20 @@ _READERS: dict[str, Reader] = {
 assert set(_READERS) == {f.name for f in fields(Schema)}
 
 
+def _names_of(key: str, names: Any) -> tuple[str, ...] | None:
+    """The names of columns as a tuple, whatever holds them."""
+    if names is None and key == "categories":
+        return None
+    given = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if given is None or not all(isinstance(name, str) for name in given):
+        raise ConfigError(f"{key} is {names!r:.60}; give a list of the names of columns")
+    return tuple(map(str, given))  # NumPy's texts are no plain ones
+
+
 def _check(schema: Schema) -> None:
     """Refuse what cannot hold for any data."""
+    for key in ("label", "time", "weights"):
+        require_kind(key, getattr(schema, key), str, "the name of a column")
     for key, kind in (("derived", Derived), ("columns", ColumnRule), ("linear", Linear)):
         of_columns = getattr(schema, key)
         require_kind(key, of_columns, Mapping, f"a dict, of columns to a {kind.__name__} each")
