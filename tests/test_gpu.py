@@ -13,11 +13,13 @@ from sparsetrain import runtime
 from sparsetrain.cli import main
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu, targets
+from tests.cuda.device import pretend_nothing
 
 
 @pytest.fixture
 def forgetful(monkeypatch):
-    """Ask again what there is, before and after; nothing is hidden."""
+    """Ask again what there is, before and after; nothing is hidden, nothing emulated."""
+    pretend_nothing(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     caches = gpu.target, targets._best_target
     for cache in caches:

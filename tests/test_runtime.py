@@ -138,7 +138,10 @@ def test_out_of_memory_names_what_it_was_for_and_the_bytes():
         runtime.empty((2**41,), "float32", "table 'C3'")
 
 
-@pytest.mark.parametrize("word", ["auto", "cpu"])
+AUTO = pytest.param("auto", marks=pytest.mark.cpu("it means the GPU where there is one"))
+
+
+@pytest.mark.parametrize("word", [AUTO, "cpu"])
 def test_the_words_for_this_machine_name_its_cpu(word):
     assert str(runtime.resolve_target(word)) == str(runtime.host_target())
 

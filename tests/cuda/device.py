@@ -18,6 +18,8 @@ from sparsetrain.runtime import gpu, staging
 from tests.cuda import emulator
 from tests.devices import show
 
+_FOUND = {"problem": gpu.problem, "target": gpu.target}  # what the package says by itself
+
 
 @cache
 def hopper() -> tvm.target.Target:
@@ -62,6 +64,12 @@ def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> 
     replace(gpu, "target", hopper)
     replace(gpu, "KEEPS_KERNELS", False)  # here it takes longer to link one than to compile it
     replace(staging, "CopyStream", emulator.LateCopies)
+
+
+def pretend_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Let the package find what there is, until `patch` is undone."""
+    for name, function in _FOUND.items():
+        patch.setattr(gpu, name, function)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from sparsetrain.runtime import host_target
+from sparsetrain.runtime import build_relax, device_of, host_target, resolve_target
 from sparsetrain.schedule import pipeline
 from sparsetrain.schedule.pipeline import CPU_RULES, passes
 
@@ -91,13 +91,16 @@ def mlp_reference(x, w1, b1, w2, b2, cotangent):
     return [h @ w2.T + b2, ct_z @ w1, ct_z.T @ x, ct_z.sum(0), ct.T @ h, ct.sum(0)]
 
 
-def compile_main(module, target="host"):
-    """`main` as a function of NumPy arrays that returns an array or a list of arrays."""
-    executable = relax.build(module, TARGETS[target], relax_pipeline=pipeline(TARGETS[target]))
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+def compile_main(module, target="auto"):
+    """`main` as a function of NumPy arrays that returns an array or a list of arrays.
+
+    `target` is one of `TARGETS`, or "auto".
+    """
+    chosen = TARGETS.get(target) or resolve_target(target)
+    main = build_relax(module, chosen, pipeline(chosen))["main"]
 
     def run(*arrays):
-        result = main(*(tvm.runtime.tensor(a) for a in arrays))
+        result = main(*(tvm.runtime.tensor(a, device_of(chosen)) for a in arrays))
         return result.numpy() if hasattr(result, "numpy") else [r.numpy() for r in result]
 
     return run

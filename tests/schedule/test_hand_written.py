@@ -84,13 +84,13 @@ def test_a_kernel_may_write_its_argument_in_place():
             result = builder.emit_output(relax.op.nn.relu(h))
         builder.emit_func_output(result)
     x = np.random.default_rng(0).standard_normal((21, 8), dtype="float32")
-    np.testing.assert_array_equal(compile_main(builder.finalize())(x), np.maximum(x, 0) + 1)
+    np.testing.assert_array_equal(compile_main(builder.finalize(), "host")(x), np.maximum(x, 0) + 1)
 
 
 def test_the_callers_module_is_left_as_it_was():
     module = _around(double_in_blocks.without_attr("tirx.is_scheduled"))
     before = tvm.IRModule(dict(module.functions_items()))
-    compile_main(module)
+    compile_main(module, "host")
     tvm.ir.assert_structural_equal(module, before)
 
 
@@ -101,4 +101,4 @@ def _check(kernel):
         scheduled[kernel.attrs["global_symbol"]].body, kernel.body, map_free_vars=True
     )
     x = np.random.default_rng(0).standard_normal((21, 8), dtype="float32")
-    np.testing.assert_array_equal(compile_main(module)(x), 2 * np.maximum(x, 0))
+    np.testing.assert_array_equal(compile_main(module, "host")(x), 2 * np.maximum(x, 0))

@@ -70,7 +70,7 @@ def test_only_what_leaves_a_function_is_allocated_in_it(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_are_those_of_a_function_that_allocates_whatever_sizes_follow(name):
     module, _ = PROGRAMS[name]
-    program, plain = Program(module, "main", "cpu"), compile_main(module)
+    program, plain = Program(module, "main"), compile_main(module)
     for batch in (5, 40, 1, 41, 5):
         arrays = random_arguments(module, batch, seed=batch)
         given = dict(zip(program.arguments.by_name, arrays, strict=True))
