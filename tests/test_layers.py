@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "uncompiled": {"operands", "turns"},
     "demands": {"operands"},
     "indexing": {"kernel_builder", "operands", "relax_op", "sparse_tensor"},
+    "windows": {"relax_op"},
     "arguments": {"demands", "indexing", "operands", "runtime"},
     "numerics": {"runtime"},
     "quiet": set(),
@@ -53,9 +54,9 @@ MAY_IMPORT = {
     "run": {"checkpoint", "writing"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "precision": {"runtime"},
-    "schedule": {"indexing", "kernel_builder", "relax_op", "runtime", "transpose"},
+    "schedule": {"indexing", "kernel_builder", "relax_op", "runtime", "transpose", "windows"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
-    "ad": {"indexing", "operands", "sparse_tensor", "relax_op", "turns"},
+    "ad": {"indexing", "operands", "sparse_tensor", "relax_op", "turns", "windows"},
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}

@@ -19,9 +19,9 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.indexing import LEGALIZE
+from sparsetrain.indexing import LEGALIZE as BY_IDS
 
-from . import cuda
+from . import convolution, cuda
 from .amx import TileMatmul
 from .apply_rules import ApplyRules
 from .bf16 import HalfMatmul
@@ -38,6 +38,9 @@ from .reduction import RowwiseReductions, SingleReduction
 from .row_product import TakeRowProducts
 from .shape_functions import ShapeFunctionsDoNotAlias
 from .trusted_arguments import TrustKeptMemory
+
+# Operator -> how it is lowered, in place of TVM's way.
+LEGALIZE = {**BY_IDS, **convolution.LEGALIZE}
 
 # Asked in this order; the first that does not decline decides.
 CPU_RULES = (

@@ -8,7 +8,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from sparsetrain.ad.dense_rules.windows import Windows, inside, spatial, taps
+from sparsetrain.errors import ConfigError
+from sparsetrain.windows import Windows, inside, spatial, taps
 
 
 class _Pool:
@@ -18,7 +19,7 @@ class _Pool:
         self.windows = Windows.of(call)
         self.size = [int(n) for n in call.attrs["pool_size"]]
         self.ends = [int(n) for n in call.attrs["padding"]][len(self.size) :]
-        self.axes = spatial(str(call.attrs["layout"]), call.args[0])
+        self.axes = spatial(_layout(call))
         self.counts_padding = bool(call.attrs["count_include_pad"])
 
     def places(self, index: Any) -> list[Any]:
@@ -78,6 +79,13 @@ class _Pool:
             return te.min(tirx.if_then_else(here, number, none), axis=window)
 
         return te.compute(output.shape, element, "first_maximum")
+
+
+def _layout(call: Any) -> str:
+    layout = str(call.attrs["layout"])
+    if len(layout) != len(call.args[0].ty.shape):
+        raise ConfigError(f"no derivative for layout {layout!r}: write a letter for each axis")
+    return layout
 
 
 def _max_pool(

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tvm import relax, te, tirx
-
-from sparsetrain.errors import ConfigError
+from tvm import te, tirx
 
 
 class Windows(NamedTuple):
@@ -59,15 +57,6 @@ def taps(extents: Sequence[Any]) -> list[te.IterVar]:
     return [te.reduce_axis((0, extent), f"k{n}") for n, extent in enumerate(extents)]
 
 
-def spatial(layout: str, tensor: relax.Expr | te.Tensor) -> list[int]:
-    """The axes of depth, height and width.
-
-    Raises
-    ------
-    ConfigError
-        For a layout with blocks of channels.
-    """
-    shape = tensor.ty.shape if isinstance(tensor, relax.Expr) else tensor.shape
-    if len(layout) != len(shape):
-        raise ConfigError(f"no derivative for layout {layout!r}: write a letter for each axis")
+def spatial(layout: str) -> list[int]:
+    """The axes of depth, height and width."""
     return [layout.index(letter) for letter in "DHW" if letter in layout]
