@@ -7,9 +7,10 @@
   channels and taps: a vector of the source's row at the tap's offset, times a weight for each row.
 - The tiles are then copied to where they belong.
 
-Memory: for each thread a block of the source and one of the result, of 128 KB about, at least an
-example each, and the weight once more. Windows are never written down. Each element is summed
-over channels and taps in order, whatever the number of threads.
+Memory: the weight once more, and for each thread a block of the source and of the result: of all
+channels of a group 1,024 positions or what takes 128 KB, at least 256 positions and an example.
+Windows are never written down. Each element is summed over channels and taps in order, whatever
+the number of threads.
 """
 
 from __future__ import annotations

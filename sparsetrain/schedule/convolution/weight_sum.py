@@ -3,13 +3,14 @@
 
 Row `m` of the small side, times the large side's row and offset of each term, summed over all
 positions of all examples. Both are copied to a grid, block by block, with zeros where the small
-side has no place (`rows.py`). A tile's sums are vectors, whose numbers are added up last.
+side has no place (`rows.py`). A tile's sums are vectors, whose numbers are added up last. So an
+infinite x makes NaN of more of its channel's gradients than those that see it.
 
 - **Tasks** are parts of the batch, for each group of channels and range of rows; how many depends
   on the shape alone, so the bits are those of every number of threads.
 
-Memory: for each thread a block of both sides, of 128 KB about, at least an example each; and
-the sums of all parts, of 4 MB together, at least of one.
+Memory: for each thread a block of both sides, as large as in `correlation.py`; and the sums of all
+parts, 4 MB together or those of one.
 """
 
 from __future__ import annotations
