@@ -7,7 +7,7 @@ from convolutions import Case, Reference, arranged, forms
 from relax_programs import assert_exact, compile_main, function, random_arguments, run_passes
 from tvm.relax import op
 
-from sparsetrain.schedule.convolution.grid import NOWHERE, reading, spreading
+from sparsetrain.schedule.convolution.grid import NOWHERE, reading, run_of, spreading
 from sparsetrain.windows import Windows
 
 
@@ -119,3 +119,17 @@ def test_what_the_kernels_do_not_take_stays_loops(shape, dtype, taken):
     module = function({"x": shape, "w": (4, 3, 3)}, op.nn.conv1d, dtype)
     names = {var.name_hint for var, _ in run_passes(module, "ApplyRules").functions_items()}
     assert ("convolution" in names) is taken
+
+
+@pytest.mark.parametrize(
+    ("places", "run"),
+    [
+        ([[0, 1, 2, 3]], 4),
+        ([[-1, -1, 0, 1, 2, 3]], 2),
+        ([[-1, 0, 1]], 1),
+        ([[0, 1, 4, 5], [2, 3, -1, -1]], 2),
+        ([[-1, -1]], 1),
+    ],
+)
+def test_what_lies_side_by_side_is_copied_in_lines(places, run):
+    assert run_of(np.array(places)) == run

@@ -23,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernel_builder import buffer, extents, kernel
 
 from ..row_product.side import Numbers, load, ramp, unrolled, wide, zeros
-from .rows import Block, Rows
+from .rows import Block, Places, Rows
 from .shape import Layout, Tile
 
 
@@ -52,6 +52,8 @@ class WeightSum(NamedTuple):
         Rows, and columns in place of vectors.
     small, large : Layout
         Of both sides.
+    runs : pair of int
+        Neighbours that are copied together, of the small and of the large side.
     dtype : str
         Of everything.
     """
@@ -68,6 +70,7 @@ class WeightSum(NamedTuple):
     tile: Tile
     small: Layout
     large: Layout
+    runs: tuple[int, int]
     dtype: str
 
     @property
@@ -88,7 +91,7 @@ class WeightSum(NamedTuple):
 
 
 def sum_weight(what: WeightSum) -> tirx.PrimFunc:
-    """``kernel(small, large, small_table, large_table, begins, out)``.
+    """``kernel(small, large, small_places, large_places, begins, out)``.
 
     Tables are those of `Rows`; `begins` (terms,) says where in the large side's rows each term
     begins. `out` has the `shape` of `what`.
@@ -98,8 +101,13 @@ def sum_weight(what: WeightSum) -> tirx.PrimFunc:
         small = buffer("small", (examples, what.small.size), what.dtype)
         large = buffer("large", (examples, what.large.size), what.dtype)
         tables = [
-            buffer("small_places", (what.length,), "int32"),
-            buffer("large_places", (what.phases * what.length,), "int32"),
+            Places(buffer(name, (count // run,), "int32"), run)
+            for name, count, run in zip(
+                ("small_places", "large_places"),
+                (what.length, what.phases * what.length),
+                what.runs,
+                strict=True,
+            )
         ]
         begins = buffer("begins", (what.terms,), "int32")
         out = buffer("out", what.shape, what.dtype)
