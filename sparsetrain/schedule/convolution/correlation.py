@@ -7,9 +7,10 @@
   channels and taps: a vector of the source's row at the tap's offset, times a weight for each row.
 - The tiles are then copied to where they belong.
 
-Memory: for each thread a block of the source and one of the result, of 128 KB about, at least an
-example each, and the weight once more. Windows are never written down. Each element is summed
-over channels and taps in order, whatever the number of threads.
+Memory: the weight once more, and for each thread a block of the source and of the result: of all
+channels of a group 1,024 positions or what takes 128 KB, at least 256 positions and an example.
+Windows are never written down. Each element is summed over channels and taps in order, whatever
+the number of threads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernel_builder import buffer, extents, kernel
 
 from ..row_product.side import Numbers, load, ramp, unrolled, wide, zeros
-from .rows import Block, Rows
+from .rows import Block, Places, Rows
 from .shape import Layout, Tile
 
 
@@ -58,6 +59,8 @@ class Correlation(NamedTuple):
         Of a group, whose rows follow each other.
     source, out : Layout
         Of both sides.
+    runs : pair of int
+        Neighbours that are copied together, of the source and of the result.
     dtype : str
         Of everything.
     """
@@ -71,20 +74,28 @@ class Correlation(NamedTuple):
     products: tuple[Product, ...]
     source: Layout
     out: Layout
+    runs: tuple[int, int]
     dtype: str
 
 
 def correlate(what: Correlation) -> tirx.PrimFunc:
-    """``kernel(source, place_table, out_table, *weights, *rows_of_terms, out)``.
+    """``kernel(source, places, positions, *weights, *begins, out)``.
 
-    Tables are those of `Rows`; `rows_of_terms` of a product (terms,) says where in the rows each of
-    them begins, weights (groups, tiles, terms, height) by what they are multiplied.
+    The first two tables are those of `Rows`; `begins` of a product (terms,) say where in the rows
+    each of them begins, weights (groups, tiles, terms, height) by what they are multiplied.
     """
     with kernel("convolution") as built:
         (examples,) = extents(1)
         source = buffer("source", (examples, what.source.size), what.dtype)
-        places = buffer("places", (what.phases * what.length,), "int32")
-        positions = buffer("positions", (what.out.places,), "int32")
+        tables = [
+            Places(buffer(name, (count // run,), "int32"), run)
+            for name, count, run in zip(
+                ("places", "positions"),
+                (what.phases * what.length, what.out.places),
+                what.runs,
+                strict=True,
+            )
+        ]
         weights = [
             buffer(f"weight{n}", (what.groups, p.tiles, p.terms, p.tile.height), what.dtype)
             for n, p in enumerate(what.products)
@@ -104,14 +115,14 @@ def correlate(what: Correlation) -> tirx.PrimFunc:
             rows = _rows(what, what.source.channels // what.groups * what.phases)
             sums = _rows(what, sum(product.rows for product in what.products))
             ours = _channels(what.source, what.groups, group)
-            rows.fill(source, what.source, places, block, ours)
+            rows.fill(source, what.source, tables[0], block, ours)
             behind = numbers.hold((count - 1) * what.length + what.span)
             above = 0
             for product, weight, begins in zip(what.products, weights, terms, strict=True):
                 part = _Part(product, weight, begins, above)
                 _multiply(part, rows, sums, group, behind)
                 above += product.rows
-            sums.give(out, what.out, positions, block, _channels(what.out, what.groups, group))
+            sums.give(out, what.out, tables[1], block, _channels(what.out, what.groups, group))
     return built.get()
 
 

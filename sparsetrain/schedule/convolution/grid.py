@@ -117,6 +117,21 @@ def spreading(windows: Windows, places: Places, window: list[int]) -> Grid:
     return reduce(beside, map(axis, *places, window, *windows))
 
 
+def run_of(places: np.ndarray) -> int:
+    """The longest lines, of one length, that are neighbours each, or all `NOWHERE`.
+
+    `places` has a row for each phase, which lines do not go over. No line is longer than all there
+    is to read: that of zeros reads too.
+    """
+    extent, existing = places.shape[-1], int(places.max()) + 1
+    for run in (n for n in range(min(extent, existing), 1, -1) if extent % n == 0):
+        lines = places.reshape(-1, run)
+        begins = lines[:, :1]
+        if np.all(lines == np.where(begins < 0, NOWHERE, begins + np.arange(run))):
+            return run
+    return 1
+
+
 def _stride(small: int, taps: int, stride: int, dilation: int) -> int:
     """A single window may have any stride: by one as long as itself, no position is in vain."""
     return stride if small > 1 else (taps - 1) * dilation + 1

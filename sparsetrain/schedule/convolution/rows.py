@@ -19,6 +19,13 @@ class Block(NamedTuple):
     count: Any
 
 
+class Places(NamedTuple):
+    """Where lines of `run` neighbours begin, below 0 for zeros, in place of a place for each."""
+
+    begins: Any
+    run: int
+
+
 class Rows(NamedTuple):
     """Memory of a task, for rows of `stride` elements.
 
@@ -36,38 +43,45 @@ class Rows(NamedTuple):
     stride: int
     length: int
 
-    def fill(self, source: Any, layout: Layout, table: Any, block: Block, channels: Any) -> None:
+    def fill(
+        self, source: Any, layout: Layout, places: Places, block: Block, channels: Any
+    ) -> None:
         """Take channels, a pair of the first one and how many, from a block of the source.
 
-        `table` has the place of the source for each phase and position, below 0 for none.
+        `places` are those of the source, for each phase and position.
         """
-        phases, (first, count) = int(table.shape[0]) // self.length, channels
+        begins, run = places
+        lines, (first, count) = self.length // run, channels
+        phases = int(begins.shape[0]) // lines
         with T.serial(wide(0), wide(count)) as channel, T.serial(wide(0), wide(phases)) as phase:
             row = (channel * phases + phase) * self.stride
             at = (first + channel) * layout.channel_step
-            with T.serial(wide(0), block.count) as e, T.serial(wide(0), wide(self.length)) as n:
-                place = _wide(table[phase * self.length + n])
-                there = [block.first + e, at + tirx.max(place, wide(0)) * layout.place_step]
-                value = _or_zero(place, load(source, *there))
-                T.buffer_store(self.memory, value, [row + e * self.length + n])
+            with T.serial(wide(0), block.count) as e, T.serial(wide(0), wide(lines)) as line:
+                begin = T.Bind(_wide(begins[phase * lines + line]))
+                with T.serial(wide(0), wide(run)) as n:
+                    place = at + (tirx.max(begin, wide(0)) + n) * layout.place_step
+                    value = _or_zero(begin, load(source, block.first + e, place))
+                    T.buffer_store(self.memory, value, [row + e * self.length + line * run + n])
             behind = block.count * self.length
             with T.serial(wide(0), self.stride - behind) as n:
                 zero = tirx.const(0, str(self.memory.dtype))
                 T.buffer_store(self.memory, zero, [row + behind + n])
 
-    def give(self, out: Any, layout: Layout, table: Any, block: Block, channels: Any) -> None:
+    def give(self, out: Any, layout: Layout, places: Places, block: Block, channels: Any) -> None:
         """Write channels of a block of the result.
 
-        `table` has for each place where it lies in the channel's first row, below 0 for a zero.
+        `places` are those from a channel's first row on, for each place of the result.
         """
-        first, count = channels
+        (begins, run), (first, count) = places, channels
         with T.serial(wide(0), block.count) as e, T.serial(wide(0), wide(count)) as channel:
             at = (first + channel) * layout.channel_step
-            with T.serial(wide(0), wide(layout.places)) as n:
-                place = _wide(table[n])
-                there = channel * self.stride + e * self.length + tirx.max(place, wide(0))
-                value = _or_zero(place, load(self.memory, there))
-                T.buffer_store(out, value, [block.first + e, at + n * layout.place_step])
+            row = channel * self.stride + e * self.length
+            with T.serial(wide(0), wide(layout.places // run)) as line:
+                begin = T.Bind(_wide(begins[line]))
+                with T.serial(wide(0), wide(run)) as n:
+                    value = _or_zero(begin, load(self.memory, row + tirx.max(begin, wide(0)) + n))
+                    place = at + (line * run + n) * layout.place_step
+                    T.buffer_store(out, value, [block.first + e, place])
 
 
 def _wide(number: Any) -> Any:

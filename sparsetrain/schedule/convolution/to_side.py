@@ -10,7 +10,7 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from .correlation import Correlation, Product
-from .grid import NOWHERE, Taps
+from .grid import NOWHERE, Taps, run_of
 from .shape import examples_of, stride_of, tile_of
 from .sides import Sides
 
@@ -40,16 +40,19 @@ class ToSide:
         examples = examples_of(rows, grid.length, sides.dtype)
         farthest = max(offset for taps in grid.taps for _, offset in taps.terms)
         width = max(product.tile.width for product in products)
+        stride = stride_of(examples * grid.length + farthest + width, sides.dtype)
+        self._positions = self._positions_by(stride)
         self.kernel = Correlation(
             sides.of.groups,
             examples,
             grid.length,
             int(grid.out[:, 1].max()) + 1,
-            stride_of(examples * grid.length + farthest + width, sides.dtype),
+            stride,
             len(grid.source),
             products,
             source,
             out,
+            (run_of(grid.source), run_of(self._positions)),
             sides.dtype,
         )
 
@@ -65,14 +68,15 @@ class ToSide:
 
     def tables(self) -> list[np.ndarray]:
         """The kernel's: places of the source, positions of the result, where terms begin."""
-        return [self._grid.source.ravel(), self._positions(), *self._begins()]
+        runs = self.kernel.runs
+        return [self._grid.source.ravel()[:: runs[0]], self._positions[:: runs[1]], *self._begins()]
 
-    def _positions(self) -> np.ndarray:
+    def _positions_by(self, stride: int) -> np.ndarray:
         row_of = np.full(self._grid.counts[2], NOWHERE)
         phases = [phase for taps in self._grid.taps for phase in taps.phases]
         row_of[phases] = np.arange(len(phases)) * self._rows
         rows, positions = row_of[self._grid.out[:, 0]], self._grid.out[:, 1]
-        return np.where(rows < 0, NOWHERE, rows * self.kernel.stride + positions)
+        return np.where(rows < 0, NOWHERE, rows * stride + positions)
 
     def _begins(self) -> list[np.ndarray]:
         phases, stride = self.kernel.phases, self.kernel.stride

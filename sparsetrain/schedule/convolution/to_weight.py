@@ -11,7 +11,7 @@ import numpy as np
 from tvm import DataType, te, tirx
 from tvm.target import Target
 
-from .grid import NOWHERE
+from .grid import NOWHERE, run_of
 from .shape import examples_of, stride_of, tile_of
 from .sides import Sides
 from .weight_sum import WeightSum
@@ -34,6 +34,9 @@ class ToWeight:
     def __init__(self, sides: Sides, target: Target) -> None:
         self._sides, self._grid = sides, sides.reading()
         self._terms = self._grid.taps[0].terms
+        positions = self._grid.out[:, 1]
+        self._small = np.full(self._grid.length, NOWHERE)
+        self._small[positions] = np.arange(len(positions))
         groups, dtype, length = sides.of.groups, sides.dtype, self._grid.length
         rows, channels = (sides.of_group(side) for side in (sides.small, sides.large))
         parts = max(1, min(_MOST_PARTS, _PARTS_BYTES // (prod(sides.weight) * _bytes(dtype))))
@@ -58,15 +61,14 @@ class ToWeight:
             tile,
             sides.small,
             sides.large,
+            (run_of(self._small), run_of(self._grid.source)),
             dtype,
         )
 
     def tables(self) -> list[np.ndarray]:
         """The kernel's: places of the small and of the large side, where terms begin."""
-        positions = self._grid.out[:, 1]
-        small = np.full(self._grid.length, NOWHERE)
-        small[positions] = np.arange(len(positions))
-        return [small, self._grid.source.ravel(), self._begins()]
+        runs = self.kernel.runs
+        return [self._small[:: runs[0]], self._grid.source.ravel()[:: runs[1]], self._begins()]
 
     def _begins(self) -> np.ndarray:
         """Of whole tiles; what is more than there is counts for nothing."""

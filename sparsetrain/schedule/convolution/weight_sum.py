@@ -3,13 +3,14 @@
 
 Row `m` of the small side, times the large side's row and offset of each term, summed over all
 positions of all examples. Both are copied to a grid, block by block, with zeros where the small
-side has no place (`rows.py`). A tile's sums are vectors, whose numbers are added up last.
+side has no place (`rows.py`). A tile's sums are vectors, whose numbers are added up last. So an
+infinite x makes NaN of more of its channel's gradients than those that see it.
 
 - **Tasks** are parts of the batch, for each group of channels and range of rows; how many depends
   on the shape alone, so the bits are those of every number of threads.
 
-Memory: for each thread a block of both sides, of 128 KB about, at least an example each; and
-the sums of all parts, of 4 MB together, at least of one.
+Memory: for each thread a block of both sides, as large as in `correlation.py`; and the sums of all
+parts, 4 MB together or those of one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernel_builder import buffer, extents, kernel
 
 from ..row_product.side import Numbers, load, ramp, unrolled, wide, zeros
-from .rows import Block, Rows
+from .rows import Block, Places, Rows
 from .shape import Layout, Tile
 
 
@@ -51,6 +52,8 @@ class WeightSum(NamedTuple):
         Rows, and columns in place of vectors.
     small, large : Layout
         Of both sides.
+    runs : pair of int
+        Neighbours that are copied together, of the small and of the large side.
     dtype : str
         Of everything.
     """
@@ -67,6 +70,7 @@ class WeightSum(NamedTuple):
     tile: Tile
     small: Layout
     large: Layout
+    runs: tuple[int, int]
     dtype: str
 
     @property
@@ -87,7 +91,7 @@ class WeightSum(NamedTuple):
 
 
 def sum_weight(what: WeightSum) -> tirx.PrimFunc:
-    """``kernel(small, large, small_table, large_table, begins, out)``.
+    """``kernel(small, large, small_places, large_places, begins, out)``.
 
     Tables are those of `Rows`; `begins` (terms,) says where in the large side's rows each term
     begins. `out` has the `shape` of `what`.
@@ -97,8 +101,13 @@ def sum_weight(what: WeightSum) -> tirx.PrimFunc:
         small = buffer("small", (examples, what.small.size), what.dtype)
         large = buffer("large", (examples, what.large.size), what.dtype)
         tables = [
-            buffer("small_places", (what.length,), "int32"),
-            buffer("large_places", (what.phases * what.length,), "int32"),
+            Places(buffer(name, (count // run,), "int32"), run)
+            for name, count, run in zip(
+                ("small_places", "large_places"),
+                (what.length, what.phases * what.length),
+                what.runs,
+                strict=True,
+            )
         ]
         begins = buffer("begins", (what.terms,), "int32")
         out = buffer("out", what.shape, what.dtype)
