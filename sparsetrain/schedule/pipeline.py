@@ -19,7 +19,7 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.indexing import LEGALIZE
+from sparsetrain.legalize import LEGALIZE
 
 from . import cuda
 from .amx import TileMatmul
