@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import libraries, runtime
-from sparsetrain.indexing import LEGALIZE
+from sparsetrain.legalize import LEGALIZE
 from sparsetrain.turns import in_turn
 
 

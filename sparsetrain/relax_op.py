@@ -131,7 +131,12 @@ def call_kernel(
     return relax.call_tir(builder.add_func(kernel, name), arguments, out)
 
 
+def compiles_for(kind: str) -> bool:
+    """Whether the target that is being compiled for is of this kind."""
+    target = Target.current(allow_none=True)
+    return target is not None and target.kind.name == kind
+
+
 def for_target(*, llvm: Any, cuda: Any) -> Any:
     """Choose by the target that is being compiled for; without one, the CPU's."""
-    target = Target.current(allow_none=True)
-    return cuda if target is not None and target.kind.name == "cuda" else llvm
+    return cuda if compiles_for("cuda") else llvm

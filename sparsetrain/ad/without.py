@@ -10,7 +10,6 @@ from __future__ import annotations
 _RESIZE = "resize before the model, or by nn.op.repeat"
 _MASK = "multiply by a mask that the batch brings, of 0 and 1 / (1 - rate)"
 _WINDOWS = "use avg_pool1d, 2d or 3d, or a mean, with windows of one size"
-_PLACE = "read by take or gather_elements, and join by concat, where or a product with one_hot"
 _VISION = "compute boxes before the model"
 _DEVICE = "leave it away: target= says where a program runs"
 
@@ -32,7 +31,7 @@ WITHOUT = {
     "relax.vision.non_max_suppression": _VISION,
     "relax.vision.roi_align": _VISION,
     "relax.vision.roi_pool": _VISION,
-    "relax.slice_scatter": _PLACE,
+    "relax.slice_scatter": "join what stays and what is written by concat",
     "relax.dynamic_strided_slice": "use strided_slice",
     "relax.unique": "make ids unique before the model",
     "relax.median": "use sort and strided_slice",

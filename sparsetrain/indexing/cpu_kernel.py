@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernel of `put_rows`: each task owns a range of rows, and goes through all their places.
 
-What is parallel: the batch; where it has fewer parts than there are threads, ranges of its rows.
+What is parallel: the batch; where it has fewer parts than there are threads, ranges of their rows.
 Each row has one writer, which takes what is written to it in order, so results have the same
-bits for every number of threads. The price: a place is read once for each range. What lies in a
-cache is one range. A task of several notes which places are its own before it goes there: which
-way a branch takes at random places no processor guesses.
+bits for every number of threads. The price: a place is read once for each range, so what lies in a
+cache is one. Where there are several, a task first notes, without a branch, which places are its
+own: at random places no processor foresees a branch.
 What is vectorised: the columns of a row.
 """
 
@@ -22,7 +22,7 @@ from sparsetrain.indexing.written import Element, Written
 from sparsetrain.kernel_builder import counter, kernel, put
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
-RANGE = 1 << 17  # bytes of a range, at least, but for the last
+RANGE = 1 << 17  # bytes that are one range; ranges of more have at least half of them
 NOTED = 256  # places at once
 
 

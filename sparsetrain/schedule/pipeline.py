@@ -18,8 +18,8 @@ from tvm import relax
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
+from sparsetrain import legalize
 from sparsetrain.errors import ConfigError
-from sparsetrain.indexing import LEGALIZE as BY_IDS
 
 from . import convolution, cuda
 from .amx import TileMatmul
@@ -40,7 +40,7 @@ from .shape_functions import ShapeFunctionsDoNotAlias
 from .trusted_arguments import TrustKeptMemory
 
 # Operator -> how it is lowered, in place of TVM's way.
-LEGALIZE = {**BY_IDS, **convolution.LEGALIZE}
+LEGALIZE = {**legalize.LEGALIZE, **convolution.LEGALIZE}
 
 # Asked in this order; the first that does not decline decides.
 CPU_RULES = (

@@ -140,6 +140,12 @@ CASES = [
     _case("floor_mod", "", {"x": ("B", 3), "y": (3,)}, lambda x, y: op.floor_mod(x, op.exp(y))),
     _case("floor_divide", "", {"x": ("B", 3), "y": (3,)}, op.floor_divide),
     _case("nn.batch_norm", "in training", X | SCALES, _batch_norm(0, training=True)),
+    _case(
+        "nn.batch_norm",
+        "by the last axis",
+        {"x": ("B", 2, 3)} | SCALES,
+        _batch_norm(0, training=True, axis=-1),
+    ),
     _case("nn.batch_norm", "all that it gives", X | SCALES, _all_of_batch_norm),
     _case("nn.batch_norm", "not in training", X | SCALES, _batch_norm(0, training=False)),
     _case("nn.batch_norm", "that moves nothing", X | SCALES, _batch_norm(2, training=False)),

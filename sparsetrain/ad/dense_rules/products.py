@@ -10,6 +10,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import constant
+from sparsetrain.ad.dense_rules.reductions import axes_of, with_axes
 
 
 def _prod(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
@@ -17,17 +18,14 @@ def _prod(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
     Where x is the only 0 that is the product of what is not 0; beside another 0 it is 0.
     """
-    x, given = call.args[0], call.attrs["axis"]
-    rank = len(x.ty.shape)
-    axes = sorted(range(rank) if given is None else (int(axis) % rank for axis in given))
-    if not int(call.attrs["keepdims"]):
-        output, cotangent = (emit(op.expand_dims(y, axes)) for y in (output, cotangent))
+    x, axes = call.args[0], axes_of(call)
+    product, cotangent = with_axes(call, output, cotangent)
     zero, one = constant(0, x), constant(1, x)
     is_zero = emit(op.equal(x, zero))
     nonzero = emit(op.where(is_zero, one, x))
     count = op.sum(emit(op.where(is_zero, one, zero)), axes, keepdims=True)
     alone = op.where(op.equal(count, one), op.prod(nonzero, axes, keepdims=True), zero)
-    others = op.where(is_zero, alone, op.divide(output, nonzero))
+    others = op.where(is_zero, alone, op.divide(product, nonzero))
     return [op.multiply(cotangent, others)]
 
 

@@ -13,6 +13,19 @@ from sparsetrain.ad.dense_rules.reading import constant
 from sparsetrain.relax_op import define_op
 
 
+def axes_of(call: Any) -> list[int]:
+    """The axes that a call reduces, counted from the front, in order; none given are all."""
+    rank, given = len(call.args[0].ty.shape), call.attrs["axis"]
+    return sorted(range(rank) if given is None else (int(axis) % rank for axis in given))
+
+
+def with_axes(call: Any, *reduced: relax.Expr) -> list[relax.Expr]:
+    """Tensors of the shape of a call's result, with an extent of 1 for each axis it reduced."""
+    if int(call.attrs["keepdims"]):
+        return list(reduced)
+    return [emit(op.expand_dims(y, axes_of(call))) for y in reduced]
+
+
 def _mean_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     axes = {int(axis) for axis in call.attrs["axes"]}
     keep = bool(call.attrs["keepdims"])
@@ -39,23 +52,17 @@ mean_cotangent = define_op(
 
 def _mean(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Backward: the cotangent over the number of elements, which may be symbolic (a batch)."""
-    x, rank = call.args[0], len(call.args[0].ty.shape)
-    given = call.attrs["axis"]
-    axes = range(rank) if given is None else [int(axis) % rank for axis in given]
     keepdims = int(call.attrs["keepdims"])
-    return [mean_cotangent(cotangent, x, axes=list(axes), keepdims=keepdims)]
+    return [mean_cotangent(cotangent, call.args[0], axes=axes_of(call), keepdims=keepdims)]
 
 
 def _extreme(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Backward of max and min: to the elements that equal it; equal ones share alike."""
-    x, given = call.args[0], call.attrs["axis"]
-    rank = len(x.ty.shape)
-    axes = sorted(range(rank) if given is None else (int(axis) % rank for axis in given))
-    if not int(call.attrs["keepdims"]):
-        output, cotangent = (emit(op.expand_dims(y, axes)) for y in (output, cotangent))
+    x = call.args[0]
+    extreme, cotangent = with_axes(call, output, cotangent)
     one, zero = constant(1, x), constant(0, x)
-    chosen = emit(op.where(op.equal(x, output), one, zero))
-    shared = op.divide(cotangent, op.sum(chosen, axes, keepdims=True))
+    chosen = emit(op.where(op.equal(x, extreme), one, zero))
+    shared = op.divide(cotangent, op.sum(chosen, axes_of(call), keepdims=True))
     return [op.multiply(chosen, shared)]
 
 

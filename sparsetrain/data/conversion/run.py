@@ -110,7 +110,7 @@ def convert_files(
     files, known = _inputs(paths, Path(out)), _known(encoder)
     schema = Schema.read(schema_file).weighed_by(weights)
     if known is not None:
-        check_weighed(schema.weights, known, "the encoder is fitted", "fit it")
+        check_weighed(schema, known.schema, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, schema)
     check_converted_names(blank)
     job = Job(files, Path(out), blank, known, label, bad_rows, memory, workers, progress or silent)

@@ -130,7 +130,7 @@ class Encoder(Rules):
         known = cls.beside(opened.parts[0])
         if known is not None:
             settings.check_converted(known.settings)
-            check_weighed(schema.weights, known, "the data are converted", "convert the raw data")
+            check_weighed(schema, known.schema, "the data are converted", "convert the raw data")
             known._check_shared(schema.share_embedding)
         for part in opened.parts:
             require_row_weights(part, schema, names_in(source))

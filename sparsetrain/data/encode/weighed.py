@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError
 
 from ..read.source import Part
 from ..schema.names import check_once
 from ..schema.schema import Schema
-
-if TYPE_CHECKING:
-    from .encoder import Encoder
 
 
 def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -> None:
@@ -25,17 +21,17 @@ def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -
         check_once(names or part.schema.names, schema.weights, "weight", part.place)
 
 
-def check_weighed(asked: str | None, known: Encoder, done: str, do: str) -> None:
-    """Refuse to weigh rows by a column that a known encoder does not weigh them by.
+def check_weighed(asked: Schema, known: Schema, done: str, do: str) -> None:
+    """Refuse to weigh rows by a column that those of a known encoder are not weighed by.
 
     Raises
     ------
     ConfigError
         It says that `done` without that column, and what to `do` again with it.
     """
-    own = known.schema.weights
-    if asked not in (None, own):
+    own, other = known.weights, asked.weights
+    if other not in (None, own):
         raise ConfigError(
-            f"weights is {asked!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
-            f"leave it out, or {do} again with weights={asked!r}"
+            f"weights is {other!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
+            f"leave it out, or {do} again with weights={other!r}"
         )

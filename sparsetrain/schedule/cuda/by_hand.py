@@ -11,7 +11,8 @@ import tvm
 from tvm import tirx
 from tvm.error import InternalError
 from tvm.s_tir.schedule.schedule import ScheduleError
-from tvm.target import Target
+
+from sparsetrain.relax_op import compiles_for
 
 from ..rule import has_blocks, has_wide_extents
 from .column_sums import column_sums
@@ -31,8 +32,7 @@ class WriteByHand:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Leave a module for another target, and functions that no writer knows, as they are."""
-        target = Target.current(allow_none=True)
-        if target is None or target.kind.name != "cuda":
+        if not compiles_for("cuda"):
             return mod
         for name, function in mod.functions_items():
             kernel = _written(function) if isinstance(function, tirx.PrimFunc) else None

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.kernel_builder import kernel
 
 from ..epilogue import inline_all_but_last
 from ..product import is_zero
@@ -111,8 +112,7 @@ class _Places:
 def _body(sums: Columns, store: Store) -> tirx.Stmt:
     """Two launches: partial sums, then theirs."""
     pieces = max(1, min(_MOST_PIECES, _BLOCKS // -(-sums.columns // _WIDE)))
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("column_sums")
+    with kernel("column_sums") as built:
         parts = T.alloc_buffer((pieces, sums.columns), "float32")
 
         def keep(piece: Any, column: Any, total: Any) -> None:
@@ -123,7 +123,7 @@ def _body(sums: Columns, store: Store) -> tirx.Stmt:
 
         launch(sums, keep, _WIDE, pieces)
         launch(Columns(part, tirx.const(pieces, "int64"), sums.columns), store, _NARROW, 1)
-    return builder.get().body
+    return built.get().body
 
 
 def launch(sums: Columns, store: Store, width: int, pieces: int) -> None:

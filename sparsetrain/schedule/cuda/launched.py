@@ -13,10 +13,10 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.target import Target
 from tvm_ffi import WalkResult
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.relax_op import compiles_for
 
 _LAUNCHES = ("thread_extent", "virtual_thread")
 
@@ -35,8 +35,7 @@ class RequireThreads:
         ConfigError
             If a kernel writes something that no thread of the device writes.
         """
-        target = Target.current(allow_none=True)
-        if target is None or target.kind.name != "cuda":
+        if not compiles_for("cuda"):
             return mod
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and writes_on_the_host(function):

@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
+from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.relax_op import compiles_for
 from sparsetrain.runtime.instructions import has_tensor_cores
 
 from .kinds import kind_of, scheduled
@@ -57,23 +58,22 @@ def long_product(
         return None
     shape = int(a.ty.shape[1]), int(b.ty.shape[1])
     name = f"{'half_' if half else ''}matmul_tn_pieces"
-    kernel, pieces = _kernel((a.ty, b.ty), shape, half, name)
+    product, pieces = _kernel((a.ty, b.ty), shape, half, name)
     parts = relax.call_tir(
-        builder.add_func(kernel, name), [a, b], relax.TensorType((pieces, *shape), "float32")
+        builder.add_func(product, name), [a, b], relax.TensorType((pieces, *shape), "float32")
     )
     total = builder.add_func(sum_kernel(shape, pieces), "sum_of_pieces")
     return relax.call_tir(total, [builder.emit(parts)], relax.TensorType(shape, "float32"))
 
 
 def _fits(a: Any, b: Any, half: str | None) -> bool:
-    target = Target.current(allow_none=True)
     shape = [a.shape[1], b.shape[1]]
-    if target is None or target.kind.name != "cuda":
+    if not compiles_for("cuda"):
         return False
     if not all(isinstance(extent, tirx.IntImm) for extent in shape):
         return False
     if half:
-        return has_tensor_cores(target)
+        return has_tensor_cores(Target.current())
     # A sum of columns has a better rule, and one that is short has nothing to cut.
     is_float = str(a.dtype) == str(b.dtype) == "float32"
     is_short = isinstance(a.shape[0], tirx.IntImm) and int(a.shape[0]) < _LONG
@@ -84,21 +84,20 @@ def _kernel(
     types: tuple[Any, Any], shape: tuple[int, int], half: str | None, name: str
 ) -> tuple[tirx.PrimFunc, int]:
     """``parts[p] = a[p].T @ b[p]`` for each piece p of the rows of both; how many pieces."""
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name(name)
-        terms = T.int64()
+    with kernel(name) as built:
+        (terms,) = extents(1)
         matrices = [
-            T.match_buffer(T.arg(side, T.handle()), (terms, matrix.shape[1]), str(matrix.dtype))
+            buffer(side, (terms, matrix.shape[1]), str(matrix.dtype))
             for side, matrix in zip(("left", "right"), types, strict=True)
         ]
         kind = kind_of(shape[0], shape[1], half)
         tiles = -(-shape[0] // kind.length) * -(-shape[1] // kind.length)
         pieces = min(_MOST, max(1, _THREADS // kind.threads // tiles))
-        parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, *shape), "float32")
+        parts = buffer("parts", (pieces, *shape), "float32")
         T.evaluate(tirx.const(0, "int32"))
     left, right = (kind.operand(matrix, 1, 0) for matrix in matrices)
     product = TiledProduct(left, right, wide(shape[0]), wide(shape[1]), pieces)
-    return scheduled(builder.get(), product, kind, lambda place: _into(parts, place.piece)), pieces
+    return scheduled(built.get(), product, kind, lambda place: _into(parts, place.piece)), pieces
 
 
 def _into(parts: Any, piece: Any) -> Store:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import normalize_prim_func
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.kernel_builder import kernel
 
 from ..epilogue import inline_all_but_last
 from .epilogue import moved
@@ -42,8 +43,7 @@ def elementwise(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _body(store: tirx.BufferStore, axes: list[tirx.Var], extents: list) -> tirx.Stmt:
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("elementwise")
+    with kernel("elementwise") as built:
         in_row = extents[1] // _LANES
         zero, threads = tirx.const(0, "int64"), tirx.const(_THREADS, "int64")
         parts = extents[0] * tirx.const(in_row, "int64")
@@ -58,4 +58,4 @@ def _body(store: tirx.BufferStore, axes: list[tirx.Var], extents: list) -> tirx.
                 with T.vectorized(0, _LANES) as lane:
                     place = [row, column + tirx.Cast("int64", lane)]
                     T.buffer_store(store.buffer, moved(store.value, axes, place), place)
-    return builder.get().body
+    return built.get().body

@@ -18,13 +18,10 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
-from tvm.target import Target
 
-from sparsetrain.relax_op import rewrite_functions
-
-from .tiles import SCHEDULED
+from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.relax_op import compiles_for, rewrite_functions
 
 _THREADS = 128
 
@@ -37,8 +34,7 @@ class TakeRunningSums:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Leave a module for another target as it is."""
-        target = Target.current(allow_none=True)
-        if target is None or target.kind.name != "cuda":
+        if not compiles_for("cuda"):
             return mod
         taker = _Taker(mod)
         return rewrite_functions(mod, taker, taker.visit_expr)
@@ -54,9 +50,9 @@ class _Taker(PyExprMutator):
         axis = call.attrs["axis"]
         series = _series(list(shape), None if axis is None else int(axis))
         dtypes = str(source.ty.dtype), str(call.ty.dtype)
-        kernel = running_sum_kernel(*dtypes, bool(call.attrs["exclusive"]))
+        running_sum = running_sum_kernel(*dtypes, bool(call.attrs["exclusive"]))
         sums = relax.call_tir(
-            self.builder_.add_func(kernel, "running_sum"),
+            self.builder_.add_func(running_sum, "running_sum"),
             [self.builder_.emit(relax.op.reshape(source, series))],
             relax.TensorType(series, dtypes[1]),
         )
@@ -77,12 +73,10 @@ def running_sum_kernel(dtype: str, out_dtype: str, exclusive: bool) -> tirx.Prim
 
     With `exclusive` the sum is of ``a[:, :i]``.
     """
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("running_sum")
-        T.func_attr(SCHEDULED)
-        outer, length, inner = T.int64(), T.int64(), T.int64()
-        a = T.match_buffer(T.arg("a", T.handle()), (outer, length, inner), dtype)
-        out = T.match_buffer(T.arg("out", T.handle()), (outer, length, inner), out_dtype)
+    with kernel("running_sum") as built:
+        outer, length, inner = extents(3)
+        a = buffer("a", (outer, length, inner), dtype)
+        out = buffer("out", (outer, length, inner), out_dtype)
         zero = tirx.const(0, "int64")
         with (
             T.thread_binding(zero, outer * inner, thread="blockIdx.x") as series,
@@ -112,4 +106,4 @@ def running_sum_kernel(dtype: str, out_dtype: str, exclusive: bool) -> tirx.Prim
                 add(tirx.Cast(out_dtype, a[row, begin + i, column]))
                 if not exclusive:
                     T.buffer_store(out, total[0], [row, begin + i, column])
-    return builder.get()
+    return built.get()

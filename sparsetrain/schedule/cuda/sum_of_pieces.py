@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain.kernel_builder import buffer, kernel
+
 from .column_sums import THREADS, Columns, launch
-from .tiles import SCHEDULED
 
 _ALONE = 8  # pieces that a thread adds by itself
 _MOST = 32  # threads that share an element
@@ -23,11 +23,9 @@ _MOST = 32  # threads that share an element
 def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
     """Add the pieces (P, rows, columns) of each element, in float32."""
     rows, columns = shape
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("sum_of_pieces")
-        T.func_attr(SCHEDULED)
-        parts = T.match_buffer(T.arg("parts", T.handle()), (pieces, rows, columns), "float32")
-        out = T.match_buffer(T.arg("out", T.handle()), (rows, columns), "float32")
+    with kernel("sum_of_pieces") as built:
+        parts = buffer("parts", (pieces, rows, columns), "float32")
+        out = buffer("out", (rows, columns), "float32")
 
         def place(element: Any) -> tuple[Any, Any]:
             return tirx.floordiv(element, columns), tirx.floormod(element, columns)
@@ -41,7 +39,7 @@ def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
 
         sums = Columns(part, tirx.const(pieces, "int64"), rows * columns)
         launch(sums, store, THREADS * sums.lanes // _threads_of_an_element(pieces), 1)
-    return builder.get()
+    return built.get()
 
 
 def _threads_of_an_element(pieces: int) -> int:

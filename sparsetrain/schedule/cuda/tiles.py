@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain.kernel_builder import SCHEDULED, kernel
+
 _WIDE, _NARROW = 128, 64  # of a tile, along rows and columns
-SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
 # (row, column, value) -> writes it, where both lie in the matrix.
 Store = Callable[[Any, Any, Any], None]
@@ -98,8 +98,7 @@ def marked(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _body(product: TiledProduct, threads: int, run: Callable[[Place], None]) -> tirx.Stmt:
-    with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
-        T.func_name("product")
+    with kernel("product") as built:
         tiles = [
             tirx.max(tirx.ceildiv(extent, operand.length), tirx.const(1, "int64"))
             for extent, operand in (
@@ -117,4 +116,4 @@ def _body(product: TiledProduct, threads: int, run: Callable[[Place], None]) -> 
             T.attr(zero, "tirx.launch_bounds_min_blocks_per_sm", 512 // threads),
         ):
             run(Place(row, column, piece, thread))
-    return builder.get().body
+    return built.get().body

@@ -19,7 +19,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from sparsetrain.relax_op import rewrite_functions
+from sparsetrain.relax_op import compiles_for, rewrite_functions
 
 from ..fold_transpose import is_call, is_plain_matmul, transposed_source
 from .kernel import row_product
@@ -38,10 +38,9 @@ class TakeRowProducts:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Rewrite every Relax function of `mod`."""
-        target = Target.current(allow_none=True)
-        if target is None or target.kind.name != "llvm":
+        if not compiles_for("llvm"):
             return mod
-        taker = _Taker(mod)
+        taker, target = _Taker(mod), Target.current()
         return rewrite_functions(mod, taker, lambda function: taker.take(function, target))
 
 
