@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     try:
         try:
             with open(temporary, "wb") as file:
+                is_locked(file.fileno())
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -64,6 +66,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def remove_left_behind(path: Path) -> None:
+    """Remove what killed writers of this very file left; what another writes now stays."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError), open(left, "rb") as file:
+            if is_locked(file.fileno()):
+                left.unlink()
+
+
+def is_locked(descriptor: int) -> bool:
+    """Take the lock of a file, if nobody has it: it ends with its process, in any container."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what a killed process was writing when it ended."""
     for path in folder.glob(".*.tmp"):
@@ -80,8 +99,6 @@ def only_one(path: Path, what: str) -> Iterator[None]:
         If another process is at it.
     """
     with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{what}: another process is writing to it; wait for it") from None
+        if not is_locked(file.fileno()):
+            raise ConfigError(f"{what}: another process is writing to it; wait for it")
         yield
