@@ -21,6 +21,7 @@ from tvm import relax
 from sparsetrain import runtime
 from sparsetrain.demands import impossible, unproved, value_of
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.given import require_named
 from sparsetrain.indexing import Limit, limits, require_inside
 from sparsetrain.operands import require_shapes
 
@@ -180,10 +181,12 @@ class Arguments:
         Raises
         ------
         ConfigError
-            If an argument is missing.
+            If an argument is missing, or what should hold them is no mapping.
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
+        require_named("params", params)
+        require_named("inputs", inputs)
         known = self._known(params)
         bound = known.template.copy()
         for place, argument in known.open:

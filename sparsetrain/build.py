@@ -17,6 +17,7 @@ from tvm import relax
 from sparsetrain import ad, cache, runtime, schedule
 from sparsetrain.arguments import Arguments
 from sparsetrain.embedding.take import take_as_lookup
+from sparsetrain.given import require_named
 from sparsetrain.precision import Policy, to_half
 from sparsetrain.relax_op import callees, find_function
 from sparsetrain.turns import Turn
@@ -111,11 +112,14 @@ class Program:
 
         Raises
         ------
+        ConfigError
+            If they are in no mapping.
         DataError
             If an array is no array of numbers.
         ResourceError
             If the device has no memory left.
         """
+        require_named("params", params)
         device = runtime.device_of(self.target)
         return {
             name: runtime.moved(runtime.as_tensor(value), device, f"parameter {name!r}")
@@ -138,7 +142,7 @@ class Program:
         Raises
         ------
         ConfigError
-            If an argument is missing.
+            If an argument is missing, or what should hold them is no mapping.
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,12 @@ def require_kind(name: str, value: Any, kinds: type | tuple[type, ...], fix: str
     """Refuse a value of another type, and say what to give; None passes."""
     if value is not None and not isinstance(value, kinds):
         raise ConfigError(f"{name} is {value!r:.60}; give {fix}")
+
+
+def require_named(name: str, value: Any) -> None:
+    """Refuse what does not hold arrays by their names."""
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise ConfigError(f"{name} is a {type(value).__name__}; give a dict of arrays by name")
 
 
 def require_folder(name: str, value: Any) -> Path:

@@ -317,6 +317,17 @@ TABLE = np.arange(12.0).reshape(4, 3)
 
 
 @pytest.mark.parametrize("make", [st.Program, st.value_and_grad])
+def test_what_does_not_hold_arrays_by_name_is_refused(make):
+    program = make(_module(lambda v, _: v["table"], table=(4, 3)), "loss")
+    for given in ([TABLE], None, 5):
+        for pair in ((given, {}), ({}, given)):
+            with pytest.raises(ConfigError, match="(params|inputs) is a .*; give a dict of"):
+                program(*pair)
+        with pytest.raises(ConfigError, match="params is a .*; give a dict of arrays by name"):
+            program.place(given)
+
+
+@pytest.mark.parametrize("make", [st.Program, st.value_and_grad])
 def test_what_is_no_module_or_has_no_such_function_is_refused_at_once(make):
     module = _module(lambda v, _: v["table"], table=(4, 3))
     with pytest.raises(ConfigError, match=r"no Relax function 'los' .* it has \['loss'\]"):

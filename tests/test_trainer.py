@@ -50,6 +50,8 @@ def test_a_model_that_is_none_is_told_what_it_lacks_and_another_way():
 
     with pytest.raises(ConfigError, match="a Half lacks config, initialize, .*value_and_grad"):
         st.Trainer(Half(), optimizer=st.optim.sgd(0.1))
+    with pytest.raises(ConfigError, match=r"model is the class DLRM; make one: DLRM\(rows\)"):
+        st.Trainer(st.models.DLRM, optimizer=st.optim.sgd(0.1))
 
 
 def test_threads_that_make_and_train_models_at_once_get_what_one_gets():

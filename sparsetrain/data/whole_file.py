@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.writing import errors_named, locked
+from sparsetrain.writing import errors_named, locked, take_lock
 
 
 @contextlib.contextmanager
@@ -29,6 +30,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     with errors_named(path, DataError):
         try:
             with open(temporary, "wb") as file:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    take_lock(file.fileno())
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -56,6 +59,14 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError:  # what JSON and UTF-8 raise alike
         raise DataError(f"{path}: damaged; remove its folder and convert the data again") from None
     return values
+
+
+def remove_left_behind(path: Path) -> None:
+    """Remove what killed writers of this very file left; what another writes now stays."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError), locked(left) as dead:
+            if dead:
+                left.unlink()
 
 
 def remove_unfinished(folder: Path) -> None:

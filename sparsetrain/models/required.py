@@ -41,6 +41,8 @@ def require_model(model: Any) -> None:
     ConfigError
         With what it lacks or hides.
     """
+    if isinstance(model, type):
+        raise ConfigError(f"model is the class {model.__name__}; make one: {model.__name__}(rows)")
     made = type(model)
     hidden = _hidden(model) if isinstance(model, ClickModel) else []
     if hidden:

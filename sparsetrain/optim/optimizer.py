@@ -19,7 +19,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import as_float
+from sparsetrain.given import as_float, require_named
 from sparsetrain.optim import owner, preparing, saving
 from sparsetrain.optim.check import check_formula
 from sparsetrain.optim.exact import rows as exact
@@ -172,6 +172,7 @@ class Optimizer:
         ResourceError
             If there is no memory for a slot; names the parameter and the bytes.
         """
+        require_named("optimizer: params", params)
         return owner.new_state(self, params, tables or {}, fill, seed, scaled)
 
     def apply_(

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError, NumericalError
-from sparsetrain.given import is_number
+from sparsetrain.given import is_number, require_named
 from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
@@ -86,6 +86,8 @@ def _bound(
     state: State,
 ) -> Bound:
     """What the last step found out, if this one is given the same; else all is checked."""
+    require_named("optimizer: params", params)
+    require_named("optimizer: gradients", gradients)
     if isinstance(state, State) and state.owner is optimizer:
         known: Bound | None = state.bound
         if known is not None and known.holds(params, gradients, state):

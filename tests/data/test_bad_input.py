@@ -4,6 +4,7 @@
 import os
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -270,6 +271,12 @@ SOURCES = {
     "columns of unequal length": (
         lambda d: {"I1": [1, 2], "C1": [1]},
         "table: columns differ in length, from 1 to 2 rows",
+    ),
+    "a frame with a column twice": (
+        lambda d: pd.concat(
+            [pd.DataFrame({"label": [0], "C1": [1]}), pd.Series([1], name="C1")], axis=1
+        ),
+        "table: column C1: the column is there twice; drop one",
     ),
     "a column that is none": (
         lambda d: {"I1": np.zeros((2, 2))},

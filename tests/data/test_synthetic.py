@@ -15,6 +15,7 @@ from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS, load
 from sparsetrain.data.synthetic.hex_text import scramble
 from sparsetrain.data.synthetic.laws import CategoryLaw
 from sparsetrain.data.synthetic.streams import CHUNK, Stream
+from sparsetrain.data.whole_file import is_locked
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 
 ROWS = 137_139  # the size of the sample that the figures were measured on
@@ -219,6 +220,18 @@ def test_a_failed_write_leaves_the_old_file_alone(generator, tmp_path, monkeypat
         generator.write(path, 100)
     assert [p.name for p in tmp_path.iterdir()] == ["a.parquet"]
     assert path.read_text() == "old"
+
+
+def test_what_a_killed_writer_left_goes_and_what_another_writes_stays(generator, tmp_path):
+    path, left = tmp_path / "a[1].parquet", tmp_path / ".a[1].parquet.99.tmp"
+    other = tmp_path / ".a1.parquet.99.tmp"
+    other.touch()
+    with open(left, "wb") as file:
+        assert is_locked(file.fileno())
+        generator.write(path, 100)
+        assert left.exists()
+    generator.write(path, 100)
+    assert {*tmp_path.iterdir()} == {path, other}
 
 
 @pytest.mark.parametrize(("name", "fix"), [("", "it is a folder"), ("no/a.parquet", "create the")])

@@ -158,6 +158,16 @@ def test_text_without_names_is_refused_with_both_ways_out(tmp_path):
         Encoder.fit(path)
 
 
+def test_names_in_quotes_are_refused_where_quotes_are_letters(tmp_path):
+    header = ",".join(f'"{name}"' for name in NAMES) + "\n"
+    (tmp_path / "a.csv").write_text(header + lines(","))
+    assert_batches_equal(joined(Dataset(tmp_path / "a.csv", PLAIN).batches(7)), EXPECTED)
+    path = tmp_path / "a.tsv"
+    path.write_text(header.replace(",", "\t") + lines())
+    with pytest.raises(DataError, match='a.tsv: line 1: the name "label" stands in double quotes'):
+        Encoder.fit(path)
+
+
 def test_a_stream_is_shuffled_and_resumed_too(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text(lines())

@@ -120,6 +120,15 @@ def test_a_gradient_that_does_not_fit_is_refused(params, gradient, message):
         sgd.apply_(params, {"w": gradient}, {name: {} for name in params})
 
 
+def test_what_does_not_hold_arrays_by_name_is_refused():
+    sgd, params = optim.sgd(0.1), _tensors(w=W)
+    for given in ([as_tensor(W)], None):
+        with pytest.raises(ConfigError, match="params is a .*; give a dict of arrays by name"):
+            sgd.init(given)
+        with pytest.raises(ConfigError, match="gradients is a .*; give a dict of arrays by name"):
+            sgd.apply_(params, given, sgd.init(params))
+
+
 def test_the_state_of_another_optimizer_is_refused():
     params = _tensors(w=W)
     state = optim.rowwise_adagrad(0.1).init(params)  # its "sum" is one number per row

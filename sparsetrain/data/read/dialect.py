@@ -57,6 +57,8 @@ def find_dialect(file: str, text: TextFormat) -> Dialect:
     if len(fields) == 1 and text.delimiter is None:
         _check_delimiter(fields[0], file)
     header = text.header if text.header is not None else not text.names and _is_header(fields)
+    if header and not quoted:
+        _check_quotes(fields, file)
     names = text.names or (tuple(fields) if header else _CRITEO_NAMES.get(len(fields)))
     if names is None:
         raise DataError(
@@ -83,6 +85,16 @@ def _check_delimiter(line: str, file: str) -> None:
             raise DataError(
                 f"{file}: line 1: one field, or is {other!r} the delimiter? "
                 "say so in a schema, [text] delimiter"
+            )
+
+
+def _check_quotes(names: list[str], file: str) -> None:
+    """Refuse names in quotes where a quote is a letter like others."""
+    for name in names:
+        if len(name) > 1 and name[0] == name[-1] == '"':
+            raise DataError(
+                f"{file}: line 1: the name {name} stands in double quotes, which are letters in a "
+                "tab-separated file: write it without them, or separated by commas"
             )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparsetrain.errors import DataError, first_line
 
-from ..schema.names import check_there, relevant
+from ..schema.names import check_once, check_there, relevant
 from ..schema.schema import Schema
 from ..values.place import Place
 from .source import PIECE_ROWS, Part, Source
@@ -62,7 +62,10 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
         return pa.Table.from_batches([data])
     if _is_named(data):
         nan_is_null = not isinstance(data, Mapping)
-        return _from_columns({name: (data[name], nan_is_null) for name in _names(data, schema)})
+        names = _names(data, schema)
+        for name in names if len({*names}) < len(names) else ():
+            check_once(names, name, "given", Place("table"))
+        return _from_columns({name: (data[name], nan_is_null) for name in names})
     if hasattr(data, "__arrow_c_stream__"):
         return _imported(data)
     return None

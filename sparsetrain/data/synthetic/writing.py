@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from sparsetrain.errors import DataError, first_line
 
-from ..whole_file import whole_file
+from ..whole_file import remove_left_behind, whole_file
 from .ceiling import CeilingMeter, Truth
 from .figures import CATEGORIES, INTEGERS
 
@@ -48,6 +48,7 @@ def write_chunks(
     def note() -> str:
         return json.dumps({**made_by, "truth": meter.result()._asdict()})
 
+    remove_left_behind(path)
     form = _FORMS.get(path.suffix.lower(), _as_parquet)
     with whole_file(path) as file, form(file, note) as write:
         for table, logits in chunks:
