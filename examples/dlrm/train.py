@@ -42,7 +42,7 @@ def main(train: Path, test: Path) -> None:
     # The model is a Relax module; its gradient is another one, with row-sparse tables in it.
     model = st.models.DLRM(rows=encoder.rows, dim=dim, bottom=bottom, top=top)
     program = st.value_and_grad(model.export(), "loss").compile()
-    params = model.initialize(seed)
+    params = program.place(model.initialize(seed))  # on a GPU, if it runs there
     optimizer = st.optim.adagrad(learning_rate)
     state = optimizer.init(params)
 

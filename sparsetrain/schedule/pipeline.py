@@ -121,6 +121,7 @@ def passes(
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
+        cuda.NameForC(),
         # How each one runs.
         cuda.WriteByHand(),
         ApplyRules(*rules),

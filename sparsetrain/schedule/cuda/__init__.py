@@ -3,5 +3,6 @@
 
 from .by_hand import WriteByHand as WriteByHand
 from .launched import RequireThreads as RequireThreads
+from .names import NameForC as NameForC
 from .rules import RULES as RULES
 from .running import TakeRunningSums as TakeRunningSums

@@ -5,6 +5,8 @@ One block of threads: each adds every 1024th term, then their sums are added in 
 rules either fail on such a function or launch one thread for each term.
 """
 
+from typing import Any
+
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
@@ -15,7 +17,7 @@ _THREADS = 1024
 
 
 class Total(ScheduleRule):
-    """Schedule a function with one reduction, of all axes, and maps around it."""
+    """Schedule a function with one reduction, of all axes, maps before and numbers after it."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         """Return a schedule of `func`, or None if it is no such function."""
@@ -24,6 +26,8 @@ class Total(ScheduleRule):
         blocks = normalize_prim_func(sch) or []
         sums = [n for n, info in enumerate(blocks) if not info.is_injective()]
         if len(sums) != 1 or not _reduces_all(blocks[sums[0]]):
+            return None
+        if not all(map(_is_one_number, blocks[sums[0] + 1 :])):
             return None
         for info in blocks[: sums[0]]:
             sch.compute_inline(info.block_rv)
@@ -35,14 +39,16 @@ class Total(ScheduleRule):
 
 def _reduces_all(info: SBlockInfo) -> bool:
     kinds = info.dom_kind()
-    return (
-        bool(kinds)
-        and all(
-            kind == "R" or (isinstance(extent, tirx.IntImm) and int(extent) == 1) or extent == 1
-            for kind, extent in zip(kinds, info.dom(), strict=True)
-        )
-        and "R" in kinds
-    )
+    spatial = (n for kind, n in zip(kinds, info.dom(), strict=True) if kind != "R")
+    return "R" in kinds and all(map(_is_one, spatial))
+
+
+def _is_one_number(info: SBlockInfo) -> bool:
+    return all(map(_is_one, info.dom()))
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, (int, tirx.IntImm)) and int(extent) == 1
 
 
 def _spread(sch: s_tir.Schedule, block: SBlockRV) -> None:
