@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "data": {"sharing"},
     "naming": {"runtime"},
     "operands": set(),
+    "attention": {"operands"},
     "uncompiled": {"operands", "turns"},
     "demands": {"operands"},
     "indexing": {"kernel_builder", "operands", "relax_op", "sparse_tensor"},
@@ -52,9 +53,9 @@ MAY_IMPORT = {
     "run": {"checkpoint"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "precision": {"runtime"},
-    "schedule": {"indexing", "kernel_builder", "relax_op", "runtime", "transpose"},
+    "schedule": {"attention", "indexing", "kernel_builder", "relax_op", "runtime", "transpose"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
-    "ad": {"indexing", "operands", "sparse_tensor", "relax_op", "turns"},
+    "ad": {"attention", "indexing", "operands", "sparse_tensor", "relax_op", "turns"},
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}

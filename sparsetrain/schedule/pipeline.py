@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
 
-The list is TVM's own CPU pipeline with six differences. Transposes are cancelled or folded into
-products. What reads or writes by ids has kernels that stay inside (`sparsetrain.indexing`). Kernels
-are scheduled by the rules of this package (TVM's pipeline schedules nothing on a CPU). Reshapes are
-never made kernels, so `RewriteDataflowReshape`, which would turn them back and aborts on
-hand-written kernels without a root block, is not needed. Generated shape functions are declared
-free of aliasing. Kernels do not check what is proved of their arguments.
+The list is TVM's own CPU pipeline with eight differences. Attention becomes products and a softmax,
+which on a CPU has a kernel of its own. Transposes are cancelled or folded into products, of
+matrices and of batches of them. What reads or writes by ids has kernels that stay inside
+(`sparsetrain.indexing`). Kernels are scheduled by the rules of this package (TVM's pipeline
+schedules nothing on a CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which
+would turn them back and aborts on hand-written kernels without a root block, is not needed.
+Generated shape functions are declared free of aliasing. Kernels do not check what is proved of
+their arguments.
 
 Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
 """
@@ -18,20 +20,22 @@ from tvm import relax
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
+from sparsetrain import indexing
 from sparsetrain.errors import ConfigError
-from sparsetrain.indexing import LEGALIZE
 
-from . import cuda
+from . import cuda, softmax
 from .amx import TileMatmul
 from .apply_rules import ApplyRules
 from .bf16 import HalfMatmul
 from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
 from .fallback import Fallback
+from .fold_permutation import FoldPermutationIntoMatmul
 from .fold_rounding import FoldIntoHalfMatmul
 from .fold_transpose import FoldTransposeIntoMatmul
 from .hand_written import KeepHandWrittenKernels
 from .kept_memory import KeepMemory
+from .lower_attention import LowerAttention
 from .matmul import Matmul
 from .proved_arguments import ProveArguments
 from .reduction import RowwiseReductions, SingleReduction
@@ -49,6 +53,9 @@ CPU_RULES = (
     RowwiseReductions(),
     Fallback(),
 )
+
+# Operator -> how it is lowered, in place of TVM's way.
+LEGALIZE = {**indexing.LEGALIZE, **softmax.LEGALIZE}
 
 # Target kind -> its rules.
 RULES = {"llvm": CPU_RULES, "cuda": cuda.RULES}
@@ -104,12 +111,15 @@ def passes(
         relax.backend.DispatchSampling(),
         cuda.TakeRunningSums(),
         relax.backend.DispatchSortScan(),
+        LowerAttention(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
         # Products whose transposes took their place are no longer wanted.
         relax.transform.DeadCodeElimination(),
         TakeRowProducts(),
         FoldTransposeIntoMatmul(),
+        FoldPermutationIntoMatmul(),
+        relax.transform.DeadCodeElimination(),
         # A reshape that stays one becomes another view of the same memory, not a copy.
         relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
         KeepHandWrittenKernels(),

@@ -2,7 +2,8 @@
 """Recognise a matrix product in a loop nest, whatever way its operands lie in memory.
 
 A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A
-is indexed by i and k, B by k and j, in any order; batch axes may lead in either.
+is indexed by i and k, B by k and j, in any order. Batch axes may lie before and between them, as
+heads do in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last.
 Forms: NN, NT, TN, TT.
 """
 
@@ -39,10 +40,15 @@ class Product:
     info: SBlockInfo
     left: Operand
     right: Operand
-    batch_axes: int
+    row_axis: int  # the column's is the last but one, that of k the last
     rows: Extent
     columns: Extent
     contracted: Extent
+
+    @property
+    def batch_axes(self) -> int:
+        """How many axes there are besides rows, columns and that of the sum."""
+        return len(self.info.dom()) - 3
 
 
 def _itself(factor: tirx.Expr) -> tirx.Expr:
@@ -60,16 +66,25 @@ def match_product(
     factors = _factors(block, load)
     if factors is None or not is_zero(block.init):
         return None
-    i, j, k = range(len(kinds))[-3:]
+    j, k = range(len(kinds))[-2:]
     axes = [axis.var for axis in block.iter_vars]
     if _positions(block.body.indices, axes) != list(range(k)):
         return None
-    operands = [_operand(block, load, axes, i, j, k) for load in factors]
+    i = _row_axis([_positions(factor.indices, axes) for factor in factors], j)
+    operands = [_operand(block, factor, axes, i, j, k) for factor in factors]
     left = next((o for o in operands if o and o[0] == i), None)
     right = next((o for o in operands if o and o[0] == j), None)
     if left is None or right is None:
         return None
-    return Product(info, left[1], right[1], i, *info.dom()[-3:])
+    extents = info.dom()
+    return Product(info, left[1], right[1], i, extents[i], extents[j], extents[k])
+
+
+def _row_axis(factors: list[list[int | None]], column: int) -> int:
+    """The axis of the factor without columns that the other one lacks; of several, the last."""
+    with_columns, without = sorted(factors, key=lambda factor: column not in factor)
+    alone = [axis for axis in without if axis is not None and axis not in with_columns]
+    return max(alone, default=column - 1)
 
 
 def _factors(
@@ -110,9 +125,9 @@ def _operand(
     """Whether `load` is the left (i) or the right (j) operand, and how it lies."""
     found = _positions(load.indices, axes)
     outer = [axis for axis in (i, j) if axis in found]
-    if None in found or len(outer) != 1 or len(set(found)) != len(found):
+    if None in found or k not in found or len(outer) != 1 or len(set(found)) != len(found):
         return None
-    if set(found[-2:]) != {outer[0], k}:
+    if found[-1] not in (outer[0], k):
         return None
     read = next((n for n, region in enumerate(block.reads) if _same_place(region, load)), None)
     if read is None:  # a matrix times itself: its two regions are one read, the whole
