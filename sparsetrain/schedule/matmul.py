@@ -144,8 +144,8 @@ def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
 
 def _padding(product: Product, tile: RegisterTile) -> list[int]:
     """For each axis of the product, of what its extent is made a multiple."""
-    padding = [1] * (product.batch_axes + 1) + [tile.columns, 1]
-    padding[product.row_axis] = tile.rows
+    padding = [1] * len(product.info.dom())
+    padding[product.row_axis], padding[-2] = tile.rows, tile.columns
     return padding
 
 

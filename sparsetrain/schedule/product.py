@@ -14,6 +14,7 @@ from typing import TypeAlias
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm_ffi import structural_equal
 
 # Known when the function is scheduled (int), or only when it runs.
 Extent: TypeAlias = int | tirx.Expr
@@ -40,15 +41,13 @@ class Product:
     info: SBlockInfo
     left: Operand
     right: Operand
-    row_axis: int  # the column's is the last but one, that of k the last
+    batch_axes: (
+        int  # dimensions besides two, also those of length 1, which the block has no axis for
+    )
+    row_axis: int  # among the block's; the column's is the last but one, that of k the last
     rows: Extent
     columns: Extent
     contracted: Extent
-
-    @property
-    def batch_axes(self) -> int:
-        """How many axes there are besides rows, columns and that of the sum."""
-        return len(self.info.dom()) - 3
 
 
 def _itself(factor: tirx.Expr) -> tirx.Expr:
@@ -68,7 +67,7 @@ def match_product(
         return None
     j, k = range(len(kinds))[-2:]
     axes = [axis.var for axis in block.iter_vars]
-    if _positions(block.body.indices, axes) != list(range(k)):
+    if [n for n in _positions(block.body.indices, axes) if n != _FIXED] != list(range(k)):
         return None
     i = _row_axis([_positions(factor.indices, axes) for factor in factors], j)
     operands = [_operand(block, factor, axes, i, j, k) for factor in factors]
@@ -77,7 +76,9 @@ def match_product(
     if left is None or right is None:
         return None
     extents = info.dom()
-    return Product(info, left[1], right[1], i, extents[i], extents[j], extents[k])
+    dimensions = max(len(place) for place in (block.body.indices, *(f.indices for f in factors)))
+    sizes = extents[i], extents[j], extents[k]
+    return Product(info, left[1], right[1], dimensions - 2, i, *sizes)
 
 
 def _row_axis(factors: list[list[int | None]], column: int) -> int:
@@ -112,10 +113,16 @@ def is_zero(init: tirx.Stmt | None) -> bool:
     )
 
 
+_FIXED = -1  # in the place of an axis: the index of a dimension of length 1
+
+
 def _positions(indices: list, axes: list) -> list[int | None]:
-    """For every index, which axis it is; None for anything but a plain axis."""
+    """For every index, which axis it is; None for anything but a plain axis or 0."""
     return [
-        next((n for n, axis in enumerate(axes) if index.same_as(axis)), None) for index in indices
+        _FIXED
+        if isinstance(index, tirx.IntImm) and int(index) == 0
+        else next((n for n, axis in enumerate(axes) if index.same_as(axis)), None)
+        for index in indices
     ]
 
 
@@ -125,7 +132,8 @@ def _operand(
     """Whether `load` is the left (i) or the right (j) operand, and how it lies."""
     found = _positions(load.indices, axes)
     outer = [axis for axis in (i, j) if axis in found]
-    if None in found or k not in found or len(outer) != 1 or len(set(found)) != len(found):
+    moving = [axis for axis in found if axis != _FIXED]
+    if None in found or k not in found or len(outer) != 1 or len(set(moving)) != len(moving):
         return None
     if found[-1] not in (outer[0], k):
         return None
@@ -137,5 +145,5 @@ def _operand(
 
 def _same_place(region, load: TensorLoad) -> bool:
     return region.source.same_as(load.source) and all(
-        r.min.same_as(index) for r, index in zip(region.region, load.indices, strict=True)
+        structural_equal(r.min, index) for r, index in zip(region.region, load.indices, strict=True)
     )

@@ -59,6 +59,16 @@ CASES = {
         lambda x, y: op.permute_dims(_product(_permuted(x, MATRICES), _permuted(y, HEADS)), HEADS),
         "bhml,bmhd->blhd",
     ),
+    "one head": (
+        [("b", 7, 1, 12), ("b", 19, 1, 12)],
+        lambda x, y: op.matmul(_permuted(x, HEADS), _permuted(y, HEADS, MATRICES)),
+        "blhd,bmhd->bhlm",
+    ),
+    "gradient of the keys of one head": (
+        [("b", 1, 19, 7), ("b", 19, 1, 32)],
+        lambda x, y: op.permute_dims(_product(_permuted(x, MATRICES), _permuted(y, HEADS)), HEADS),
+        "bhml,bmhd->blhd",
+    ),
     "an einsum": (
         [("b", 7, 2, 12), ("b", 19, 2, 12)],
         lambda x, y: op.einsum([x, y], "blhd,bmhd->bhlm"),
