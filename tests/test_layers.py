@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "data": {"sharing", "writing"},
     "naming": {"runtime"},
     "operands": set(),
+    "attention": {"operands"},
     "uncompiled": {"operands", "turns"},
     "demands": {"operands"},
     "indexing": {"kernel_builder", "operands", "relax_op", "sparse_tensor"},
@@ -55,9 +56,10 @@ MAY_IMPORT = {
     "run": {"checkpoint", "writing"},
     "fit": {"checkpoint", "data", "progress", "run"},
     "precision": {"runtime"},
-    "schedule": {"kernel_builder", "legalize", "relax_op", "runtime", "transpose", "windows"},
+    "schedule": {"attention", "kernel_builder", "legalize", "relax_op", "runtime", "transpose"}
+    | {"windows"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
-    "ad": {"indexing", "operands", "sparse_tensor", "relax_op", "turns", "windows"},
+    "ad": {"attention", "indexing", "operands", "sparse_tensor", "relax_op", "turns", "windows"},
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
     | {"checkpoint", "formats", "naming"},
     "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}

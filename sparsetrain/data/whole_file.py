@@ -84,8 +84,9 @@ def only_one(path: Path, what: str) -> Iterator[None]:
     ConfigError
         If another process is at it.
     """
-    path.touch()
-    with locked(path) as is_ours:
-        if not is_ours:
-            raise ConfigError(f"{what}: another process is writing to it; wait for it")
+    with open(path, "w") as file:
+        try:
+            take_lock(file.fileno())
+        except OSError:
+            raise ConfigError(f"{what}: another process is writing to it; wait for it") from None
         yield

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kernels for a CPU are lowered: as TVM does, but for checks that are proved, and `on_stack`.
+"""How kernels for a CPU are lowered: as TVM does, but for three things.
 
-The checks are asserts that TVM puts in front of a kernel: that its arguments fit.
+They have no checks that are proved, small arrays live on the stack (`on_stack`), and exp of float32
+is arithmetic (`exponential`). The checks are asserts that TVM puts in front of a kernel: that its
+arguments fit.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from sparsetrain.runtime.exponential import in_arithmetic
 from sparsetrain.runtime.on_stack import claim_stack
 
 PIPELINE = "sparsetrain"  # name of the pipeline, for TVM
@@ -29,7 +32,12 @@ def _make() -> tuple[Any, Any, Any]:
     lower, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
 
     def finish() -> Any:
-        return tvm.transform.Sequential([_drop_checks, claim_stack, finish_host()])
+        @tvm.transform.module_pass(opt_level=0, name="FinishHost")
+        def finish_in_arithmetic(module: Any, _context: Any) -> Any:
+            with in_arithmetic():
+                return finish_host()(module)
+
+        return tvm.transform.Sequential([_drop_checks, claim_stack, finish_in_arithmetic])
 
     return lower, finish, finish_device
 

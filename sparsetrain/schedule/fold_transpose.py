@@ -42,7 +42,7 @@ class _Folder(PyExprMutator):
             return super().visit_call_(call)
         sources = [self._before_transpose(operand) for operand in call.args]
         left, right = (source is not None for source in sources)
-        if not (left or right or _is_outer(call)):
+        if not (left or right or is_outer(call)):
             return super().visit_call_(call)
         operands = [
             self.visit_expr(operand if source is None else source)
@@ -93,8 +93,9 @@ def is_plain_matmul(call: relax.Call) -> bool:
     )
 
 
-def _is_outer(call: relax.Call) -> bool:
-    inner = call.args[0].ty.shape[1]
+def is_outer(call: relax.Call) -> bool:
+    """Whether a product is summed over a single element."""
+    inner = call.args[0].ty.shape[-1]
     return isinstance(inner, tvm.tirx.IntImm) and int(inner) == 1
 
 

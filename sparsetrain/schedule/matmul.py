@@ -4,19 +4,21 @@
 - **Padded**: rows and columns to multiples of the register tile, so that the inner loops carry no
   guard. Only the loads at the edge and the stores test bounds. This is what makes a symbolic batch
   free.
-- **Packed**: the right operand, and the left one of TN; `operands.py` says how and why.
+- **Packed**: the right operand, and the left one of TN; `operands.py` says how and why. Of a batch
+  of small matrices each is packed by the task that multiplies it.
 - **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
   vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
   it is stored; what it reads is prefetched, on most makes bit by bit, with what it writes and the
   next rows of an operand read in place (`steady_prefetch.py`).
-- **Parallel**: blocks of rows, times column panels where no thread packs rows for itself. A block
-  is a few tiles high, for which a panel is fetched once. Every element is summed over `k` in
+- **Parallel**: blocks of rows, times column panels where no thread packs rows for itself, or
+  whole matrices of a batch of small ones. A block is a few tiles high, for which a panel is fetched
+  once. Every element is summed over `k` in
   order by one thread, so the result does not depend on the number of threads.
 """
 
 from typing import NamedTuple
 
-from tvm import s_tir
+from tvm import DataType, s_tir
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
@@ -24,11 +26,11 @@ from tvm.target import Target
 from .epilogue import inline_all_but_last, single_consumer
 from .last_panel import narrow_last_panel
 from .makes import Make, make_of
-from .operands import pack_panels, pack_row_blocks, read_in_place
+from .operands import pack_nearby, pack_panels, pack_row_blocks, read_in_place
 from .prefetch import prefetch_epilogue
 from .product import Extent, Product, match_product
 from .register_tile import RegisterTile, register_tile, vector_unit
-from .rule import CpuRule, output_dtype, parallel_over, vectorize_if_whole
+from .rule import CpuRule, dtype_of, output_dtype, parallel_over, vectorize_if_whole
 from .steady_prefetch import Tile, next_rows, prefetch_steadily
 from .whole_vectors import copy_whole_vectors
 
@@ -42,6 +44,10 @@ _SHORT_SUM = 64
 _PACKED_TILES = 8
 # Blocks of rows to aim for where few rows are known beforehand, so that every thread gets some.
 _FEWEST_ROW_BLOCKS = 8
+# A matrix of a batch is small if it fits well into a core's second cache, and its product is soon
+# done: bytes of the right operand, and products of two numbers.
+_SMALL_OPERAND = 2**17
+_SMALL_PRODUCT = 2**22
 # Below this, padding to a tile costs more than it saves; the reduction rule takes the product.
 _FEWEST_ROWS = 4
 
@@ -94,24 +100,27 @@ def _apply_tile(
     processor: tuple[int, Make],
 ) -> None:
     lanes, make = processor
-    block, left = product.info.block_rv, product.left
-    tiles = _tiles(product, tile, make)
+    block, left, right = product.info.block_rv, product.left, product.right
+    is_small = _is_small(sch, product)
+    tiles = -(-int(product.rows) // tile.rows) if is_small else _tiles(product, tile, make)
     final = inline_all_but_last(sch, others)
-    sch.pad_einsum(block, [1] * product.batch_axes + [tile.rows, tile.columns, 1])
+    sch.pad_einsum(block, _padding(product, tile))
     epilogue = single_consumer(sch, block, final)
-    packing = pack_panels(sch, block, product.right, tile.columns, lanes)
-    if left.contracted_is_contiguous:
+    packing = None if is_small else pack_panels(sch, block, right, tile.columns, lanes)
+    in_place = left.contracted_is_contiguous
+    if in_place:
         read_in_place(sch, block, left)
-    loops = _tile_loops(sch, product, tile, tiles)
+    loops = _tile_loops(sch, product, tile, tiles, by_panel=in_place and not is_small)
     sch.reverse_compute_at(epilogue, loops.tile)
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], lanes)
-    if not left.contracted_is_contiguous:
+    if not in_place:
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
+    if packing is None:
+        packing = pack_nearby(sch, block, right, tile.columns, lanes, loops.task)
     source = sch.get(block).reads[left.read].source
     init = _accumulate_in_registers(sch, block, loops)
     if make.asks_steadily:
         within = Tile(block, init, epilogue, loops.tile, loops.contracted)
-        in_place = left.contracted_is_contiguous
         following = next_rows(source, tiles * tile.rows, product.columns) if in_place else None
         prefetch_steadily(sch, within, following)
     else:
@@ -120,6 +129,24 @@ def _apply_tile(
     if tile.columns == 2 * lanes:
         vectors = [sch.get_loops(init)[-1], loops.column]
         narrow_last_panel(sch, init, loops.tile, vectors, product.columns)
+
+
+def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
+    """Whether there is a right operand for each of a batch, and a task can do all of a product."""
+    rows, columns, steps = product.rows, product.columns, product.contracted
+    if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(steps, int)):
+        return False
+    operand = sch.get(product.info.block_rv).reads[product.right.read]
+    bytes_ = columns * steps * DataType(dtype_of(operand.source)).itemsize
+    is_batch = len(operand.region) > 2
+    return is_batch and bytes_ <= _SMALL_OPERAND and rows * columns * steps <= _SMALL_PRODUCT
+
+
+def _padding(product: Product, tile: RegisterTile) -> list[int]:
+    """For each axis of the product, of what its extent is made a multiple."""
+    padding = [1] * len(product.info.dom())
+    padding[product.row_axis], padding[-2] = tile.rows, tile.columns
+    return padding
 
 
 class _TileLoops(NamedTuple):
@@ -131,16 +158,15 @@ class _TileLoops(NamedTuple):
 
 
 def _tile_loops(
-    sch: s_tir.Schedule, product: Product, tile: RegisterTile, tiles: int
+    sch: s_tir.Schedule, product: Product, tile: RegisterTile, tiles: int, *, by_panel: bool
 ) -> _TileLoops:
-    """Nest: row block, column panel, tile of the block, k, row, column."""
-    *batch, i, j, k = sch.get_loops(product.info.block_rv)
+    """Nest: row block, column panel, tile of the block, k, row, column; the first are tasks."""
+    *batch, j, k = sch.get_loops(product.info.block_rv)
+    i = batch.pop(product.row_axis)
     row_block, row_tile, row = sch.split(i, [None, tiles, tile.rows])
     panel, column = sch.split(j, [None, tile.columns])
     sch.reorder(*batch, row_block, panel, row_tile, k, row, column)
-    tasks = [*batch, row_block]
-    if product.left.contracted_is_contiguous:
-        tasks.append(panel)
+    tasks = [*batch, row_block, *([panel] if by_panel else [])]
     return _TileLoops(parallel_over(sch, tasks), row_tile, k, row, column)
 
 

@@ -7,7 +7,8 @@ other from the first-level cache; panels cannot.
 
 - The right operand is packed once, by all threads, before the product starts: every block of rows
   reads it. Who packs columns multiplies them, if there are too few rows for several blocks: what
-  the other core wrote is far away on some machines.
+  the other core wrote is far away on some machines. Small ones of a batch are packed by the task
+  that multiplies them, into its first-level cache.
 - The left operand is read where it lies if `k` is contiguous in it (NN, NT). Otherwise (TN) each
   block of rows is packed by the thread that is about to use it, and stays in its second-level
   cache.
@@ -17,7 +18,9 @@ asked for ahead (`prefetch.py`). Invariant: values are
 unchanged; padding is never stored.
 """
 
+from collections.abc import Sequence
 from math import gcd
+from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import Range
@@ -51,7 +54,7 @@ def pack_panels(
         loops[operand.outer], [None, panels, width // vector_width, vector_width]
     )
     stretch, k = sch.split(loops[operand.contracted], [None, _PACKED_STRETCH])
-    batch = loops[:-2]
+    batch = _all_but(operand, loops)
     if operand.contracted_is_contiguous:
         sch.reorder(*batch, group, stretch, panel, vector, k, lane)
     else:
@@ -60,6 +63,22 @@ def pack_panels(
     parallel_over(sch, [*batch, group, stretch])
     if not operand.contracted_is_contiguous:
         prefetch_rows_ahead(sch, packing, operand.contracted, k)
+    return packing
+
+
+def pack_nearby(
+    sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int, task: LoopRV
+) -> SBlockRV:
+    """Pack a small operand inside the loop over tasks, which all of a task's tiles read."""
+    packing = _lay_out_in_panels(sch, block, operand, width)
+    # Before any split, as in `pack_row_blocks`.
+    sch.compute_at(packing, task)
+    *_, outer, inner = sch.get_loops(packing)
+    k, column = (inner, outer) if operand.contracted_is_contiguous else (outer, inner)
+    panel, lane = sch.split(column, [None, gcd(lanes, width)])
+    if operand.contracted_is_contiguous:
+        sch.reorder(panel, k, lane)
+    sch.vectorize(lane)
     return packing
 
 
@@ -118,10 +137,16 @@ def _lay_out_in_panels(
 
     def panels(*index):
         outer, k = index[operand.outer], index[operand.contracted]
-        return (*index[:-2], outer // width, k, outer % width)
+        return (*_all_but(operand, index), outer // width, k, outer % width)
 
     sch.transform_layout(packing, ("write", 0), panels)
     return packing
+
+
+def _all_but(operand: Operand, dimensions: Sequence[Any]) -> list[Any]:
+    """What belongs to the batch, of something for each dimension of an operand."""
+    own = (operand.outer, operand.contracted)
+    return [one for n, one in enumerate(dimensions) if n not in own]
 
 
 def _panels_per_task(extent: int | None, width: int) -> int:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
 
-The list is TVM's own CPU pipeline with six differences. Transposes are cancelled or folded into
-products. What reads or writes by ids has kernels that stay inside (`sparsetrain.indexing`). Kernels
-are scheduled by the rules of this package (TVM's pipeline schedules nothing on a CPU). Reshapes are
-never made kernels, so `RewriteDataflowReshape`, which would turn them back and aborts on
-hand-written kernels without a root block, is not needed. Generated shape functions are declared
-free of aliasing. Kernels do not check what is proved of their arguments.
+The list is TVM's own CPU pipeline with these differences. Attention becomes products and a softmax;
+softmax and convolutions have kernels of their own on a CPU. Transposes are cancelled or folded into
+products, of matrices and of batches of them. What reads or writes by ids has kernels that stay
+inside (`sparsetrain.indexing`). Kernels are scheduled by the rules of this package (TVM's pipeline
+schedules nothing on a CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which
+would turn them back and aborts on hand-written kernels without a root block, is not needed.
+Generated shape functions are declared free of aliasing. Kernels do not check what is proved of
+their arguments.
 
 Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
 """
@@ -21,17 +23,19 @@ from tvm.target import Target
 from sparsetrain import legalize
 from sparsetrain.errors import ConfigError
 
-from . import convolution, cuda
+from . import convolution, cuda, softmax
 from .amx import TileMatmul
 from .apply_rules import ApplyRules
 from .bf16 import HalfMatmul
 from .cancel_transpose import CancelTranspose
 from .elementwise import Elementwise
 from .fallback import Fallback
+from .fold_permutation import FoldPermutationIntoMatmul
 from .fold_rounding import FoldIntoHalfMatmul
 from .fold_transpose import FoldTransposeIntoMatmul
 from .hand_written import KeepHandWrittenKernels
 from .kept_memory import KeepMemory
+from .lower_attention import LowerAttention
 from .matmul import Matmul
 from .proved_arguments import ProveArguments
 from .reduction import RowwiseReductions, SingleReduction
@@ -40,7 +44,7 @@ from .shape_functions import ShapeFunctionsDoNotAlias
 from .trusted_arguments import TrustKeptMemory
 
 # Operator -> how it is lowered, in place of TVM's way.
-LEGALIZE = {**legalize.LEGALIZE, **convolution.LEGALIZE}
+LEGALIZE = {**legalize.LEGALIZE, **convolution.LEGALIZE, **softmax.LEGALIZE}
 
 # Asked in this order; the first that does not decline decides.
 CPU_RULES = (
@@ -107,12 +111,15 @@ def passes(
         relax.backend.DispatchSampling(),
         cuda.TakeRunningSums(),
         relax.backend.DispatchSortScan(),
+        LowerAttention(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
         # Products whose transposes took their place are no longer wanted.
         relax.transform.DeadCodeElimination(),
         TakeRowProducts(),
         FoldTransposeIntoMatmul(),
+        FoldPermutationIntoMatmul(),
+        relax.transform.DeadCodeElimination(),
         # A reshape that stays one becomes another view of the same memory, not a copy.
         relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
         KeepHandWrittenKernels(),

@@ -2,7 +2,8 @@
 """Recognise a matrix product in a loop nest, whatever way its operands lie in memory.
 
 A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A
-is indexed by i and k, B by k and j, in any order; batch axes may lead in either.
+is indexed by i and k, B by k and j, in any order. Batch axes may lie before and between them, as
+heads do in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last.
 Forms: NN, NT, TN, TT.
 """
 
@@ -13,6 +14,7 @@ from typing import TypeAlias
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm_ffi import structural_equal
 
 # Known when the function is scheduled (int), or only when it runs.
 Extent: TypeAlias = int | tirx.Expr
@@ -39,7 +41,10 @@ class Product:
     info: SBlockInfo
     left: Operand
     right: Operand
-    batch_axes: int
+    batch_axes: (
+        int  # dimensions besides two, also those of length 1, which the block has no axis for
+    )
+    row_axis: int  # among the block's; the column's is the last but one, that of k the last
     rows: Extent
     columns: Extent
     contracted: Extent
@@ -60,16 +65,27 @@ def match_product(
     factors = _factors(block, load)
     if factors is None or not is_zero(block.init):
         return None
-    i, j, k = range(len(kinds))[-3:]
+    j, k = range(len(kinds))[-2:]
     axes = [axis.var for axis in block.iter_vars]
-    if _positions(block.body.indices, axes) != list(range(k)):
+    if [n for n in _positions(block.body.indices, axes) if n != _FIXED] != list(range(k)):
         return None
-    operands = [_operand(block, load, axes, i, j, k) for load in factors]
+    i = _row_axis([_positions(factor.indices, axes) for factor in factors], j)
+    operands = [_operand(block, factor, axes, i, j, k) for factor in factors]
     left = next((o for o in operands if o and o[0] == i), None)
     right = next((o for o in operands if o and o[0] == j), None)
     if left is None or right is None:
         return None
-    return Product(info, left[1], right[1], i, *info.dom()[-3:])
+    extents = info.dom()
+    dimensions = max(len(place) for place in (block.body.indices, *(f.indices for f in factors)))
+    sizes = extents[i], extents[j], extents[k]
+    return Product(info, left[1], right[1], dimensions - 2, i, *sizes)
+
+
+def _row_axis(factors: list[list[int | None]], column: int) -> int:
+    """The axis of the factor without columns that the other one lacks; of several, the last."""
+    with_columns, without = sorted(factors, key=lambda factor: column not in factor)
+    alone = [axis for axis in without if axis is not None and axis not in with_columns]
+    return max(alone, default=column - 1)
 
 
 def _factors(
@@ -97,10 +113,16 @@ def is_zero(init: tirx.Stmt | None) -> bool:
     )
 
 
+_FIXED = -1  # in the place of an axis: the index of a dimension of length 1
+
+
 def _positions(indices: list, axes: list) -> list[int | None]:
-    """For every index, which axis it is; None for anything but a plain axis."""
+    """For every index, which axis it is; None for anything but a plain axis or 0."""
     return [
-        next((n for n, axis in enumerate(axes) if index.same_as(axis)), None) for index in indices
+        _FIXED
+        if isinstance(index, tirx.IntImm) and int(index) == 0
+        else next((n for n, axis in enumerate(axes) if index.same_as(axis)), None)
+        for index in indices
     ]
 
 
@@ -110,9 +132,10 @@ def _operand(
     """Whether `load` is the left (i) or the right (j) operand, and how it lies."""
     found = _positions(load.indices, axes)
     outer = [axis for axis in (i, j) if axis in found]
-    if None in found or len(outer) != 1 or len(set(found)) != len(found):
+    moving = [axis for axis in found if axis != _FIXED]
+    if None in found or k not in found or len(outer) != 1 or len(set(moving)) != len(moving):
         return None
-    if set(found[-2:]) != {outer[0], k}:
+    if found[-1] not in (outer[0], k):
         return None
     read = next((n for n, region in enumerate(block.reads) if _same_place(region, load)), None)
     if read is None:  # a matrix times itself: its two regions are one read, the whole
@@ -122,5 +145,5 @@ def _operand(
 
 def _same_place(region, load: TensorLoad) -> bool:
     return region.source.same_as(load.source) and all(
-        r.min.same_as(index) for r, index in zip(region.region, load.indices, strict=True)
+        structural_equal(r.min, index) for r, index in zip(region.region, load.indices, strict=True)
     )
