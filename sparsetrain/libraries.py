@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -116,25 +116,24 @@ def _digest_files(files: list[Path]) -> str:
 
 def load(place: Path, key: str) -> Any:
     """The library kept under `key`, or None."""
-    for file in whole(_named(place, f"{key}-", ".so"), key):
+    for file in whole(listed(place, ".so", [key])[key], key):
         with suppress(OSError, RuntimeError), without_lines(_is_scope_warning):
             return tvm.runtime.load_module(str(file))
     return None
 
 
-def listed(place: Path, suffix: str) -> dict[str, list[Path]]:
-    """The files of a kind by their keys, for `whole`; a folder may hold thousands."""
-    files: dict[str, list[Path]] = {}
-    for file in _named(place, "", suffix):
-        files.setdefault(file.name.split("-")[0], []).append(file)
-    return files
+def listed(place: Path, suffix: str, keys: Collection[str]) -> dict[str, list[Path]]:
+    """The files of a kind under each of these keys, for `whole`.
 
-
-def _named(place: Path, start: str, end: str) -> list[Path]:
-    """The files whose names begin and end so, by one look at a folder that may hold thousands."""
+    By one look at a folder that may hold thousands, of which few become paths.
+    """
+    files: dict[str, list[Path]] = {key: [] for key in keys}
     with suppress(OSError):
-        return [place / n for n in os.listdir(place) if n.startswith(start) and n.endswith(end)]
-    return []
+        for name in os.listdir(place):
+            key = name.rpartition("-")[0]
+            if key in files and name.endswith(suffix):
+                files[key].append(place / name)
+    return files
 
 
 def whole(files: Iterable[Path], key: str) -> Iterator[Path]:
@@ -206,7 +205,8 @@ def keep(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Pat
 def _prune(place: Path) -> None:
     """Drop the least recently used, and the oldest of the measured costs beside them.
 
-    Of names alone, until there are too many: when each file was used last is not asked before.
+    Of names alone, until there are too many: when each file was used last is not asked before. Then
+    one in ten goes, so that the next programs ask for it no more.
     """
     names = os.listdir(place)
     libraries = [name for name in names if name.endswith(".so")]
@@ -218,7 +218,7 @@ def _prune(place: Path) -> None:
     ):
         if len(found) > most:  # rarely
             files = sorted((place / n for n in found), key=lambda f: f.stat().st_mtime)
-            for file in files[: len(files) - most]:
+            for file in files[: len(files) - most + most // 10]:
                 file.unlink(missing_ok=True)
 
 

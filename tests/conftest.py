@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import heap
 from tests.devices import hide
 
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
@@ -19,7 +20,7 @@ if IS_WORKER:
     # There are as many workers as cores: a thread that spins would take another worker's.
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 _BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
-_CHANGED = "SPARSETRAIN_CACHE", "SPARSETRAIN_TEST_FOLDER", *_BYTECODE
+_CHANGED = "SPARSETRAIN_CACHE", "SPARSETRAIN_TEST_FOLDER", *_BYTECODE, *heap.VARIABLES
 _before = {name: os.environ.get(name) for name in _CHANGED}
 _folder = None if IS_WORKER else tempfile.TemporaryDirectory(prefix="sparsetrain-tests-")
 
@@ -30,6 +31,7 @@ def pytest_configure(config):
     "auto" is the CPU in all tests but those on CUDA, whether there is a GPU or not. With
     SPARSETRAIN_TEST_CUDA=device it is the GPU, with SPARSETRAIN_TEST_CUDA=emulated an emulated one.
     """
+    heap.keep_freed_memory()
     if _folder is not None:
         os.environ["SPARSETRAIN_TEST_FOLDER"] = _folder.name
         os.environ["SPARSETRAIN_CACHE"] = str(Path(_folder.name) / "programs")

@@ -199,3 +199,23 @@ def test_the_files_used_last_are_kept(place, monkeypatch):
     (place / "kernel-key-0.so").touch()
     libraries._prune(place)
     assert {file.name for file in place.iterdir()} == {"key0-0.o", "key1-0.o", "kernel-key-0.so"}
+
+
+def test_where_there_are_too_many_one_in_ten_makes_room_for_the_next(place, monkeypatch):
+    monkeypatch.setattr(libraries, "KEEP_OBJECTS", 20)
+    for age in range(21):
+        file = place / f"key{age}-0.o"
+        file.touch()
+        os.utime(file, (1000 - age, 1000 - age))
+    libraries._prune(place)
+    assert {file.name for file in place.iterdir()} == {f"key{age}-0.o" for age in range(18)}
+
+
+def test_a_file_is_found_by_its_whole_key_and_kind(place):
+    for name in ("ab-0.o", "ab-1.o", "ab-0.so", "abc-0.o", "kernel-ab-0.o"):
+        (place / name).touch()
+    found = libraries.listed(place, ".o", ["ab", "none"])
+    assert {key: sorted(file.name for file in files) for key, files in found.items()} == {
+        "ab": ["ab-0.o", "ab-1.o"],
+        "none": [],
+    }

@@ -24,6 +24,7 @@ from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, NumericalError, ResourceError, SparsetrainError
 from tests import small_dlrm
 from tests.faults import failing_calls, fuzz, hostile
+from tests.heap import resident_bytes
 
 ROOT = Path(__file__).parents[1]
 # All kills, all calls and a longer fuzz instead of samples of them.
@@ -211,13 +212,8 @@ def test_memory_does_not_grow_over_epochs():
     sizes = []
     for _ in range(6):
         trainer.fit(rows, batch_size=7, epochs=5, progress=None)
-        sizes.append(_resident_mb())
-    assert sizes[-1] - sizes[1] < 8
-
-
-def _resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+        sizes.append(resident_bytes())
+    assert sizes[-1] - sizes[1] < 8e6
 
 
 def test_a_save_needs_no_second_copy_of_the_tables(tmp_path):

@@ -2,10 +2,7 @@
 """The gate between user memory and kernels, and the other promises of `runtime`."""
 
 import copy
-import os
 import pickle
-import resource
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +11,8 @@ import tvm
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.sparse_tensor import RowSparse
+from tests.heap import STATM, resident_bytes
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
-
-STATM = Path("/proc/self/statm")
 
 
 def _misaligned(array: np.ndarray) -> np.ndarray:
@@ -162,21 +158,14 @@ def test_a_target_of_another_kind_is_refused_with_what_there_is(target):
 def test_results_of_ever_new_sizes_leave_no_memory_behind():
     values = np.zeros((4200, 64), "f4")  # 1 MiB
     RowSparse.from_numpy(np.zeros(4200, "i4"), values, 5).scale(2)
-    before = _resident_bytes()
+    before = resident_bytes()
     for entries in range(4000, 4200):
         RowSparse.from_numpy(np.zeros(entries, "i4"), values[:entries], 5).scale(2)
-    assert _resident_bytes() - before < 20 * 2**20
-
-
-def _resident_bytes() -> int:
-    return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    assert resident_bytes() - before < 20 * 2**20
 
 
 def test_a_large_tensor_is_aligned_written_to_and_given_back():
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    before = resident()
+    before = resident_bytes()
     for _ in range(20):
         tensor = runtime.empty((1 << 20, 3), "float64")
         view = runtime.as_numpy(tensor, writable=True)
@@ -184,7 +173,7 @@ def test_a_large_tensor_is_aligned_written_to_and_given_back():
         assert view.ctypes.data % 64 == 0 and view.flags.c_contiguous
         assert runtime.as_numpy(tensor)[-1].tolist() == [1, 1, 1]
         del tensor, view
-    assert resident() - before < 60e6  # two of them
+    assert resident_bytes() - before < 60e6  # two of them
 
 
 def test_a_view_keeps_the_memory_of_a_large_tensor():

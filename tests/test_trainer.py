@@ -3,10 +3,8 @@
 
 import copy
 import pickle
-import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +14,8 @@ from sparsetrain.data import Batch, Ragged
 from sparsetrain.errors import ConfigError, DataError, NumericalError, SparsetrainError
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
+from tests.heap import STATM, resident_bytes
 from tests.small_dlrm import NUM_DENSE, ROWS, assert_same_state
-
-STATM = Path("/proc/self/statm")
 
 # --- A step ------------------------------------------------------------------------------------
 
@@ -526,14 +523,10 @@ def test_steps_take_no_new_memory_after_the_first_ones():
     batches = [small_dlrm.batch(4096, seed=seed) for seed in range(4)]
     for batch in batches * 3:
         trainer.step(batch)
-    before = _resident_bytes()
+    before = resident_bytes()
     for batch in batches * 10:
         trainer.step(batch)
-    assert _resident_bytes() - before < 2**20
-
-
-def _resident_bytes() -> int:
-    return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    assert resident_bytes() - before < 2**20
 
 
 def test_a_policy_of_one_s_own_is_refused_because_it_cannot_be_saved():

@@ -54,8 +54,8 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
         var: libraries.digest("object", var.name_hint, libraries.text_of(kernel), str(target))
         for var, kernel in kernels.functions.items()
     }
-    files = libraries.listed(place, ".o")
-    found = {var: _kept(files.get(key, ()), key, var.name_hint) for var, key in keys.items()}
+    files = libraries.listed(place, ".o", keys.values())
+    found = {var: _kept(files[key], key, var.name_hint) for var, key in keys.items()}
     missing = [var for var, kept in found.items() if kept is None]
     for var in missing:
         _require_alone(kernels[var])

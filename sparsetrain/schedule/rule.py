@@ -7,6 +7,8 @@ leaves nothing behind and the next one is asked. A function that every rule decl
 as it is.
 """
 
+from functools import lru_cache
+
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.ir import PrimType
@@ -26,12 +28,11 @@ class CpuRule(ScheduleRule):
         del tunable  # Nothing here is searched: one schedule per function.
         if target.kind.name != "llvm" or not has_blocks(func) or not has_wide_extents(func):
             return None
-        sch = s_tir.Schedule(func)
-        blocks = normalize_prim_func(sch)
+        sch, blocks = _normalized(func)
         if not blocks:
             return None
         try:
-            return self.schedule(sch, blocks, target)
+            return self.schedule(sch.copy(), list(blocks), target)
         except (ScheduleError, InternalError):
             # A primitive refuses what it cannot prove safe, or fails one of TVM's own checks.
             return None
@@ -41,6 +42,16 @@ class CpuRule(ScheduleRule):
     ) -> s_tir.Schedule | None:
         """Transform `sch`, whose blocks are in program order, and return it."""
         raise NotImplementedError
+
+
+@lru_cache(maxsize=1)
+def _normalized(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]]:
+    """A schedule that no rule has touched, and its blocks, for all the rules that are asked.
+
+    Random variables of a schedule are those of its copies.
+    """
+    sch = s_tir.Schedule(func)
+    return sch, normalize_prim_func(sch) or []
 
 
 def has_blocks(func: tirx.PrimFunc) -> bool:
