@@ -228,7 +228,7 @@ def test_doctor_names_versions_target_and_cuda(capsys):
     assert found["ok"] is True
     assert found["packages"]["apache-tvm"].startswith("0.27")
     assert found["target"].startswith("llvm")
-    assert found["cuda"]
+    assert found["cuda"].startswith("no: ") or "which 'auto' takes; bfloat16" in found["cuda"]
 
 
 @pytest.mark.parametrize("place, said", [("", "SPARSETRAIN_CACHE is empty"), ("kept", "0 files")])

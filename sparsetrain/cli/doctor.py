@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain doctor`: what is installed, what kernels are compiled for, and CUDA or why not.
+"""`sparsetrain doctor`: what is installed, the CPU that kernels are for, and CUDA or why not.
 
 A check that fails says so in its line; it never keeps the others from being made.
 """
@@ -20,7 +20,7 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scip
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Say what is installed, the target, and CUDA or why not."""
+    """Say what is installed, what this CPU is to kernels, and CUDA or why not."""
     found: dict[str, str | dict[str, str]] = {}
     broken: list[str] = []
     for name, check in _CHECKS.items():
@@ -121,7 +121,11 @@ def _cuda() -> str:
     import sparsetrain as st
 
     why_not = st.runtime.gpu.problem()
-    return str(tvm.cuda().device_name) if why_not is None else f"no: {why_not}"
+    if why_not is not None:
+        return f"no: {why_not}"
+    target = st.runtime.gpu.target()
+    halves = st.precision.lacks("bfloat16", target) or "bfloat16 on tensor cores"
+    return f"{tvm.cuda().device_name} ({target.attrs['arch']}), which 'auto' takes; {halves}"
 
 
 _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
