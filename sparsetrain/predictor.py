@@ -152,10 +152,8 @@ class Predictor:
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
         dataset = self._dataset(data, require_label=False)
-        found = [self._score(batch) for batch in dataset.batches(batch_size)]
-        logits = np.concatenate(found) if found else np.empty(0, np.float32)
-        with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
-            return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+        found = [_probabilities(self._score(batch)) for batch in dataset.batches(batch_size)]
+        return np.concatenate(found) if found else np.empty(0, np.float32)
 
     def _score(self, batch: Batch) -> np.ndarray:
         """Logits of each row, (rows,) float32."""
@@ -192,3 +190,9 @@ class Predictor:
 
     def _flush(self) -> None:
         """Make every row current before it is read; for those who let rows fall behind."""
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    """Of logits in float32, by way of float64: batch by batch, for all rows it is much memory."""
+    with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
+        return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)

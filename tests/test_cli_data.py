@@ -143,7 +143,12 @@ REFUSED = [
     (["convert", "RAW", "--out", "OUT", "--memory", "1MB"], 2, "memory is 1,000,000 bytes; it"),
     (["convert", "RAW", "--out", "OUT", "--bad-rows", "drop"], 2, "bad_rows is 'drop'; it must"),
     (["convert", "RAW", "--out", "OUT", "--schema", "no.toml"], 2, "no.toml: cannot read the"),
-    (["convert", "RAW", "--out", "OUT", "--encoder", "no"], 4, "not a whole encoder file"),
+    (["convert", "RAW", "--out", "OUT", "--encoder", "no"], 4, "no: no such file; an encoder"),
+    (
+        ["train", "RAW", "--valid", ""],
+        2,
+        "an argument is empty; is a variable of the shell not set",
+    ),
     (["convert", "RAW", "--out", "OUT", "--encoder", "x", "--min-count", "3"], 2, "brings its own"),
     (
         ["convert", "RAW", "--out", "OUT", "--encoder", "x", "--set", "data.nan=missing"],

@@ -125,3 +125,8 @@ def test_a_number_of_a_run_that_is_no_count_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match=f"Run: {name} is 0; it must be 1 or more"):
         st.Run(tmp_path / "run", **{name: 0})
     assert st.Run(tmp_path / "run", every=None).every is None
+
+
+def test_a_run_without_validation_says_why_it_has_no_best(run):
+    with pytest.raises(CheckpointError, match="no best checkpoint: no validation chose one; take"):
+        st.load(run, which="best")

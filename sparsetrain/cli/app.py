@@ -27,6 +27,7 @@ from sparsetrain.cli import (
 from sparsetrain.cli.failure import explain
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.cli.streams import open_streams
+from sparsetrain.errors import ConfigError
 
 app = typer.Typer(
     help="Train recommendation models on Apache TVM with row-sparse gradients. Add --traceback to "
@@ -89,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_traceback = "--traceback" in given or _is_on("SPARSETRAIN_TRACEBACK", os.environ)
     given = [argument for argument in given if argument != "--traceback"]
     try:
+        if "" in given:  # a path that is empty would be the folder where one is
+            raise ConfigError("an argument is empty; is a variable of the shell not set?")
         code = app(given, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()
         return code

@@ -46,6 +46,10 @@ def checkpoint_in(
         return None
     if which == "latest" and (steps := steps_in(path)):
         raise lost(path, steps[-1])
+    if which == "best" and read_pointer(path, "LATEST") is not None:
+        raise CheckpointError(
+            f"{path} holds no best checkpoint: no validation chose one; take the latest"
+        )
     if (path / LOCK).exists() or which == "best":
         raise CheckpointError(f"{path} holds no {which} checkpoint: nothing was saved there yet")
     return path

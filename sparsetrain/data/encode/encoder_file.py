@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from sparsetrain.errors import CheckpointError, first_line
 
 from ..values.arrays import Array
-from ..whole_file import remove_left_behind, whole_file
+from ..whole_file import whole_file
 from .rules import Rules
 from .state import fingerprint_of, read_state, write_state
 
@@ -31,7 +31,6 @@ _CHUNK = 1 << 24  # bytes of an array in one row
 
 def write_encoder(path: Path, rules: Rules) -> None:
     """Write an encoder; the file appears whole or not at all."""
-    remove_left_behind(path)
     manifest, arrays = write_state(rules)
     described = json.dumps({"manifest": manifest, "fingerprint": fingerprint_of(rules)})
     schema = _SCHEMA.with_metadata({_KEY: described})
@@ -66,6 +65,10 @@ def read_rules(path: Path) -> Rules:
         arrays = {name: _joined(rows, name) for name in dict.fromkeys(r["name"] for r in rows)}
         rules = read_state(described["manifest"], arrays)
         whole = fingerprint_of(rules) == described["fingerprint"]
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path}: no such file; an encoder lies in a folder that `convert` wrote"
+        ) from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: not a whole encoder file ({first_line(error)})") from None
     if not whole:
