@@ -36,15 +36,17 @@ class Operand:
 
 @dataclass(frozen=True)
 class Product:
-    """A matched product: the block, its operands and the extents of its axes."""
+    """A matched product: the block, its operands and the extents of its axes.
+
+    `batch_axes` are the dimensions besides two, also those of length 1, for which the block has no
+    axis. `row_axis` is that of the rows among the block's axes; the last two are columns and k.
+    """
 
     info: SBlockInfo
     left: Operand
     right: Operand
-    batch_axes: (
-        int  # dimensions besides two, also those of length 1, which the block has no axis for
-    )
-    row_axis: int  # among the block's; the column's is the last but one, that of k the last
+    batch_axes: int
+    row_axis: int
     rows: Extent
     columns: Extent
     contracted: Extent

@@ -18,12 +18,12 @@ BATCH = tirx.Var("b", "int64")
 
 def gradient(rows, columns):
     """A weight's gradient: the sum runs over a batch, known only at run time."""
-    return Product(None, Operand(0, 1, 0), Operand(1, 1, 0), 0, rows, columns, BATCH)
+    return Product(None, Operand(0, 1, 0), Operand(1, 1, 0), 0, 0, rows, columns, BATCH)
 
 
 def forward(contracted, columns):
     """A layer: rows are a batch."""
-    return Product(None, Operand(0, 0, 1), Operand(1, 0, 1), 0, BATCH, columns, contracted)
+    return Product(None, Operand(0, 0, 1), Operand(1, 0, 1), 0, 0, BATCH, columns, contracted)
 
 
 @pytest.mark.parametrize("rows, columns", SIZES)

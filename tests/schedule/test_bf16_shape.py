@@ -17,7 +17,7 @@ LONG_BATCH = 2048
 def gradient(rows, columns):
     """A weight's gradient: the sum runs over a batch, known only at run time."""
     batch = tirx.Var("b", "int64")
-    return Product(None, Operand(0, 1, 0), Operand(1, 1, 0), 0, rows, columns, batch)
+    return Product(None, Operand(0, 1, 0), Operand(1, 1, 0), 0, 0, rows, columns, batch)
 
 
 @pytest.mark.parametrize("rows, columns", SIZES)
