@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from tvm.relax import op
 from tvm_ffi import structural_equal
 
+from sparsetrain.errors import ConfigError
 from sparsetrain.operands import is_one
 
 Emit = Callable[[relax.Expr], relax.Var]
@@ -76,8 +77,21 @@ def attention_weights(call: relax.Call, given: Given, emit: Emit) -> relax.Var:
     return emit(op.nn.softmax(scores, -1))
 
 
+def has_scale(call: relax.Call) -> bool:
+    """Whether it is known what scores are multiplied by: given, or by how wide q is."""
+    return call.attrs["scale"] is not None or isinstance(call.args[0].ty.shape[3], tirx.IntImm)
+
+
 def attention_scale(call: relax.Call) -> relax.Constant:
-    """What scores are multiplied by, in their dtype."""
+    """What scores are multiplied by, in their dtype.
+
+    Raises
+    ------
+    ConfigError
+        If it is not known.
+    """
+    if not has_scale(call):
+        raise ConfigError(f"{call.op.name}: give a scale, or q a width that is known")
     q, given = call.args[0].ty, call.attrs["scale"]
     scale = 1 / math.sqrt(int(q.shape[3])) if given is None else float(given.value)
     return relax.const(scale, str(q.dtype))

@@ -70,9 +70,9 @@ def test_a_second_run_gives_the_same_weights_and_slots(digests):
         assert runs[::2] == runs[1::2]
 
 
-# Model -> hash of weights and slots after six steps, for a CPU that has SSE2 and nothing more. No
-# fused multiply-add, vectors of one width: these bits do not depend on the machine's CPU. What they
-# guard: order of operations in autodiff, kernels and optimizers, and the initial weights.
+# Model -> hash of weights and slots after six steps, for a CPU that has SSE2 and nothing more. What
+# is fused is so by its formula, vectors have one width: these bits do not depend on the machine's
+# CPU. They guard order of operations in autodiff, kernels and optimizers, and the initial weights.
 GENERIC = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}
 GOLDEN = {
     "single": "283bcfa1f39fe18fce5f35aa60dab2ba44763e557cd484a4f2c4f844b4e93557",

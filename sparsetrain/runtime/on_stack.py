@@ -36,7 +36,8 @@ def _is_small(array: Any) -> bool:
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return False
     bits = array.dtype.bits * array.dtype.lanes
-    return prod(map(int, extents)) * bits <= 8 * MOST_BYTES
+    # LLVM has no place on the stack for an array of nothing.
+    return 0 < prod(map(int, extents)) * bits <= 8 * MOST_BYTES
 
 
 def _sequence(s: Any) -> Any:

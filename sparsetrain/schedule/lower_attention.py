@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from sparsetrain.attention import attention
+from sparsetrain.attention import attention, has_scale
 from sparsetrain.relax_op import rewrite_functions
 
 from .fold_transpose import is_call
@@ -19,7 +19,7 @@ _OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 
 @tvm.transform.module_pass(opt_level=0, name="LowerAttention")
 class LowerAttention:
-    """Replace attention without a window by other operators."""
+    """Replace attention without a window, of a scale that is known, by other operators."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
@@ -40,6 +40,8 @@ class _Lowering(PyExprMutator):
         if not is_attention or call.attrs["window_size"] is not None:
             return call
         if not all(isinstance(tensor.ty.shape, relax.ShapeExpr) for tensor in call.args):
+            return call
+        if not has_scale(call):
             return call
         self.has_met = True
         return self.builder_.normalize(attention(call, self.builder_.emit))

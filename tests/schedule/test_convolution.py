@@ -122,6 +122,22 @@ def test_what_the_kernels_do_not_take_stays_loops(shape, dtype, taken):
 
 
 @pytest.mark.parametrize(
+    ("shape", "layouts"),
+    [
+        ((6, 7), {"out_layout": "NHWC"}),
+        ((7, 6), {"data_layout": "NCWH"}),
+        ((4096, 8192), {}),
+    ],
+    ids=["a result of another layout", "lines of columns", "what no thread should copy"],
+)
+def test_of_images_too(shape, layouts):
+    shapes = {"x": ("b", 3, *shape), "w": (4, 3, 3, 3)}
+    module = function(shapes, lambda x, w: op.nn.conv2d(x, w, **layouts))
+    names = {var.name_hint for var, _ in run_passes(module, "ApplyRules").functions_items()}
+    assert "convolution" not in names
+
+
+@pytest.mark.parametrize(
     ("places", "run"),
     [
         ([[0, 1, 2, 3]], 4),

@@ -53,6 +53,16 @@ def test_the_numbers_are_those_of_tvm(size, kind):
     np.testing.assert_allclose(compile_main(module)(*arrays), expected, rtol=0, atol=2e-6)
 
 
+def test_by_a_width_that_is_not_known_nothing_is_scaled_beforehand():
+    module = function(dict.fromkeys("qkv", (2, 5, 1, "b")), op.nn.attention)
+    arrays = [
+        np.random.default_rng(n).normal(size=(2, 5, 1, 3)).astype("float32") for n in (0, 1, 2)
+    ]
+    np.testing.assert_allclose(
+        compile_main(module)(*arrays), _of_tvm(module, *arrays), rtol=0, atol=2e-6
+    )
+
+
 def _calls(module, name):
     kernels = []
     relax.analysis.post_order_visit(

@@ -30,6 +30,12 @@ def test_rows_of_any_length_and_rank(shape, operator, reference):
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("operator", [op.nn.softmax, op.nn.log_softmax])
+def test_rows_of_nothing(operator):
+    x = np.zeros((3, 0), "float32")
+    assert compile_main(function({"x": ("b", 0)}, operator))(x).shape == (3, 0)
+
+
 def test_what_is_minus_infinity_weighs_nothing_and_what_is_no_number_stays_in_its_row():
     x = np.zeros((3, 11), "float32")
     x[0, 5:] = -np.inf

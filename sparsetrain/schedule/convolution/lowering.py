@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and their derivatives become calls of the two kernels, where the target is a CPU.
 
-Taken are those of float32 and float64 whose extents are known beforehand, but for the batch.
-Others stay loops: TVM's forward, those of `sparsetrain.windows` backward.
+Taken are those of float32 and float64 whose extents are known beforehand, but for the batch, and
+whose places lie in the order of depth, height and width. Others stay loops: TVM's forward, those of
+`sparsetrain.windows` backward.
 """
 
 from __future__ import annotations
 
 from functools import cache, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from tvm.relax import op
 from tvm.target import Target
 
 from sparsetrain.relax_op import Legalize, call_kernel
-from sparsetrain.windows import Convolution
+from sparsetrain.windows import Convolution, spatial
 
 from .correlation import correlate
 from .shape import Layout
@@ -27,6 +29,8 @@ from .to_weight import ToWeight
 from .weight_sum import sum_weight
 
 _DTYPES = ("float32", "float64")
+# Of a side in one example, which a thread copies whole: 256 MB, in reach of the tables' int32.
+_MOST_ELEMENTS = 1 << 26
 # The kinds of sums -> where small side, large side and weight are: given first, second, or the
 # result.
 _OPERANDS = {"to_small": (2, 0, 1), "to_large": (0, 2, 1), "to_weight": (0, 1, 2)}
@@ -49,6 +53,7 @@ def _sides(kind: str, call: Any) -> Sides | None:
         return None
     small, large, weight = (list(types[place].shape) for place in _OPERANDS[kind])
     data, kernel = (str(call.attrs[f"{name}_layout"]) for name in ("data", "kernel"))
+    out = str(getattr(call.attrs, "out_layout", data))
     known = [*small[1:], *large[1:], *weight]
     dtypes = {str(t.dtype) for t in types}
     if (
@@ -59,6 +64,9 @@ def _sides(kind: str, call: Any) -> Sides | None:
         or len(kernel) != len(weight)
         or data.index("N") != 0
         or data.index("C") not in (1, len(data) - 1)
+        or out != data
+        or spatial(data) != sorted(spatial(data))
+        or any(prod(map(int, side[1:])) > _MOST_ELEMENTS for side in (small, large))
     ):
         return None
     return Sides(Convolution.of(call), small, large, weight, dtypes.pop())
