@@ -93,8 +93,8 @@ MAY_IMPORT = {
         "profile",
     }
     | {"growing", "run", "runtime", "saved", "step", "trained_model", "turns"},
-    "saved": {"checkpoint", "data", "optim"},
-    "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
+    "saved": {"checkpoint", "data", "naming", "optim"},
+    "loading": {"checkpoint", "data", "fit", "models", "naming", "optim", "precision"}
     | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
     "compare": {"data", "embedding", "kernel_builder", "loading", "optim", "quiet", "run"}
     | {"runtime", "sparse_tensor"},
