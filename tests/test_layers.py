@@ -55,9 +55,9 @@ MAY_IMPORT = {
     "profile": {"runtime"},
     "run": {"checkpoint", "writing"},
     "fit": {"checkpoint", "data", "progress", "run"},
-    "precision": {"runtime"},
-    "schedule": {"attention", "kernel_builder", "legalize", "relax_op", "runtime", "transpose"}
-    | {"windows"},
+    "precision": {"operands", "runtime"},
+    "schedule": {"attention", "kernel_builder", "legalize", "operands", "relax_op", "runtime"}
+    | {"transpose", "windows"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
     "ad": {"attention", "indexing", "operands", "sparse_tensor", "relax_op", "turns", "windows"},
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
