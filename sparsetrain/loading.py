@@ -16,6 +16,7 @@ from sparsetrain.fit import RunState
 from sparsetrain.formats import target_word
 from sparsetrain.models import MODELS
 from sparsetrain.models.required import require_class
+from sparsetrain.naming import ENCODER
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.optim.saving import KIND as LOOP
@@ -24,7 +25,7 @@ from sparsetrain.precision.loss_scale import Given
 from sparsetrain.predictor import Predictor, table_dtype_of
 from sparsetrain.quantized import QuantizedModel
 from sparsetrain.run import checkpoint_in, chosen
-from sparsetrain.saved import ENCODER, KIND, QUANTIZED, encoder_hash
+from sparsetrain.saved import KIND, QUANTIZED, encoder_hash
 from sparsetrain.trainer import Trainer
 
 _ATTEMPTS = 3

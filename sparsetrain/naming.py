@@ -7,7 +7,7 @@ costs nothing. What lies on a device is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -17,6 +17,29 @@ from sparsetrain.errors import CheckpointError, ConfigError
 
 Kind = tuple[tuple[int, ...], np.dtype]
 COUNT = "optimizer:step"
+ENCODER = "encoder/"  # prefix of the encoder's arrays, which are saved beside these
+
+
+def require_own_names(
+    made: str, params: Iterable[str], tables: Mapping[str, Mapping[str, slice]]
+) -> None:
+    """Refuse names of parameters under which something else is or may be saved.
+
+    Raises
+    ------
+    ConfigError
+        With the first; `made` is the class of the model.
+    """
+    names = [name for name in params if name not in tables]
+    of_tables = [table for named in named_tables(tables).values() for table in named]
+    taken = {"", COUNT, *of_tables}
+    others = (ENCODER, *(f"{owner}:" for owner in (*names, *of_tables)))  # "W:sum" is a slot of W
+    for name in names:
+        if name in taken or name.startswith(others):
+            raise ConfigError(
+                f"{made} has a parameter {name!r}, which is what something else is called where "
+                "models are saved: rename it"
+            )
 
 
 def named_arrays(

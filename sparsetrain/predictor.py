@@ -22,10 +22,9 @@ from sparsetrain.models.required import (
     exported,
     initialized,
     require_model,
-    require_own_names,
     require_remade,
 )
-from sparsetrain.naming import named_arrays
+from sparsetrain.naming import named_arrays, require_own_names
 from sparsetrain.precision import Policy, Precision, policy_for
 from sparsetrain.turns import Turn, in_own_turn
 
@@ -92,10 +91,11 @@ class Predictor:
         self._turn = Turn()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
         require_remade(model)
-        require_own_names(model)
         check_shared(model, encoder)
         self._module = exported(model)
-        self.params = self._on_device(initialized(model, seed, initialize))
+        params = initialized(model, seed, initialize)
+        require_own_names(type(model).__name__, params, model.tables())
+        self.params = self._on_device(params)
 
     def __repr__(self) -> str:
         what = ", ".join([type(self.model).__name__, *self._described()])

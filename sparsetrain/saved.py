@@ -21,13 +21,13 @@ import numpy as np
 
 from sparsetrain import checkpoint
 from sparsetrain.data import Encoder
+from sparsetrain.naming import ENCODER
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.config import to_config
 from sparsetrain.optim.exact.rows import caught_up_tables
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
-ENCODER = "encoder/"  # prefix of the encoder's arrays among those of the model
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 

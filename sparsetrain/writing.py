@@ -47,9 +47,9 @@ def is_full(error: OSError) -> bool:
 def locked(path: Path) -> Iterator[bool]:
     """Hold the lock of what is there, unless somebody else does; yields whether it is ours.
 
-    A file system without locks answers no.
+    A file system without locks answers no. NFS locks what is open to write, so it does of a folder.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         yield _is_taken(descriptor)
     finally:

@@ -55,9 +55,9 @@ MAY_IMPORT = {
     "profile": {"runtime"},
     "run": {"checkpoint", "writing"},
     "fit": {"checkpoint", "data", "progress", "run"},
-    "precision": {"runtime"},
-    "schedule": {"attention", "kernel_builder", "legalize", "relax_op", "runtime", "transpose"}
-    | {"windows"},
+    "precision": {"operands", "runtime"},
+    "schedule": {"attention", "kernel_builder", "legalize", "operands", "relax_op", "runtime"}
+    | {"transpose", "windows"},
     "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
     "ad": {"attention", "indexing", "operands", "sparse_tensor", "relax_op", "turns", "windows"},
     "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
@@ -93,8 +93,8 @@ MAY_IMPORT = {
         "profile",
     }
     | {"growing", "run", "runtime", "saved", "step", "trained_model", "turns"},
-    "saved": {"checkpoint", "data", "optim"},
-    "loading": {"checkpoint", "data", "fit", "models", "optim", "precision"}
+    "saved": {"checkpoint", "data", "naming", "optim"},
+    "loading": {"checkpoint", "data", "fit", "models", "naming", "optim", "precision"}
     | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
     "compare": {"data", "embedding", "kernel_builder", "loading", "optim", "quiet", "run"}
     | {"runtime", "sparse_tensor"},

@@ -138,23 +138,22 @@ def _rows(
     batch, indexed, rest, width = shape[: axes.batch], shape[axes.batch : behind], shape[behind:], 1
     if all(isinstance(n, tirx.IntImm) for n in rest):
         rest, width = [], prod(map(int, rest))
-    height, count = size_of([*indexed, *rest]), size_of([*axes.lead, *rest])
-    own = [] if axes.shared else batch
-    each = [*own, *axes.lead]
+    own, each = [] if axes.shared else batch, [*axes.lead, *rest]
+    height, count, known = size_of([*indexed, *rest]), size_of(each), len(own) + len(axes.lead)
 
     def places(x: te.Tensor, *ids: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
             index = index if own else index[1:]
-            found = [*chosen(x, ids, index[: len(each)]), *map(_sure, index[len(each) :])]
+            found = [*chosen(x, ids, index[:known]), *map(_sure, index[known:])]
             flat: Any = tirx.const(0, "int64")
             for p, extent in zip(found, x.shape[axes.batch :], strict=False):
                 flat = flat * extent + p.index
             inside = tirx.all(*(p.inside for p in found))
             return tirx.Select(inside, flat, tirx.const(-1, "int64"))
 
-        return te.compute([*(own or [1]), *axes.lead, *rest], element, "places")
+        return te.compute([*(own or [1]), *each], element, "places")
 
     found = builder.emit_te(places, x, *ids)
-    if len(found.ty.shape) != 2:
+    if len(own) > 1 or len(each) != 1:
         found = builder.emit(relax.op.reshape(found, [size_of(own), count]))
     return Rows(size_of(batch), height, width, count, found)

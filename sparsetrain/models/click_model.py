@@ -237,7 +237,7 @@ class ClickModel(nn.Module):
         if not fill:
             return tensor
         view = runtime.as_numpy(tensor, writable=True)
-        if name.startswith("embeddings."):
+        if name in self.tables():
             for table, rows in self.tables()[name].items():
                 part = view[rows]
                 fill_uniform_(part, float(np.sqrt(1 / len(part))), seed, f"embeddings.{table}")

@@ -134,23 +134,6 @@ def require_remade(model: Any) -> None:
         raise _not_remade(made, "makes a model of other parameters")
 
 
-def require_own_names(model: Any) -> None:
-    """Refuse names of parameters under which something else is saved.
-
-    Raises
-    ------
-    ConfigError
-        With the first.
-    """
-    for name in _shapes(model) or () if isinstance(model, ClickModel) else ():
-        of_a_table = name.startswith("embeddings.") and name not in model.tables()
-        if of_a_table or not name or ":" in name or "/" in name:
-            raise ConfigError(
-                f"{type(model).__name__} has a parameter {name!r}: its name must not be empty, "
-                "have a : or /, or begin with 'embeddings.', as those of tables do"
-            )
-
-
 def exported(model: Any) -> tvm.IRModule:
     """The module that `export` gives, if arguments of its functions can be told apart by name.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tvm import tirx
+from sparsetrain.operands import is_one
 
 MOST_VECTORS = 64  # of a sample, in the interaction's kernels: more of them leave its caches
 WIDE = 64  # numbers of a vector; from there the backward by tiles is quicker than float32's
@@ -58,7 +58,7 @@ def is_wide_product(call: Any) -> bool:
     types = [call.ty, *(operand.ty for operand in call.args)]
     return all(
         t.ndim == 2 and t.shape is not None and str(t.dtype) == "float32" for t in types
-    ) and not any(_is_one(extent) for t in types for extent in t.shape)
+    ) and not any(is_one(extent) for t in types for extent in t.shape)
 
 
 def has_whole_vectors(call: Any) -> bool:
@@ -82,10 +82,6 @@ def has_wide_vectors(call: Any) -> bool:
     128, but 0.34 ms instead of 0.33 ms at 16.
     """
     return has_whole_vectors(call) and int(call.args[1].ty.shape[2]) >= WIDE
-
-
-def _is_one(extent: tirx.Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 # Operators that take an attribute `rounds`, a dtype, and round what they read inside their kernel.

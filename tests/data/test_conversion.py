@@ -455,7 +455,7 @@ def test_an_argument_is_refused_before_anything_is_written(raw, tmp_path, option
 
 CLASHING = {
     "a category called label": ({"categories": ["label", "b"]}, "'label' is a feature here, and"),
-    "a dense column called Label": ({"dense": ["Label"]}, "'Label' is a feature here, and"),
+    "a dense column called label": ({"dense": ["label"]}, "'label' is a feature here, and"),
     "a category called as flags": ({"categories": ["p_missing"]}, "two columns 'p_missing'"),
 }
 
@@ -470,6 +470,16 @@ def test_features_that_converted_data_could_not_tell_apart_are_refused_before(
     with pytest.raises(ConfigError, match=message):
         convert_files(raw, tmp_path / "out", schema_file=schema, missing_flags=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_feature_may_be_called_like_the_label_in_other_letters(tmp_path):
+    raw, out = str(tmp_path / "raw.parquet"), str(tmp_path / "out")
+    schema = Schema(label="click", dense=["Label"], categories=["LABEL"])
+    columns = {"click": [0, 1, 1], "Label": [1.0, 2.0, 3.0], "LABEL": [5, 6, 5]}
+    pq.write_table(pa.table(columns), raw)
+    convert_files(raw, tmp_path / "out", schema_file=schema)
+    (batch,) = Dataset(out, Encoder.fit(out)).batches(3)
+    assert batch.labels.tolist() == [0, 1, 1]
 
 
 def test_a_folder_with_something_else_is_left_alone(raw, tmp_path):

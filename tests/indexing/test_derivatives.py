@@ -66,6 +66,7 @@ BATCHES = {
     "take of a middle axis": (lambda x, ids: op.take(op.exp(x), ids, axis=1), (2, 3)),
     "gather_elements": (lambda x, ids: op.gather_elements(x, ids, axis=1), ("B", 4, 5)),
     "gather_nd by batches": (lambda x, ids: op.gather_nd(x, ids, batch_dims=1), ("B", 6, 1)),
+    "gather_nd of one id": (lambda x, ids: op.gather_nd(x, ids, batch_dims=2), ("B", 3, 1)),
 }
 
 

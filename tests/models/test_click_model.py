@@ -15,6 +15,7 @@ from tvm.relax.frontend import nn
 import sparsetrain as st
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.models import DLRM, ClickModel
+from tests.small_dlrm import assert_same_state
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-models.md").read_text()
 CODE = [dedent(block) for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)]
@@ -306,9 +307,11 @@ REFUSED = {
     _with("dense", _parameter): r"function 'loss' has two arguments called 'dense': an input, "
     r".*\(B, 3\).*, and a parameter, .*\(3,\).*; rename one of them",
     _with("last.bias", _parameter): "two arguments called 'last.bias': a parameter, .*a parameter",
-    _with("encoder/x", _parameter): "Setting has a parameter 'encoder/x': its name must not be",
+    _with("encoder/x", _parameter): "parameter 'encoder/x', which is what something else is called",
     _with("last.bias:sum", _parameter): "Setting has a parameter 'last.bias:sum'",
     _with("embeddings.C1.weight", _parameter): "Setting has a parameter 'embeddings.C1.weight'",
+    _with("embeddings.C2.weight:sum", _parameter): "a parameter 'embeddings.C2.weight:sum'",
+    _with("optimizer:step", _parameter): "Setting has a parameter 'optimizer:step'",
     _with("", _parameter): "Setting has a parameter ''",
     OtherShape: r"gives float32 \(3\) for 'last.bias'; the model has float32 \(1\)",
     OtherDtype: r"gives float64 \(1\) for 'last.bias'; the model has float32 \(1\)",
@@ -326,6 +329,28 @@ REFUSED = {
 def test_a_class_that_could_not_be_trained_or_loaded_is_refused_before_training(made):
     with pytest.raises(ConfigError, match=REFUSED[made]):
         st.Trainer(made([5, 7]), st.optim.sgd(0.1))
+
+
+class ByColumn(Base):
+    """Has a layer for each of some columns, whose names hold whatever names of columns do."""
+
+    def __init__(self, rows, **rest):
+        super().__init__(rows, **rest)
+        self.of_columns = nn.ModuleDict({name: nn.Linear(3, 1) for name in ("a/b", "c:d", "é f")})
+
+    def forward(self, dense, embedded):
+        return sum(
+            (layer(dense) for layer in self.of_columns.values()), super().forward(dense, embedded)
+        )
+
+
+def test_names_of_parameters_may_hold_what_names_of_columns_do(tmp_path):
+    trainer = st.Trainer(ByColumn([5, 7]), st.optim.adagrad(0.1))
+    trainer.save(tmp_path / "saved")
+    assert_same_state(
+        st.load(tmp_path / "saved", model=ByColumn).state_dict(), trainer.state_dict()
+    )
+    assert "of_columns.c:d.weight:sum" in trainer.state_dict()
 
 
 GIVEN = {"row_weights": True, "pooling": "mean", "table_dtype": "bfloat16", "names": ["a", "b"]}

@@ -47,7 +47,7 @@ def check_converted_names(rules: Rules) -> None:
     more = (*weight_names(rules), rules.schema.weights)
     names = Counter([*dense_names(rules), *rules.columns, *(name for name in more if name)])
     for name, count in names.items():
-        if name.lower() == LABEL:
+        if name == LABEL:
             raise ConfigError(
                 f"{name!r} is a feature here, and what converted data call the label: rename the "
                 "column, or train on the raw data"

@@ -15,7 +15,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GlobalVar
-from tvm.target import Target
+
+from sparsetrain.relax_op import compiles_for
 
 _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -29,8 +30,7 @@ class NameForC:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Leave a module for another target as it is, and other names."""
-        target = Target.current(allow_none=True)
-        if target is None or target.kind.name != "cuda":
+        if not compiles_for("cuda"):
             return mod
         renamed = _renamed(mod)
         if not renamed:

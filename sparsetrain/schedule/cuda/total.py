@@ -5,13 +5,13 @@ One block of threads: each adds every 1024th term, then their sums are added in 
 rules either fail on such a function or launch one thread for each term.
 """
 
-from typing import Any
-
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
+
+from sparsetrain.operands import is_one
 
 _THREADS = 1024
 
@@ -40,15 +40,11 @@ class Total(ScheduleRule):
 def _reduces_all(info: SBlockInfo) -> bool:
     kinds = info.dom_kind()
     spatial = (n for kind, n in zip(kinds, info.dom(), strict=True) if kind != "R")
-    return "R" in kinds and all(map(_is_one, spatial))
+    return "R" in kinds and all(map(is_one, spatial))
 
 
 def _is_one_number(info: SBlockInfo) -> bool:
-    return all(map(_is_one, info.dom()))
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, (int, tirx.IntImm)) and int(extent) == 1
+    return all(map(is_one, info.dom()))
 
 
 def _spread(sch: s_tir.Schedule, block: SBlockRV) -> None:
