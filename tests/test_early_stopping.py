@@ -183,6 +183,15 @@ def test_a_best_checkpoint_that_is_damaged_leaves_the_last_weights(tmp_path, cap
     assert f"{largest.name} (array" in said and said.endswith("), these are the last")
 
 
+@pytest.fixture
+def interruptible():
+    """SIGINT raises, also in what a shell started in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("in_folder", [False, True])
 def test_interrupts_while_the_best_is_put_back_wait_until_it_is(
