@@ -15,6 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.relax_op import rewrite_functions
 
+from .definitions import Definitions
 from .fold_rounding import is_half_matmul
 from .fold_transpose import is_plain_matmul, transposed_source
 
@@ -34,34 +35,26 @@ class CancelTranspose:
 @mutator
 class _Canceller(PyExprMutator):
     def cancel(self, function: relax.Function) -> relax.Function:
-        self._definitions = relax.analysis.get_var2val(function)
-        first = function.body.blocks[0] if function.body.blocks else None
-        is_dataflow = isinstance(first, relax.DataflowBlock)
-        self._uses = relax.analysis.udchain(first) if is_dataflow else {}
+        self._definitions = Definitions(function)
         return self.visit_expr(function)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         source = transposed_source(call)
         if source is None:
             return super().visit_call_(call)
-        inner = self._definitions.get(source) if isinstance(source, relax.Var) else None
+        inner = self._definitions.of(source)
         original = transposed_source(inner)
         if original is not None:
             return self.visit_expr(original)
-        if inner is not None and _is_product(inner) and self._used_once(source):
+        if inner is not None and _is_product(inner) and self._definitions.is_read_once(source):
             left, right = (self._transposed(operand) for operand in inner.args)
             return self.builder_.normalize(
                 relax.op.matmul(right, left, out_dtype=str(inner.ty.dtype))
             )
         return super().visit_call_(call)
 
-    def _used_once(self, var: relax.Var) -> bool:
-        """Whether nothing reads it but one binding of its block; others are seen outside, too."""
-        return isinstance(var, relax.DataflowVar) and len(self._uses.get(var, ())) == 1
-
     def _transposed(self, operand: relax.Expr) -> relax.Expr:
-        value = self._definitions.get(operand) if isinstance(operand, relax.Var) else operand
-        source = transposed_source(value)
+        source = transposed_source(self._definitions.of(operand))
         if source is not None:
             return self.visit_expr(source)
         return self.builder_.emit(relax.op.permute_dims(self.visit_expr(operand)))

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.target import Target
 from tvm_ffi import structural_equal
 
-from sparsetrain.relax_op import rewrite_functions
+from sparsetrain.relax_op import compiles_for, rewrite_functions
 
+from .definitions import Definitions
 from .fold_transpose import is_call, is_outer
 
 
@@ -34,8 +34,7 @@ class FoldPermutationIntoMatmul:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Rewrite every Relax function of `mod`."""
-        target = Target.current(allow_none=True)
-        if target is None or target.kind.name != "llvm":
+        if not compiles_for("llvm"):
             return mod
         folder = _Folder(mod)
         return rewrite_functions(mod, folder, folder.fold)
@@ -55,10 +54,7 @@ class _View(NamedTuple):
 @mutator
 class _Folder(PyExprMutator):
     def fold(self, function: relax.Function) -> relax.Function:
-        self._definitions = relax.analysis.get_var2val(function)
-        first = function.body.blocks[0] if function.body.blocks else None
-        is_dataflow = isinstance(first, relax.DataflowBlock)
-        self._uses = relax.analysis.udchain(first) if is_dataflow else {}
+        self._definitions = Definitions(function)
         return self.visit_expr(function)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -80,8 +76,8 @@ class _Folder(PyExprMutator):
             return _itself(call)
         if not is_call(call, "relax.permute_dims"):
             return None
-        view = self._unpermuted(call, self._is_read_once)
-        product = self._definitions.get(view.source, call)
+        view = self._unpermuted(call, self._definitions.is_read_once)
+        product = self._definitions.of(view.source)
         is_last = view.axes[-1] == len(view.axes) - 1
         return _View(product, view.axes) if is_batched_matmul(product) and is_last else None
 
@@ -96,19 +92,13 @@ class _Folder(PyExprMutator):
         """`value` as a view of what was permuted to it, through variables that may be followed."""
         view = _itself(value)
         while True:
-            source = view.source
-            if isinstance(source, relax.Var):
-                source = self._definitions.get(source)
+            source = self._definitions.of(view.source)
             if source is None or not is_call(source, "relax.permute_dims"):
                 return view
             axes = _axes_of(source)
             if not may_follow(source.args[0]):
                 return view
             view = _View(source.args[0], tuple(axes[axis] for axis in view.axes))
-
-    def _is_read_once(self, var: relax.Expr) -> bool:
-        """Whether nothing but one binding reads it: the product need not be written otherwise."""
-        return isinstance(var, relax.DataflowVar) and len(self._uses.get(var, ())) == 1
 
 
 def _itself(value: relax.Expr) -> _View:

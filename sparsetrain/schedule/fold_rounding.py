@@ -15,6 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from sparsetrain.relax_op import rewrite_functions
 
 from .cuda.long_product import long_product
+from .definitions import Definitions
 from .fold_transpose import is_call, transposed_source
 from .half_bits import HALVES, half_product
 
@@ -36,7 +37,7 @@ class FoldIntoHalfMatmul:
 @mutator
 class _Folder(PyExprMutator):
     def fold(self, function: relax.Function) -> relax.Function:
-        self._definitions = relax.analysis.get_var2val(function)
+        self._definitions = Definitions(function)
         self._uses = relax.analysis.udchain(function.body.blocks[0])
         return self.visit_expr(function)
 
@@ -64,7 +65,7 @@ class _Folder(PyExprMutator):
         """What an operand is made of, and whether that is transposed on the way."""
         transposed = False
         while True:
-            value = self._definitions.get(operand) if isinstance(operand, relax.Var) else operand
+            value = self._definitions.of(operand)
             before = transposed_source(value)
             if isinstance(value, relax.Var) and value is not operand:  # another name for it
                 operand = value
@@ -77,7 +78,7 @@ class _Folder(PyExprMutator):
 
     def _is_fused(self, source: relax.Expr) -> bool:
         """Whether a kernel computes `source` that can round it before it is ever stored."""
-        value = self._definitions.get(source) if isinstance(source, relax.Var) else source
+        value = self._definitions.of(source)
         return (
             isinstance(value, relax.Call)
             and isinstance(value.op, tvm.ir.Op)

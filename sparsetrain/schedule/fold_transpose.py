@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from sparsetrain.relax_op import rewrite_functions
 
 from .cuda.long_product import long_product
+from .definitions import Definitions
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposeIntoMatmul")
@@ -34,7 +35,7 @@ class FoldTransposeIntoMatmul:
 @mutator
 class _Folder(PyExprMutator):
     def fold(self, function: relax.Function) -> relax.Function:
-        self._definitions = relax.analysis.get_var2val(function)
+        self._definitions = Definitions(function)
         return self.visit_expr(function)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -60,8 +61,7 @@ class _Folder(PyExprMutator):
 
     def _before_transpose(self, operand: relax.Expr) -> relax.Expr | None:
         """The matrix of which `operand` is the transpose, or None."""
-        value = self._definitions.get(operand) if isinstance(operand, relax.Var) else operand
-        return transposed_source(value)
+        return transposed_source(self._definitions.of(operand))
 
 
 def transposed_source(value: relax.Expr | None) -> relax.Expr | None:

@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
 from sparsetrain.kernel_builder import buffer, extents, kernel
-from sparsetrain.relax_op import call_kernel
+from sparsetrain.relax_op import call_kernel, compiles_for
 
 from .register_tile import vector_unit
 
@@ -42,12 +42,11 @@ LEGALIZE = {"relax.nn.softmax": _softmax, "relax.nn.log_softmax": _log_softmax}
 
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call, logarithm: bool) -> relax.Expr:
-    target, tensor = Target.current(allow_none=True), call.args[0].ty
-    on_cpu = target is not None and target.kind.name == "llvm"
-    if not on_cpu or not _fits(tensor, int(call.attrs.axis)):
+    tensor = call.args[0].ty
+    if not compiles_for("llvm") or not _fits(tensor, int(call.attrs.axis)):
         return call.op.get_attr("FLegalize")(builder, call)
     dtype, length = str(tensor.dtype), int(tensor.shape[-1])
-    lanes = vector_unit(target).lanes(dtype)
+    lanes = vector_unit(Target.current()).lanes(dtype)
     made = softmax_kernel(tensor.ndim, length, dtype, lanes, logarithm)
     name = call.op.name.rpartition(".")[-1]
     return call_kernel(builder, made, name, list(call.args), tensor)

@@ -18,7 +18,7 @@ from tvm.ir import Op
 from tvm.relax import op
 from tvm.target import Target
 
-from sparsetrain.relax_op import Legalize, call_kernel
+from sparsetrain.relax_op import Legalize, call_kernel, compiles_for
 from sparsetrain.windows import Convolution, spatial
 
 from .correlation import correlate
@@ -47,9 +47,8 @@ def _lowered(kind: str, otherwise: Legalize, builder: relax.BlockBuilder, call: 
 
 def _sides(kind: str, call: Any) -> Sides | None:
     """The convolution of a call; None if its kernels do not take it."""
-    target = Target.current(allow_none=True)
     types = [*(argument.ty for argument in call.args[:2]), call.ty]
-    if target is None or target.kind.name != "llvm" or any(t.shape is None for t in types):
+    if not compiles_for("llvm") or any(t.shape is None for t in types):
         return None
     small, large, weight = (list(types[place].shape) for place in _OPERANDS[kind])
     data, kernel = (str(call.attrs[f"{name}_layout"]) for name in ("data", "kernel"))
