@@ -110,7 +110,7 @@ def _compile(inputs: int, outputs: int, dtype: str) -> dict[str, Callable]:
     import tvm
     from tvm import relax, tirx
 
-    from sparsetrain.schedule import pipeline
+    from sparsetrain.compiler.schedule import pipeline
 
     batch = tirx.Var("batch", "int64")
     shapes = {"x": (batch, inputs), "w": (outputs, inputs), "cotangent": (batch, outputs)}

@@ -23,7 +23,7 @@ from tvm import relax
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.embedding import lookup
-from sparsetrain.formats import TABLE_DTYPES, array_of
+from sparsetrain.kernels.table_formats import TABLE_DTYPES, array_of
 from sparsetrain.optim import TableUpdate
 from sparsetrain.sparse_tensor import RowSparse
 

@@ -31,7 +31,7 @@ import numpy as np
 from tvm import tirx
 
 import sparsetrain as st
-from sparsetrain.formats import TABLE_DTYPES, numpy_dtype
+from sparsetrain.kernels.table_formats import TABLE_DTYPES, numpy_dtype
 from sparsetrain.optim import kernel_parts
 
 ARMS = ("float32", "begun", "bfloat16", "float16", "nearest", "int8")

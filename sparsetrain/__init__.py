@@ -20,55 +20,59 @@ if TYPE_CHECKING:
     from sparsetrain import metrics as metrics
     from sparsetrain import models as models
     from sparsetrain import optim as optim
-    from sparsetrain import pools as pools
-    from sparsetrain import precision as precision
     from sparsetrain import runtime as runtime
-    from sparsetrain.build import Program as Program
-    from sparsetrain.build import value_and_grad as value_and_grad
-    from sparsetrain.fit import EarlyStopping as EarlyStopping
-    from sparsetrain.loading import load as load
-    from sparsetrain.loading import load_predictor as load_predictor
-    from sparsetrain.profile import StepProfile as StepProfile
-    from sparsetrain.quantized import QuantizedModel as QuantizedModel
-    from sparsetrain.run import Run as Run
+    from sparsetrain.compiler import precision as precision
+    from sparsetrain.compiler.program import Program as Program
+    from sparsetrain.compiler.program import value_and_grad as value_and_grad
     from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
-    from sparsetrain.trainer import Trainer as Trainer
+    from sparsetrain.system import blas_threads as pools  # noqa: F401
+    from sparsetrain.training.fit import EarlyStopping as EarlyStopping
+    from sparsetrain.training.load import load as load
+    from sparsetrain.training.load import load_predictor as load_predictor
+    from sparsetrain.training.profile import StepProfile as StepProfile
+    from sparsetrain.training.quantized import QuantizedModel as QuantizedModel
+    from sparsetrain.training.run import Run as Run
+    from sparsetrain.training.trainer import Trainer as Trainer
 
-# Public name -> module that defines it; a module stands for itself.
-_PUBLIC = {
+# Public module, and public name -> the module that defines it.
+_MODULES = {
     "ad": "sparsetrain.ad",
     "compare": "sparsetrain.compare",
     "data": "sparsetrain.data",
-    "errors": "sparsetrain.errors",
     "embedding": "sparsetrain.embedding",
+    "errors": "sparsetrain.errors",
     "metrics": "sparsetrain.metrics",
     "models": "sparsetrain.models",
     "optim": "sparsetrain.optim",
-    "pools": "sparsetrain.pools",
-    "precision": "sparsetrain.precision",
+    "pools": "sparsetrain.system.blas_threads",
+    "precision": "sparsetrain.compiler.precision",
     "runtime": "sparsetrain.runtime",
-    "EarlyStopping": "sparsetrain.fit",
-    "Program": "sparsetrain.build",
-    "QuantizedModel": "sparsetrain.quantized",
+}
+_NAMES = {
+    "EarlyStopping": "sparsetrain.training.fit",
+    "Program": "sparsetrain.compiler.program",
+    "QuantizedModel": "sparsetrain.training.quantized",
     "RowSparse": "sparsetrain.sparse_tensor",
-    "Run": "sparsetrain.run",
-    "StepProfile": "sparsetrain.profile",
-    "Trainer": "sparsetrain.trainer",
-    "load": "sparsetrain.loading",
-    "load_predictor": "sparsetrain.loading",
+    "Run": "sparsetrain.training.run",
+    "StepProfile": "sparsetrain.training.profile",
+    "Trainer": "sparsetrain.training.trainer",
+    "load": "sparsetrain.training.load",
+    "load_predictor": "sparsetrain.training.load",
     "set_num_threads": "sparsetrain.runtime",
-    "value_and_grad": "sparsetrain.build",
+    "value_and_grad": "sparsetrain.compiler.program",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_MODULES | _NAMES)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name in _MODULES:
+        value = _loaded(_MODULES[name])
+    elif name in _NAMES:
+        value = getattr(_loaded(_NAMES[name]), name)
+    else:
         raise AttributeError(f"module 'sparsetrain' has no attribute {name!r}")
-    module = _loaded(_PUBLIC[name])
-    value = module if module.__name__ == f"sparsetrain.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 
@@ -88,4 +92,4 @@ def _loaded(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_MODULES, *_NAMES])

@@ -86,9 +86,9 @@ def _let_processes_write_bytecode():
 def place(tmp_path, monkeypatch):
     """The folder of compiled programs, empty and of this test alone."""
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs"))
-    from sparsetrain import libraries
+    from sparsetrain.runtime import library_cache
 
-    return libraries.folder()
+    return library_cache.folder()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsetrain.precision import lacks
+from sparsetrain.compiler.precision import lacks
 from sparsetrain.runtime import gpu, host_target
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"

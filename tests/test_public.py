@@ -116,7 +116,7 @@ def test_no_garbage_is_looked_for_while_a_name_is_loaded(monkeypatch, enabled):
     monkeypatch.setattr(st, "import_module", lambda _name: seen.append(gc.isenabled()))
     try:
         (gc.enable if enabled else gc.disable)()
-        st._loaded("sparsetrain.trainer")
+        st._loaded("sparsetrain.training.trainer")
         assert (seen, gc.isenabled()) == ([False], enabled)
     finally:
         gc.enable()

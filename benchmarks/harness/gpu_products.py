@@ -7,8 +7,9 @@ import numpy as np
 from tvm import relax
 
 from harness.gpu_timing import on_device, seconds_of, torch_on_gpu
-from sparsetrain import runtime, schedule
-from sparsetrain.precision import policy_for, to_half
+from sparsetrain import runtime
+from sparsetrain.compiler import schedule
+from sparsetrain.compiler.precision import policy_for, to_half
 from sparsetrain.runtime import gpu
 
 CALLS = 30

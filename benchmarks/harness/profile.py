@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arm that profiles a step of ours: kernels, and the phases of a step around them.
 
-Kernels are recorded by `sparsetrain.profile`; here the phases are timed besides, in the steps in
+Kernels are recorded by `sparsetrain.training.profile`; here the phases are timed besides, in the
+steps in
 which the virtual machine is not instrumented.
 """
 
@@ -15,8 +16,8 @@ from typing import Any
 
 from harness.ours import Ours
 from harness.task import Task
-from sparsetrain.build import Program
-from sparsetrain.profile import Entry, Recorder, kernel_times
+from sparsetrain.compiler.program import Program
+from sparsetrain.training.profile import Entry, Recorder, kernel_times
 
 STEP = "the rest of the step"
 PROGRAM = "program, outside its kernels"

@@ -17,8 +17,9 @@ from tvm.script import tirx as T
 
 from harness.task import Task
 from harness.timing import MOST_CALLS, gemm_operands, timed_calls
-from sparsetrain import runtime, schedule
-from sparsetrain.precision import policy_for, to_half
+from sparsetrain import runtime
+from sparsetrain.compiler import schedule
+from sparsetrain.compiler.precision import policy_for, to_half
 
 GATHER_ROWS = 53_248  # of a batch of 2048 with 26 features
 GATHER_SETS = 32  # in all 109 MB of rows of width 16, more than a processor's last cache

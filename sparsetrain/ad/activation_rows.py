@@ -14,7 +14,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
-from sparsetrain.indexing import add_rows, destinations
+from sparsetrain.ops.indexing import add_rows, destinations
 
 
 def _clip(place: Any, extent: Any) -> Any:

@@ -13,7 +13,7 @@ from tvm import relax, te
 
 from sparsetrain.ad import cotangent as _cotangent
 from sparsetrain.ad.rules import defvjp
-from sparsetrain.relax_op import define_op
+from sparsetrain.kernels.relax_op import define_op
 
 
 def _copy(x: te.Tensor) -> te.Tensor:

@@ -21,10 +21,10 @@ from tvm.relax.utils import copy_with_new_vars
 from sparsetrain.ad.cotangent import densify as to_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
-from sparsetrain.operands import require_plain_shapes, require_shapes
-from sparsetrain.relax_op import callees, find_function
+from sparsetrain.kernels.relax_op import callees, find_function
+from sparsetrain.ops.operand_shapes import require_plain_shapes, require_shapes
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.turns import in_turn
+from sparsetrain.system.locks import in_turn
 
 LOSS_SCALE = "loss_scale"
 

@@ -18,8 +18,8 @@ from typing import IO
 
 from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
 from sparsetrain.errors import CheckpointError
-from sparsetrain.given import require_folder
-from sparsetrain.writing import locked
+from sparsetrain.system.argument_checks import require_folder
+from sparsetrain.system.file_locks import locked
 
 
 def located(folder: str | os.PathLike[str]) -> Path:

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from sparsetrain.checkpoint.crc import joined
-from sparsetrain.memory import aligned
+from sparsetrain.system.memory import aligned
 
 Map = Callable[..., Iterator[Any]]  # as the builtin `map`
 # Gives the memory for bytes `start` to `stop`, (stop - start,) uint8.

@@ -30,7 +30,7 @@ from sparsetrain.checkpoint.manifest import (
 )
 from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
-from sparsetrain.writing import errors_named
+from sparsetrain.system.file_locks import errors_named
 
 _SLACK = 1 << 20  # the manifest, folder blocks and rounding
 PIECE_BYTES = 4 << 30  # file systems and tools are at ease with such files

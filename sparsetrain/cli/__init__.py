@@ -5,4 +5,4 @@ Results go to stdout, everything else to stderr. Each command imports what it ne
 so that `sparsetrain --help` answers without TVM, Arrow or NumPy.
 """
 
-from .app import main as main
+from sparsetrain.cli.app import main as main

@@ -21,7 +21,7 @@ from sparsetrain.cli import (
     plot,
     predict,
     quantize,
-    settings,
+    show_settings,
     train,
 )
 from sparsetrain.cli.failure import explain
@@ -46,7 +46,7 @@ app.command("inspect")(inspect.inspect)
 app.command("generate")(generate.generate)
 app.command("plot")(plot.plot)
 app.command("compare")(compare.compare)
-app.command("settings")(settings.settings)
+app.command("settings")(show_settings.settings)
 app.command("doctor")(doctor.doctor)
 
 

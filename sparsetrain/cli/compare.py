@@ -19,7 +19,7 @@ from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_options import Schema
 from sparsetrain.errors import ConfigError
-from sparsetrain.progress import format_count, format_seconds
+from sparsetrain.training.progress import format_count, format_seconds
 
 if TYPE_CHECKING:
     import sparsetrain as st

@@ -12,10 +12,10 @@ from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
 from sparsetrain.cli.output import emit, format_share, format_table, note
 from sparsetrain.cli.passes import PassLines
 from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
-from sparsetrain.progress import format_count
-from sparsetrain.settings import Settings
+from sparsetrain.training.progress import format_count
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 

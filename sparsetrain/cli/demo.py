@@ -20,7 +20,7 @@ from sparsetrain.cli.output import emit, format_score, format_table, note
 from sparsetrain.cli.preflight import require_free
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import run_training
-from sparsetrain.progress import format_count, format_seconds
+from sparsetrain.training.progress import format_count, format_seconds
 
 _CHUNK_ROWS = 65_536
 

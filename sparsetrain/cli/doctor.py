@@ -14,7 +14,7 @@ import typer
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.errors import ResourceError
-from sparsetrain.progress import format_count
+from sparsetrain.training.progress import format_count
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scipy", "pydantic")
 
@@ -100,9 +100,9 @@ def _memory() -> str:
 
 
 def _cache() -> str:
-    from sparsetrain import libraries
+    from sparsetrain.runtime import library_cache
 
-    place = libraries.folder()
+    place = library_cache.folder()
     if place is None:
         named = os.environ.get("SPARSETRAIN_CACHE")
         return "off: every process compiles anew; " + (

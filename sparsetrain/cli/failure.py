@@ -7,7 +7,7 @@ import typer
 
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import DataError, ResourceError, SparsetrainError
-from sparsetrain.writing import is_full
+from sparsetrain.system.file_locks import is_full
 
 
 def explain(error: BaseException) -> tuple[int, str]:

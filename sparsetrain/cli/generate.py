@@ -11,7 +11,7 @@ from sparsetrain.cli.output import emit
 from sparsetrain.cli.preflight import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
-from sparsetrain.progress import format_count
+from sparsetrain.training.progress import format_count
 
 
 def generate(

@@ -15,7 +15,7 @@ from sparsetrain.cli.own_class import OwnClass, class_of
 from sparsetrain.cli.picture import check_picture
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
-from sparsetrain.progress import format_count
+from sparsetrain.training.progress import format_count
 
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40

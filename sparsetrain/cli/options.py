@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.settings import Settings, resolve_settings
-from sparsetrain.settings.sources import Entry
+from sparsetrain.cli.settings import Settings, resolve_settings
+from sparsetrain.cli.settings.sources import Entry
 
 AsJson = Annotated[bool, typer.Option("--json", help="End stdout with one JSON object.")]
 Config = Annotated[

@@ -5,7 +5,7 @@ import sys
 import time
 from typing import TextIO
 
-from sparsetrain.progress import format_count, format_seconds
+from sparsetrain.training.progress import format_count, format_seconds
 
 
 class PassLines:

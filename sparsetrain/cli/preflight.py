@@ -4,8 +4,8 @@
 import os
 from pathlib import Path
 
+from sparsetrain.cli.settings import Settings
 from sparsetrain.errors import ConfigError
-from sparsetrain.settings import Settings
 
 
 def require_writable(path: Path, option: str = "--out") -> None:

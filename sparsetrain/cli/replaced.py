@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparsetrain.errors import DataError
-from sparsetrain.writing import errors_named, locked
+from sparsetrain.system.file_locks import errors_named, locked
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from sparsetrain.cli.options import settings_from
 from sparsetrain.cli.same_schema import require_same_schema
+from sparsetrain.cli.settings import Settings
+from sparsetrain.cli.settings.sources import Entry
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.settings import Settings
-from sparsetrain.settings.sources import Entry
 
 # Settings that decide when a run ends and what is seen of it, not what is computed.
 FREE = frozenset(

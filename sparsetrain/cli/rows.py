@@ -13,7 +13,7 @@ from sparsetrain.errors import ConfigError
 if TYPE_CHECKING:
     import sparsetrain as st
     from sparsetrain.cli.files import Files
-    from sparsetrain.settings import Settings
+    from sparsetrain.cli.settings import Settings
 
 
 @dataclass(frozen=True)

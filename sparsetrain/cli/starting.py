@@ -14,8 +14,8 @@ from typing import Any
 
 from sparsetrain.cli.options import settings_from
 from sparsetrain.cli.resuming import compared, shown, stored_in
+from sparsetrain.cli.settings import Settings
 from sparsetrain.errors import CheckpointError
-from sparsetrain.settings import Settings
 
 # What is about the other run's rows, or about when it ended.
 _ANEW = frozenset(

@@ -8,12 +8,12 @@ from sparsetrain.cli.files import Files
 from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
 from sparsetrain.cli.output import emit, format_score, format_scores, format_table
 from sparsetrain.cli.resuming import find_run, resumed
+from sparsetrain.cli.settings.sources import parse_text
 from sparsetrain.cli.starting import started
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.training import run_training
 from sparsetrain.errors import ConfigError
-from sparsetrain.progress import format_count, format_seconds
-from sparsetrain.settings.sources import parse_text
+from sparsetrain.training.progress import format_count, format_seconds
 
 
 def train(

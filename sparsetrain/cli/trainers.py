@@ -14,10 +14,10 @@ from sparsetrain.cli.output import note
 from sparsetrain.cli.resuming import Resumed
 from sparsetrain.cli.rows import Rows
 from sparsetrain.cli.same_schema import require_same_schema
+from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.starting import Start
 from sparsetrain.errors import CheckpointError
-from sparsetrain.progress import format_count
-from sparsetrain.settings import Settings
+from sparsetrain.training.progress import format_count
 
 if TYPE_CHECKING:
     import sparsetrain as st

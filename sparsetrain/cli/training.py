@@ -13,10 +13,10 @@ from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.preflight import require_free, require_machine
 from sparsetrain.cli.resuming import Resumed
 from sparsetrain.cli.rows import Rows, find_rows
+from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.starting import Start
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.trainers import trainer_for
-from sparsetrain.settings import Settings
 
 if TYPE_CHECKING:
     import sparsetrain as st

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_whole
+from sparsetrain.system.argument_checks import require_whole
 
 FLOAT_BYTES = 4
 MOST_ROWS = 2**31 - 1  # that 32-bit ids can name

@@ -17,8 +17,9 @@ import numpy as np
 import tvm
 from tvm.script import tirx as T
 
-from sparsetrain import kernel_builder, runtime
-from sparsetrain.kernel_builder import Prefetch
+from sparsetrain import runtime
+from sparsetrain.kernels import builder
+from sparsetrain.kernels.builder import Prefetch
 from sparsetrain.runtime import NDArray
 
 STREAM_BYTES = 2**28
@@ -71,7 +72,7 @@ def _times(run: Callable[[Any], object], arguments: Iterable[Any]) -> np.ndarray
 
 @cache
 def _stream_kernel() -> Any:
-    @kernel_builder.prim_func(s_tir=True)
+    @builder.prim_func(s_tir=True)
     def stream(data: T.handle):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         count = T.int64()
@@ -93,7 +94,7 @@ def _row_kernel(width: int, ahead: int, prefetch: Prefetch) -> Any:
 def _rows(width: int, lanes: int, ahead: int, prefetch: Prefetch) -> tvm.tirx.PrimFunc:
     write, near = int(prefetch.write), prefetch.near
 
-    @kernel_builder.prim_func(s_tir=True)
+    @builder.prim_func(s_tir=True)
     def rewrite(weights: T.handle, places: T.handle):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         height, count = T.int64(), T.int64()

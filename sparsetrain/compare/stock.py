@@ -21,7 +21,7 @@ from tvm.relax.training import optimizer as stock_optimizer
 from sparsetrain import runtime
 from sparsetrain.compare.batch import Batch
 from sparsetrain.compare.case import Case
-from sparsetrain.quiet import without_lines
+from sparsetrain.system.stderr_filter import without_lines
 
 # What TVM says of its own lowering while the stock path is compiled.
 _KNOWN = (b"Warning: Unknown pragma pragma_scope", b"Warning: Fast mode segfaults")

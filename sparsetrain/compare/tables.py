@@ -20,8 +20,8 @@ from sparsetrain.compare.measure import LEAST_STEPS, Ids
 from sparsetrain.compare.sweeps import OURS, STORAGE, TABLES, Item
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.loading import load
-from sparsetrain.run import Run
+from sparsetrain.training.load import load
+from sparsetrain.training.run import Run
 
 _STEPS = 67  # batches that are read: more than one last cache of rows in tables of any size
 _WARM = 3

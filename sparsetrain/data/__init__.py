@@ -8,33 +8,32 @@ to encoded parquet) and `inspect`, which end the way, and `synthetic`, which beg
 is a `Batch` with its `Position`.
 """
 
-from sparsetrain.exports import exported as _exported
-
-from .batch import Batch as Batch
-from .conversion import convert_files as convert_files
-from .encode.encoder import Encoder as Encoder
-from .encode.encoder import read_encoder as read_encoder
-from .encode.reserved import Share as Share
-from .inspect import Profile as Profile
-from .inspect import profile as profile
-from .position import Position as Position
-from .ragged import Ragged as Ragged
-from .read.held_out import split_share as split_share
-from .read.held_out import split_time as split_time
-from .read.inputs import open_source as open_source
-from .read.inputs import require_labels as require_labels
-from .read.source import BatchSource as BatchSource
-from .read.source import Source as Source
-from .schema.columns import Columns as Columns
-from .schema.columns import find_columns as find_columns
-from .schema.schema import ColumnRule as ColumnRule
-from .schema.schema import Derived as Derived
-from .schema.schema import Linear as Linear
-from .schema.schema import Schema as Schema
-from .schema.schema import TextFormat as TextFormat
-from .stream.dataset import Dataset as Dataset
-from .synthetic import SyntheticCriteo as SyntheticCriteo
-from .synthetic import Truth as Truth
-from .synthetic import read_truth as read_truth
+from sparsetrain.data.batch import Batch as Batch
+from sparsetrain.data.conversion import convert_files as convert_files
+from sparsetrain.data.encode.encoder import Encoder as Encoder
+from sparsetrain.data.encode.encoder import read_encoder as read_encoder
+from sparsetrain.data.encode.reserved import Share as Share
+from sparsetrain.data.inspect import Profile as Profile
+from sparsetrain.data.inspect import profile as profile
+from sparsetrain.data.position import Position as Position
+from sparsetrain.data.ragged import Ragged as Ragged
+from sparsetrain.data.read.held_out import split_share as split_share
+from sparsetrain.data.read.held_out import split_time as split_time
+from sparsetrain.data.read.inputs import open_source as open_source
+from sparsetrain.data.read.inputs import require_labels as require_labels
+from sparsetrain.data.read.source import BatchSource as BatchSource
+from sparsetrain.data.read.source import Source as Source
+from sparsetrain.data.schema.columns import Columns as Columns
+from sparsetrain.data.schema.columns import find_columns as find_columns
+from sparsetrain.data.schema.schema import ColumnRule as ColumnRule
+from sparsetrain.data.schema.schema import Derived as Derived
+from sparsetrain.data.schema.schema import Linear as Linear
+from sparsetrain.data.schema.schema import Schema as Schema
+from sparsetrain.data.schema.schema import TextFormat as TextFormat
+from sparsetrain.data.stream.dataset import Dataset as Dataset
+from sparsetrain.data.synthetic import SyntheticCriteo as SyntheticCriteo
+from sparsetrain.data.synthetic import Truth as Truth
+from sparsetrain.data.synthetic import read_truth as read_truth
+from sparsetrain.system.exports import exported as _exported
 
 __all__ = _exported(globals())

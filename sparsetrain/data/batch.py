@@ -15,11 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sparsetrain.data.position import Position
+from sparsetrain.data.ragged import Ragged, checked
+from sparsetrain.data.values.arrays import (
+    Array,
+    frozen,
+    negative_at,
+    to_dense,
+    to_ids,
+    to_labels,
+    to_row_weights,
+)
 from sparsetrain.errors import DataError
-
-from .position import Position
-from .ragged import Ragged, checked
-from .values.arrays import Array, frozen, negative_at, to_dense, to_ids, to_labels, to_row_weights
 
 _STRIP = 16  # rows
 

@@ -13,25 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.encode.counts import ValueCounts
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.learn import count_column
+from sparsetrain.data.encode.settings import Settings
+from sparsetrain.data.encode.vocabulary import FIRST, UNSEEN
+from sparsetrain.data.read.footers import is_converted
+from sparsetrain.data.read.inputs import open_source
+from sparsetrain.data.read.source import BatchSource, Part
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values import kinds
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.numeric import read_numbers
+from sparsetrain.data.values.of_rows import read_labels
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError
-from sparsetrain.given import require_whole
-
-from .encode.counts import ValueCounts
-from .encode.encoder import Encoder
-from .encode.learn import count_column
-from .encode.settings import Settings
-from .encode.vocabulary import FIRST, UNSEEN
-from .read.footers import is_converted
-from .read.inputs import open_source
-from .read.source import BatchSource, Part
-from .schema.columns import Columns
-from .schema.schema import Schema
-from .values import kinds
-from .values.arrays import Array
-from .values.missing import NanRule
-from .values.numeric import read_numbers
-from .values.of_rows import read_labels
-from .values.place import Place
+from sparsetrain.system.argument_checks import require_whole
 
 _CURVE = 200  # points of a frequency curve
 _TOP = 5

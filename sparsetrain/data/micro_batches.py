@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .batch import Batch
-from .ragged import Ragged
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.ragged import Ragged
 
 
 def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sparsetrain.data.values.arrays import Array, as_array, negative_at, to_ids, to_weights
 from sparsetrain.errors import DataError
-
-from .values.arrays import Array, as_array, negative_at, to_ids, to_weights
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.writing import errors_named, locked, take_lock
+from sparsetrain.system.file_locks import errors_named, locked, take_lock
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding.operators import embedding_bag, lookup
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats import array_of
-from sparsetrain.given import require_whole
+from sparsetrain.kernels.table_formats import array_of
+from sparsetrain.system.argument_checks import require_whole
 
 Pooling = Literal["sum", "mean"] | None
 POOLINGS = (None, "sum", "mean")

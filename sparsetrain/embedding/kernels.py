@@ -23,10 +23,10 @@ from functools import cache
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain import kernel_builder
 from sparsetrain.embedding.lookup_kernel import lookup_kernel as lookup_kernel
-from sparsetrain.formats import computed_in, read_element, stored_width
-from sparsetrain.kernel_builder import SCHEDULED
+from sparsetrain.kernels import builder
+from sparsetrain.kernels.builder import SCHEDULED
+from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 # TVMScript reads every name below as part of the kernel, so the variants are chosen by flags
@@ -43,7 +43,7 @@ def bag_kernel(
     columns, out_dtype = stored_width(width, dtype), computed_in(dtype)
     nan = const(float("nan"), out_dtype)
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def embedding_bag(
         table: T.handle, ids: T.handle, offsets: T.handle, weights: T.handle, out: T.handle
     ):
@@ -84,7 +84,7 @@ def bag_kernel(
 def bag_source_kernel(features: int, id_dtype: str) -> PrimFunc:
     """For each id, the row of the (B * F, D) cotangent that its bag's result has."""
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def bag_source(offsets: T.handle, ids: T.handle, out: T.handle):
         T.func_attr(SCHEDULED)
         N, K = T.int64(), T.int64()
@@ -104,7 +104,7 @@ def bag_mean_cotangent_kernel(width: int, dtype: str, features: int) -> PrimFunc
     """The cotangent (B, F, D) of a mean, divided by the length of each bag."""
     tiles, lanes = column_tiles(width)
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def bag_mean_cotangent(cotangent: T.handle, offsets: T.handle, out: T.handle):
         T.func_attr(SCHEDULED)
         B = T.int64()
@@ -127,7 +127,7 @@ def weighted_values_kernel(width: int, dtype: str) -> PrimFunc:
     """For each id, its weight times the cotangent of its bag: (N, D)."""
     tiles, lanes = column_tiles(width)
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def weighted_values(cotangent: T.handle, source: T.handle, weights: T.handle, out: T.handle):
         T.func_attr(SCHEDULED)
         N, M = T.int64(), T.int64()
@@ -150,7 +150,7 @@ def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
     out_dtype = computed_in(dtype)
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def weight_cotangent(
         table: T.handle, ids: T.handle, cotangent: T.handle, source: T.handle, out: T.handle
     ):

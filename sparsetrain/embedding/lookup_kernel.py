@@ -21,13 +21,13 @@ from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain import past_caches
-from sparsetrain.formats import computed_in, read_element, stored_width
-from sparsetrain.kernel_builder import Prefetch, buffer, extents, kernel
+from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel
+from sparsetrain.kernels.llvm import streaming_stores
+from sparsetrain.kernels.llvm.transpose import PRAGMA
+from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.processors import by_processor
 from sparsetrain.sparse_tensor.kernels import column_tiles
-from sparsetrain.transpose import PRAGMA
 
 Number = Callable[[Any], Any]  # the number of a row that stands in a column
 Write = Callable[[Any, Any, Number], None]  # emits what writes row n of the result
@@ -109,12 +109,12 @@ def _store_(out: Any, n: Any, number: Number) -> None:
 
 
 def _stream_(out: Any, n: Any, number: Number) -> None:
-    lanes = past_caches.LANES
+    lanes = streaming_stores.LANES
     numbers = T.alloc_buffer((lanes,), "float32", scope="local")  # in a register
     with T.serial(0, int(out.shape[1]) // lanes) as t:
         with T.vectorized(0, lanes) as d:
             T.buffer_store(numbers, number(t * lanes + d), [d])
-        past_caches.stream_(out, [n, t * lanes], numbers[tirx.Ramp(0, 1, lanes)])
+        streaming_stores.stream_(out, [n, t * lanes], numbers[tirx.Ramp(0, 1, lanes)])
 
 
 def _may_stream(out: Any, ahead: RowPrefetch) -> bool:
@@ -122,9 +122,9 @@ def _may_stream(out: Any, ahead: RowPrefetch) -> bool:
     return (
         ahead.streamed_width is not None
         and width >= ahead.streamed_width
-        and width % past_caches.LANES == 0
+        and width % streaming_stores.LANES == 0
         and str(out.dtype) == "float32"
-        and past_caches.can_stream(host_target())
+        and streaming_stores.can_stream(host_target())
     )
 
 
@@ -136,13 +136,13 @@ def _each(count: Any, do: Each) -> None:
 def _each_of_tasks(count: Any, do: Each) -> None:
     """By tasks of some rows, each with its fence at the end."""
     with (
-        T.attr(0, PRAGMA, past_caches.HELPERS),
+        T.attr(0, PRAGMA, streaming_stores.HELPERS),
         T.parallel(0, tirx.ceildiv(count, TASK)) as task,
     ):
         first = T.Bind(task * TASK)
         with T.serial(0, tirx.min(count - first, tirx.const(TASK, "int64"))) as n:
             do(first + n)
-        past_caches.fence_()
+        streaming_stores.fence_()
 
 
 def _ask_ahead(table: Any, ids: Any, n: Any, ahead: RowPrefetch) -> None:

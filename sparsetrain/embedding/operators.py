@@ -18,10 +18,10 @@ from sparsetrain.ad import defvjp, row_sparse_cotangent
 from sparsetrain.embedding import cuda_kernels
 from sparsetrain.embedding import kernels as cpu_kernels
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats import computed_in, width_of
-from sparsetrain.given import require_whole
-from sparsetrain.relax_op import call_kernel, define_op, for_target
+from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
+from sparsetrain.kernels.table_formats import computed_in, width_of
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.system.argument_checks import require_whole
 
 PLAIN = ("float32", "float64")
 

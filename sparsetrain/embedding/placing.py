@@ -21,9 +21,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.turns import Turn
+from sparsetrain.system.locks import Turn
 
 STRIPS = 16
 

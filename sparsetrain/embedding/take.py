@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.embedding.operators import lookup
-from sparsetrain.relax_op import rewrite_functions
+from sparsetrain.kernels.relax_op import rewrite_functions
 
 
 def take_as_lookup(module: tvm.IRModule) -> tvm.IRModule:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models as library classes: `DLRM`, what it is made of, and the base of one's own."""
 
-from sparsetrain.exports import exported as _exported
 from sparsetrain.models.click_model import ClickModel as ClickModel
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.mlp import MLP as MLP
+from sparsetrain.system.exports import exported as _exported
 
 # Kind, as written in a saved run -> class. Loading constructs nothing else.
 MODELS = {DLRM.kind: DLRM}

@@ -18,16 +18,16 @@ from tvm.sym import Analyzer
 
 from sparsetrain import runtime
 from sparsetrain.ad import bce_with_logits
+from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Placement, Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.formats import TableDtype, check_trainable
-from sparsetrain.given import require_whole
+from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import checked_config
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
-from sparsetrain.sharing import owners_of
-from sparsetrain.turns import in_turn
+from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.locks import in_turn
 
 
 class ClickModel(nn.Module):

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding.collection import POOLINGS
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats import check_table_dtype
-from sparsetrain.given import is_whole, require_whole
-from sparsetrain.sharing import owners_of
+from sparsetrain.kernels.table_formats import check_table_dtype
+from sparsetrain.system.argument_checks import is_whole, require_whole
 
 
 def checked_config(made: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain import runtime
 from sparsetrain.embedding.collection import Pooling
-from sparsetrain.formats import TableDtype
-from sparsetrain.given import require_whole
+from sparsetrain.kernels.table_formats import TableDtype
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import checked_widths
 from sparsetrain.models.interaction.choice import (
@@ -26,6 +25,7 @@ from sparsetrain.models.interaction.choice import (
     interaction_of,
 )
 from sparsetrain.models.mlp import MLP
+from sparsetrain.system.argument_checks import require_whole
 
 
 class DLRM(ClickModel):

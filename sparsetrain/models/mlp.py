@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.given import require_whole
+from sparsetrain.system.argument_checks import require_whole
 
 
 class MLP(nn.Module):

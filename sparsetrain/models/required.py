@@ -16,9 +16,9 @@ from tvm.relax.frontend import nn
 from sparsetrain import runtime
 from sparsetrain.embedding import EmbeddingBagCollection
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.models import MODELS, ClickModel
-from sparsetrain.relax_op import find_function
-from sparsetrain.turns import in_turn
+from sparsetrain.system.locks import in_turn
 
 _OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
 # Arguments of a constructor that have no name of their own.

@@ -13,7 +13,6 @@ program), `cuda` (all of it on a GPU); and files: `bound`, `repeated` and `toget
 need not find out again, or call twice), `saving` (what a loop keeps).
 """
 
-from sparsetrain.exports import exported as _exported
 from sparsetrain.optim.formula import Formula as Formula
 from sparsetrain.optim.formula import Slot as Slot
 from sparsetrain.optim.formula import maximum as maximum
@@ -42,6 +41,7 @@ from sparsetrain.optim.schedules import warmup as warmup
 from sparsetrain.optim.state import State as State
 from sparsetrain.optim.step import Applied as Applied
 from sparsetrain.optim.table_update import TableUpdate as TableUpdate
+from sparsetrain.system.exports import exported as _exported
 
 # Name, as in settings and saved runs -> constructor.
 OPTIMIZERS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats import computed_in, is_half
+from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.state import slot_shape

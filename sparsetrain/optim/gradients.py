@@ -18,13 +18,13 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import is_number
-from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.finite import which_nonfinite
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.system.argument_checks import is_number
 
 Gradient = NDArray | RowSparse
 

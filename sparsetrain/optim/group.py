@@ -15,9 +15,9 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import as_float, is_number
 from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, plain
 from sparsetrain.optim.schedules import Function, Schedule, constant
+from sparsetrain.system.argument_checks import as_float, is_number
 
 # Parameter -> its tables by name, as slices of its rows.
 Tables = Mapping[str, Mapping[str, slice]]

@@ -5,7 +5,7 @@ All kernels apply a recipe through `update`, so they perform the same arithmetic
 row updated alone, updated densely, or caught up later has the same bits.
 
 A half-precision table is read into float32 and rounded as it is written, by random bits that belong
-to the step, the row and the column (`sparsetrain.formats`), whichever kernel does it.
+to the step, the row and the column (`sparsetrain.kernels.table_formats`), whichever kernel does it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.formats import computed_in, is_half, seen_as
-from sparsetrain.formats.half import narrowed, widened
-from sparsetrain.formats.noise import element_bits, row_bits
-from sparsetrain.formats.words import holding
-from sparsetrain.kernel_builder import buffer, scalar
+from sparsetrain.kernels.builder import buffer, scalar
+from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
+from sparsetrain.kernels.table_formats.half import narrowed, widened
+from sparsetrain.kernels.table_formats.noise import element_bits, row_bits
+from sparsetrain.kernels.table_formats.words import holding
 from sparsetrain.optim.multiply_add import fused
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles

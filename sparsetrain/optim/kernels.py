@@ -20,8 +20,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.formats import computed_in
-from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
+from sparsetrain.kernels.table_formats import computed_in
 from sparsetrain.optim.kernel_parts import Parameter, scalars, step_numbers, zero
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.row_prefetch import with_rows_ahead

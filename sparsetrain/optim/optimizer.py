@@ -19,7 +19,6 @@ from os import PathLike
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import as_float, require_named
 from sparsetrain.optim import owner, preparing, saving
 from sparsetrain.optim.check import check_formula
 from sparsetrain.optim.exact import rows as exact
@@ -31,6 +30,7 @@ from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, 
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray
+from sparsetrain.system.argument_checks import as_float, require_named
 
 ON_NONFINITE = ("stop", "skip")
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import is_number
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.group import Group
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.rule import Mode, Number, Update
+from sparsetrain.system.argument_checks import is_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack

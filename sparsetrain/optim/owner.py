@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_whole
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.group import Range, Tables, resolve
 from sparsetrain.optim.state import LAST, State, new_last, new_slots, rows_of, tracked
 from sparsetrain.runtime import NDArray
+from sparsetrain.system.argument_checks import require_whole
 
 if TYPE_CHECKING:
     from sparsetrain.optim.optimizer import Optimizer

@@ -12,7 +12,6 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError, NumericalError
-from sparsetrain.given import is_number, require_named
 from sparsetrain.optim.arguments import check_arguments
 from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
@@ -21,6 +20,7 @@ from sparsetrain.optim.paths.parting import begin_sorts
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray
+from sparsetrain.system.argument_checks import is_number, require_named
 
 if TYPE_CHECKING:
     from sparsetrain.optim.optimizer import Optimizer

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.formats import seen_as
+from sparsetrain.kernels.table_formats import seen_as
 from sparsetrain.optim.cuda import kernels as cuda_kernels
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.exact.history import History

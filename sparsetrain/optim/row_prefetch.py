@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.formats import is_half
-from sparsetrain.kernel_builder import Prefetch
+from sparsetrain.kernels.builder import Prefetch
+from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.runtime.processors import by_processor
 

@@ -10,10 +10,10 @@ from math import isfinite
 from typing import Any, Literal, get_args
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import is_number
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.schedules import Function, Schedule
+from sparsetrain.system.argument_checks import is_number
 
 Number = float | Schedule | Callable[[int], float]
 Mode = Literal["lazy", "exact", "dense"]

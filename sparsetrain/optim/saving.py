@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain import checkpoint, runtime
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.given import require_folder, require_kind
-from sparsetrain.naming import check_kinds, named_arrays, writable_arrays
 from sparsetrain.optim.state import State
+from sparsetrain.optim.state_dict import check_kinds, named_arrays, writable_arrays
 from sparsetrain.runtime import NDArray
+from sparsetrain.system.argument_checks import require_folder, require_kind
 
 if TYPE_CHECKING:
     from sparsetrain.optim.optimizer import Optimizer

@@ -13,7 +13,7 @@ from math import cos, isfinite, pi, sqrt
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import is_number, require_whole
+from sparsetrain.system.argument_checks import is_number, require_whole
 
 Function = Callable[[int], float]
 

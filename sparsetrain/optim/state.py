@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.formats import computed_in, is_half, keys_of
+from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of
 from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.group import Range, Tables

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats import computed_in
+from sparsetrain.kernels.table_formats import computed_in
 from sparsetrain.optim.bound import Bound
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.rule import Mode, Update

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one door to TVM's runtime: threads, targets, memory, compiling."""
 
-from sparsetrain.exports import exported as _exported
-from sparsetrain.libraries import text_of as text_of
-from sparsetrain.memory import meminfo as meminfo
-from sparsetrain.memory import refuse_more_than_all as refuse_more_than_all
 from sparsetrain.runtime import gpu as gpu
 from sparsetrain.runtime import instructions as instructions
 from sparsetrain.runtime import threads as threads
@@ -16,6 +12,7 @@ from sparsetrain.runtime.compiling import virtual_machine as virtual_machine
 from sparsetrain.runtime.compiling import vm_pipeline as vm_pipeline
 from sparsetrain.runtime.compiling import watching as watching
 from sparsetrain.runtime.host import host_target as host_target
+from sparsetrain.runtime.library_cache import text_of as text_of
 from sparsetrain.runtime.lowering import UNCHECKED as UNCHECKED
 from sparsetrain.runtime.pooled import bound_pool as bound_pool
 from sparsetrain.runtime.pooled import sent as sent
@@ -44,5 +41,8 @@ from sparsetrain.runtime.threads import set_num_threads as set_num_threads
 from sparsetrain.runtime.workspace import Need as Need
 from sparsetrain.runtime.workspace import Workspace as Workspace
 from sparsetrain.runtime.workspace import needs_of as needs_of
+from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.memory import meminfo as meminfo
+from sparsetrain.system.memory import refuse_more_than_all as refuse_more_than_all
 
 __all__ = _exported(globals())

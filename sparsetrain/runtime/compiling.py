@@ -13,12 +13,11 @@ import tvm
 from tvm import relax
 from tvm.s_tir import dlight
 
-from sparsetrain import libraries
-from sparsetrain.runtime import gpu, lowering, threads
+from sparsetrain.runtime import gpu, library_cache, lowering, threads
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.objects import NotAloneError, objects_of
 from sparsetrain.runtime.targets import device_of
-from sparsetrain.turns import in_turn
+from sparsetrain.system.locks import in_turn
 
 
 class Kernel:
@@ -84,15 +83,15 @@ def _kept(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """A kernel's library, from disk if it was compiled before: a run needs some seven of them."""
     on_gpu = gpu.is_cuda(target)
     compile_ = gpu.compile_kernels if on_gpu else _for_cpu
-    place = libraries.folder() if gpu.KEEPS_KERNELS or not on_gpu else None
+    place = library_cache.folder() if gpu.KEEPS_KERNELS or not on_gpu else None
     if place is None:
         return compile_(module, target)
-    key = libraries.KERNEL + libraries.digest(libraries.text_of(module), str(target))
-    found = libraries.load(place, key)
+    key = library_cache.KERNEL + library_cache.digest(library_cache.text_of(module), str(target))
+    found = library_cache.load(place, key)
     if found is not None:
         return found
     made = compile_(module, target)
-    return (libraries.can_link() and libraries.store(place, key, made)) or made
+    return (library_cache.can_link() and library_cache.store(place, key, made)) or made
 
 
 def _for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
@@ -140,7 +139,7 @@ def compile_relax(
     """Compile a Relax module by a pass pipeline, `vm_pipeline` by default.
 
     Kernels for a CPU come from `place` if they are kept there. What is returned then runs once it
-    has been linked: by `sparsetrain.libraries.store`.
+    has been linked: by `sparsetrain.runtime.library_cache.store`.
     """
     with target:
         module = _rewritten(module, pipeline or vm_pipeline(target.kind.name))

@@ -22,8 +22,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx.build import codegen_build
 
-from sparsetrain import libraries
-from sparsetrain.runtime import lowering
+from sparsetrain.runtime import library_cache, lowering
 from sparsetrain.runtime.together import MOST_THREADS, together
 
 
@@ -41,7 +40,7 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
     target : tvm.target.Target
         The CPU.
     place : Path
-        From `sparsetrain.libraries.folder`.
+        From `sparsetrain.runtime.library_cache.folder`.
 
     Raises
     ------
@@ -51,10 +50,12 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
         If what was compiled cannot be written.
     """
     keys = {
-        var: libraries.digest("object", var.name_hint, libraries.text_of(kernel), str(target))
+        var: library_cache.digest(
+            "object", var.name_hint, library_cache.text_of(kernel), str(target)
+        )
         for var, kernel in kernels.functions.items()
     }
-    files = libraries.listed(place, ".o", keys.values())
+    files = library_cache.listed(place, ".o", keys.values())
     found = {var: _kept(files[key], key, var.name_hint) for var, key in keys.items()}
     missing = [var for var, kept in found.items() if kept is None]
     for var in missing:
@@ -63,7 +64,7 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
 
     def made(var: tvm.ir.GlobalVar) -> Any:
         code = codegen_build(_lowered(var, kernels[var], target), host)
-        file = libraries.keep(place, keys[var], ".o", code.write_to_file)
+        file = library_cache.keep(place, keys[var], ".o", code.write_to_file)
         return _linkable(file, var.name_hint)
 
     found.update(zip(missing, _each(made, missing, host), strict=True))
@@ -82,7 +83,7 @@ def _each(made: Callable[[Any], Any], kernels: list[Any], host: tvm.target.Targe
 
 
 def _kept(files: Iterable[Path], key: str, name: str) -> Any:
-    for file in libraries.whole(files, key):
+    for file in library_cache.whole(files, key):
         with suppress(OSError, RuntimeError):
             return _linkable(file, name)
     return None

@@ -16,7 +16,7 @@ from sparsetrain.errors import ResourceError
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import NDArray, copy_, empty, extents, on_gpu
-from sparsetrain.turns import in_turn
+from sparsetrain.system.locks import in_turn
 
 
 def temporary(shape: tuple[int, ...], dtype: str, beside: NDArray) -> NDArray:

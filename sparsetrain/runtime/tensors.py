@@ -21,9 +21,9 @@ import tvm
 import tvm_ffi
 
 from sparsetrain.errors import DataError, ResourceError
-from sparsetrain.memory import LARGE, aligned
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.host import host_target
+from sparsetrain.system.memory import LARGE, aligned
 
 NDArray: TypeAlias = tvm.runtime.Tensor
 HOST = tvm.cpu()

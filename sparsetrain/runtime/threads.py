@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_whole
+from sparsetrain.system.argument_checks import require_whole
 
 
 def available_cores() -> int:

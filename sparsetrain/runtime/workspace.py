@@ -120,7 +120,9 @@ def layout(needs: Sequence[Need], sizes: Sequence[int]) -> tuple[list[tuple[int,
 
 
 def needs_of(rows: Sequence[Any], kinds: Sequence[str]) -> list[Need]:
-    """What `sparsetrain.schedule.KeepMemory` lets a program tell; `kinds` are of numbers."""
+    """What `sparsetrain.compiler.schedule.KeepMemory` lets a program tell; `kinds` are of
+    numbers.
+    """
     needs = []
     for row in rows:
         first, last, within, kind, bits, *shape = map(int, row)

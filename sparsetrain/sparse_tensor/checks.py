@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.given import require_whole
+from sparsetrain.system.argument_checks import require_whole
 
 FLOATS = ("float16", "float32", "float64")
 

@@ -23,7 +23,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.kernel_builder import buffer, counter, extents, kernel, put
+from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put
 from sparsetrain.sparse_tensor.strips import BEGIN, NOTES, OUTSIDE, RUNS, digits_of
 
 Columns = tuple[tuple[int, int], ...]  # of each feature: first row of its table, and its rows

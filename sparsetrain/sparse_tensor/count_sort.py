@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import const
 
-from sparsetrain.kernel_builder import counter, put
+from sparsetrain.kernels.builder import counter, put
 from sparsetrain.sparse_tensor.strips import share
 
 AT_ONCE = 2  # strips of one thread

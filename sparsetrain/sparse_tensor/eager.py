@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.turns import Turn, in_turn
+from sparsetrain.system.locks import Turn, in_turn
 
 if TYPE_CHECKING:
     from sparsetrain.sparse_tensor.row_sparse import RowSparse

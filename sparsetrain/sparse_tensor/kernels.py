@@ -16,8 +16,8 @@ from functools import cache
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain import kernel_builder
-from sparsetrain.kernel_builder import SCHEDULED
+from sparsetrain.kernels import builder
+from sparsetrain.kernels.builder import SCHEDULED
 
 MAX_LANES = 128
 
@@ -32,7 +32,7 @@ def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
     """Sum the value rows of each run, first to last; one writer for each output row."""
     tiles, lanes = column_tiles(width)
 
-    @kernel_builder.prim_func(s_tir=True)
+    @builder.prim_func(s_tir=True)
     def segment_sum(
         order: T.handle, offsets: T.handle, source: T.handle, values: T.handle, out: T.handle
     ):
@@ -62,7 +62,7 @@ def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
 def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
     """Sum of squares of each row, in float64."""
 
-    @kernel_builder.prim_func(s_tir=True)
+    @builder.prim_func(s_tir=True)
     def row_squares(values: T.handle, out: T.handle):
         T.func_attr(SCHEDULED)
         U = T.int64()
@@ -81,7 +81,7 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
     """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in the order of n; skips padding."""
     tiles, lanes = column_tiles(width)
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def scatter_add(ids: T.handle, values: T.handle, source: T.handle, out: T.handle):
         T.func_attr(SCHEDULED)
         N, M, S, V = T.int64(), T.int64(), T.int64(), T.int64()

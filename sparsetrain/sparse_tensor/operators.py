@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from sparsetrain.relax_op import call_kernel, define_op, for_target
+from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
 from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.cuda import kernels as cuda_kernels
 

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.sparse_tensor.count_sort import can_count, count_sort, threads_can_count
 from sparsetrain.sparse_tensor.radix_sort import radix_sort
 from sparsetrain.sparse_tensor.strips import NOTES

@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import const
 
-from sparsetrain.kernel_builder import counter, put
+from sparsetrain.kernels.builder import counter, put
 from sparsetrain.sparse_tensor.strips import BEGIN, OUTSIDE, PADDING, RUNS, Strips, share
 
 Entries = Callable[[Any], tuple[Any, Any]]  # place -> id and number of the entry there

@@ -13,7 +13,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from sparsetrain import runtime, schedule
+from sparsetrain import runtime
+from sparsetrain.compiler import schedule
 from sparsetrain.runtime import gpu, staging
 from tests.cuda import emulator
 from tests.devices import show

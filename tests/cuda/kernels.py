@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import tvm
 
+from sparsetrain.compiler.schedule.cuda.running import running_sum_kernel
 from sparsetrain.embedding import cuda_kernels as embedding
-from sparsetrain.indexing import cuda_kernel as indexing
 from sparsetrain.models.interaction import cuda
+from sparsetrain.ops.indexing import cuda_kernel as indexing
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.cuda import kernels as optim
 from sparsetrain.optim.finite import nonfinite_kernel
 from sparsetrain.optim.together import together_kernel
-from sparsetrain.schedule.cuda.running import running_sum_kernel
 from sparsetrain.sparse_tensor.cuda import kernels as rows
 from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import chunk_sums_kernel, segment_sum_kernel

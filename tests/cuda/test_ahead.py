@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
-from sparsetrain import ahead, runtime
+from sparsetrain import runtime
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.runtime import staging, streams
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
+from sparsetrain.training import device_prefetch
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.test_training import programs
@@ -43,7 +44,9 @@ def trainer(kind: str = "single", optimizer=None, **options) -> st.Trainer:
 @pytest.mark.parametrize("kind", ["single", "weighted"])
 def test_sent_ahead_or_not_the_weights_have_the_same_bits(cuda, kind, plan, monkeypatch):
     made = []
-    monkeypatch.setattr(ahead, "make_plan", lambda *a, **k: made.append(1) or st_plan(*a, **k))
+    monkeypatch.setattr(
+        device_prefetch, "make_plan", lambda *a, **k: made.append(1) or st_plan(*a, **k)
+    )
     sent, waited = trainer(kind, plan=plan), trainer(kind)
     losses = [float(sent.step(batch)) for batch in sent.ahead(batches(kind))]
     assert losses == [float(waited.step(batch)) for batch in batches(kind)]
@@ -51,7 +54,7 @@ def test_sent_ahead_or_not_the_weights_have_the_same_bits(cuda, kind, plan, monk
     assert len(made) == (len(SIZES) if plan == "host" else 0)
 
 
-st_plan = ahead.make_plan
+st_plan = device_prefetch.make_plan
 
 
 def test_the_plan_of_the_host_is_the_one_that_is_used(cuda, monkeypatch):
@@ -128,9 +131,9 @@ def test_a_step_reads_nothing_before_all_that_it_reads_is_on_its_way(cuda, monke
 
 
 def test_by_itself_the_host_plans_few_lookups_and_the_device_many():
-    planner = ahead.Ahead(trainer_on_cpu(), "auto")
-    assert planner._on_host(ahead.HOST_LOOKUPS)
-    assert not planner._on_host(ahead.HOST_LOOKUPS + 1)
+    planner = device_prefetch.Ahead(trainer_on_cpu(), "auto")
+    assert planner._on_host(device_prefetch.HOST_LOOKUPS)
+    assert not planner._on_host(device_prefetch.HOST_LOOKUPS + 1)
     assert not planner._on_host(0)
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from sparsetrain import runtime, schedule
+from sparsetrain import runtime
+from sparsetrain.compiler import schedule
+from sparsetrain.compiler.schedule.cuda.sum_of_pieces import sum_kernel
 from sparsetrain.runtime.tensors import BFLOAT16
-from sparsetrain.schedule.cuda.sum_of_pieces import sum_kernel
 from tests.cuda import device
 from tests.cuda.test_kernels import in_every_order, there
 

@@ -15,14 +15,15 @@ import tvm
 from tvm.support.nvcc import compile_cuda
 
 import sparsetrain as st
-from sparsetrain import ad, runtime, schedule
+from sparsetrain import ad, runtime
+from sparsetrain.compiler import schedule
+from sparsetrain.compiler.precision import BFLOAT16, to_half
 from sparsetrain.embedding.take import take_as_lookup
-from sparsetrain.precision import BFLOAT16, to_half
 from sparsetrain.runtime import gpu
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.kernels import all_kernels
-from tests.indexing.programs import by_ids
+from tests.ops.indexing.programs import by_ids
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 pytestmark = pytest.mark.skipif(

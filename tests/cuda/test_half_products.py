@@ -10,9 +10,9 @@ from tvm import relax, tirx
 
 import sparsetrain as st
 from sparsetrain import runtime
+from sparsetrain.compiler.precision import BFLOAT16
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
-from sparsetrain.precision import BFLOAT16
 from sparsetrain.runtime import gpu
 from tests.cuda import device
 from tests.cuda.reshaped import RESHAPED

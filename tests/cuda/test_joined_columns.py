@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 import sparsetrain as st
 from sparsetrain import runtime
-from sparsetrain.precision import BFLOAT16
+from sparsetrain.compiler.precision import BFLOAT16
 
 HIDDEN, MORE, OUT = 36, 8, 40
 WAYS = {"joined first": "ho", "joined last": "oh", "padded": "h"}

@@ -7,9 +7,9 @@ An emulated kernel cannot be written to a file, so memory stands for the folder 
 import numpy as np
 import pytest
 
-from sparsetrain import libraries, runtime
+from sparsetrain import runtime
 from sparsetrain.embedding.cuda_kernels import lookup_kernel
-from sparsetrain.runtime import compiling, gpu
+from sparsetrain.runtime import compiling, gpu, library_cache
 from tests.cuda.test_kernels import there
 
 
@@ -20,8 +20,10 @@ def compiled(cuda, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "kernels"))
     monkeypatch.setattr(gpu, "KEEPS_KERNELS", True)
     kept: dict[str, object] = {}
-    monkeypatch.setattr(libraries, "load", lambda _place, key: kept.get(key))
-    monkeypatch.setattr(libraries, "store", lambda _place, key, made: kept.setdefault(key, made))
+    monkeypatch.setattr(library_cache, "load", lambda _place, key: kept.get(key))
+    monkeypatch.setattr(
+        library_cache, "store", lambda _place, key, made: kept.setdefault(key, made)
+    )
     monkeypatch.setattr(gpu, "compile_kernels", lambda *a: calls.append(1) or compile_kernels(*a))
     return calls
 
@@ -53,6 +55,6 @@ def test_other_settings_of_the_compiler_make_another_kernel(compiled, monkeypatc
 
 def test_without_a_folder_nothing_is_kept(compiled, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", "")
-    assert libraries.folder() is None
+    assert library_cache.folder() is None
     assert look_up(4).tolist() == look_up(4).tolist() == [3, 1]
     assert len(compiled) == 2

@@ -11,9 +11,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from sparsetrain import runtime, schedule
+from sparsetrain import runtime
+from sparsetrain.compiler import schedule
+from sparsetrain.compiler.schedule.cuda.rules import Guarded
 from sparsetrain.errors import ConfigError
-from sparsetrain.schedule.cuda.rules import Guarded
 from tests.cuda import device
 from tests.cuda.test_kernels import there
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from sparsetrain import runtime, schedule
+from sparsetrain import runtime
+from sparsetrain.compiler import schedule
 from sparsetrain.runtime.tensors import BFLOAT16
 from tests.cuda import device
 from tests.cuda.test_kernels import in_every_order, there

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 import sparsetrain as st
 from sparsetrain import runtime
-from sparsetrain.build import Program
+from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, NumericalError
 from sparsetrain.optim import Group

@@ -16,7 +16,7 @@ from sparsetrain.data.synthetic.hex_text import scramble
 from sparsetrain.data.synthetic.laws import CategoryLaw
 from sparsetrain.data.synthetic.streams import CHUNK, Stream
 from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.writing import locked
+from sparsetrain.system.file_locks import locked
 
 ROWS = 137_139  # the size of the sample that the figures were measured on
 

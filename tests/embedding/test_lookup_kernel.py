@@ -7,8 +7,8 @@ import pytest
 from sparsetrain import runtime
 from sparsetrain.embedding import lookup_kernel as module
 from sparsetrain.embedding.lookup_kernel import PREFETCH, lookup_kernel
-from sparsetrain.formats import computed_in, stored_width
-from sparsetrain.formats.names import INT8_ROWS, numpy_dtype
+from sparsetrain.kernels.table_formats import computed_in, stored_width
+from sparsetrain.kernels.table_formats.names import INT8_ROWS, numpy_dtype
 from sparsetrain.runtime import as_numpy, as_tensor
 from tests.helpers import assert_same_bits
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.embedding.kernels import lookup_kernel
-from sparsetrain.formats.names import numpy_dtype
+from sparsetrain.kernels.table_formats.names import numpy_dtype
 from sparsetrain.runtime import as_numpy, as_tensor
 from tests.embedding.bags import Kind
 from tests.helpers import assert_same_bits

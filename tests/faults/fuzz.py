@@ -23,12 +23,12 @@ from types import FrameType
 from typing import Any
 
 from sparsetrain.checkpoint import manifest
+from sparsetrain.cli.settings import resolve_settings
 from sparsetrain.data.schema.schema import ColumnRule, Derived, Schema, TextFormat
 from sparsetrain.errors import SparsetrainError
-from sparsetrain.fit.state import RunState
-from sparsetrain.run.log import read_log
-from sparsetrain.run.pointer import read_pointer
-from sparsetrain.settings import resolve_settings
+from sparsetrain.training.fit.state import RunState
+from sparsetrain.training.run.log import read_log
+from sparsetrain.training.run.pointer import read_pointer
 
 PACKAGE = str(Path(manifest.__file__).parents[1])
 GOLDEN = Path(__file__).parents[1] / "golden"

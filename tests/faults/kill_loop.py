@@ -26,7 +26,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 import sparsetrain as st  # noqa: E402
-from sparsetrain.fit.record import Record  # noqa: E402
+from sparsetrain.training.fit.record import Record  # noqa: E402
 from tests import small_dlrm  # noqa: E402
 
 EPOCHS, BATCH, EVERY = 4, 16, 3

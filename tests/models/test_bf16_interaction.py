@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
+from sparsetrain.compiler.precision import BFLOAT16, policy_for, to_half
 from sparsetrain.models.interaction import amx, bf16
-from sparsetrain.precision import BFLOAT16, policy_for, to_half
 from sparsetrain.runtime import as_numpy, as_tensor, compile_kernel, empty, host_target
 from sparsetrain.runtime.instructions import has_pairs, has_tiles
 from tests.models.interactions import in_numpy, module, vjp_in_numpy

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.models.interaction import output_width
 from sparsetrain.models.interaction.cpu import backward_kernel, forward_kernel
 from sparsetrain.models.interaction.tile import Tile, tile_of
@@ -15,7 +16,6 @@ from sparsetrain.runtime import (
     host_target,
     leading_rows,
 )
-from sparsetrain.schedule.register_tile import VectorUnit, vector_unit
 from tests.models.interactions import in_numpy, program, vjp_in_numpy
 
 # Features, width, dtype: around tiles of 4 to 16 rows and the vector of 16 columns.

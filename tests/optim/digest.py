@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from sparsetrain import runtime
-from sparsetrain.formats import numpy_dtype
+from sparsetrain.kernels.table_formats import numpy_dtype
 from sparsetrain.sparse_tensor import RowSparse
 from tests.brief import measure_briefly
 from tests.embedding.bags import Kind

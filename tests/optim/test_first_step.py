@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
-from sparsetrain import step
 from sparsetrain.optim.paths.costs import remembered
 from sparsetrain.runtime import threads
+from sparsetrain.training import step
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
 

@@ -6,14 +6,15 @@ import pytest
 from tvm import relax
 
 import sparsetrain as st
-from sparsetrain import optim, runtime, schedule
+from sparsetrain import optim, runtime
+from sparsetrain.compiler import schedule
 from sparsetrain.errors import DataError, NumericalError
-from sparsetrain.fused import FusedSteps
 from sparsetrain.optim.fused import layout as layouts
 from sparsetrain.optim.fused.updates import fuse_updates
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.strips import NOTES
+from sparsetrain.training.fused_step import FusedSteps
 from tests import small_dlrm
 from tests.helpers import assert_same_bits
 from tests.optim.formulas import OPTIMIZERS, Run

@@ -6,12 +6,12 @@ import pytest
 
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError
-from sparsetrain.formats.names import HALVES, numpy_dtype
-from sparsetrain.formats.noise import keys_of
+from sparsetrain.kernels.table_formats.names import HALVES, numpy_dtype
+from sparsetrain.kernels.table_formats.noise import keys_of
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
-from tests.formats.in_numpy import random_bits, rounded
 from tests.helpers import assert_same_bits
+from tests.kernels.table_formats.in_numpy import random_bits, rounded
 from tests.optim.formulas import OPTIMIZERS, Run
 from tests.optim.oracle import MAKERS, Table, lr
 

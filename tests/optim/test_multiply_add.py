@@ -8,7 +8,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
 from sparsetrain import runtime
-from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.optim.multiply_add import fused
 
 A, B, C, D = (tirx.Var(name, "float32") for name in "abcd")

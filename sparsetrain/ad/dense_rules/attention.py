@@ -13,8 +13,14 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import fitted
-from sparsetrain.attention import attention_scale, attention_weights, given_to, heads_first, turned
 from sparsetrain.errors import ConfigError
+from sparsetrain.ops.attention import (
+    attention_scale,
+    attention_weights,
+    given_to,
+    heads_first,
+    turned,
+)
 
 
 def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What reads and writes by ids. Each reverse of a read is a write, each of a write a read.
 
-All of them see tensors as rows with a place for each id (`sparsetrain.indexing`). What was read or
+All of them see tensors as rows with a place for each id (`sparsetrain.ops.indexing`). What was
+read or
 written outside its tensor gets nothing. Sums have one order, so gradients have the same bits in
 every run.
 """
@@ -16,8 +17,8 @@ from tvm.relax import op
 from sparsetrain.ad.activation_rows import added_where_read
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
-from sparsetrain.indexing import destinations, put_rows, reads, writes
-from sparsetrain.indexing.destinations import Rows
+from sparsetrain.ops.indexing import destinations, put_rows, reads, writes
+from sparsetrain.ops.indexing.destinations import Rows
 
 
 def _gather_nd(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and transposed ones, of any number of dimensions, layout and grouping.
 
-Their derivatives are sums over the same windows (`sparsetrain.windows`).
+Their derivatives are sums over the same windows (`sparsetrain.ops.windows`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from tvm import relax
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.windows import Convolution, to_large, to_small, to_weight
+from sparsetrain.ops.windows import Convolution, to_large, to_small, to_weight
 
 
 def _of(call: Any) -> Convolution:

@@ -11,7 +11,7 @@ from tvm.relax import op
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import fields
 from sparsetrain.errors import ConfigError
-from sparsetrain.operands import is_one
+from sparsetrain.ops.operand_shapes import is_one
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

@@ -12,7 +12,7 @@ from tvm.sym import Analyzer
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reductions import mean_cotangent
 from sparsetrain.errors import ConfigError
-from sparsetrain.relax_op import define_op
+from sparsetrain.kernels.relax_op import define_op
 
 
 def _bce_type(call: Any) -> relax.Type:

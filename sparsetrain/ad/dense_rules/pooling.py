@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.windows import Windows, inside, spatial, taps
+from sparsetrain.ops.windows import Windows, inside, spatial, taps
 
 
 class _Pool:

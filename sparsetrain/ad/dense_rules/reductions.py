@@ -10,7 +10,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import constant
-from sparsetrain.relax_op import define_op
+from sparsetrain.kernels.relax_op import define_op
 
 
 def axes_of(call: Any) -> list[int]:

@@ -11,7 +11,7 @@ from tvm.relax import op
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import fields, numbers
 from sparsetrain.errors import ConfigError
-from sparsetrain.relax_op import define_op
+from sparsetrain.kernels.relax_op import define_op
 
 
 def _same_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

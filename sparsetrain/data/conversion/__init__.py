@@ -8,5 +8,5 @@ over all chunks), `writing` (encoded files), `passes` (those three), `run` (all 
 and `dataset.json`).
 """
 
-from .job import Progress as Progress
-from .run import convert_files as convert_files
+from sparsetrain.data.conversion.job import Progress as Progress
+from sparsetrain.data.conversion.run import convert_files as convert_files

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from ..encode.encoder import Encoder
-from ..read.derived import with_derived
-from ..read.dialect import Dialect, find_dialect
-from ..read.files import PARQUET, kind_of_file
-from ..read.parquet import parquet_parts
-from ..read.source import HELD_ROWS, Part
-from ..read.text_file import Block, read_blocks
-from ..read.text_rows import BadLine, parse_block
-from ..schema.columns import Columns, check_weighed_alike
-from ..values.place import Place
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.read.derived import with_derived
+from sparsetrain.data.read.dialect import Dialect, find_dialect
+from sparsetrain.data.read.files import PARQUET, kind_of_file
+from sparsetrain.data.read.parquet import parquet_parts
+from sparsetrain.data.read.source import HELD_ROWS, Part
+from sparsetrain.data.read.text_file import Block, read_blocks
+from sparsetrain.data.read.text_rows import BadLine, parse_block
+from sparsetrain.data.schema.columns import Columns, check_weighed_alike
+from sparsetrain.data.values.place import Place
 
 CHUNK_ROWS = 1 << 18
 SLICE_ROWS = 1 << 17  # its rows are in memory as well as its values

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..encode.encoder import Encoder
-from ..schema.columns import Columns
-from ..values.place import Place, RowError
-from .strict import Read, StrictReader
+from sparsetrain.data.conversion.strict import Read, StrictReader
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.values.place import Place, RowError
 
 POLICIES = ("error", "skip", "quarantine")
 

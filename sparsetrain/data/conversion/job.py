@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.state import write_manifest
 from sparsetrain.errors import DataError
-
-from ..encode.encoder import Encoder
-from ..encode.state import write_manifest
 
 WORK = "_work"  # the folder inside the result
 

@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..encode.counts import ValueCounts
-from ..encode.encoder import Encoder
-from ..read.text_rows import bad_line_error
-from ..values.place import Place, RowError
-from ..whole_file import whole_file
-from .chunks import Chunk
-from .faults import Fault, find_faults
-from .strict import CategorySeen, DenseSeen, StrictReader
-from .values_file import read_summary, write_values
+from sparsetrain.data.conversion.chunks import Chunk
+from sparsetrain.data.conversion.faults import Fault, find_faults
+from sparsetrain.data.conversion.strict import CategorySeen, DenseSeen, StrictReader
+from sparsetrain.data.conversion.values_file import read_summary, write_values
+from sparsetrain.data.encode.counts import ValueCounts
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.read.text_rows import bad_line_error
+from sparsetrain.data.values.place import Place, RowError
+from sparsetrain.data.whole_file import whole_file
 
 VALUES = "values-"  # how the files of what was learnt begin
 _EXAMPLES = 5  # messages about bad rows that are kept in memory

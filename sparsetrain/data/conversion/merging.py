@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..encode.counts import reduce_numbers
-from ..values.arrays import Array
+from sparsetrain.data.encode.counts import reduce_numbers
+from sparsetrain.data.values.arrays import Array
 
 _SLICE = 1 << 16
 

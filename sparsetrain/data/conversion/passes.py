@@ -12,19 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparsetrain.data.conversion.chunks import Chunk, cut
+from sparsetrain.data.conversion.job import Job
+from sparsetrain.data.conversion.learning import Seen, Task, learn_chunk
+from sparsetrain.data.conversion.merging import NUMBERS, TEXTS, Total, merge_runs
+from sparsetrain.data.conversion.values_file import read_column
+from sparsetrain.data.conversion.writing import Group, grouped, is_written, write_group
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.learn import plain_tables, vocabulary_of
+from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.stream.workers import ordered_map
+from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ResourceError
-
-from ..encode.encoder import Encoder
-from ..encode.learn import plain_tables, vocabulary_of
-from ..encode.vocabulary import Vocabulary
-from ..stream.workers import ordered_map
-from ..values.arrays import Array
-from .chunks import Chunk, cut
-from .job import Job
-from .learning import Seen, Task, learn_chunk
-from .merging import NUMBERS, TEXTS, Total, merge_runs
-from .values_file import read_column
-from .writing import Group, grouped, is_written, write_group
 
 BASE = 300 << 20  # Python, Arrow and what their allocators keep
 WORKER = 250 << 20  # a block of text and its columns, a slice, or the distinct values of a chunk

@@ -13,27 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.given import require_whole
-
-from ..encode.converted import check_converted_names
-from ..encode.encoder import Encoder, read_encoder
-from ..encode.encoder_file import ENCODER_FILE, write_encoder
-from ..encode.learn import check_dense
-from ..encode.settings import Settings
-from ..encode.weighed import check_weighed, require_row_weights
-from ..read.files import PARQUET, kind_of_file, list_files
-from ..read.footers import DATASET_FILE
-from ..read.inputs import open_source
-from ..read.parquet import parquet_parts
-from ..read.source import Source
-from ..schema.schema import Schema
-from ..whole_file import only_one, read_json, remove_unfinished, write_json
-from .chunks import find_inputs
-from .faults import POLICIES
-from .job import WORK, Job, Progress, digest, of_reading, silent
-from .learning import VALUES, Task
-from .passes import (
+from sparsetrain.data.conversion.chunks import find_inputs
+from sparsetrain.data.conversion.faults import POLICIES
+from sparsetrain.data.conversion.job import WORK, Job, Progress, digest, of_reading, silent
+from sparsetrain.data.conversion.learning import VALUES, Task
+from sparsetrain.data.conversion.passes import (
     BASE,
     WORKER,
     check_known,
@@ -42,8 +26,23 @@ from .passes import (
     learn_values,
     write_files,
 )
-from .summary import QUARANTINE, describe, write_bad_rows
-from .writing import remove_written
+from sparsetrain.data.conversion.summary import QUARANTINE, describe, write_bad_rows
+from sparsetrain.data.conversion.writing import remove_written
+from sparsetrain.data.encode.converted import check_converted_names
+from sparsetrain.data.encode.encoder import Encoder, read_encoder
+from sparsetrain.data.encode.encoder_file import ENCODER_FILE, write_encoder
+from sparsetrain.data.encode.learn import check_dense
+from sparsetrain.data.encode.settings import Settings
+from sparsetrain.data.encode.weighed import check_weighed, require_row_weights
+from sparsetrain.data.read.files import PARQUET, kind_of_file, list_files
+from sparsetrain.data.read.footers import DATASET_FILE
+from sparsetrain.data.read.inputs import open_source
+from sparsetrain.data.read.parquet import parquet_parts
+from sparsetrain.data.read.source import Source
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.whole_file import only_one, read_json, remove_unfinished, write_json
+from sparsetrain.errors import ConfigError, DataError, ResourceError
+from sparsetrain.system.argument_checks import require_whole
 
 PLAN, LOCK = "plan.json", "lock"  # in the work folder
 MIN_MEMORY = 1 << 29

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ..encode.bags import read_bags
-from ..encode.counts import keys_of
-from ..encode.dense import EncodedDense
-from ..encode.encoder import Encoder
-from ..encode.keys import Keys
-from ..encode.plain_ids import PlainIds, plain_ids
-from ..schema.columns import Columns
-from ..values.arrays import Array
-from ..values.numeric import read_numbers
-from ..values.of_rows import read_labels, read_row_weights
-from ..values.place import Place
+from sparsetrain.data.encode.bags import read_bags
+from sparsetrain.data.encode.counts import keys_of
+from sparsetrain.data.encode.dense import EncodedDense
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.keys import Keys
+from sparsetrain.data.encode.plain_ids import PlainIds, plain_ids
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.numeric import read_numbers
+from sparsetrain.data.values.of_rows import read_labels, read_row_weights
+from sparsetrain.data.values.place import Place
 
 
 class DenseSeen(NamedTuple):

@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..whole_file import whole_file
-from .learning import Seen, Task
-from .passes import Learnt
-from .values_file import read_summary
+from sparsetrain.data.conversion.learning import Seen, Task
+from sparsetrain.data.conversion.passes import Learnt
+from sparsetrain.data.conversion.values_file import read_summary
+from sparsetrain.data.whole_file import whole_file
 
 QUARANTINE = "_quarantine.jsonl"
 _EXAMPLES = 20

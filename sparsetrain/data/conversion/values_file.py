@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..encode.counts import ValueCounts
-from ..values.arrays import Array
-from ..whole_file import whole_file
+from sparsetrain.data.encode.counts import ValueCounts
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.whole_file import whole_file
 
 _META = b"chunk"
 _PARTS = ("numbers", "number_counts", "texts", "text_counts")

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..encode.bags import as_lists
-from ..encode.converted import LABEL, dense_names, weight_names
-from ..encode.encoder import Encoder
-from ..encode.reserved import ReservedMeter
-from ..encode.rows import Rows, regrouped
-from ..read.footers import MARK, footer_sum
-from ..schema.columns import Columns
-from ..whole_file import read_json, whole_file, write_json
-from .learning import Seen, Task, chunk_rows
+from sparsetrain.data.conversion.learning import Seen, Task, chunk_rows
+from sparsetrain.data.encode.bags import as_lists
+from sparsetrain.data.encode.converted import LABEL, dense_names, weight_names
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.reserved import ReservedMeter
+from sparsetrain.data.encode.rows import Rows, regrouped
+from sparsetrain.data.read.footers import MARK, footer_sum
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.whole_file import read_json, whole_file, write_json
 
 FILE_ROWS = 1 << 20
 GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle

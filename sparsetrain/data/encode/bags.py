@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..ragged import Ragged
-from ..schema.schema import ColumnRule
-from ..values import kinds
-from ..values.arrays import Array, frozen
-from ..values.missing import NanRule
-from ..values.numeric import read_numbers
-from ..values.place import Place, RowError
+from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.schema.schema import ColumnRule
+from sparsetrain.data.values import kinds
+from sparsetrain.data.values.arrays import Array, frozen
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.numeric import read_numbers
+from sparsetrain.data.values.place import Place, RowError
 
 Read = TypeVar("Read")
 

@@ -12,13 +12,12 @@ from collections import Counter
 
 import pyarrow as pa
 
+from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.read.footers import converted_mark
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.schema.names import find_label
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError, DataError
-
-from ..read.footers import converted_mark
-from ..schema.columns import Columns
-from ..schema.names import find_label
-from ..values.place import Place
-from .rules import Rules
 
 LABEL = "label"
 WEIGHTS, FLAG = "_weights", "_missing"  # what follows a column's name in the columns beside it

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from ..values import kinds
-from ..values.arrays import Array
-from ..values.missing import NanRule
-from ..values.place import Place
-from .keys import Keys, split_keys
+from sparsetrain.data.encode.keys import Keys, split_keys
+from sparsetrain.data.values import kinds
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.place import Place
 
 _MERGE_AT = 1 << 20
 

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow.types as pt
 
+from sparsetrain.data.schema.schema import Linear
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.numeric import read_numbers
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError
-
-from ..schema.schema import Linear
-from ..values.arrays import Array
-from ..values.missing import NanRule
-from ..values.numeric import read_numbers
-from ..values.place import Place
 
 _FLOOR, _SHIFT = -2.0, 3.0
 

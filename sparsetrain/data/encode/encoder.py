@@ -15,33 +15,37 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.converted import converted_columns
+from sparsetrain.data.encode.encoder_file import ENCODER_FILE, read_rules
+from sparsetrain.data.encode.extend import extended_rules, keeps_rows
+from sparsetrain.data.encode.learn import Sizes, learn_rules
+from sparsetrain.data.encode.matching import match_columns
+from sparsetrain.data.encode.piece import encode_piece
+from sparsetrain.data.encode.plain_ids import PlainIds
+from sparsetrain.data.encode.rows import Rows, joined
+from sparsetrain.data.encode.rules import CategoryRules, Rules
+from sparsetrain.data.encode.settings import Settings
+from sparsetrain.data.encode.state import State, fingerprint_of, read_state, write_state
+from sparsetrain.data.encode.weighed import check_weighed, require_row_weights
+from sparsetrain.data.read.derived import with_derived
+from sparsetrain.data.read.footers import is_converted
+from sparsetrain.data.read.inputs import open_source
+from sparsetrain.data.read.source import BatchSource, Part, Source
+from sparsetrain.data.read.tables import as_table, names_in, table_parts
+from sparsetrain.data.schema.columns import (
+    Columns,
+    check_weighed_alike,
+    find_columns,
+    with_row_weights,
+)
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.kinds import is_unsigned
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.given import require_whole
-from sparsetrain.sharing import owners_of
-
-from ..batch import Batch
-from ..read.derived import with_derived
-from ..read.footers import is_converted
-from ..read.inputs import open_source
-from ..read.source import BatchSource, Part, Source
-from ..read.tables import as_table, names_in, table_parts
-from ..schema.columns import Columns, check_weighed_alike, find_columns, with_row_weights
-from ..schema.schema import Schema
-from ..values.arrays import Array
-from ..values.kinds import is_unsigned
-from ..values.place import Place
-from .converted import converted_columns
-from .encoder_file import ENCODER_FILE, read_rules
-from .extend import extended_rules, keeps_rows
-from .learn import Sizes, learn_rules
-from .matching import match_columns
-from .piece import encode_piece
-from .plain_ids import PlainIds
-from .rows import Rows, joined
-from .rules import CategoryRules, Rules
-from .settings import Settings
-from .state import State, fingerprint_of, read_state, write_state
-from .weighed import check_weighed, require_row_weights
+from sparsetrain.system.argument_checks import require_whole
 
 
 class Encoder(Rules):

@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.encode.state import fingerprint_of, read_state, write_state
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.whole_file import whole_file
 from sparsetrain.errors import CheckpointError, first_line
-
-from ..values.arrays import Array
-from ..whole_file import whole_file
-from .rules import Rules
-from .state import fingerprint_of, read_state, write_state
 
 ENCODER_FILE = "_encoder.parquet"
 _KEY = b"sparsetrain.encoder"

@@ -12,16 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsetrain.sharing import owners_of
-
-from ..schema.schema import Schema
-from ..values.arrays import Array
-from .counts import Counted
-from .learn import Bound, count_columns, learn_sizes
-from .plain_ids import PlainIds
-from .rules import CategoryRule, CategoryRules
-from .settings import Settings
-from .vocabulary import UNSEEN, Vocabulary
+from sparsetrain.data.encode.counts import Counted
+from sparsetrain.data.encode.learn import Bound, count_columns, learn_sizes
+from sparsetrain.data.encode.plain_ids import PlainIds
+from sparsetrain.data.encode.rules import CategoryRule, CategoryRules
+from sparsetrain.data.encode.settings import Settings
+from sparsetrain.data.encode.vocabulary import UNSEEN, Vocabulary
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.arrays import Array
 
 
 def extended_rules(

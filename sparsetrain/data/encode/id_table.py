@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..values.arrays import Array
+from sparsetrain.data.values.arrays import Array
 
 _SMALL = 1 << 20  # keys
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads both dense and random keys

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ..values import kinds
-from ..values.arrays import Array
-from ..values.filled import filled
-from ..values.missing import NanRule
-from ..values.numeric import EXACT
-from ..values.place import Place
-from ..values.text import as_bytes, hex_numbers, lengths
+from sparsetrain.data.values import kinds
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.filled import filled
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.numeric import EXACT
+from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.text import as_bytes, hex_numbers, lengths
 
 
 class Keys(NamedTuple):

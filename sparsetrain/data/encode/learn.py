@@ -12,21 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from sparsetrain.data.encode.bags import read_values
+from sparsetrain.data.encode.counts import Counted, ValueCounts
+from sparsetrain.data.encode.dense import EncodedDense
+from sparsetrain.data.encode.plain_ids import LIMIT, PlainIds, plain_ids
+from sparsetrain.data.encode.rules import CategoryRules
+from sparsetrain.data.encode.settings import Settings
+from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.schema.columns import AUTO, Columns
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.sharing import owners_of
-
-from ..read.source import Part
-from ..schema.columns import AUTO, Columns
-from ..schema.schema import Schema
-from ..values.missing import NanRule
-from ..values.place import Place
-from .bags import read_values
-from .counts import Counted, ValueCounts
-from .dense import EncodedDense
-from .plain_ids import LIMIT, PlainIds, plain_ids
-from .rules import CategoryRules
-from .settings import Settings
-from .vocabulary import Vocabulary
 
 Bound = Sequence[tuple[Part, Columns]]
 Sizes = Mapping[str, int] | Sequence[int]

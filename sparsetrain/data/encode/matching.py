@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.schema.columns import Columns, check_alike, find_columns
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError
-
-from ..schema.columns import Columns, check_alike, find_columns
-from ..values.place import Place
-from .rules import Rules
 
 
 def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:

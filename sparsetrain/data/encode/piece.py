@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from ..schema.columns import Columns
-from ..values.arrays import Array
-from ..values.of_rows import read_labels, read_row_weights
-from ..values.place import Place
-from .bags import Bags, read_bags, with_lists, with_weights
-from .plain_ids import PlainIds
-from .rows import Rows
-from .rules import CategoryRule, Rules
+from sparsetrain.data.encode.bags import Bags, read_bags, with_lists, with_weights
+from sparsetrain.data.encode.plain_ids import PlainIds
+from sparsetrain.data.encode.rows import Rows
+from sparsetrain.data.encode.rules import CategoryRule, Rules
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.of_rows import read_labels, read_row_weights
+from sparsetrain.data.values.place import Place
 
 
 def encode_piece(rules: Rules, piece: pa.RecordBatch, columns: Columns, place: Place) -> Rows:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow.types as pt
 
-from ..values.arrays import Array
-from ..values.filled import filled
-from ..values.place import Place
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.filled import filled
+from sparsetrain.data.values.place import Place
 
 # No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
 LIMIT = 1 << 31

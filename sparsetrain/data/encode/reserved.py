@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..values.arrays import Array
-from .rows import Rows
-from .vocabulary import MISSING, UNSEEN
+from sparsetrain.data.encode.rows import Rows
+from sparsetrain.data.encode.vocabulary import MISSING, UNSEEN
+from sparsetrain.data.values.arrays import Array
 
 
 class Share(NamedTuple):

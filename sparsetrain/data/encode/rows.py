@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ..batch import Batch
-from ..values.arrays import Array
-from .bags import Bags, joined_bags
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.bags import Bags, joined_bags
+from sparsetrain.data.values.arrays import Array
 
 Ids = Array | tuple[Bags, ...]
 

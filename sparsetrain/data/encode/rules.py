@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sparsetrain.sharing import owners_of
-
-from ..schema.schema import Schema
-from .dense import EncodedDense, RawDense
-from .plain_ids import PlainIds
-from .settings import Settings
-from .vocabulary import Vocabulary
+from sparsetrain.data.encode.dense import EncodedDense, RawDense
+from sparsetrain.data.encode.plain_ids import PlainIds
+from sparsetrain.data.encode.settings import Settings
+from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import owners_of
 
 CategoryRule = Vocabulary | PlainIds
 CategoryRules = tuple[CategoryRule, ...]

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparsetrain.data.encode.dense import RawDense
+from sparsetrain.data.encode.vocabulary import MIN_CAP
+from sparsetrain.data.schema.columns import check_treat_as
+from sparsetrain.data.values.missing import NanRule
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_whole
-
-from ..schema.columns import check_treat_as
-from ..values.missing import NanRule
-from .dense import RawDense
-from .vocabulary import MIN_CAP
+from sparsetrain.system.argument_checks import require_whole
 
 
 @dataclass(frozen=True)

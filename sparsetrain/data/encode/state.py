@@ -19,15 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from sparsetrain.data.encode.plain_ids import LIMIT, PlainIds
+from sparsetrain.data.encode.rules import CategoryRule, Rules
+from sparsetrain.data.encode.settings import Settings
+from sparsetrain.data.encode.vocabulary import FIRST, Vocabulary
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import CheckpointError, SparsetrainError
-from sparsetrain.sharing import owners_of
-
-from ..schema.schema import Schema
-from ..values.arrays import Array
-from .plain_ids import LIMIT, PlainIds
-from .rules import CategoryRule, Rules
-from .settings import Settings
-from .vocabulary import FIRST, Vocabulary
 
 State = tuple[dict[str, Any], dict[str, Array]]
 

@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from ..values.arrays import Array
-from ..values.filled import filled
-from ..values.missing import NanRule
-from ..values.place import Place
-from .counts import Counted, is_coded
-from .id_table import IdTable
-from .keys import split_keys
+from sparsetrain.data.encode.counts import Counted, is_coded
+from sparsetrain.data.encode.id_table import IdTable
+from sparsetrain.data.encode.keys import split_keys
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.filled import filled
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.place import Place
 
 MISSING, UNSEEN, FIRST = 0, 1, 2
 MIN_CAP = FIRST + 2  # one value's own row and one bucket

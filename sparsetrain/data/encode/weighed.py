@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.schema.names import check_once
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError
-
-from ..read.source import Part
-from ..schema.names import check_once
-from ..schema.schema import Schema
 
 
 def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -> None:

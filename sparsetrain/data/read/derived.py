@@ -16,13 +16,13 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from ..schema.schema import Derived
-from ..values.filled import filled
-from ..values.missing import NanRule
-from ..values.moments import moments_of
-from ..values.numeric import EXACT, exact_integers, read_numbers
-from ..values.place import Place
-from .source import ROW_NUMBERS, Part
+from sparsetrain.data.read.source import ROW_NUMBERS, Part
+from sparsetrain.data.schema.schema import Derived
+from sparsetrain.data.values.filled import filled
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.moments import moments_of
+from sparsetrain.data.values.numeric import EXACT, exact_integers, read_numbers
+from sparsetrain.data.values.place import Place
 
 _LARGEST = np.iinfo(np.int64).max
 

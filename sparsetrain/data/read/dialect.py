@@ -7,11 +7,10 @@ import csv
 import io
 from typing import NamedTuple
 
+from sparsetrain.data.read.files import check_familiar, delimiter_of
+from sparsetrain.data.read.text_file import read_blocks
+from sparsetrain.data.schema.schema import TextFormat
 from sparsetrain.errors import DataError
-
-from ..schema.schema import TextFormat
-from .files import check_familiar, delimiter_of
-from .text_file import read_blocks
 
 BOM = b"\xef\xbb\xbf"  # what some writers begin a UTF-8 file with
 _CRITEO = tuple(f"I{i}" for i in range(1, 14)) + tuple(f"C{i}" for i in range(1, 27))

@@ -23,18 +23,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.read.footers import is_converted
+from sparsetrain.data.read.inputs import open_source
+from sparsetrain.data.read.source import BatchSource, Part, Source, with_numbers
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.moments import moments_of
+from sparsetrain.data.values.numeric import exact_integers, read_numbers
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.given import is_number, require_whole
-
-from ..schema.schema import Schema
-from ..values.arrays import Array
-from ..values.missing import NanRule
-from ..values.moments import moments_of
-from ..values.numeric import exact_integers, read_numbers
-from ..values.place import Place
-from .footers import is_converted
-from .inputs import open_source
-from .source import BatchSource, Part, Source, with_numbers
+from sparsetrain.system.argument_checks import is_number, require_whole
 
 # Given the record batch, its place and how many rows of the part come before: which rows to keep.
 Rule = Callable[[Any, Place, int], Array]

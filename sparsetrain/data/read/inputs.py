@@ -7,18 +7,17 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.read.files import PARQUET, are_paths, kind_of_file, list_files
+from sparsetrain.data.read.footers import is_converted
+from sparsetrain.data.read.parquet import parquet_parts
+from sparsetrain.data.read.source import BatchSource, Part, Source
+from sparsetrain.data.read.tables import is_table, table_source
+from sparsetrain.data.read.text_source import text_part
+from sparsetrain.data.schema.names import find_label
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError
-
-from ..batch import Batch
-from ..schema.names import find_label
-from ..schema.schema import Schema
-from ..values.place import Place
-from .files import PARQUET, are_paths, kind_of_file, list_files
-from .footers import is_converted
-from .parquet import parquet_parts
-from .source import BatchSource, Part, Source
-from .tables import is_table, table_source
-from .text_source import text_part
 
 
 def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource:

@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from sparsetrain.data.read.files import check_familiar
+from sparsetrain.data.read.footers import check_footer
+from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError, first_line
-
-from ..values.place import Place
-from .files import check_familiar
-from .footers import check_footer
-from .source import CODED_ROWS, PIECE_ROWS, Part, Range
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _DICTIONARY = 1 << 20  # bytes, as most writers limit it: every piece would look a larger one up

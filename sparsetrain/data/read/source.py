@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError
-
-from ..batch import Batch
-from ..values.place import Place
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
 CODED_ROWS = 4 * PIECE_ROWS  # each piece comes with a dictionary, which is encoded anew

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.read.source import PIECE_ROWS, Part, Source
+from sparsetrain.data.schema.names import check_once, check_there, relevant
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError, first_line
-
-from ..schema.names import check_once, check_there, relevant
-from ..schema.schema import Schema
-from ..values.place import Place
-from .source import PIECE_ROWS, Part, Source
 
 _PART_ROWS = 4 * PIECE_ROWS
 

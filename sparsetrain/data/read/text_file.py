@@ -14,9 +14,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from sparsetrain.data.read.files import GZIP
 from sparsetrain.errors import DataError, first_line
-
-from .files import GZIP
 
 BLOCK_BYTES = 1 << 25
 _NEWLINE, _QUOTE = 10, 34

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from sparsetrain.data.read.dialect import BOM, Dialect
+from sparsetrain.data.read.source import PIECE_ROWS, with_numbers
+from sparsetrain.data.read.text_file import Block, row_ends
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError, first_line
-
-from ..values.arrays import Array
-from ..values.place import Place
-from .dialect import BOM, Dialect
-from .source import PIECE_ROWS, with_numbers
-from .text_file import Block, row_ends
 
 
 class BadLine(NamedTuple):

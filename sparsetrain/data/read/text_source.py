@@ -12,12 +12,12 @@ from functools import partial
 
 import pyarrow as pa
 
-from ..schema.schema import TextFormat
-from ..values.place import Place
-from .dialect import Dialect, find_dialect
-from .source import Part
-from .text_file import read_blocks
-from .text_rows import bad_line_error, parse_block
+from sparsetrain.data.read.dialect import Dialect, find_dialect
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.read.text_file import read_blocks
+from sparsetrain.data.read.text_rows import bad_line_error, parse_block
+from sparsetrain.data.schema.schema import TextFormat
+from sparsetrain.data.values.place import Place
 
 
 def text_part(file: str, text: TextFormat) -> Part:

@@ -14,13 +14,19 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from sparsetrain.data.schema.names import (
+    CATEGORIES,
+    DENSE,
+    check_once,
+    check_there,
+    find_label,
+    numbered,
+)
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import told
+from sparsetrain.data.values.kinds import EMPTY, FLOAT, INTEGER, TEXT, element, is_bag, kind_of
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError
-from sparsetrain.sharing import told
-
-from ..values.kinds import EMPTY, FLOAT, INTEGER, TEXT, element, is_bag, kind_of
-from ..values.place import Place
-from .names import CATEGORIES, DENSE, check_once, check_there, find_label, numbered
-from .schema import Schema
 
 RAW, ENCODED, AUTO = "raw", "encoded", "auto"
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from ..values.place import Place
+from sparsetrain.data.values.place import Place
 
 
 class Family(NamedTuple):

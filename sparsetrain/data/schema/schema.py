@@ -13,11 +13,20 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from sparsetrain.data.schema.schema_file import (
+    Reader,
+    fill,
+    number_of,
+    parse,
+    tables_of,
+    text_of,
+    texts_of,
+    truth,
+    whole,
+)
+from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import as_float, is_number, require_kind
-from sparsetrain.sharing import owners_of
-
-from .schema_file import Reader, fill, number_of, parse, tables_of, text_of, texts_of, truth, whole
+from sparsetrain.system.argument_checks import as_float, is_number, require_kind
 
 KEEP = ("first", "last")
 

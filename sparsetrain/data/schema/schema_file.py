@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError, first_line
-from sparsetrain.given import is_number, require_whole
+from sparsetrain.system.argument_checks import is_number, require_whole
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,22 +16,21 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.reserved import ReservedMeter, Share
+from sparsetrain.data.encode.rows import Mixed, Rows, regrouped, without_first
+from sparsetrain.data.position import Position
+from sparsetrain.data.read.inputs import open_source
+from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.stream.order import part_order, shuffled, skip_parts
+from sparsetrain.data.stream.prefetch import prefetched
+from sparsetrain.data.stream.ranges import check_ranges
+from sparsetrain.data.stream.window import Spare, windows
+from sparsetrain.data.stream.workers import ordered_map
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.given import require_kind, require_whole
-
-from ..batch import Batch
-from ..encode.encoder import Encoder
-from ..encode.reserved import ReservedMeter, Share
-from ..encode.rows import Mixed, Rows, regrouped, without_first
-from ..position import Position
-from ..read.inputs import open_source
-from ..read.source import HELD_ROWS, BatchSource, Part
-from ..schema.columns import Columns
-from .order import part_order, shuffled, skip_parts
-from .prefetch import prefetched
-from .ranges import check_ranges
-from .window import Spare, windows
-from .workers import ordered_map
+from sparsetrain.system.argument_checks import require_kind, require_whole
 
 BUFFER_ROWS = 262_144
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..encode.rows import Mixed, Rows
+from sparsetrain.data.encode.rows import Mixed, Rows
 
 
 def part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:

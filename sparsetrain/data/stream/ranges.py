@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..encode.bags import read_values
-from ..encode.plain_ids import PlainIds
-from ..read.source import Part
-from ..schema.columns import Columns
+from sparsetrain.data.encode.bags import read_values
+from sparsetrain.data.encode.plain_ids import PlainIds
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.schema.columns import Columns
 
 
 def check_ranges(parts: Sequence[tuple[Part, Columns]], rows: Sequence[int]) -> None:

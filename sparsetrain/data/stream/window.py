@@ -15,9 +15,9 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from ..encode.bags import Bags, joined_bags
-from ..encode.rows import Ids, Rows
-from ..values.arrays import Array
+from sparsetrain.data.encode.bags import Bags, joined_bags
+from sparsetrain.data.encode.rows import Ids, Rows
+from sparsetrain.data.values.arrays import Array
 
 _STRIP = 4096  # rows, of which every column is written to the same lines of memory: 160 bytes each
 

@@ -6,6 +6,6 @@
 `writing` (files), `ceiling` (the best score).
 """
 
-from .ceiling import Truth as Truth
-from .generator import SyntheticCriteo as SyntheticCriteo
-from .writing import read_truth as read_truth
+from sparsetrain.data.synthetic.ceiling import Truth as Truth
+from sparsetrain.data.synthetic.generator import SyntheticCriteo as SyntheticCriteo
+from sparsetrain.data.synthetic.writing import read_truth as read_truth

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsetrain.data.synthetic.ceiling import sigmoid, weighted_auc
 from sparsetrain.errors import ConfigError
-
-from .ceiling import sigmoid, weighted_auc
 
 SHARES = np.array([0.35, 0.30, 0.35])  # of the logit's variance: integers, ids, pairs
 _GROUPS = 4096

@@ -12,10 +12,10 @@ from itertools import combinations
 
 import numpy as np
 
-from .figures import CATEGORIES
-from .laws import IntegerLaw
-from .sample import Sample, Sampler
-from .streams import Stream
+from sparsetrain.data.synthetic.figures import CATEGORIES
+from sparsetrain.data.synthetic.laws import IntegerLaw
+from sparsetrain.data.synthetic.sample import Sample, Sampler
+from sparsetrain.data.synthetic.streams import Stream
 
 LAST_RANK = 20_000
 PAIRS, WIDTH = 16, 4

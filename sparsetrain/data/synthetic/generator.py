@@ -13,17 +13,16 @@ from os import PathLike
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.synthetic import figures
+from sparsetrain.data.synthetic.calibration import calibrate
+from sparsetrain.data.synthetic.ceiling import Truth, sigmoid
+from sparsetrain.data.synthetic.effects import Effects
+from sparsetrain.data.synthetic.hex_text import hex_column
+from sparsetrain.data.synthetic.sample import Sample, Sampler
+from sparsetrain.data.synthetic.streams import CHUNK, PILOT, WORLD, Stream
+from sparsetrain.data.synthetic.writing import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_whole
-
-from . import figures
-from .calibration import calibrate
-from .ceiling import Truth, sigmoid
-from .effects import Effects
-from .hex_text import hex_column
-from .sample import Sample, Sampler
-from .streams import CHUNK, PILOT, WORLD, Stream
-from .writing import SCHEMA, write_chunks
+from sparsetrain.system.argument_checks import require_whole
 
 _PILOT_ROWS = 1 << 17
 _MAX_ROWS = 1 << 24  # a chunk's text offsets are int32, and a chunk is held in memory

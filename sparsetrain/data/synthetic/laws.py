@@ -8,7 +8,7 @@ million. A draw costs about 50 ns.
 
 import numpy as np
 
-from .figures import CategoryFigures, IntegerFigures
+from sparsetrain.data.synthetic.figures import CategoryFigures, IntegerFigures
 
 # Criteo's negative integers are nearly all -1; these are the shares of -1, and of -1 or -2.
 _NEGATIVE_STEPS = (0.992, 0.9995)

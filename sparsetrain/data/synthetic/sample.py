@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .figures import CATEGORIES, INTEGERS, Figures
-from .laws import CategoryLaw, IntegerLaw
-from .streams import Stream
+from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS, Figures
+from sparsetrain.data.synthetic.laws import CategoryLaw, IntegerLaw
+from sparsetrain.data.synthetic.streams import Stream
 
 
 class Sample(NamedTuple):

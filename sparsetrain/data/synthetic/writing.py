@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
+from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
+from sparsetrain.data.whole_file import remove_left_behind, whole_file
 from sparsetrain.errors import DataError, first_line
-
-from ..whole_file import remove_left_behind, whole_file
-from .ceiling import CeilingMeter, Truth
-from .figures import CATEGORIES, INTEGERS
 
 SCHEMA = pa.schema(
     [("label", pa.int32())]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from .arrays import Array
+from sparsetrain.data.values.arrays import Array
 
 
 def filled(array: Any) -> tuple[Array, Array]:

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.filled import filled
+from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError
-
-from .arrays import Array
-from .filled import filled
-from .place import Place
 
 
 @dataclass(frozen=True)

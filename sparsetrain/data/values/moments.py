@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from . import kinds
-from .place import Place
+from sparsetrain.data.values import kinds
+from sparsetrain.data.values.place import Place
 
 _MOMENT = pa.timestamp("us")
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from . import kinds
-from .arrays import Array
-from .filled import filled
-from .missing import NanRule
-from .place import Place
-from .text import as_bytes
+from sparsetrain.data.values import kinds
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.filled import filled
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.text import as_bytes
 
 _NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
 EXACT = float(2**53)  # from here on a float no longer tells neighbouring integers apart

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, bad_weight_at, label_fault, weight_fault
-from .missing import NanRule
-from .numeric import read_numbers
-from .place import Place
+from sparsetrain.data.values.arrays import Array, bad_weight_at, label_fault, weight_fault
+from sparsetrain.data.values.missing import NanRule
+from sparsetrain.data.values.numeric import read_numbers
+from sparsetrain.data.values.place import Place
 
 
 def read_labels(array: Any, place: Place) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from .arrays import Array
+from sparsetrain.data.values.arrays import Array
 
 _HEX_DIGITS = 8
 _NO_DIGIT = 255  # its high bits tell it from a digit

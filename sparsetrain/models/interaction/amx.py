@@ -23,8 +23,8 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain import past_caches
-from sparsetrain.kernel_builder import kernel
+from sparsetrain.kernels.builder import kernel
+from sparsetrain.kernels.llvm import streaming_stores
 from sparsetrain.models.interaction.amx_samples import (
     NUMBERS,
     PACKING,
@@ -151,7 +151,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     steps = -(-vectors // NUMBERS)
     heights = [LANES, features % LANES or LANES, 1]
     products = [(part, _LEFTS[part], _VECTORS) for part in (_FULL, _REST, _ONE)]
-    helpers = PACKING + tiles(products) + symmetric(vectors) + past_caches.HELPERS
+    helpers = PACKING + tiles(products) + symmetric(vectors) + streaming_stores.HELPERS
     with kernel("interaction_backward") as built:
         arguments = backward_arguments(features, width)
         dense, embeddings, cotangent, to_dense, to_embeddings = arguments
@@ -172,7 +172,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                     total = sums[0, lanes(v)] + cotangent[b, lanes(v)]
                     T.buffer_store(to_dense, total, [b, lanes(v)])
                 _write_(to_embeddings, sums, b)
-            past_caches.fence_()
+            streaming_stores.fence_()
             call_("amx_end")
     return built.get()
 
@@ -229,6 +229,6 @@ def _write_(to_embeddings: Any, sums: Any, b: Any) -> None:
 
     with T.If(to_embeddings.shape[0] * (4 * features * width) >= STREAMED):
         with T.Then():
-            each(lambda f, at, x: past_caches.stream_(to_embeddings, [b, f, at.base], x))
+            each(lambda f, at, x: streaming_stores.stream_(to_embeddings, [b, f, at.base], x))
         with T.Else():
             each(lambda f, at, x: T.buffer_store(to_embeddings, x, [b, f, at]))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a sample's vectors and pairs come to lie as AMX tiles read them, in LLVM IR.
 
-A left operand is rows of bfloat16, a right one rows of pairs (`sparsetrain.schedule.amx.helpers`).
-Beside the helpers of there and of `sparsetrain.schedule.bf16.helpers`. One instruction rounds two
+A left operand is rows of bfloat16, a right one rows of pairs
+(`sparsetrain.compiler.schedule.amx.helpers`).
+Beside the helpers of there and of `sparsetrain.compiler.schedule.bf16.helpers`. One instruction
+rounds two
 vectors of 16 numbers into one of 32, so halves of a row, or two rows that become pairs, are rounded
 together.
 
@@ -12,9 +14,9 @@ rows of a sample are more streams than a processor foresees.
 
 from collections.abc import Iterable
 
-from sparsetrain.schedule.amx.helpers import BEGIN_AND_END
-from sparsetrain.schedule.bf16.helpers import HELPERS
-from sparsetrain.transpose import LANES, rounds
+from sparsetrain.compiler.schedule.amx.helpers import BEGIN_AND_END
+from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
+from sparsetrain.kernels.llvm.transpose import LANES, rounds
 
 ROW_BYTES = 64  # of a tile: 32 numbers of bfloat16, 16 pairs or sums
 NUMBERS = ROW_BYTES // 2

@@ -11,7 +11,8 @@ backward the width. Sums run first to last in one thread.
 
 Precondition: the width is a multiple of `LANES`. Cost: twice the float32 kernels' products per
 instruction, for a rounding and a transpose of every vector. That gains forward; backward memory
-bounds both, and only samples that stay in the caches gain (`sparsetrain.precision.policy`).
+bounds both, and only samples that stay in the caches gain
+(`sparsetrain.compiler.precision.policy`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import kernel
+from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
+from sparsetrain.kernels.builder import kernel
 from sparsetrain.models.interaction.parts import (
     LANES,
     address,
@@ -41,7 +43,6 @@ from sparsetrain.models.interaction.parts import (
     samples_of_tasks,
 )
 from sparsetrain.models.interaction.places import pair_place
-from sparsetrain.schedule.bf16.helpers import HELPERS
 
 PAIRS = 2 * LANES  # numbers of a vector of pairs
 MOST_SUMS = 28  # vectors of LANES in registers, beside what is multiplied

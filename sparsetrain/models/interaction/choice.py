@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.given import require_whole
 from sparsetrain.models.interaction.cross import LAYERS, CrossInteraction, default_rank
 from sparsetrain.models.interaction.operator import dot_interaction
 from sparsetrain.models.interaction.places import output_width
+from sparsetrain.system.argument_checks import require_whole
 
 Interaction: TypeAlias = Literal["dot", "cross"]
 CROSS_NUMBERS = ("cross_layers", "cross_rank")

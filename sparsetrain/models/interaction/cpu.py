@@ -20,15 +20,15 @@ from tvm.script.ir_builder import tirx as build
 from tvm.target import Target
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain import kernel_builder
-from sparsetrain.kernel_builder import SCHEDULED
+from sparsetrain.compiler.schedule.register_tile import vector_unit
+from sparsetrain.kernels import builder
+from sparsetrain.kernels.builder import SCHEDULED
+from sparsetrain.kernels.llvm.transpose import HELPER, LANES, PRAGMA, transpose
 from sparsetrain.models.interaction.parts import round_up
 from sparsetrain.models.interaction.places import output_width, pair_place
 from sparsetrain.models.interaction.tile import Tile, tile_of
 from sparsetrain.runtime import host_target
-from sparsetrain.schedule.register_tile import vector_unit
 from sparsetrain.sparse_tensor.kernels import column_tiles
-from sparsetrain.transpose import HELPER, LANES, PRAGMA, transpose
 
 
 def forward_kernel(features: int, width: int, dtype: str, tile: Tile | None = None) -> PrimFunc:
@@ -63,7 +63,7 @@ def _forward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
     in_vectors = width % LANES == 0 and dtype == "float32"
     turn = _transpose_vectors if in_vectors else _transpose_elements
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def interaction(dense: T.handle, embeddings: T.handle, out: T.handle):
         T.func_attr(SCHEDULED)
         B = T.int64()
@@ -166,7 +166,7 @@ def _backward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
     whole, rest = divmod(features + 1, tile_rows)
     out_width = output_width(features, width)
 
-    @kernel_builder.prim_func(s_tir=True, private=True)
+    @builder.prim_func(s_tir=True, private=True)
     def interaction_backward(
         dense: T.handle,
         embeddings: T.handle,

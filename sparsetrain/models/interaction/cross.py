@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.given import require_whole
+from sparsetrain.system.argument_checks import require_whole
 
 # As MLPerf trains it: three layers of rank 512 with N = 3456.
 LAYERS = 3

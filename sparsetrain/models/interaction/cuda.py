@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.models.interaction import cuda_registers
 from sparsetrain.models.interaction.cuda_backward import backward_kernel as backward_kernel
 from sparsetrain.models.interaction.cuda_blocking import (

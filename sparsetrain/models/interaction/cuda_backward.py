@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.models.interaction.cuda_blocking import SHARED, Inputs
 from sparsetrain.models.interaction.places import output_width, pair_place
 from sparsetrain.sparse_tensor.cuda.parts import (

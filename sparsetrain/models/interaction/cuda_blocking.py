@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.kernel_builder import buffer
+from sparsetrain.kernels.builder import buffer
 from sparsetrain.sparse_tensor.cuda.parts import (
     THREADS,
     blocks_of_threads,

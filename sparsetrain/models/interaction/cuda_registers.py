@@ -19,7 +19,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, kernel
+from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.models.interaction.cuda_blocking import Inputs
 from sparsetrain.sparse_tensor.cuda.parts import blocks_of_threads, store_vector
 

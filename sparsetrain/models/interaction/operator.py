@@ -21,9 +21,9 @@ from tvm.relax.frontend import nn
 from tvm.target import Target
 
 from sparsetrain.ad import defvjp
+from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
 from sparsetrain.models.interaction import amx, bf16, cpu, cuda
 from sparsetrain.models.interaction.places import output_width
-from sparsetrain.relax_op import call_kernel, define_op, for_target
 from sparsetrain.runtime.instructions import has_pairs, has_tiles
 
 # Whether a target has the instructions -> the kernels that round by them, the fastest first. Where

@@ -10,10 +10,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.kernel_builder import buffer
+from sparsetrain.kernels.builder import buffer
+from sparsetrain.kernels.llvm.transpose import LANES as LANES
+from sparsetrain.kernels.llvm.transpose import PRAGMA
 from sparsetrain.models.interaction.places import output_width
-from sparsetrain.transpose import LANES as LANES
-from sparsetrain.transpose import PRAGMA
 
 SAMPLES = 16  # of a task: their arrays are allocated once
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sparsetrain.compiler.schedule.register_tile import VectorUnit
 from sparsetrain.models.interaction.parts import LANES, round_up
-from sparsetrain.schedule.register_tile import VectorUnit
 
 # Registers whose sums must be under way together to hide what an addition takes.
 _FEWEST_SUMS = 8

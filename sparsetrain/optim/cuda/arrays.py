@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.optim.cuda.kernels import dense_rows
 from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.sparse_tensor.cuda.parts import (

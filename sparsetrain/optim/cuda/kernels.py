@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, extents, kernel, scalar
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim import kernels
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars

@@ -11,8 +11,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.formats import computed_in, is_half
-from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.finite import STRIPS
 from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.optim.kernels import Runs, update_rows

@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 from tvm.sym import Analyzer
 
-from sparsetrain.formats import computed_in, is_half, seen_as
+from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
 from sparsetrain.optim.finite import STRIPS, nonfinite_kernel
 from sparsetrain.optim.fused import kernels
 from sparsetrain.optim.fused.layout import (

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
-from sparsetrain.given import require_whole
 from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.paths.costs import (
     TRIES,
@@ -34,6 +33,7 @@ from sparsetrain.optim.paths.costs import (
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
+from sparsetrain.system.argument_checks import require_whole
 
 REMEMBERED = 256  # choices; batches of bags have a new number of ids in every step
 DOUBT = 0.4  # of the sparse path's time: unless the lines predict such a loss, it is tried

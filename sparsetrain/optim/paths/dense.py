@@ -21,7 +21,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
-from sparsetrain.formats import computed_in
+from sparsetrain.kernels.table_formats import computed_in
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.paths import dense_kernels as kernels
 from sparsetrain.optim.paths.dense_kernels import BLOCK

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernel_builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.sparse_tensor.cuda.parts import barrier, blocks_of_threads
 from sparsetrain.sparse_tensor.cuda.segments import Plan, Sorted, Stretch, count_runs, write_runs
 from sparsetrain.sparse_tensor.cuda.sort import Carried, Ids, count_digits, send_to_places

@@ -21,7 +21,8 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sparsetrain import libraries, runtime
+from sparsetrain import runtime
+from sparsetrain.runtime import library_cache
 
 WAITED = 0.3  # seconds of each second; in quiet minutes below 0.2, beside a busy process 0.9
 TRIES = 3  # runs that must agree against the default
@@ -66,7 +67,7 @@ def remembered(
         Whether figures speak against the default, so that more than one run should find them.
     """
     if key not in _known:
-        place = libraries.folder()
+        place = library_cache.folder()
         if place is None:
             _known[key] = _quiet(measure)
         else:
@@ -81,7 +82,7 @@ def is_known(
     """Whether `remembered` measures nothing, or nothing that it did not measure before."""
     if key in _known:
         return True
-    place = libraries.folder()
+    place = library_cache.folder()
     return place is not None and _read(_file(place, described), kind, least) is not None
 
 
@@ -110,7 +111,7 @@ def _kept(
 
 
 def _file(place: Path, described: tuple[object, ...]) -> Path:
-    digest = libraries.digest("figures", repr(described), str(runtime.host_target()))
+    digest = library_cache.digest("figures", repr(described), str(runtime.host_target()))
     return place / f"costs-{digest}.json"
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.formats import computed_in, is_half, keys_of
+from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of
 from sparsetrain.optim.group import Range
 from sparsetrain.optim.paths import dense
 from sparsetrain.optim.paths.dense import DensePath

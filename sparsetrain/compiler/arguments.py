@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate of a compiled function: its arguments are found by name and checked before it runs.
+
+Generated code checks nothing: an id outside its table reads other memory, a falling offset writes
+to it. So arrays are checked for shape, dtype, range of ids and order of offsets, and copied into
+aligned memory. Tensors of TVM's runtime are used as they are if they are laid out plainly; others
+are copied where they are inputs, and refused where a program may write them.
+What an argument is looked up in is read off the function once. Cost: one pass over ids and offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from sparsetrain import runtime
+from sparsetrain.compiler.shape_constraints import impossible, unproved, value_of
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.ops.indexing import Limit, limits, require_inside
+from sparsetrain.ops.operand_shapes import require_shapes
+from sparsetrain.system.argument_checks import require_named
+
+
+class Argument:
+    """One argument: what an array must be like to be taken for it.
+
+    Parameters
+    ----------
+    name : str
+    ty : relax.TensorType
+        Its extents are numbers, or letters that stand for one number throughout the function.
+    device : Device
+        Where the program runs.
+    """
+
+    def __init__(self, name: str, ty: relax.TensorType, device: tvm.runtime.Device) -> None:
+        self.device = device
+        shape = getattr(ty, "shape", None)  # what is no tensor has none
+        self.name, self.dtype = name, str(getattr(ty, "dtype", ""))
+        self.shape = None if shape is None else tuple(_extent(n) for n in shape)
+        self.rows: int | None = None  # what its ids must lie below, if it is looked up with
+        self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
+
+    def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
+        """The value in aligned memory, with ids that lie in their table."""
+        if isinstance(value, runtime.NDArray):
+            tensor = self._read(value, checked)
+        else:
+            tensor = self._copied(value)
+        if self.rows is not None and not checked:
+            _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
+        return tensor
+
+    def _read(self, tensor: runtime.NDArray, checked: bool) -> runtime.NDArray:
+        """A tensor that is only read, hence copied unless it is laid out as kernels expect.
+
+        Where a shape has letters, the program itself refuses another dtype or rank.
+        """
+        if not (checked and self.symbols):
+            self._require_fit(tensor)
+        return tensor if runtime.is_plain(tensor) else self._copied(runtime.as_numpy(tensor))
+
+    def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
+        """The tensor, which may be written, as it is.
+
+        Raises
+        ------
+        DataError
+            If it has another dtype or shape, is not laid out as kernels expect, or lies elsewhere.
+        """
+        self._require_fit(tensor)
+        if not runtime.is_plain(tensor):
+            raise DataError(
+                f"argument {self.name!r} is a tensor with strides, an offset, or memory that is "
+                "not aligned to 64 bytes: give a copy"
+            )
+        return tensor
+
+    def _require_fit(self, tensor: runtime.NDArray) -> None:
+        shape = tensor.shape
+        fits = self.shape is None or self._fits(shape)
+        if not fits or str(tensor.dtype) != self.dtype:
+            raise DataError(
+                f"argument {self.name!r} must be a tensor {self.dtype} ({self._extents()}), "
+                f"not {tensor.dtype} {tuple(shape)}"
+            )
+        if runtime.on_gpu(tensor) and tensor.device != self.device:
+            raise DataError(
+                f"argument {self.name!r} lies on {tensor.device}, the program on {self.device}"
+            )
+
+    def _extents(self) -> str:
+        return ", ".join(map(str, self.shape or ("any",)))
+
+    def _copied(self, value: Any) -> runtime.NDArray:
+        if self.shape is None:  # known only when it runs; a match_cast in the function checks it
+            return runtime.as_tensor(value, self.dtype)
+        try:
+            array = np.asarray(value)
+            if self._fits(array.shape):
+                return runtime.as_tensor(array, self.dtype)
+        except ValueError as error:  # NumPy's for ragged lists, DataError for what does not fit
+            raise DataError(f"argument {self.name!r}: {error}") from None
+        raise DataError(
+            f"argument {self.name!r} must have shape ({self._extents()}), not {array.shape}"
+        )
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        wanted = self.shape or ()
+        return len(wanted) == len(shape) and all(
+            w == n or isinstance(w, str) for w, n in zip(wanted, shape, strict=True)
+        )
+
+
+class _Found(NamedTuple):
+    """Of some parameters: their tensors that need no check, by place, and what else is bound."""
+
+    names: list[str]
+    values: list[Any]
+    template: list[Any]  # None for those in `open`
+    open: list[tuple[int, Argument]]
+
+
+class Arguments:
+    """The arguments of one Relax function.
+
+    Parameters
+    ----------
+    function : relax.Function
+        Before lowering.
+    name : str
+        What to call it in a message.
+    device : Device
+        Where it runs; by default the host.
+
+    Raises
+    ------
+    ConfigError
+        If the shape of an intermediate result is not known, see `operands.require_shapes`, or no
+        lengths can be what an operator takes them for.
+
+    Attributes
+    ----------
+    by_name : dict of str to Argument
+        In the function's order.
+    num_inputs : int
+        How many of them, from the first, are inputs rather than parameters.
+    """
+
+    def __init__(
+        self, function: relax.Function, name: str, device: tvm.runtime.Device | None = None
+    ) -> None:
+        self.function = name
+        device = device or tvm.cpu()
+        self.by_name = {p.name: Argument(p.name, p.ty, device) for p in function.params}
+        self.num_inputs = int(function.attrs.get("num_input", len(self.by_name)))
+        self._symbols = [
+            (position, axis, symbol)
+            for position, argument in enumerate(self.by_name.values())
+            for axis, symbol in argument.symbols
+        ]
+        self._found: _Found | None = None
+        self._bags: dict[str, tuple[str, int]] = {}
+        self._limits: list[tuple[str, Limit]] = []
+        require_shapes(_bindings(function))
+        self._read_lookups(function)
+        self._demands = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
+        if problem := impossible(self._demands):
+            raise ConfigError(f"{problem}, whatever {name!r} is given")
+
+    def bind(
+        self, params: Mapping[str, Any], inputs: Mapping[str, Any], checked: bool = False
+    ) -> list[runtime.NDArray]:
+        """Tensors in the function's order; ids that were `checked` before are not read again.
+
+        Raises
+        ------
+        ConfigError
+            If an argument is missing, or what should hold them is no mapping.
+        DataError
+            If an array does not fit its argument, an id its table, or offsets their ids.
+        """
+        require_named("params", params)
+        require_named("inputs", inputs)
+        known = self._known(params)
+        bound = known.template.copy()
+        for place, argument in known.open:
+            value = params.get(argument.name)
+            if value is None:
+                value = inputs.get(argument.name)
+            if value is None:
+                given = sorted({*params, *inputs})
+                raise ConfigError(
+                    f"argument {argument.name!r} of {self.function!r} is missing; given: {given}"
+                )
+            bound[place] = argument.tensor(value, checked)
+        self._check_bags(params, inputs, bound)
+        extents = self._check_symbols(bound)
+        if self._limits and not checked:
+            self._check_limits(bound, extents)
+        return bound
+
+    def _known(self, params: Mapping[str, Any]) -> _Found:
+        """What the call before found, unless a parameter is another tensor now.
+
+        It is replaced as a whole: several threads may bind arguments at once.
+        """
+        names, values, found = [*params], [*params.values()], self._found
+        if found is None or names != found.names or not all(map(is_, values, found.values)):
+            template = [
+                argument.require(params[name])
+                if argument.rows is None and isinstance(params.get(name), runtime.NDArray)
+                else None
+                for name, argument in self.by_name.items()
+            ]
+            places = enumerate(self.by_name.values())
+            still = [(place, argument) for place, argument in places if template[place] is None]
+            found = self._found = _Found(names, values, template, still)
+        return found
+
+    def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> dict[str, int]:
+        """Extents that the function calls by one letter must be equal; gives them by letter."""
+        seen: dict[str, tuple[int, int]] = {}
+        for position, axis, symbol in self._symbols:
+            shape = bound[position].shape
+            if axis >= len(shape):  # a wrong rank is for the virtual machine to refuse
+                continue
+            first, expected = seen.setdefault(symbol, (position, shape[axis]))
+            if shape[axis] != expected:
+                names = list(self.by_name)
+                raise DataError(
+                    f"argument {names[position]!r} has {symbol} = {shape[axis]} on axis {axis}, "
+                    f"but {names[first]!r} has {symbol} = {expected}: they must be equal"
+                )
+        if self._demands:
+            self._check_demands(seen)
+        return {symbol: extent for symbol, (_, extent) in seen.items()}
+
+    def _check_limits(self, bound: Sequence[runtime.NDArray], extents: Mapping[str, int]) -> None:
+        """Ids of operators that index must lie inside, as far as lengths are known."""
+        tensors = dict(zip(self.by_name, bound, strict=True))
+        for name, limit in self._limits:
+            sizes = [value_of(extent, extents) for extent in limit.extents]
+            if None not in sizes:
+                require_inside(runtime.as_numpy(tensors[name]), name, sizes, limit)
+
+    def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
+        """What is made of arguments must be as long as it is taken for."""
+        extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
+        for problem in filter(None, (demand.problem(extents) for demand in self._demands)):
+            given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())
+            more = "; of one feature there is one offset more than rows" if self._bags else ""
+            raise DataError(f"{problem}, with {given}{more}")
+
+    def _check_bags(
+        self,
+        params: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        bound: Sequence[runtime.NDArray],
+    ) -> None:
+        """Offsets that came as an array must fit the ids; tensors are trusted."""
+        for name, (ids, features) in self._bags.items():
+            if not isinstance(params.get(name, inputs.get(name)), runtime.NDArray):
+                tensors = dict(zip(self.by_name, bound, strict=True))
+                num_ids = tensors[ids].shape[0]
+                _check_offsets(runtime.as_numpy(tensors[name]), name, num_ids, features)
+
+    def _read_lookups(self, function: relax.Function) -> None:
+        """Find the arguments that are used as ids or offsets just as they come."""
+        names = {param: param.name for param in function.params}
+        for binding in _bindings(function):
+            call = binding.value
+            operator = getattr(getattr(call, "op", None), "name", "")
+            if operator in _KEEPS_IDS and call.args[0] in names:
+                names[binding.var] = names[call.args[0]]
+            self._limits += [(names[n.ids], n) for n in limits(call) if n.ids in names]
+            if operator not in _LOOKUPS or call.args[1] not in names:
+                continue
+            ids, rows = names[call.args[1]], _LOOKUPS[operator](call)
+            if rows is not None:
+                argument = self.by_name[ids]
+                argument.rows = rows if argument.rows is None else min(rows, argument.rows)
+            if operator == _BAG and call.args[2] in names:
+                self._bags[names[call.args[2]]] = ids, int(call.attrs["features"])
+
+
+def _bindings(function: relax.Function) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def _table_rows(call: Any, axis: int = 0) -> int | None:
+    extent = call.args[0].ty.shape[axis]
+    return int(extent) if isinstance(extent, tvm.tirx.IntImm) else None
+
+
+def _taken_rows(call: Any) -> int | None:
+    """Only the mode "fast" takes ids as they come; the others clip or wrap what lies outside."""
+    axis = call.attrs["axis"]
+    return _table_rows(call, int(axis or 0)) if str(call.attrs["mode"]) == "fast" else None
+
+
+_BAG = "relax.sparsetrain.embedding_bag"
+# Operator -> the number that its ids must lie below; None where there is no such number.
+_LOOKUPS = {
+    "relax.take": _taken_rows,
+    "relax.sparsetrain.lookup": _table_rows,
+    _BAG: _table_rows,
+}
+_KEEPS_IDS = frozenset({"relax.reshape", "relax.flatten", "relax.astype"})
+
+
+def _extent(extent: Any) -> int | str:
+    return int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent)
+
+
+def _check_ids(ids: np.ndarray, name: str, rows: int) -> None:
+    # As unsigned numbers the negative ones are the largest, so one pass sees both ends.
+    if ids.size and ids.view(ids.dtype.str.replace("i", "u")).max() >= rows:
+        place = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
+        raise DataError(
+            f"argument {name!r}: id {int(ids[place])} at {place} is outside the table's {rows} rows"
+        )
+
+
+def _check_offsets(offsets: np.ndarray, name: str, num_ids: int, features: int) -> None:
+    if (len(offsets) - 1) % features or not len(offsets):
+        raise DataError(
+            f"argument {name!r} has {len(offsets)} offsets, but must have {features} * B + 1"
+        )
+    if offsets[0] != 0 or offsets[-1] != num_ids or (np.diff(offsets) < 0).any():
+        raise DataError(f"argument {name!r} must rise from 0 to the number of ids, {num_ids}")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What TVM cannot compile, on one line that names the operator.
+
+TVM's own word is an internal error, or an assertion, from somewhere within. Once there is one, each
+operator is lowered alone: the first that fails is the one. Nothing of this runs otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from sparsetrain.errors import ConfigError, SparsetrainError, first_line
+from sparsetrain.ops.operand_shapes import described, name_of, operands, shape_of
+from sparsetrain.system.locks import in_turn
+
+# Operator -> the way out, where there is a better one than for others.
+_WAYS_OUT = {
+    "relax.strided_slice": "cut with op.strided_slice(..., assume_inbound=True), which is checked "
+    "in every call",
+}
+_OTHERWISE = "give arguments of another shape, dtype or attribute, or write it with other operators"
+
+
+@contextmanager
+def naming_operators(module: tvm.IRModule, target: tvm.target.Target) -> Iterator[None]:
+    """Let an error of a compile name the operator, if it can be found.
+
+    Raises
+    ------
+    ConfigError
+        In place of errors of TVM's; those of memory and of files stay what they are.
+    """
+    try:
+        yield
+    except (SparsetrainError, OSError, MemoryError):
+        raise
+    except Exception as error:  # of many types, also of Python's
+        call = None if "bad_alloc" in str(error) else _culprit(module, target, str(error))
+        if call is None:
+            raise
+        raise ConfigError(
+            f"TVM cannot compile {_text(call)}: {first_line(error)}; "
+            f"{_WAYS_OUT.get(name_of(call), _OTHERWISE)}"
+        ) from error
+
+
+def _text(call: relax.Call) -> str:
+    known = any(shape_of(operand) is not None for operand in operands(call))
+    return described(call) if known else name_of(call)
+
+
+@in_turn
+def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> relax.Call | None:
+    """The first call that cannot be lowered, or is named in what the compiler said."""
+    calls = list(_calls(module))
+    if "prim.if_then_else" in message:  # TVM infers no shape with one; alone it need not
+        return next(filter(_moves_its_bounds, calls), None)
+    for call in calls:
+        if not _lowers(call, target):
+            return call
+    return next((call for call in calls if f"R.{_short(call)}(" in message), None)
+
+
+def _moves_its_bounds(call: relax.Call) -> bool:
+    """Whether a call is a slice to a letter's expression, which counts from the end below 0."""
+    if name_of(call) != "relax.strided_slice" or int(call.attrs["assume_inbound"]):
+        return False
+    bounds = [bound for given in call.args[2:4] for bound in getattr(given, "fields", ())]
+    return not all(isinstance(bound, tirx.IntImm) for bound in bounds)
+
+
+def _calls(module: tvm.IRModule) -> Iterator[relax.Call]:
+    for function in module.functions.values():
+        for block in getattr(getattr(function, "body", None), "blocks", []):
+            for binding in block.bindings:
+                value: Any = getattr(binding, "value", None)
+                if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
+                    yield value
+
+
+def _short(call: relax.Call) -> str:
+    return name_of(call).removeprefix("relax.")
+
+
+def _lowers(call: relax.Call, target: tvm.target.Target) -> bool:
+    """Whether the call alone becomes a kernel, or stays what it is."""
+    builder = relax.BlockBuilder()
+    with builder.function("alone", relax.analysis.free_vars(call)):
+        builder.emit_func_output(builder.emit(call))
+    lower = tvm.transform.Sequential(
+        [relax.backend.DispatchSortScan(), relax.transform.LegalizeOps()]
+    )
+    try:
+        with target:
+            lower(builder.get())
+    except Exception:  # as above
+        return False
+    return True

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixed precision: what is rounded and the pass that does it, scaled losses, what CPUs need."""
+
+from sparsetrain.compiler.precision.half import to_half as to_half
+from sparsetrain.compiler.precision.loss_scale import LossScale as LossScale
+from sparsetrain.compiler.precision.loss_scale import Scaling as Scaling
+from sparsetrain.compiler.precision.loss_scale import scaling_for as scaling_for
+from sparsetrain.compiler.precision.names import Precision as Precision
+from sparsetrain.compiler.precision.names import lacks as lacks
+from sparsetrain.compiler.precision.names import policy_for as policy_for
+from sparsetrain.compiler.precision.policy import BFLOAT16 as BFLOAT16
+from sparsetrain.compiler.precision.policy import FLOAT16 as FLOAT16
+from sparsetrain.compiler.precision.policy import Policy as Policy
+from sparsetrain.system.exports import exported as _exported
+
+__all__ = _exported(globals())

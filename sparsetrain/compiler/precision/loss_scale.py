@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loss scaling: gradients that half precision would round to zero are computed larger.
+
+The reverse pass starts from the scale instead of 1, and the optimizer divides by it in the factor
+that its clipping uses: no pass over the gradients is added, and no scale compiles anything. A power
+of two changes no bit of a gradient that neither format rounds away.
+
+A dynamic scale looks for the largest one without overflow (Micikevicius et al. 2018,
+https://arxiv.org/abs/1710.03740): a gradient that is not finite leaves the step out and halves it,
+a row of steps without doubles it. At the smallest scale such a gradient is an error like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from sparsetrain.compiler.precision.policy import Policy
+from sparsetrain.errors import ConfigError
+from sparsetrain.system.argument_checks import is_number, require_whole
+
+MOST = 2.0**24  # whoever has room for more gains nothing: no gradient is rounded to zero by then
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """A rule for the loss's factor; `Scaling` is where a run stands with it.
+
+    Parameters
+    ----------
+    initial : float
+        The first scale.
+    every : int, optional
+        Steps without overflow after which the scale doubles; None keeps it as it is.
+    least, most : float
+        Bounds of a scale that changes.
+
+    Raises
+    ------
+    ConfigError
+        If a number is not one that float32 holds, above 0, or `initial` is out of bounds.
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> careful = st.precision.LossScale(initial=1024.0, every=500)
+    >>> static = st.precision.LossScale(initial=1024.0, every=None)
+    """
+
+    initial: float = 65536.0
+    every: int | None = 2000
+    least: float = 1.0
+    most: float = MOST
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "least", "most"):
+            value = getattr(self, name)
+            if not _is_scale(value):
+                raise ConfigError(f"loss scale: {name} is from 1e-37 to 1e37, not {value!r}")
+            object.__setattr__(self, name, float(value))
+        if self.every is None:
+            return
+        object.__setattr__(self, "every", require_whole("loss scale: every", self.every))
+        if not self.least <= self.initial <= self.most:
+            raise ConfigError(
+                f"loss scale: initial, {self.initial:g}, is not within {self.least:g} to "
+                f"{self.most:g}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, as plain values."""
+        return asdict(self)
+
+
+# What callers may write: None is what the precision needs.
+Given: TypeAlias = "LossScale | float | Literal['dynamic'] | None"
+
+
+class Scaling:
+    """The scale of a run, and the counts that decide about it.
+
+    Parameters
+    ----------
+    rule : LossScale
+
+    Attributes
+    ----------
+    value : float
+        What the loss of the next step is multiplied by.
+    good : int
+        Steps since it changed, or since the last overflow.
+    overflows : int
+        Steps left out because a scaled gradient overflowed.
+    """
+
+    def __init__(self, rule: LossScale) -> None:
+        self.rule = rule
+        self.value, self.good, self.overflows = rule.initial, 0, 0
+
+    @property
+    def can_fall(self) -> bool:
+        """Whether an overflow may be the scale's fault."""
+        return self.rule.every is not None and self.value > self.rule.least
+
+    def note(self, overflowed: bool, taken: bool) -> None:
+        """Count a step; one that was left out for another reason says nothing about the scale."""
+        if overflowed:
+            self.value, self.good = max(self.value / 2, self.rule.least), 0
+            self.overflows += 1
+        elif taken and self.rule.every is not None:
+            self.good += 1
+            if self.good >= self.rule.every:
+                self.value, self.good = min(2 * self.value, self.rule.most), 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Rule and counts, as plain values."""
+        counts = {"value": self.value, "good": self.good, "overflows": self.overflows}
+        return {**self.rule.to_dict(), **counts}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Scaling:
+        """What `to_dict` described."""
+        counts = {name: saved[name] for name in ("value", "good", "overflows")}
+        rule = {name: value for name, value in saved.items() if name not in counts}
+        scaling = cls(LossScale(**rule))
+        if not _is_scale(counts["value"]):
+            raise ConfigError(f"loss scale: value is from 1e-37 to 1e37, not {counts['value']!r}")
+        scaling.value = float(counts["value"])
+        scaling.good, scaling.overflows = int(counts["good"]), int(counts["overflows"])
+        return scaling
+
+
+def scaling_for(given: Given, policy: Policy | None) -> Scaling | None:
+    """Where a run begins, None without a scale.
+
+    Parameters
+    ----------
+    given : LossScale, float, "dynamic" or None
+        A number keeps the scale as it is. None is dynamic for float16, whose smallest numbers are
+        far above those of gradients, and no scale otherwise.
+    policy : Policy, optional
+        What is rounded.
+
+    Raises
+    ------
+    ConfigError
+        If `given` is something else.
+    """
+    if given is None:
+        return Scaling(LossScale()) if policy is not None and policy.dtype == "float16" else None
+    if given == "dynamic":
+        return Scaling(LossScale())
+    if isinstance(given, LossScale):
+        return Scaling(given)
+    if not _is_scale(given):
+        raise ConfigError(
+            f"loss_scale is a number from 1e-37 to 1e37, 'dynamic' or a LossScale, not {given!r}"
+        )
+    return Scaling(LossScale(initial=float(given), every=None))
+
+
+def _is_scale(value: Any) -> bool:
+    return is_number(value) and bool(1e-37 <= value <= 1e37)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a Relax function to a compiled program that takes arrays by name.
+
+One compile serves every batch size. Arguments are checked where they enter, by `arguments`; kernels
+check nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from sparsetrain import ad, runtime
+from sparsetrain.compiler import program_cache, schedule
+from sparsetrain.compiler.arguments import Arguments
+from sparsetrain.compiler.compile_errors import naming_operators
+from sparsetrain.compiler.precision import Policy, to_half
+from sparsetrain.embedding.take import take_as_lookup
+from sparsetrain.kernels.relax_op import callees, find_function
+from sparsetrain.system.argument_checks import require_named
+from sparsetrain.system.locks import Turn
+
+
+class Program:
+    """A compiled Relax function; compiles when it is first called, or raises `ConfigError`.
+
+    Threads that call it wait for each other: a virtual machine runs one call at a time.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        The program before lowering.
+    function : str
+        Name of the function to run.
+    target : str or tvm.target.Target
+        See `sparsetrain.runtime.resolve_target`.
+    precision : Policy, optional
+        What is computed in half precision, see `sparsetrain.compiler.precision`; by default
+        nothing.
+    """
+
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        function: str,
+        target: Any = "auto",
+        precision: Policy | None = None,
+    ) -> None:
+        self.target = runtime.resolve_target(target)
+        find_function(module, function)
+        module = self.module = extract(module, function)
+        if precision is not None:
+            self.module = to_half(self.module, function, precision)
+        self.function = function
+        self.arguments = Arguments(module[function], function, runtime.device_of(self.target))
+        self._turn = Turn()
+
+    @cached_property
+    def machine(self) -> Any:
+        """The virtual machine that runs the function; compiles it."""
+        module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, self._kept)
+        with naming_operators(module, self.target):
+            return program_cache.load_or_build(
+                module,
+                self.target,
+                lambda place: runtime.compile_relax(module, self.target, pipeline, place),
+            )
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return self.machine[self.function]
+
+    @property
+    def _kept(self) -> str | None:
+        """The function that is given what it works in; a device has its own pool."""
+        return None if runtime.gpu.is_cuda(self.target) else self.function
+
+    @cached_property
+    def _workspace(self) -> runtime.Workspace:
+        if self._kept is None:
+            return runtime.Workspace(lambda _: [])
+        tell = self.machine[schedule.NEEDS.format(self.function)]
+        return runtime.Workspace(lambda given: runtime.needs_of(tell(*given), schedule.KINDS))
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a call compiles nothing."""
+        return "_compiled" in self.__dict__
+
+    def compile(self) -> Program:
+        """Compile now rather than at the first call."""
+        _ = self._compiled
+        return self
+
+    def place(self, params: Mapping[str, Any]) -> dict[str, runtime.NDArray]:
+        """Put parameters where the program runs, as a loop of one's own needs them on CUDA.
+
+        Optimizers write parameters where they lie, with gradients that lie beside them.
+
+        Parameters
+        ----------
+        params : mapping of str to array
+            Tables and others alike.
+
+        Returns
+        -------
+        dict
+            Tensors by name, to be given to calls, `optimizer.init` and `optimizer.apply_`. A tensor
+            that lies there already is itself.
+
+        Raises
+        ------
+        ConfigError
+            If they are in no mapping.
+        DataError
+            If an array is no array of numbers.
+        ResourceError
+            If the device has no memory left.
+        """
+        require_named("params", params)
+        device = runtime.device_of(self.target)
+        return {
+            name: runtime.moved(runtime.as_tensor(value), device, f"parameter {name!r}")
+            for name, value in params.items()
+        }
+
+    def __call__(
+        self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
+    ) -> Any:
+        """Run the function.
+
+        Parameters
+        ----------
+        params, inputs : mapping of str to array
+            Together they hold every argument; `params` wins. Tensors of TVM's runtime are used as
+            they are, any other array is checked and copied.
+        checked : bool
+            Whether all ids were found inside their tables before; a device need not return them.
+
+        Raises
+        ------
+        ConfigError
+            If an argument is missing, or what should hold them is no mapping.
+        DataError
+            If an array does not fit its argument, an id its table, or offsets their ids.
+        """
+        bound = self.arguments.bind(params, inputs, checked)
+        with self._turn:
+            sizes = runtime.bound_pool(bound[: self.arguments.num_inputs])
+            given = runtime.sent(bound, self.target)
+            return self._compiled(*given, *self._workspace.arrays(sizes, given))
+
+
+class GradientProgram(Program):
+    """A program that returns ``(loss, gradients)``; see `value_and_grad`.
+
+    Attributes
+    ----------
+    gradient : GradientModule
+        What it was compiled from.
+    fused : dict
+        Programs that go on from these gradients to updates, by their layout; see `fused`.
+    """
+
+    def __init__(
+        self, gradient: ad.GradientModule, target: Any = "auto", precision: Policy | None = None
+    ) -> None:
+        super().__init__(gradient.module, gradient.function, target, precision)
+        self.gradient = gradient
+        self.fused: dict[Any, Program] = {}
+
+    def __call__(
+        self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
+    ) -> tuple[Any, dict]:
+        """Loss, a () tensor, and the gradients by name: `RowSparse` or `tvm.runtime.Tensor`.
+
+        Of a function with more results than the loss the first is all of them, in a tuple.
+        """
+        results = super().__call__(params, inputs, checked=checked)
+        behind = 1 + self.gradient.others
+        gradients = self.gradient.unflatten(results[behind:])
+        return (tuple(results[:behind]) if self.gradient.others else results[0]), gradients
+
+
+def value_and_grad(
+    module: tvm.IRModule,
+    function: str,
+    wrt: Sequence[str] | None = None,
+    *,
+    densify: Sequence[str] = (),
+    target: Any = "auto",
+    precision: Policy | None = None,
+    scaled: bool = False,
+) -> GradientProgram:
+    """Compile a Relax function of one dataflow block together with its gradient.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        From ``nn.Module.export_tvm`` or any other source.
+    function : str
+        Its function with a scalar floating-point result, or with a tuple of tensors of which the
+        first is that.
+    wrt : sequence of str, optional
+        Parameters to differentiate; by default all floating-point ones.
+    densify : sequence of str
+        Parameters whose gradient may become dense.
+    target : str or tvm.target.Target
+        Where to run.
+    precision : Policy, optional
+        What is computed in half precision, as `sparsetrain.compiler.precision.BFLOAT16`.
+        Parameters and
+        gradients are float32 all the same.
+    scaled : bool
+        Whether the program has one more input, the number ``loss_scale``: its gradients are those
+        of the loss times that, the loss itself is not. Another number compiles nothing.
+
+    Returns
+    -------
+    GradientProgram
+        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, with the tuple of all
+        results in place of ``loss`` if there are more; ``program.module`` is the IRModule before
+        lowering.
+
+    Raises
+    ------
+    ConfigError
+        See `sparsetrain.ad.gradient`.
+    """
+    gradient = ad.gradient(module, function, wrt, densify, scaled)
+    return GradientProgram(gradient, target, precision)
+
+
+def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:
+    """The named function with the private ones that it calls written out, and its kernels.
+
+    What is asked of arguments is read off one function.
+    """
+    named = {var: body for var, body in module.functions.items() if var.name_hint == function}
+    called = callees(module)
+    extracted = tvm.IRModule(named | called)
+    if any(isinstance(body, relax.Function) for body in called.values()):
+        extracted = relax.transform.InlinePrivateFunctions()(extracted)
+    return extracted

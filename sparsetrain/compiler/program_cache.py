@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled programs, kept on disk between runs: a second run starts in milliseconds.
+
+A program is found by a digest of everything that decides its code: the module with every operator
+replaced by its kernels (so that a user's operator counts with all it is made of), the target, the
+versions of TVM and Python, and the sources of this package. `libraries` keeps the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from sparsetrain import runtime
+from sparsetrain.ops.legalize import LEGALIZE
+from sparsetrain.runtime import library_cache
+from sparsetrain.system.locks import in_turn
+
+
+def load_or_build(
+    module: tvm.IRModule,
+    target: tvm.target.Target,
+    build: Callable[[Path | None], relax.VMExecutable],
+) -> relax.VirtualMachine:
+    """The virtual machine of `module` on `target`, from the cache or from `build`.
+
+    That is told where kernels are kept which other programs share, or None.
+    """
+    place = library_cache.folder()
+    if place is None:
+        return runtime.virtual_machine(build(None), target)
+    key = digest(module, target)
+    library = library_cache.load(place, key)
+    if library is None:
+        if not library_cache.can_link():
+            return runtime.virtual_machine(build(None), target)
+        kernels = None if runtime.gpu.is_cuda(target) else place
+        executable = build(kernels)
+        library = library_cache.store(place, key, executable)
+        if library is None:  # kernels that were to be linked do not run by themselves
+            library = executable if kernels is None else build(None)
+    return runtime.virtual_machine(library, target)
+
+
+@in_turn
+def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
+    """Hexadecimal digest of everything that decides the compiled code of `module`."""
+    with target:
+        legal = relax.transform.LegalizeOps(LEGALIZE)(module)
+    return library_cache.digest(
+        legal.script(), *library_cache.imported(legal), *_constants(legal), str(target)
+    )
+
+
+def _constants(module: tvm.IRModule) -> Iterator[str]:
+    """Digests of the tensors in a module, which its script does not show."""
+    found: list[tvm.ir.GenericConst] = []
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(
+                function, lambda e: found.append(e) if _is_tensor(e) else None
+            )
+    for constant in found:
+        array = constant.value.numpy()
+        content = hashlib.sha256(array.tobytes()).hexdigest()
+        yield f"{array.dtype} {array.shape} {content}"
+
+
+def _is_tensor(expression: Any) -> bool:
+    constant = isinstance(expression, tvm.ir.GenericConst)
+    return constant and isinstance(expression.value, runtime.NDArray)  # not a dtype

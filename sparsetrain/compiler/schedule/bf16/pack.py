@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of bfloat16 products in pairs of neighbours in `k`, rounded on the way if need be.
+
+- The right operand: panels of 16 or 32 columns, `(panel, pair, column in panel, k in pair)`, packed
+  once by all threads.
+- The left one, if `k` is contiguous in it: rows of pairs, as they lie in memory. Where memory holds
+  bfloat16 already it is read in place; otherwise a thread rounds the row block it is about to use.
+- The left one of TN: blocks of 8 or 16 rows, `(block, pair, row, k in pair)`, which the task that
+  uses them packs for itself.
+
+Each packing block is one call of a helper for 16 numbers (or 16 x 32), which handles both edges
+without a branch. Cost: one pass over the operand.
+"""
+
+from collections.abc import Callable
+from math import gcd
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from sparsetrain.compiler.schedule.bf16.helpers import SOURCES
+from sparsetrain.compiler.schedule.bf16.shape import LANES
+from sparsetrain.compiler.schedule.prefetch import PAIRS_AHEAD, prefetch
+from sparsetrain.compiler.schedule.product import Operand
+from sparsetrain.compiler.schedule.rule import dtype_of, parallel_over, static_extent
+
+# Pairs of `k` in a task that packs rows of memory, and the vectors of each that it copies together.
+_STRETCH = 64
+_TOGETHER = 4
+
+
+def is_stored_in_pairs(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
+    """Whether memory holds an operand just as the product wants it."""
+    source = sch.get(stage).reads[0].source
+    width = source.ty.shape[operand.contracted]
+    even = isinstance(width, tirx.IntImm) and int(width) % 2 == 0
+    return operand.contracted_is_contiguous and dtype_of(source) == "bfloat16" and even
+
+
+def to_pairs(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand, width: int) -> None:
+    """Lay an operand out as `(panel, pair, number in panel and pair)`."""
+
+    def pairs(*index: tirx.Expr) -> tuple:
+        outer, k = index[operand.outer], index[operand.contracted]
+        return outer // width, k // 2, outer % width * 2 + k % 2
+
+    sch.transform_layout(packing, ("write", 0), pairs)
+
+
+def pack_right(
+    sch: s_tir.Schedule,
+    packing: SBlockRV,
+    operand: Operand,
+    width: int = LANES,
+    interleave: Callable[[s_tir.SBlock], tirx.Stmt] | None = None,
+) -> None:
+    """Pack in parallel: by column panels, or by stretches of `k` where rows are contiguous.
+
+    Two such rows are interleaved `width` numbers at a time, by `interleave`.
+    """
+    loops = sch.get_loops(packing)
+    if operand.contracted_is_contiguous:
+        vector, lane = sch.split(loops[operand.outer], [None, LANES])
+        rewrite(sch, sch.blockize(lane), _transpose_pairs)
+        parallel_over(sch, [vector])
+        return
+    # Split for the threads afterwards: an uneven split would put its guard into the block.
+    vector, lane = sch.split(loops[operand.outer], [None, width])
+    pair, k = sch.split(loops[operand.contracted], [None, 2])
+    sch.reorder(pair, vector, k, lane)
+    rewrite(sch, sch.blockize(k), interleave or _interleave(LANES))
+    stretch, pair = sch.split(pair, [None, _STRETCH])
+    _copy_few_vectors_together(sch, pair, vector)
+    sch.parallel(stretch)
+
+
+def _copy_few_vectors_together(sch: s_tir.Schedule, pair: LoopRV, vector: LoopRV) -> None:
+    """Go over all pairs with some vectors at a time, so that few streams are written.
+
+    Panels are often a power of two apart: all of them at once would evict each other.
+    """
+    extent = static_extent(sch, vector)
+    together = 1 if extent is None else gcd(extent, _TOGETHER)
+    group, vector = sch.split(vector, [None, together])
+    sch.reorder(group, pair, vector)
+
+
+def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
+    """Round one row block, inside the task that uses it."""
+    rewrite(sch, sch.blockize(sch.get_loops(packing)[-1]), _round_row)
+
+
+def pack_left(sch: s_tir.Schedule, packing: SBlockRV, rows: int) -> None:
+    """Pack the blocks of `rows` columns of memory that the task around will use."""
+    *_, first, second = sch.get_loops(packing)
+    pair, k = sch.split(first, [None, 2])
+    # Whole vectors, of one or two blocks: an uneven split would put its guard into the block.
+    width = gcd(LANES, static_extent(sch, second) or rows)
+    vector, lane = sch.split(second, [None, width])
+    sch.reorder(pair, vector, k, lane)
+    rewrite(sch, sch.blockize(k), _interleave(rows if width == LANES else 0))
+    _copy_few_vectors_together(sch, pair, vector)
+
+
+def rewrite(
+    sch: s_tir.Schedule, block: SBlockRV, body: Callable[[s_tir.SBlock], tirx.Stmt]
+) -> None:
+    """Let a block do what it did in another way: `body(block)`."""
+    old = sch.get(block)
+    new = s_tir.SBlock(old.iter_vars, old.reads, old.writes, old.name_hint, body(old))
+    sch.state.replace(sch.get_sref(block), new, {old: new})
+
+
+def at(region: tirx.BufferRegion) -> list[tirx.Expr]:
+    """Where a region begins."""
+    return [extent.min for extent in region.region]
+
+
+def _transpose_pairs(block: s_tir.SBlock) -> tirx.Stmt:
+    """16 columns that are contiguous in `k`, 32 numbers of each at a time."""
+    source, target = block.reads[0], block.writes[0]
+    column, _ = at(source)
+    panel, _, lane = at(target)
+    columns, contracted = source.source.ty.shape
+    return _in_steps(
+        contracted,
+        2 * LANES,
+        lambda k: call(
+            "transposed",
+            source,
+            address(target.source, [panel, k // 2, lane]),
+            target.source.ty.shape[-1],
+            address(source.source, [column, k]),
+            contracted,
+            int32(contracted - k),
+            int32(columns - column),
+            int32(2 * target.source.ty.shape[1] - k),
+        ),
+    )
+
+
+def _round_row(block: s_tir.SBlock) -> tirx.Stmt:
+    """A row, 16 numbers at a time; below the last row, that one again."""
+    source, target = block.reads[0], block.writes[0]
+    row, _ = at(source)
+    rows, contracted = source.source.ty.shape
+    return _in_steps(
+        contracted,
+        LANES,
+        lambda k: call(
+            "round",
+            source,
+            address(target.source, [at(target)[0], k]),
+            address(source.source, [tirx.min(row, rows - 1), k]),
+            int32(contracted - k),
+        ),
+    )
+
+
+def _in_steps(extent: tirx.Expr, step: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
+    """A loop whose body gets 0, `step`, 2 `step`, ... below `extent`."""
+    number = tirx.Var("step", "int64")
+    count = (extent + step - 1) // step
+    zero = tirx.const(0, "int64")
+    return tirx.For(number, zero, count, tirx.ForKind.SERIAL, body(number * step))
+
+
+def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
+    """Two rows of 16 numbers; every `width` of them have a place of their own (0: only 8 have)."""
+
+    def body(block: s_tir.SBlock) -> tirx.Stmt:
+        source, target = block.reads[0], block.writes[0]
+        k, column = at(source)
+        contracted, columns = source.source.ty.shape
+        panel, pair, lane = at(target)
+        places = {LANES: [panel, pair, lane + LANES], 8: [panel + 1, pair, lane]}
+        next_rows = (k + 2 * PAIRS_AHEAD, k + 2 * PAIRS_AHEAD + 1)
+        ahead = [prefetch(source.source, [row, column]) for row in next_rows]
+        interleave = call(
+            "pairs",
+            source,
+            address(target.source, [panel, pair, lane]),
+            address(target.source, places.get(width, [panel, pair, lane])),
+            address(source.source, [k, column]),
+            columns,
+            int32(columns - column),
+            int32(contracted - k),
+        )
+        return tirx.SeqStmt([*ahead, interleave])
+
+    return body
+
+
+def call(name: str, source: tirx.BufferRegion, *arguments: tirx.Expr) -> tirx.Stmt:
+    """A call of the helper for the dtype that `source` has in memory."""
+    element = SOURCES[dtype_of(source.source)]
+    return tirx.Evaluate(tirx.call_extern("int32", f"sparsetrain_{name}_{element}", *arguments))
+
+
+def address(buffer: tirx.Var, index: list[tirx.Expr]) -> tirx.Expr:
+    """Where an element lies."""
+    return tirx.address_of(tirx.BufferLoad(buffer, index))
+
+
+def int32(value: tirx.Expr) -> tirx.Expr:
+    """A number of elements that are left, of which a helper wants 64 at most."""
+    return tirx.Cast("int32", tirx.min(value, tirx.const(64, "int64")))

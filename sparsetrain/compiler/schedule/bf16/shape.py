@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a bfloat16 product is cut into tasks for the threads, and those into register tiles.
+
+A tile of 8 rows and two vectors of 16 columns, or of 16 rows and one, has 16 sums in flight: an
+instruction that adds to one waits for the last that did, and two begin in every cycle.
+
+Where rows lie in memory as the instruction wants them, a task has few rows and goes over all
+columns. Where the sum runs over rows of memory (TN, a weight's gradient), its length is a batch's,
+unknown and long. Then a task packs its rows of the left operand, which stay in a near cache, and
+fetches its panels of the right one from a far one: the more rows, the less it fetches for what it
+computes. A few rows leave too few tasks; then each has some of the panels only.
+"""
+
+import itertools
+from typing import NamedTuple
+
+from sparsetrain.compiler.schedule.product import Extent, Product
+
+LANES = 16
+_SUMS = 16
+# Rows are padded to this many tiles where few are known beforehand, so more would be waste.
+_TILES_PER_ROW_BLOCK = 4
+# Blocks of rows, or tasks, to aim for, so that every thread gets some.
+_FEWEST_ROW_BLOCKS = 16
+FEWEST_TASKS = 8
+# Of a task: at a batch of 2048, a quarter of a megabyte of the left operand, packed.
+MOST_TILES = 8
+# See `best_task`.
+_COST_OF_PACKING = 0.7
+_COST_OF_FETCHING = 0.2
+
+
+class Shape(NamedTuple):
+    """Rows of a register tile and its vectors of 16 columns; tiles and panels of a task.
+
+    A panel is as wide as a tile; None means all panels.
+    """
+
+    rows: int
+    vectors: int
+    tiles: int
+    panels: int | None
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile."""
+        return self.vectors * LANES
+
+
+def choose_shape(product: Product) -> Shape:
+    """The shape for a product, any of whose extents may be known only at run time."""
+    narrow = isinstance(product.columns, int) and product.columns <= LANES
+    vectors = 1 if narrow else 2
+    if product.left.contracted_is_contiguous:
+        rows = _SUMS // 2
+        return Shape(rows, vectors, _tiles_of_rows(product.rows, rows), None)
+    rows = _SUMS // vectors
+    return Shape(rows, vectors, *_task(product, rows, vectors * LANES))
+
+
+def _tiles_of_rows(rows: Extent, tile_rows: int) -> int:
+    """Tiles of a task that goes over all panels."""
+    if not isinstance(rows, int):
+        return _TILES_PER_ROW_BLOCK
+    return max(1, min(_TILES_PER_ROW_BLOCK, rows // (tile_rows * _FEWEST_ROW_BLOCKS)))
+
+
+def _task(product: Product, tile_rows: int, tile_columns: int) -> tuple[int, int | None]:
+    """Tiles and panels of a task that packs its rows itself."""
+    if not isinstance(product.rows, int):
+        return _TILES_PER_ROW_BLOCK, None
+    tiles = -(-product.rows // tile_rows)
+    if not isinstance(product.columns, int):
+        return max(1, min(MOST_TILES, tiles // FEWEST_TASKS)), None
+    panels = -(-product.columns // tile_columns)
+    return best_task(tiles, panels, _COST_OF_PACKING, _COST_OF_FETCHING)
+
+
+def best_task(
+    all_tiles: int, all_panels: int, cost_of_packing: float, cost_of_fetching: float
+) -> tuple[int, int]:
+    """Tiles and panels of a task, of all that there are, so that the slowest thread ends first.
+
+    There are as many threads as there must be tasks. Costs are those of a tile's rows and of a
+    panel, where computing one tile of one panel costs 1.
+    """
+
+    def time(task: tuple[int, int]) -> float:
+        tiles, panels = task
+        rounds = -(-(-(-all_tiles // tiles) * (all_panels // panels)) // FEWEST_TASKS)
+        return rounds * (tiles * panels + cost_of_packing * tiles + cost_of_fetching * panels)
+
+    whole = [panels for panels in range(1, all_panels + 1) if all_panels % panels == 0]
+    return min(itertools.product(range(1, min(all_tiles, MOST_TILES) + 1), whole), key=time)

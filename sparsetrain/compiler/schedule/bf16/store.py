@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How results of products are stored: 16 at once, rounded or masked by one instruction.
+
+A cast to bfloat16 TVM 0.27 makes five operations on integers. At the end of a short sum, over 13
+inputs or 64, they are a tenth of a product. Sums that are stored as they are, in rows that are no
+whole vectors, it would store one by one.
+
+Invariant: rounding is to nearest even, as TVM's; denormal numbers become zero, as in operands.
+"""
+
+import tvm
+from tvm import ir, s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir.schedule import SBlockRV
+
+from sparsetrain.compiler.schedule.bf16.shape import LANES
+from sparsetrain.compiler.schedule.product import Extent
+
+
+def store_rounded(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:
+    """Let an epilogue that ends with a cast to bfloat16 store vectors by a helper.
+
+    Its innermost loop must be vectorised and `columns` whole vectors, else nothing is done.
+    """
+    block = sch.get(epilogue)
+    store, column = block.body, block.iter_vars[-1].var
+    whole = isinstance(columns, int) and columns % LANES == 0
+    value = _vector(store.value.value, column) if whole and _is_rounding(store.value) else None
+    if value is not None:
+        _store_by(sch, epilogue, "sparsetrain_store_half", value)
+
+
+def store_masked(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:
+    """Let an epilogue that only copies float32 sums store vectors, of which the last is part.
+
+    Its innermost loop must be vectorised and `columns` not whole vectors, else nothing is done.
+    """
+    block = sch.get(epilogue)
+    value, column = block.body.value, block.iter_vars[-1].var
+    whole = isinstance(columns, int) and columns % LANES == 0
+    copies = isinstance(value, TensorLoad) and str(value.ty.dtype) == "float32"
+    sums = _vector(value, column) if copies and not whole else None
+    if sums is not None:
+        count = tirx.Cast("int32", tirx.min(columns - column, tirx.const(LANES, "int64")))
+        _store_by(sch, epilogue, "sparsetrain_store", sums, count)
+
+
+def _store_by(sch: s_tir.Schedule, epilogue: SBlockRV, helper: str, *arguments: tirx.Expr) -> None:
+    """Replace the innermost loop of an epilogue by one call, if it is vectorised."""
+    *_, loop = sch.get_loops(epilogue)
+    lane, block = sch.get(loop), sch.get(epilogue)
+    if lane.kind != tirx.ForKind.VECTORIZED:
+        return
+    store, column = block.body, block.iter_vars[-1].var
+    address = tirx.address_of(tirx.BufferLoad(store.buffer, store.indices))
+    call = tirx.call_extern("int32", helper, address, *arguments)
+    reads, writes = ([_widened(r, column) for r in part] for part in (block.reads, block.writes))
+    new = s_tir.SBlock(block.iter_vars, reads, writes, block.name_hint, tirx.Evaluate(call))
+    old = lane.body
+    body = s_tir.SBlockRealize(old.iter_values, old.predicate, new)
+    once = tirx.For(lane.loop_var, lane.min, 1, tirx.ForKind.SERIAL, body)
+    sch.state.replace(sch.get_sref(loop), once, {block: new})
+
+
+def _is_rounding(value: tirx.Expr) -> bool:
+    return (
+        isinstance(value, tirx.Cast)
+        and str(value.ty.dtype) == "bfloat16"
+        and str(value.value.ty.dtype) == "float32"
+    )
+
+
+def _vector(value: tirx.Expr, column: tirx.Var) -> tirx.Expr | None:
+    """`value` in the 16 columns from `column` on; None if TVM makes that no vector."""
+    lane = tirx.Var("lane", "int64")
+    of_column = tirx.PrimFunc([column], tirx.Evaluate(value))
+    value = of_column.specialize({column: column + lane}).body.value
+    store = tirx.BufferStore(tirx.decl_buffer((LANES,), "float32"), value, [lane])
+    loop = tirx.For(lane, 0, LANES, tirx.ForKind.VECTORIZED, store)
+    module = tvm.IRModule({"main": tirx.PrimFunc([], loop)})
+    store = tirx.transform.VectorizeLoop()(module)["main"].body
+    return store.value if isinstance(store, tirx.BufferStore) else None
+
+
+def _widened(region: tirx.BufferRegion, column: tirx.Var) -> tirx.BufferRegion:
+    """What is read or written in 16 columns, if in one it is `region`."""
+    return tirx.BufferRegion(
+        region.source,
+        [
+            ir.Range.from_min_extent(r.min, LANES) if r.min.same_as(column) else r
+            for r in region.region
+        ],
+    )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running sums along an axis, in one order whoever runs first.
+
+TVM's kernel for CUDA reads sums of neighbours in shared memory while they write them, without a
+barrier between; which of the two comes first decides its result.
+
+A block of threads owns a series: each thread sums a part of it, and begins again from the sum of
+all parts before its own.
+
+Cost: a series is read twice and written once. Many short ones leave most of a block's threads idle.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
+
+_THREADS = 128
+
+
+@tvm.transform.module_pass(opt_level=0, name="TakeRunningSums")
+class TakeRunningSums:
+    """Replace `cumsum` by a kernel written by hand; run before `DispatchSortScan`."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Leave a module for another target as it is."""
+        if not compiles_for("cuda"):
+            return mod
+        taker = _Taker(mod)
+        return rewrite_functions(mod, taker, taker.visit_expr)
+
+
+@mutator
+class _Taker(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if getattr(call.op, "name", "") != "relax.cumsum" or call.args[0].ty.shape is None:
+            return call
+        (source,), shape = call.args, call.args[0].ty.shape
+        axis = call.attrs["axis"]
+        series = _series(list(shape), None if axis is None else int(axis))
+        dtypes = str(source.ty.dtype), str(call.ty.dtype)
+        running_sum = running_sum_kernel(*dtypes, bool(call.attrs["exclusive"]))
+        sums = relax.call_tir(
+            self.builder_.add_func(running_sum, "running_sum"),
+            [self.builder_.emit(relax.op.reshape(source, series))],
+            relax.TensorType(series, dtypes[1]),
+        )
+        return relax.op.reshape(self.builder_.emit(sums), call.ty.shape)
+
+
+def _series(shape: list[Any], axis: int | None) -> list[Any]:
+    """(outer, length, inner): what lies before the axis, along it, and behind."""
+    one = tirx.const(1, "int64")
+    if axis is None:
+        return [one, prod(shape, start=one), one]
+    axis %= len(shape)
+    return [prod(shape[:axis], start=one), shape[axis], prod(shape[axis + 1 :], start=one)]
+
+
+def running_sum_kernel(dtype: str, out_dtype: str, exclusive: bool) -> tirx.PrimFunc:
+    """Arguments: ``a`` and ``out`` (outer, length, inner), ``out[:, i] = sum(a[:, : i + 1])``.
+
+    With `exclusive` the sum is of ``a[:, :i]``.
+    """
+    with kernel("running_sum") as built:
+        outer, length, inner = extents(3)
+        a = buffer("a", (outer, length, inner), dtype)
+        out = buffer("out", (outer, length, inner), out_dtype)
+        zero = tirx.const(0, "int64")
+        with (
+            T.thread_binding(zero, outer * inner, thread="blockIdx.x") as series,
+            T.thread_binding(0, _THREADS, thread="threadIdx.x") as thread,
+        ):
+            row, column = T.Bind(tirx.floordiv(series, inner)), T.Bind(tirx.floormod(series, inner))
+            part = T.Bind(tirx.ceildiv(length, tirx.const(_THREADS, "int64")))
+            begin = T.Bind(tirx.min(tirx.Cast("int64", thread) * part, length))
+            count = T.Bind(tirx.min(begin + part, length) - begin)
+            parts = T.alloc_buffer((_THREADS,), out_dtype, scope="shared")
+            total = T.alloc_local((1,), out_dtype)
+
+            def add(term: Any) -> None:
+                T.buffer_store(total, total[0] + term, [0])
+
+            T.buffer_store(total, tirx.const(0, out_dtype), [0])
+            with T.serial(0, count) as i:
+                add(tirx.Cast(out_dtype, a[row, begin + i, column]))
+            T.buffer_store(parts, total[0], [thread])
+            T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+            T.buffer_store(total, tirx.const(0, out_dtype), [0])
+            with T.serial(0, thread) as earlier:
+                add(parts[earlier])
+            with T.serial(0, count) as i:
+                if exclusive:
+                    T.buffer_store(out, total[0], [row, begin + i, column])
+                add(tirx.Cast(out_dtype, a[row, begin + i, column]))
+                if not exclusive:
+                    T.buffer_store(out, total[0], [row, begin + i, column])
+    return built.get()

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementwise functions (maps, broadcasts, transposes, concatenations): one pass over memory.
+
+Intermediate blocks are inlined into those that write results, so nothing is stored in between.
+All axes but the last are spread over the threads; the last one, which is contiguous in the
+result, is vectorised. A single axis is cut into chunks that are worth a thread each.
+"""
+
+from tvm import s_tir
+from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.s_tir.dlight.base import try_inline
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule.register_tile import vector_unit
+from sparsetrain.compiler.schedule.rule import (
+    CpuRule,
+    output_dtype,
+    parallel_over,
+    static_extent,
+    vectorize_if_whole,
+)
+
+# Elements that are worth waking a thread for: a few microseconds of work.
+_CHUNK = 4096
+
+
+class Elementwise(CpuRule):
+    """Schedule a function in which every block computes each element on its own."""
+
+    def schedule(
+        self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
+    ) -> s_tir.Schedule | None:
+        """Inline what can be inlined and schedule what is left; None if a block reduces."""
+        # A product contracted over one element counts as injective, but it starts from zero and
+        # adds: an epilogue inlined into it would be applied twice.
+        if not all(info.is_injective() and _starts_nowhere(sch, info) for info in blocks):
+            return None
+        for info in try_inline(sch, blocks):
+            schedule_map(sch, info.block_rv, target)
+        return sch
+
+
+def _starts_nowhere(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
+    return sch.get(info.block_rv).init is None
+
+
+def schedule_map(sch: s_tir.Schedule, block: SBlockRV, target: Target) -> None:
+    """Spread one elementwise block over threads and vectors."""
+    loops = sch.get_loops(block)
+    if not loops:
+        return
+    if len(loops) == 1:
+        loops = sch.split(loops[0], [None, _CHUNK])
+    lanes = vector_unit(target).lanes(output_dtype(sch, block))
+    vectorize_if_whole(sch, loops[-1], lanes)
+    outer = loops[:-1]
+    if any(static_extent(sch, loop) != 1 for loop in outer):
+        parallel_over(sch, outer)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of batches of matrices read and write permuted tensors where they lie.
+
+Attention turns (B, length, heads, D) to (B, heads, length, D), multiplies, and turns the result
+back; a gradient transposes every matrix of a batch. As operators of their own those are copies,
+which take as long as the products. Here the index expressions of the product are permuted instead.
+
+Invariant: values are unchanged. An operand is read where it lies if its last axis is one of its
+matrices', a result is written so if its columns stay last: that is what the schedule of a product
+takes. Products of two matrices are left to `fold_transpose`, all else and other targets are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tvm
+from tvm import relax, te, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm_ffi import structural_equal
+
+from sparsetrain.compiler.schedule.definitions import Definitions
+from sparsetrain.compiler.schedule.fold_transpose import is_call, is_outer
+from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
+
+
+@tvm.transform.module_pass(opt_level=0, name="FoldPermutationIntoMatmul")
+class FoldPermutationIntoMatmul:
+    """Replace products of batches and permutations around them, where the target is a CPU."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        if not compiles_for("llvm"):
+            return mod
+        folder = _Folder(mod)
+        return rewrite_functions(mod, folder, folder.fold)
+
+
+class _View(NamedTuple):
+    """A tensor read in another order: dimension n is dimension `axes[n]` of `source`."""
+
+    source: relax.Expr
+    axes: tuple[int, ...]
+
+    @property
+    def is_permuted(self) -> bool:
+        return list(self.axes) != sorted(self.axes)
+
+
+@mutator
+class _Folder(PyExprMutator):
+    def fold(self, function: relax.Function) -> relax.Function:
+        self._definitions = Definitions(function)
+        return self.visit_expr(function)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        result = self._result(call)
+        if result is None:
+            return super().visit_call_(call)
+        product = result.source
+        views = [self._operand(operand) for operand in product.args]
+        if not is_outer(product) and not any(view.is_permuted for view in (*views, result)):
+            return super().visit_call_(call)
+        sources = [self.visit_expr(view.source) for view in views]
+        axes = [view.axes for view in (*views, result)]
+        compute = _outer_product if is_outer(product) else _product
+        return self.builder_.call_te(compute, *sources, axes, primfunc_name_hint="matmul")
+
+    def _result(self, call: relax.Call) -> _View | None:
+        """The product that `call` is, or is a permutation of which can be written so."""
+        if is_batched_matmul(call):
+            return _itself(call)
+        if not is_call(call, "relax.permute_dims"):
+            return None
+        view = self._unpermuted(call, self._definitions.is_read_once)
+        product = self._definitions.of(view.source)
+        is_last = view.axes[-1] == len(view.axes) - 1
+        return _View(product, view.axes) if is_batched_matmul(product) and is_last else None
+
+    def _operand(self, operand: relax.Expr) -> _View:
+        """Where an operand lies, if it may be read there."""
+        view = self._unpermuted(operand, lambda var: True)
+        rank = len(view.axes)
+        last = view.axes.index(rank - 1)
+        return view if last >= rank - 2 else _itself(operand)
+
+    def _unpermuted(self, value: relax.Expr, may_follow: Callable[[relax.Expr], bool]) -> _View:
+        """`value` as a view of what was permuted to it, through variables that may be followed."""
+        view = _itself(value)
+        while True:
+            source = self._definitions.of(view.source)
+            if source is None or not is_call(source, "relax.permute_dims"):
+                return view
+            axes = _axes_of(source)
+            if not may_follow(source.args[0]):
+                return view
+            view = _View(source.args[0], tuple(axes[axis] for axis in view.axes))
+
+
+def _itself(value: relax.Expr) -> _View:
+    return _View(value, tuple(range(value.ty.ndim)))
+
+
+def _axes_of(call: relax.Call) -> list[int]:
+    rank, axes = call.ty.ndim, call.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
+
+
+def is_batched_matmul(value: relax.Expr | None) -> bool:
+    """A product of two equal batches of matrices, in one dtype."""
+    if value is None or not is_call(value, "relax.matmul"):
+        return False
+    operands = [operand.ty for operand in value.args]
+    if not all(isinstance(t, relax.TensorType) and t.shape is not None for t in operands):
+        return False
+    left, right = (list(t.shape) for t in operands)
+    dtypes = {str(t.dtype) for t in [*operands, value.ty]}
+    is_batch = len(left) == len(right) > 2
+    return is_batch and len(dtypes) == 1 and structural_equal(left[:-2], right[:-2])
+
+
+def _product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Tensor:
+    """The product of two views, in the order of a third one's axes."""
+    k = te.reduce_axis((0, a.shape[axes[0][-1]]), name="k")
+    shape, term = _terms(a, b, axes)
+    return te.compute(shape, lambda *index: te.sum(term(index, k), axis=k), name="matmul")
+
+
+def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Tensor:
+    """The same where there is nothing to sum: an elementwise kernel, which fuses like one."""
+    shape, term = _terms(a, b, axes)
+    return te.compute(shape, lambda *index: term(index, tirx.const(0, "int64")), name="outer")
+
+
+def _terms(
+    a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]
+) -> tuple[list[Any], Callable[[Sequence[Any], Any], Any]]:
+    """The shape of a product, and what is added to an element of it in step k."""
+    of_left, of_right, of_result = axes
+    *batch, rows, _ = (a.shape[axis] for axis in of_left)
+    shape = [*batch, rows, b.shape[of_right[-1]]]
+
+    def term(index: Sequence[Any], k: Any) -> Any:
+        *at, i, j = _in_order(index, of_result)
+        return a(*_in_order([*at, i, k], of_left)) * b(*_in_order([*at, k, j], of_right))
+
+    return [shape[axis] for axis in of_result], term
+
+
+def _in_order(index: Sequence[Any], axes: Sequence[int]) -> list[Any]:
+    """`out[axes[n]] = index[n]`."""
+    place = {axis: one for axis, one in zip(axes, index, strict=True)}
+    return [place[axis] for axis in range(len(place))]

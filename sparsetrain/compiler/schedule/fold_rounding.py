@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of half-precision matrices: casts and transposes become part of the kernel.
+
+`matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` reads x and w
+where they lie. An operand that is rounded here is never stored as bfloat16: the kernel rounds it
+while it packs. One that is stored so already, because a kernel before wrote it, is read as it is.
+
+What the kernel computes is in `half_bits`.
+"""
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from sparsetrain.compiler.schedule.cuda.long_product import long_product
+from sparsetrain.compiler.schedule.definitions import Definitions
+from sparsetrain.compiler.schedule.fold_transpose import is_call, transposed_source
+from sparsetrain.compiler.schedule.half_bits import HALVES, half_product
+from sparsetrain.kernels.relax_op import rewrite_functions
+
+_FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
+
+
+@tvm.transform.module_pass(opt_level=0, name="FoldIntoHalfMatmul")
+class FoldIntoHalfMatmul:
+    """Replace 2-D products of halves with float32 results by kernels that round and transpose."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        folder = _Folder(mod)
+        return rewrite_functions(mod, folder, folder.fold)
+
+
+@mutator
+class _Folder(PyExprMutator):
+    def fold(self, function: relax.Function) -> relax.Function:
+        self._definitions = Definitions(function)
+        self._uses = relax.analysis.udchain(function.body.blocks[0])
+        return self.visit_expr(function)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not is_half_matmul(call):
+            return super().visit_call_(call)
+        (left, flip_left), (right, flip_right) = map(self._source, call.args)
+        a, b, half = self.visit_expr(left), self.visit_expr(right), str(call.args[0].ty.dtype)
+        if flip_left and not flip_right:
+            in_pieces = long_product(self.builder_, a, b, half)
+            if in_pieces is not None:
+                return in_pieces
+        return self.builder_.call_te(
+            half_product,
+            a,
+            b,
+            flip_left,
+            flip_right,
+            half,
+            primfunc_name_hint=f"half_matmul_{'nt'[flip_left]}{'nt'[flip_right]}",
+            primfunc_attrs={"op_pattern": _FUSES_WHAT_FOLLOWS},
+        )
+
+    def _source(self, operand: relax.Expr) -> tuple[relax.Expr, bool]:
+        """What an operand is made of, and whether that is transposed on the way."""
+        transposed = False
+        while True:
+            value = self._definitions.of(operand)
+            before = transposed_source(value)
+            if isinstance(value, relax.Var) and value is not operand:  # another name for it
+                operand = value
+            elif before is not None:
+                operand, transposed = before, not transposed
+            elif is_rounding(value) and not self._is_fused(value.args[0]):
+                operand = value.args[0]
+            else:
+                return operand, transposed
+
+    def _is_fused(self, source: relax.Expr) -> bool:
+        """Whether a kernel computes `source` that can round it before it is ever stored."""
+        value = self._definitions.of(source)
+        return (
+            isinstance(value, relax.Call)
+            and isinstance(value.op, tvm.ir.Op)
+            and not value.op.name.startswith("relax.sparsetrain.")
+            and transposed_source(value) is None
+            and len(self._uses.get(source, ())) == 1
+        )
+
+
+def is_rounding(value: relax.Expr | None) -> bool:
+    """Whether `value` is a cast of float32 numbers to halves."""
+    return (
+        value is not None
+        and is_call(value, "relax.astype")
+        and str(value.ty.dtype) in HALVES
+        and str(value.args[0].ty.dtype) == "float32"
+    )
+
+
+def is_half_matmul(call: relax.Call) -> bool:
+    """A product of two matrices of halves that is accumulated in float32."""
+    if not is_call(call, "relax.matmul") or str(call.ty.dtype) != "float32":
+        return False
+    operands = [operand.ty for operand in call.args]
+    halves = {str(t.dtype) for t in operands}
+    return (
+        all(t.ndim == 2 and t.shape is not None for t in operands)
+        and len(halves) == 1
+        and halves <= HALVES.keys()
+    )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention becomes products and a softmax, before those are scheduled.
+
+A gradient computes the weights of its attention from the same arguments as the forward pass: in a
+function with attention, what is computed twice is computed once.
+"""
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from sparsetrain.compiler.schedule.fold_transpose import is_call
+from sparsetrain.kernels.relax_op import rewrite_functions
+from sparsetrain.ops.attention import attention, has_scale
+
+_OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
+
+
+@tvm.transform.module_pass(opt_level=0, name="LowerAttention")
+class LowerAttention:
+    """Replace attention without a window, of a scale that is known, by other operators."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        lowering = _Lowering(mod)
+        lowered = rewrite_functions(mod, lowering, lowering.visit_expr)
+        return relax.transform.EliminateCommonSubexpr()(lowered) if lowering.has_met else mod
+
+
+@mutator
+class _Lowering(PyExprMutator):
+    has_met = False
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        is_attention = any(is_call(call, name) for name in _OPERATORS)
+        if not is_attention or call.attrs["window_size"] is not None:
+            return call
+        if not all(isinstance(tensor.ty.shape, relax.ShapeExpr) for tensor in call.args):
+            return call
+        if not has_scale(call):
+            return call
+        self.has_met = True
+        return self.builder_.normalize(attention(call, self.builder_.emit))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products: one schedule for NN, NT, TN, any extents, and whatever elementwise work follows.
+
+- **Padded**: rows and columns to multiples of the register tile, so that the inner loops carry no
+  guard. Only the loads at the edge and the stores test bounds. This is what makes a symbolic batch
+  free.
+- **Packed**: the right operand, and the left one of TN; `operands.py` says how and why. Of a batch
+  of small matrices each is packed by the task that multiplies it.
+- **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
+  vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
+  it is stored; what it reads is prefetched, on most makes bit by bit, with what it writes and the
+  next rows of an operand read in place (`steady_prefetch.py`).
+- **Parallel**: blocks of rows, times column panels where no thread packs rows for itself, or
+  whole matrices of a batch of small ones. A block is a few tiles high, for which a panel is fetched
+  once. Every element is summed over `k` in
+  order by one thread, so the result does not depend on the number of threads.
+"""
+
+from typing import NamedTuple
+
+from tvm import DataType, s_tir
+from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule.epilogue import inline_all_but_last, single_consumer
+from sparsetrain.compiler.schedule.last_panel import narrow_last_panel
+from sparsetrain.compiler.schedule.makes import Make, make_of
+from sparsetrain.compiler.schedule.operands import (
+    pack_nearby,
+    pack_panels,
+    pack_row_blocks,
+    read_in_place,
+)
+from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
+from sparsetrain.compiler.schedule.product import Extent, Product, match_product
+from sparsetrain.compiler.schedule.register_tile import RegisterTile, register_tile, vector_unit
+from sparsetrain.compiler.schedule.rule import (
+    CpuRule,
+    dtype_of,
+    output_dtype,
+    parallel_over,
+    vectorize_if_whole,
+)
+from sparsetrain.compiler.schedule.steady_prefetch import Tile, next_rows, prefetch_steadily
+from sparsetrain.compiler.schedule.whole_vectors import copy_whole_vectors
+
+# Register tiles in a block of rows: a panel is fetched once for this many tiles.
+_TILES_PER_ROW_BLOCK = 16
+# Below so many steps it is what is written that must stay near: with half as many tiles a product
+# of 2048 x 13 by 13 x 512 takes four fifths of the time, on some makes (`makes.py`).
+_SHORT_SUM = 64
+# The same where each block's rows are packed over the whole of `k`, a batch: half of a second-level
+# cache at 2048 steps.
+_PACKED_TILES = 8
+# Blocks of rows to aim for where few rows are known beforehand, so that every thread gets some.
+_FEWEST_ROW_BLOCKS = 8
+# A matrix of a batch is small if it fits well into a core's second cache, and its product is soon
+# done: bytes of the right operand, and products of two numbers.
+_SMALL_OPERAND = 2**17
+_SMALL_PRODUCT = 2**22
+# Below this, padding to a tile costs more than it saves; the reduction rule takes the product.
+_FEWEST_ROWS = 4
+
+
+class Matmul(CpuRule):
+    """Schedule a function that holds one matrix product and an elementwise epilogue."""
+
+    def schedule(
+        self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
+    ) -> s_tir.Schedule | None:
+        """Pad, pack, tile and fuse; None if this is not a product or too thin for a tile."""
+        products = [match_product(sch, info) for info in blocks]
+        product = next((p for p in products if p is not None), None)
+        if product is None or _is_thin(product):
+            return None
+        others = [info for info in blocks if info is not product.info]
+        if not all(info.is_injective() for info in others) or _feeds(sch, blocks, product):
+            return None
+        dtype = output_dtype(sch, product.info.block_rv)
+        columns = product.columns if isinstance(product.columns, int) else None
+        tile = register_tile(target, dtype, columns)
+        lanes = vector_unit(target).lanes(dtype)
+        _apply_tile(sch, product, others, tile, (lanes, make_of(target)))
+        return sch
+
+
+def _feeds(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> bool:
+    """Whether some other block computes an operand. Blocks that only feed the epilogue may."""
+    written = [sch.get(info.block_rv).writes[0].source for info in blocks]
+    read = [region.source for region in sch.get(product.info.block_rv).reads]
+    return any(w.same_as(r) for w in written for r in read)
+
+
+def _is_thin(product: Product) -> bool:
+    def at_most(extent: Extent, limit: int) -> bool:
+        return isinstance(extent, int) and extent <= limit
+
+    return (
+        at_most(product.rows, _FEWEST_ROWS - 1)
+        or at_most(product.columns, 1)
+        or at_most(product.contracted, 1)
+    )
+
+
+def _apply_tile(
+    sch: s_tir.Schedule,
+    product: Product,
+    others: list[SBlockInfo],
+    tile: RegisterTile,
+    processor: tuple[int, Make],
+) -> None:
+    lanes, make = processor
+    block, left, right = product.info.block_rv, product.left, product.right
+    is_small = _is_small(sch, product)
+    tiles = -(-int(product.rows) // tile.rows) if is_small else _tiles(product, tile, make)
+    final = inline_all_but_last(sch, others)
+    sch.pad_einsum(block, _padding(product, tile))
+    epilogue = single_consumer(sch, block, final)
+    packing = None if is_small else pack_panels(sch, block, right, tile.columns, lanes)
+    in_place = left.contracted_is_contiguous
+    if in_place:
+        read_in_place(sch, block, left)
+    loops = _tile_loops(sch, product, tile, tiles, by_panel=in_place and not is_small)
+    sch.reverse_compute_at(epilogue, loops.tile)
+    vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], lanes)
+    if not in_place:
+        pack_row_blocks(sch, block, left, tile.rows, loops.task)
+    if packing is None:
+        packing = pack_nearby(sch, block, right, tile.columns, lanes, loops.task)
+    source = sch.get(block).reads[left.read].source
+    init = _accumulate_in_registers(sch, block, loops)
+    if make.asks_steadily:
+        within = Tile(block, init, epilogue, loops.tile, loops.contracted)
+        following = next_rows(source, tiles * tile.rows, product.columns) if in_place else None
+        prefetch_steadily(sch, within, following)
+    else:
+        prefetch_epilogue(sch, block, epilogue, loops.tile)
+    copy_whole_vectors(sch, packing)
+    if tile.columns == 2 * lanes:
+        vectors = [sch.get_loops(init)[-1], loops.column]
+        narrow_last_panel(sch, init, loops.tile, vectors, product.columns)
+
+
+def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
+    """Whether there is a right operand for each of a batch, and a task can do all of a product."""
+    rows, columns, steps = product.rows, product.columns, product.contracted
+    if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(steps, int)):
+        return False
+    operand = sch.get(product.info.block_rv).reads[product.right.read]
+    bytes_ = columns * steps * DataType(dtype_of(operand.source)).itemsize
+    is_batch = len(operand.region) > 2
+    return is_batch and bytes_ <= _SMALL_OPERAND and rows * columns * steps <= _SMALL_PRODUCT
+
+
+def _padding(product: Product, tile: RegisterTile) -> list[int]:
+    """For each axis of the product, of what its extent is made a multiple."""
+    padding = [1] * len(product.info.dom())
+    padding[product.row_axis], padding[-2] = tile.rows, tile.columns
+    return padding
+
+
+class _TileLoops(NamedTuple):
+    task: LoopRV
+    tile: LoopRV
+    contracted: LoopRV
+    row: LoopRV
+    column: LoopRV
+
+
+def _tile_loops(
+    sch: s_tir.Schedule, product: Product, tile: RegisterTile, tiles: int, *, by_panel: bool
+) -> _TileLoops:
+    """Nest: row block, column panel, tile of the block, k, row, column; the first are tasks."""
+    *batch, j, k = sch.get_loops(product.info.block_rv)
+    i = batch.pop(product.row_axis)
+    row_block, row_tile, row = sch.split(i, [None, tiles, tile.rows])
+    panel, column = sch.split(j, [None, tile.columns])
+    sch.reorder(*batch, row_block, panel, row_tile, k, row, column)
+    tasks = [*batch, row_block, *([panel] if by_panel else [])]
+    return _TileLoops(parallel_over(sch, tasks), row_tile, k, row, column)
+
+
+def _tiles(product: Product, tile: RegisterTile, make: Make) -> int:
+    """Register tiles in a block of rows, which a task computes."""
+    most = _most_tiles(product, make)
+    if not isinstance(product.rows, int):
+        return most
+    return max(1, min(most, product.rows // (tile.rows * _FEWEST_ROW_BLOCKS)))
+
+
+def _most_tiles(product: Product, make: Make) -> int:
+    if not product.left.contracted_is_contiguous:
+        return _PACKED_TILES
+    is_short = isinstance(product.contracted, int) and product.contracted < _SHORT_SUM
+    return make.tiles_of_short_sum if is_short else _TILES_PER_ROW_BLOCK
+
+
+def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> SBlockRV:
+    """Vectorise columns, unroll rows; return the block that sets a tile's sums to zero."""
+    sch.vectorize(loops.column)
+    sch.unroll(loops.row)
+    init = sch.decompose_reduction(block, loops.contracted)
+    *_, row, column = sch.get_loops(init)
+    sch.vectorize(column)
+    sch.unroll(row)
+    return init

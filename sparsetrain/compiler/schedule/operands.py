@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a product's operands reach the registers: in panels, or where they lie.
+
+A panel holds, for every step of `k`, as many neighbours as a register tile is wide, so that the
+inner loop reads it front to back. Rows of memory that are a power of two apart would evict each
+other from the first-level cache; panels cannot.
+
+- The right operand is packed once, by all threads, before the product starts: every block of rows
+  reads it. Who packs columns multiplies them, if there are too few rows for several blocks: what
+  the other core wrote is far away on some machines. Small ones of a batch are packed by the task
+  that multiplies them, into its first-level cache.
+- The left operand is read where it lies if `k` is contiguous in it (NN, NT). Otherwise (TN) each
+  block of rows is packed by the thread that is about to use it, and stays in its second-level
+  cache.
+
+Cost: one copy of the packed operand, by whole vectors (`whole_vectors.py`), of which a few rows are
+asked for ahead (`prefetch.py`). Invariant: values are
+unchanged; padding is never stored.
+"""
+
+from collections.abc import Sequence
+from math import gcd
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.ir import Range
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from sparsetrain.compiler.schedule.prefetch import prefetch_rows_ahead
+from sparsetrain.compiler.schedule.product import Operand
+from sparsetrain.compiler.schedule.rule import parallel_over, static_extent
+
+# Columns of the source that a packing task copies side by side: four cache lines of float32.
+_PACKED_TOGETHER = 64
+# Steps of `k` in a packing task.
+_PACKED_STRETCH = 256
+
+
+def pack_panels(
+    sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int
+) -> SBlockRV:
+    """Pack an operand in a parallel pass of its own; return the block that copies.
+
+    A task copies a stretch of `k` for a few panels: it reads whole cache lines and writes few
+    streams. Vectors run along the panel. Where the source is contiguous in `k` instead, they are
+    gathered, and the next steps of `k` find the lines in cache. Tasks go through panels as those of
+    the product do.
+    """
+    packing = _lay_out_in_panels(sch, block, operand, width)
+    loops = sch.get_loops(packing)
+    panels = _panels_per_task(static_extent(sch, loops[operand.outer]), width)
+    vector_width = gcd(lanes, width)
+    group, panel, vector, lane = sch.split(
+        loops[operand.outer], [None, panels, width // vector_width, vector_width]
+    )
+    stretch, k = sch.split(loops[operand.contracted], [None, _PACKED_STRETCH])
+    batch = _all_but(operand, loops)
+    if operand.contracted_is_contiguous:
+        sch.reorder(*batch, group, stretch, panel, vector, k, lane)
+    else:
+        sch.reorder(*batch, group, stretch, k, panel, vector, lane)
+    sch.vectorize(lane)
+    parallel_over(sch, [*batch, group, stretch])
+    if not operand.contracted_is_contiguous:
+        prefetch_rows_ahead(sch, packing, operand.contracted, k)
+    return packing
+
+
+def pack_nearby(
+    sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int, task: LoopRV
+) -> SBlockRV:
+    """Pack a small operand inside the loop over tasks, which all of a task's tiles read."""
+    packing = _lay_out_in_panels(sch, block, operand, width)
+    # Before any split, as in `pack_row_blocks`.
+    sch.compute_at(packing, task)
+    *_, outer, inner = sch.get_loops(packing)
+    k, column = (inner, outer) if operand.contracted_is_contiguous else (outer, inner)
+    panel, lane = sch.split(column, [None, gcd(lanes, width)])
+    if operand.contracted_is_contiguous:
+        sch.reorder(panel, k, lane)
+    sch.vectorize(lane)
+    return packing
+
+
+def pack_row_blocks(
+    sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, row_block: LoopRV
+) -> None:
+    """Pack an operand block by block, inside the loop over blocks of rows."""
+    packing = _lay_out_in_panels(sch, block, operand, width)
+    # Before any split: `compute_at` of TVM 0.27 would drop the guard of an uneven one.
+    sch.compute_at(packing, row_block)
+    *_, k, row = sch.get_loops(packing)
+    sch.vectorize(sch.split(row, [None, width])[-1])
+    prefetch_rows_ahead(sch, packing, operand.contracted, k)
+
+
+def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> None:
+    """Undo the padding of an operand: where there is no row, read the last one again.
+
+    What such rows contribute is never stored, so copying all rows to append zeros would be waste.
+    The padding block becomes a clamped load and is inlined into the product.
+    """
+    padding = padding_block(sch, block, operand)
+    if padding is None:
+        return
+    old = sch.get(padding)
+    source = old.reads[0].source
+    index = [axis.var for axis in old.iter_vars]
+    index[operand.outer] = tirx.min(index[operand.outer], source.ty.shape[operand.outer] - 1)
+    new = s_tir.SBlock(
+        old.iter_vars,
+        [tirx.BufferRegion(source, [Range.from_min_extent(i, 1) for i in index])],
+        old.writes,
+        old.name_hint,
+        tirx.BufferStore(old.body.buffer, tirx.BufferLoad(source, index), old.body.indices),
+    )
+    sch.state.replace(sch.get_sref(padding), new, {old: new})
+    sch.compute_inline(padding)
+
+
+def padding_block(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> SBlockRV | None:
+    """The block that writes the padded copy of an operand; None if it needed no padding."""
+    buffer = sch.get(block).reads[operand.read].source
+    for producer in sch.get_producers(block):
+        if sch.get(producer).writes[0].source.same_as(buffer):
+            return producer
+    return None
+
+
+def _lay_out_in_panels(
+    sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int
+) -> SBlockRV:
+    """Copy an operand to `(..., panel, k, position in the panel)`; return the copying block."""
+    packing = padding_block(sch, block, operand)
+    if packing is None:
+        packing = sch.cache_read(block, operand.read, "global")
+
+    def panels(*index):
+        outer, k = index[operand.outer], index[operand.contracted]
+        return (*_all_but(operand, index), outer // width, k, outer % width)
+
+    sch.transform_layout(packing, ("write", 0), panels)
+    return packing
+
+
+def _all_but(operand: Operand, dimensions: Sequence[Any]) -> list[Any]:
+    """What belongs to the batch, of something for each dimension of an operand."""
+    own = (operand.outer, operand.contracted)
+    return [one for n, one in enumerate(dimensions) if n not in own]
+
+
+def _panels_per_task(extent: int | None, width: int) -> int:
+    """Panels copied side by side: a divisor of their number, so that the copy needs no guard."""
+    wanted = max(1, _PACKED_TOGETHER // width)
+    return wanted if extent is None else gcd(wanted, extent // width)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
+
+The list is TVM's own CPU pipeline with these differences. Attention becomes products and a softmax;
+softmax and convolutions have kernels of their own on a CPU. Transposes are cancelled or folded into
+products, of matrices and of batches of them. What reads or writes by ids has kernels that stay
+inside (`sparsetrain.ops.indexing`). Kernels are scheduled by the rules of this package (TVM's
+pipeline
+schedules nothing on a CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which
+would turn them back and aborts on hand-written kernels without a root block, is not needed.
+Generated shape functions are declared free of aliasing. Kernels do not check what is proved of
+their arguments.
+
+Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
+"""
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import relax
+from tvm.s_tir.dlight import ScheduleRule
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule import convolution, cuda, softmax
+from sparsetrain.compiler.schedule.amx import TileMatmul
+from sparsetrain.compiler.schedule.apply_rules import ApplyRules
+from sparsetrain.compiler.schedule.bf16 import HalfMatmul
+from sparsetrain.compiler.schedule.cancel_transpose import CancelTranspose
+from sparsetrain.compiler.schedule.elementwise import Elementwise
+from sparsetrain.compiler.schedule.fallback import Fallback
+from sparsetrain.compiler.schedule.fold_permutation import FoldPermutationIntoMatmul
+from sparsetrain.compiler.schedule.fold_rounding import FoldIntoHalfMatmul
+from sparsetrain.compiler.schedule.fold_transpose import FoldTransposeIntoMatmul
+from sparsetrain.compiler.schedule.hand_written import KeepHandWrittenKernels
+from sparsetrain.compiler.schedule.kept_memory import KeepMemory
+from sparsetrain.compiler.schedule.lower_attention import LowerAttention
+from sparsetrain.compiler.schedule.matmul import Matmul
+from sparsetrain.compiler.schedule.proved_arguments import ProveArguments
+from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
+from sparsetrain.compiler.schedule.row_product import TakeRowProducts
+from sparsetrain.compiler.schedule.shape_functions import ShapeFunctionsDoNotAlias
+from sparsetrain.compiler.schedule.trusted_arguments import TrustKeptMemory
+from sparsetrain.errors import ConfigError
+from sparsetrain.ops import legalize
+
+# Operator -> how it is lowered, in place of TVM's way.
+LEGALIZE = {**legalize.LEGALIZE, **convolution.LEGALIZE, **softmax.LEGALIZE}
+
+# Asked in this order; the first that does not decline decides.
+CPU_RULES = (
+    TileMatmul(),
+    HalfMatmul(),
+    Matmul(),
+    Elementwise(),
+    SingleReduction(),
+    RowwiseReductions(),
+    Fallback(),
+)
+
+# Target kind -> its rules.
+RULES = {"llvm": CPU_RULES, "cuda": cuda.RULES}
+
+
+def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
+    """All passes between a Relax module and code generation.
+
+    Parameters
+    ----------
+    target : Target
+        An `llvm` target, whose vector width decides the register tiles, or a `cuda` one.
+    kept : str, optional
+        A function that does not allocate what it works in, but takes it, see `KeepMemory`.
+
+    Returns
+    -------
+    Pass
+        To be used as `relax.build(module, target, relax_pipeline=pipeline(target))`. Functions may
+        have symbolic extents. Hand-written kernels marked `tirx.is_scheduled` stay as they are.
+
+    Raises
+    ------
+    ConfigError
+        If `target` is neither.
+
+    Examples
+    --------
+    >>> target = Target.from_device("cpu")
+    >>> executable = relax.build(module, target, relax_pipeline=pipeline(target))  # doctest: +SKIP
+
+    """
+    if target.kind.name not in RULES:
+        raise ConfigError(
+            f"no schedule for target kind {target.kind.name!r}: use an llvm or a cuda target"
+        )
+    sequence = tvm.transform.Sequential(passes(RULES[target.kind.name], kept))
+
+    @tvm.transform.module_pass(opt_level=0, name="SparsetrainPipeline")
+    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        with target:
+            return sequence(module)
+
+    return run
+
+
+def passes(
+    rules: Sequence[ScheduleRule] = CPU_RULES, kept: str | None = None
+) -> list[tvm.transform.Pass]:
+    """The whole list, in order; those up to fusion decide what the kernels are."""
+    return [
+        # Which kernels there are.
+        relax.backend.DispatchSampling(),
+        cuda.TakeRunningSums(),
+        relax.backend.DispatchSortScan(),
+        LowerAttention(),
+        CancelTranspose(),
+        FoldIntoHalfMatmul(),
+        # Products whose transposes took their place are no longer wanted.
+        relax.transform.DeadCodeElimination(),
+        TakeRowProducts(),
+        FoldTransposeIntoMatmul(),
+        FoldPermutationIntoMatmul(),
+        relax.transform.DeadCodeElimination(),
+        # A reshape that stays one becomes another view of the same memory, not a copy.
+        relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
+        KeepHandWrittenKernels(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+        cuda.NameForC(),
+        # How each one runs.
+        cuda.WriteByHand(),
+        ApplyRules(*rules),
+        cuda.RequireThreads(),
+        # What calls them: from a graph of values to code of the virtual machine.
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        ProveArguments(),
+        *([] if kept is None else [KeepMemory(kept), relax.transform.Normalize()]),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        TrustKeptMemory(),
+        ShapeFunctionsDoNotAlias(),
+        relax.transform.AttachGlobalSymbol(),
+    ]

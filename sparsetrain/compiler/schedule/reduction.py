@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums, means and other reductions; products too thin for a register tile are among them.
+
+Two shapes, told apart by which axis is contiguous in what is read:
+
+- **Columns** (bias gradients, one-row weight gradients): the contiguous axis survives. It is
+  vectorised, and the long axis is cut into chunks of fixed length, whose partial results are
+  combined in order.
+- **Rows** (a one-column layer, norms, losses): the contiguous axis is reduced. A vector of
+  partial results runs along it and is combined at the end. Rows run in parallel; a few long rows
+  are cut into chunks.
+
+Invariant: chunk lengths and vector widths depend on the target and the shape, never on the number
+of threads, so neither does the order of summation. Chunks also bound the rounding error of long
+sums.
+"""
+
+from tvm import s_tir
+from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.s_tir.dlight.cpu import Reduction as DlightReduction
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule.elementwise import schedule_map
+from sparsetrain.compiler.schedule.epilogue import inline_all_but_last
+from sparsetrain.compiler.schedule.register_tile import vector_unit
+from sparsetrain.compiler.schedule.rule import CpuRule, output_dtype, parallel_over, static_extent
+
+# Rows that one partial sum of the column shape covers.
+_ROWS_PER_CHUNK = 256
+# Elements that one partial result of the row shape covers, where there are too few rows to share.
+_ELEMENTS_PER_CHUNK = 4096
+_FEW_ROWS = 16
+
+
+class SingleReduction(CpuRule):
+    """Schedule a function with one reduction and elementwise blocks around it."""
+
+    def schedule(
+        self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
+    ) -> s_tir.Schedule | None:
+        """Choose the shape by the contiguous axis; None for several reductions."""
+        reductions = [n for n, info in enumerate(blocks) if not info.is_injective()]
+        if len(reductions) != 1 or set(blocks[reductions[0]].dom_kind()) - {"S", "R"}:
+            return None
+        place = reductions[0]
+        block, followers = blocks[place].block_rv, blocks[place + 1 :]
+        for info in blocks[:place]:
+            sch.compute_inline(info.block_rv)
+        final = inline_all_but_last(sch, followers)
+        if final is not None:
+            _give_it_a_loop(sch, final)
+        lanes = vector_unit(target).lanes(output_dtype(sch, block))
+        spatial, reduced = _split_axes(sch, blocks[place])
+        if spatial and _keeps_contiguous_axis(sch, block, spatial[-1]):
+            _schedule_columns(sch, block, spatial, reduced, lanes)
+        else:
+            _schedule_rows(sch, block, spatial, reduced, lanes)
+        if final is not None:
+            schedule_map(sch, final, target)
+        return sch
+
+
+class RowwiseReductions(CpuRule):
+    """Several reductions over the same rows (softmax, layer norm): TVM's own rule, guarded."""
+
+    def schedule(
+        self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
+    ) -> s_tir.Schedule | None:
+        """All blocks of a row run together, so the row stays in cache."""
+        del blocks
+        return DlightReduction().apply(sch.mod["main"], target, False)
+
+
+def _give_it_a_loop(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Wrap a scalar block in a loop of one: `rfactor` of TVM 0.27 fails beside a block without."""
+    if not sch.get_loops(block):
+        sch.add_unit_loop(block)
+
+
+def _split_axes(sch: s_tir.Schedule, info: SBlockInfo) -> tuple[list[LoopRV], LoopRV]:
+    """Move reduced loops inside and fuse them; return the spatial loops and the reduced one."""
+    loops = sch.get_loops(info.block_rv)
+    kinds = info.dom_kind()
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
+    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+    sch.reorder(*spatial, *reduced)
+    return spatial, sch.fuse(*reduced) if len(reduced) > 1 else reduced[0]
+
+
+def _keeps_contiguous_axis(sch: s_tir.Schedule, block: SBlockRV, last: LoopRV) -> bool:
+    """Whether some operand is contiguous along the last spatial axis, and that axis has length."""
+    stmt = sch.get(block)
+    spatial = [axis.var for axis in stmt.iter_vars if axis.iter_type == axis.DataPar]
+    contiguous = [region.region[-1].min for region in stmt.reads if len(region.region)]
+    return static_extent(sch, last) != 1 and any(c.same_as(spatial[-1]) for c in contiguous)
+
+
+def _schedule_columns(
+    sch: s_tir.Schedule, block: SBlockRV, spatial: list[LoopRV], reduced: LoopRV, lanes: int
+) -> None:
+    length = static_extent(sch, reduced)
+    if length is None or length > 2 * _ROWS_PER_CHUNK:
+        chunk, _ = sch.split(reduced, [None, _ROWS_PER_CHUNK])
+        partial = sch.rfactor(chunk, 0)
+        *outer, column, chunk, row = sch.get_loops(partial)
+        _accumulate_columns(sch, partial, [chunk, *outer], column, row, lanes)
+    *outer, column, reduced = sch.get_loops(block)
+    _accumulate_columns(sch, block, outer, column, reduced, lanes)
+
+
+def _accumulate_columns(
+    sch: s_tir.Schedule,
+    block: SBlockRV,
+    outer: list[LoopRV],
+    column: LoopRV,
+    reduced: LoopRV,
+    lanes: int,
+) -> None:
+    """Four vectors of columns per task (a page-friendly 256 bytes of AVX-512), row after row."""
+    panel, vector, lane = sch.split(column, [None, 4, lanes])
+    sch.reorder(*outer, panel, reduced, vector, lane)
+    sch.vectorize(lane)
+    sch.unroll(vector)
+    parallel_over(sch, [*outer, panel])
+    init = sch.decompose_reduction(block, reduced)
+    *_, vector, lane = sch.get_loops(init)
+    sch.vectorize(lane)
+    sch.unroll(vector)
+
+
+def _schedule_rows(
+    sch: s_tir.Schedule, block: SBlockRV, spatial: list[LoopRV], reduced: LoopRV, lanes: int
+) -> None:
+    if _has_few_rows(sch, spatial) and (static_extent(sch, reduced) or 2**63) > _ELEMENTS_PER_CHUNK:
+        chunk, _ = sch.split(reduced, [None, _ELEMENTS_PER_CHUNK])
+        partial = sch.rfactor(chunk, 0)
+        *outer, chunk, within = sch.get_loops(partial)
+        sch.reorder(chunk, *outer, within)
+        _accumulate_rows(sch, partial, [chunk, *outer], within, lanes)
+        # What is left is a handful of partial results: serial, in order.
+        _start_from_zero(sch, block)
+        return
+    _accumulate_rows(sch, block, spatial or [sch.add_unit_loop(reduced)], reduced, lanes)
+
+
+def _start_from_zero(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Write the initial value by itself: within the reduced loop, a length of 0 never writes it."""
+    sch.decompose_reduction(block, sch.get_loops(block)[-1])
+
+
+def _has_few_rows(sch: s_tir.Schedule, spatial: list[LoopRV]) -> bool:
+    rows = 1
+    for loop in spatial:
+        rows *= static_extent(sch, loop) or 2**31
+    return rows <= _FEW_ROWS
+
+
+def _accumulate_rows(
+    sch: s_tir.Schedule, block: SBlockRV, outer: list[LoopRV], reduced: LoopRV, lanes: int
+) -> None:
+    """One vector of partial results per row; a second pass combines it lane by lane.
+
+    The passes stay apart: moving the first under the second would drop the guard of a row whose
+    length is no multiple of the vector (`compute_at` of TVM 0.27 rebuilds the loops without it).
+    """
+    length = static_extent(sch, reduced)
+    if length is None or length < 2 * lanes:
+        parallel_over(sch, outer)
+        if length is None:
+            _start_from_zero(sch, block)
+        return
+    _, lane = sch.split(reduced, [None, lanes])
+    partial = sch.rfactor(lane, len(sch.get(block).writes[0].region))
+    *rows, step, lane = sch.get_loops(partial)
+    parallel_over(sch, rows)
+    if length % lanes == 0:
+        sch.vectorize(lane)
+    init = sch.decompose_reduction(partial, step)
+    sch.vectorize(sch.get_loops(init)[-1])
+    parallel_over(sch, sch.get_loops(block)[: len(rows)])

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a product summed over rows is cut: register tiles, blocks of them, and tasks for threads.
+
+A last tile or panel that would reach over the edge begins earlier instead: it computes a few rows
+or columns a second time, to the same bits, and needs neither padding nor masks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule.makes import make_of
+from sparsetrain.compiler.schedule.register_tile import register_tile, vector_unit
+
+# Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 460 KB.
+_MOST_TILES, _MOST_PANELS = 16, 8
+# Registers -> rows of a chunk, and the pieces of it: before each, a tile asks for some of the next
+# chunk. All at once would keep its own loads waiting. A tile of fewer sums takes more rows to make
+# up for what its beginning and end cost: its panels take a third of a first-level cache either way.
+# Of 2048 rows, 256 x 512 on two cores of Zen 3: 106 GFLOP/s by 64, 117 by 128 in 4 pieces, 120 in
+# 2; 107 by 192, with fewer panels.
+_CHUNKS = {32: (64, 4), 16: (128, 2)}
+# Ways to cut a product, from few large tasks to many small ones.
+_MOST_CUTS = 6
+# Below this, the reduction rule is as fast.
+_FEWEST_ROWS = 4
+# Beside the sums: a row of the right operand and a number of the left one.
+_OTHER_REGISTERS = 3
+
+
+class Shape(NamedTuple):
+    """A result of `rows` x `columns`: tiles of `height` rows and `vectors` vectors of `lanes`.
+
+    They are summed over chunks of `chunk` rows of the operands, in so many `pieces` each.
+    """
+
+    rows: int
+    columns: int
+    height: int
+    vectors: int
+    lanes: int
+    chunk: int = 64
+    pieces: int = 4
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def window(self) -> int:
+        """Numbers of a row of the left operand that a tile reads: a power of two, where it fits.
+
+        Six numbers would be two loads, two stores and a few shuffles, eight are one of each; a tile
+        at the edge has to begin its window earlier than itself.
+        """
+        whole = 1 << (self.height - 1).bit_length()
+        return whole if self.tiles > 1 and whole <= self.rows else self.height
+
+    @property
+    def tiles(self) -> int:
+        """Tiles on top of each other."""
+        return -(-self.rows // self.height)
+
+    @property
+    def panels(self) -> int:
+        """Panels side by side."""
+        return -(-self.columns // self.width)
+
+    @property
+    def last_vectors(self) -> int:
+        """Vectors of the last panel: no more than what is left needs."""
+        return -(-(self.columns - (self.panels - 1) * self.width) // self.lanes)
+
+    @property
+    def most(self) -> tuple[int, int]:
+        """Tiles and panels of the largest block."""
+        down, across = self.cuts()[0]
+        return -(-self.tiles // down), -(-self.panels // across)
+
+    def cuts(self) -> list[tuple[int, int]]:
+        """Numbers of blocks downwards and sideways, ever more of them."""
+        down, across = -(-self.tiles // _MOST_TILES), -(-self.panels // _MOST_PANELS)
+        found = [(down, across)]
+        while len(found) < _MOST_CUTS and (down < self.tiles or across < self.panels):
+            is_wide = self.columns * down >= self.rows * across
+            if across < self.panels and (is_wide or down == self.tiles):
+                across = min(2 * across, self.panels)
+            else:
+                down = min(2 * down, self.tiles)
+            found.append((down, across))
+        return found
+
+
+def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | None:
+    """The tiles of a product; None if it is too small for vectors."""
+    unit = vector_unit(target)
+    lanes = unit.lanes(dtype)
+    if lanes < 2 or columns < lanes or rows < _FEWEST_ROWS:
+        return None
+    vectors = min(2, columns // lanes)
+    chunk = _CHUNKS[unit.registers]
+    free = unit.registers - _OTHER_REGISTERS
+    if rows * vectors <= free:
+        return Shape(rows, columns, rows, vectors, lanes, *chunk)
+    height = register_tile(target, dtype, columns).rows
+    in_row = -(-columns // lanes)
+    # A panel begins within the result and ends there; of a single vector it would be half as fast.
+    has_room = columns >= 3 * lanes and 3 * height <= free
+    if make_of(target).gradient_vectors >= 3 and has_room and in_row % 3 != 1:
+        vectors = 3
+    return Shape(rows, columns, height, vectors, lanes, *chunk)

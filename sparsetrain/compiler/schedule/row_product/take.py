@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products summed over rows, and the sums of their operands' columns, become one kernel.
+
+The gradients of a layer's weight and bias are ``y.T @ x`` and the sums of y's columns. Both read
+all of y, and the product's kernel has it in registers (`kernel.py`). A sum is taken
+along if both operands are known where it stands; one kernel and one read of y less for each layer.
+
+Invariant: sums run over chunks of rows in order, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule.fold_transpose import is_call, is_plain_matmul, transposed_source
+from sparsetrain.compiler.schedule.row_product.kernel import row_product
+from sparsetrain.compiler.schedule.row_product.shape import Shape, shape_of
+from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
+
+_DTYPES = ("float32", "float64")
+# Of fewer rows, known beforehand, a product is short: the schedule rule can fuse what follows.
+_FEWEST_SUMMED = 256
+
+
+@tvm.transform.module_pass(opt_level=0, name="TakeRowProducts")
+class TakeRowProducts:
+    """Replace products of a transposed matrix and sums of columns, where the target is a CPU."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        if not compiles_for("llvm"):
+            return mod
+        taker, target = _Taker(mod), Target.current()
+        return rewrite_functions(mod, taker, lambda function: taker.take(function, target))
+
+
+class _Plan(NamedTuple):
+    """How a product is computed; `flipped` if its kernel computes the transpose."""
+
+    shape: Shape
+    dtype: str
+    flipped: bool
+
+
+class _Operand(NamedTuple):
+    """A matrix (K, n), and the variable that is the sums of its columns, if there is one."""
+
+    matrix: relax.Var
+    sums: relax.Var | None
+
+
+class _Product(NamedTuple):
+    """`result` is the product of the first operand's transpose with the second operand."""
+
+    plan: _Plan
+    operands: tuple[_Operand, _Operand]
+    result: relax.Var
+
+    @property
+    def written(self) -> list[relax.Var]:
+        """What its kernel writes, in this order."""
+        return [*(o.sums for o in self.operands if o.sums is not None), self.result]
+
+
+@mutator
+class _Taker(PyExprMutator):
+    def take(self, function: relax.Function, target: Target) -> relax.Function:
+        self._values: dict[relax.Var, relax.Expr] = {}
+        products = _Finder(function, target).products()
+        self._products = {var: product for product in products for var in product.written}
+        return self.visit_expr(function)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        product = self._products.get(binding.var)
+        if product is None:
+            super().visit_var_binding_(binding)
+            return
+        if binding.var not in self._values:
+            self._call(product)
+        is_inner = isinstance(binding.var, relax.DataflowVar)
+        emit = self.builder_.emit if is_inner else self.builder_.emit_output
+        self.set_var_remap(binding.var, emit(self._values[binding.var]))
+
+    def _call(self, product: _Product) -> None:
+        """Call the kernel where the first of its results is bound, and note which is which."""
+        kernel = _kernel(product.plan, *(o.sums is not None for o in product.operands))
+        results = self.builder_.emit(
+            relax.call_tir(
+                self.builder_.add_func(kernel, "matmul_tn"),
+                [self.visit_expr(operand.matrix) for operand in product.operands],
+                [var.ty for var in product.written],
+            )
+        )
+        one = len(product.written) == 1
+        for n, var in enumerate(product.written):
+            self._values[var] = results if one else relax.TupleGetItem(results, n)
+
+
+@cache
+def _kernel(plan: _Plan, *sums: bool) -> tirx.PrimFunc:
+    return row_product(plan.shape, plan.dtype, flipped=plan.flipped, sums=(sums[0], sums[1]))
+
+
+class _Finder:
+    """Finds the products of a function, and for each the sums that its kernel can take along."""
+
+    def __init__(self, function: relax.Function, target: Target) -> None:
+        self._target = target
+        self._definitions = relax.analysis.get_var2val(function)
+        self._blocks = function.body.blocks
+        bound = [binding.var for block in self._blocks for binding in block.bindings]
+        self._order = {var: n for n, var in enumerate(bound)}
+
+    def products(self) -> list[_Product]:
+        """In the order of the function; a sum belongs to the first product it can."""
+        found = []
+        for block in self._blocks:
+            sums: dict[relax.Var, relax.Var] = {}
+            for binding in block.bindings:
+                matrix = _summed(binding)
+                if matrix is not None:
+                    sums.setdefault(matrix, binding.var)
+            for binding in block.bindings:
+                matrices = self._matrices(binding)
+                plan = None if matrices is None else _plan(*matrices, self._target)
+                if matrices is not None and plan is not None:
+                    found.append(_Product(plan, self._operands(plan, matrices, sums), binding.var))
+        return found
+
+    def _matrices(self, binding: relax.Binding) -> tuple[relax.Var, relax.Var] | None:
+        """The operands of a product of a transposed matrix and another one."""
+        if not is_plain_matmul(binding.value):
+            return None
+        left, right = binding.value.args
+        value = self._definitions.get(left) if isinstance(left, relax.Var) else left
+        left = transposed_source(value)
+        if transposed_source(self._definitions.get(right)) is not None:
+            return None
+        are_named = isinstance(left, relax.Var) and isinstance(right, relax.Var)
+        return (left, right) if are_named else None
+
+    def _operands(
+        self,
+        plan: _Plan,
+        matrices: tuple[relax.Var, relax.Var],
+        sums: dict[relax.Var, relax.Var],
+    ) -> tuple[_Operand, _Operand]:
+        """As the kernel reads them; sums that stand before an operand does are left alone."""
+        known = max(self._order.get(matrix, -1) for matrix in matrices)
+        first, second = (
+            _Operand(matrix, sums.pop(matrix))
+            if matrix in sums and self._order[sums[matrix]] > known
+            else _Operand(matrix, None)
+            for matrix in matrices
+        )
+        return (second, first) if plan.flipped else (first, second)
+
+
+def _summed(binding: relax.Binding) -> relax.Var | None:
+    """The matrix whose columns a binding sums, or None."""
+    value = binding.value
+    is_sum = is_call(value, "relax.sum")
+    if not is_sum and not is_call(value, "relax.collapse_sum_to"):
+        return None
+    matrix = value.args[0]
+    if matrix.ty.ndim != 2 or value.ty.ndim != 1 or not isinstance(matrix, relax.Var):
+        return None
+    # A number that was broadcast to a matrix, as a bias (1,), collapses to the sum of it all.
+    if not tvm_ffi.structural_equal(value.ty.shape[0], matrix.ty.shape[1]):
+        return None
+    return matrix if not is_sum or [int(axis) for axis in value.attrs.axis] == [0] else None
+
+
+def _plan(left: relax.Var, right: relax.Var, target: Target) -> _Plan | None:
+    """How to compute ``left.T @ right``; None if it is left to the schedule rules."""
+    dtype, extents = str(left.ty.dtype), (left.ty.shape[1], right.ty.shape[1])
+    if dtype not in _DTYPES or not all(isinstance(n, tirx.IntImm) for n in extents):
+        return None
+    summed = left.ty.shape[0]
+    if isinstance(summed, tirx.IntImm) and int(summed) < _FEWEST_SUMMED:
+        return None
+    rows, columns = map(int, extents)
+    shape, flipped = shape_of(rows, columns, dtype, target), shape_of(columns, rows, dtype, target)
+    # Vectors run along the longer side where the other is shorter than two of them.
+    is_narrow = shape is None or (shape.vectors == 1 and rows > columns)
+    if is_narrow and flipped is not None:
+        return _Plan(flipped, dtype, True)
+    return None if shape is None else _Plan(shape, dtype, False)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One register tile of a product summed over rows, for one chunk of them.
+
+Its sums begin where the chunk before left them, so every element is summed over all rows in order.
+How a tile reads its operands is decided before the loop over rows: whether it is the first in its
+row of tiles, the first in its panel, and whether the panel is the last, narrow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.compiler.schedule.row_product.shape import Shape
+from sparsetrain.compiler.schedule.row_product.side import (
+    Chunk,
+    Numbers,
+    Reading,
+    Side,
+    load,
+    ramp,
+    unrolled,
+    wide,
+    zeros,
+)
+
+
+class Block(NamedTuple):
+    """What the tiles of a task share.
+
+    Parameters
+    ----------
+    shape : Shape
+        Of the whole product.
+    left, right : Side
+        The operands.
+    sums : Buffer
+        Of the tiles, between chunks.
+    out : Buffer
+        (rows, columns), or (columns, rows) if it is `flipped`.
+    flipped : bool
+        Whether the result is transposed.
+    tile, panel : Expr
+        The first ones.
+    owns_left, owns_right : Expr
+        Whether the task writes sums of columns: one of those that read them does.
+    numbers : Numbers
+        Of the task.
+    """
+
+    shape: Shape
+    left: Side
+    right: Side
+    sums: Any
+    out: Any
+    flipped: bool
+    tile: Any
+    panel: Any
+    owns_left: Any
+    owns_right: Any
+    numbers: Numbers
+
+
+def compute_tile(
+    block: Block, chunk: Chunk, tile: Any, panel: Any, ask: Callable[[Any], None]
+) -> None:
+    """Add a chunk to the tile of these numbers within the block; `ask` before every piece."""
+    shape = block.shape
+    row = block.numbers.hold(
+        tirx.min((block.tile + tile) * shape.height, wide(shape.rows - shape.height))
+    )
+    begin, is_cut = row, shape.window > shape.height
+    if is_cut:
+        begin = block.numbers.hold(tirx.min(row, wide(shape.rows - shape.window)))
+
+    def of(vectors: int) -> None:
+        last = wide(shape.columns - vectors * shape.lanes)
+        column = block.numbers.hold(tirx.min((block.panel + panel) * shape.width, last))
+        corner = _Corner(row, column, begin, row - begin if is_cut else 0)
+        _Tile(block, chunk, (tile, panel), corner, vectors, ask).compute()
+
+    if shape.last_vectors == shape.vectors:
+        of(shape.vectors)
+    else:
+        is_last = block.panel + panel == shape.panels - 1
+        _either(is_last, lambda: of(shape.last_vectors), lambda: of(shape.vectors))
+
+
+class _Corner(NamedTuple):
+    """Where a tile begins, and where its window of the left operand does: `shift` before that."""
+
+    row: Any
+    column: Any
+    begin: Any
+    shift: Any
+
+
+class _Tile:
+    def __init__(
+        self,
+        block: Block,
+        chunk: Chunk,
+        number: tuple[Any, Any],
+        corner: _Corner,
+        vectors: int,
+        ask: Callable[[Any], None],
+    ) -> None:
+        self.ask = ask
+        self.block, self.chunk, self.number, self.corner = block, chunk, number, corner
+        shape = block.shape
+        self.lanes, self.height, self.vectors = shape.lanes, shape.height, vectors
+        tile, panel = number
+        self.kept = (panel * shape.most[0] + tile) * (shape.height * shape.width)
+        self.dtype = block.left.dtype
+        self.own = T.alloc_buffer((shape.height * vectors * shape.lanes,), self.dtype)
+
+    def compute(self) -> None:
+        """Take up the sums, add to them, put them down."""
+        shape, (tile, panel) = self.block.shape, self.number
+        _either(self.chunk.is_first, self._start, self._take_up)
+        with T.serial(wide(0), wide(shape.pieces)) as piece:
+            self.ask(piece)
+            _if_first(
+                panel,
+                shape.panels,
+                lambda left: _if_first(
+                    tile, shape.tiles, lambda right: self._add(piece, left, right)
+                ),
+            )
+        _either(self.chunk.is_last, self._store, self._put_down)
+
+    def _add(self, piece: Any, first_panel: bool, first_tile: bool) -> None:
+        """Add a piece of the chunk. In the first panel the left side is read where it lies."""
+        block, chunk, at, (tile, panel) = self.block, self.chunk, self.corner, self.number
+        left = Reading(tile, at.begin, 1, block.shape.window, first_panel, at.shift)
+        right = Reading(panel, at.column, self.vectors, self.lanes, first_tile)
+        partial = block.left.begin(left), block.right.begin(right)
+        rows = block.shape.chunk // block.shape.pieces
+        first = piece * rows
+        count = tirx.min(wide(rows), chunk.count - first)
+        with T.serial(wide(0), count) as k:
+            self._add_row(left, right, first + k, partial)
+        block.left.finish(left, partial[0], tirx.all(chunk.is_last, block.owns_left))
+        block.right.finish(right, partial[1], tirx.all(chunk.is_last, block.owns_right))
+
+    def _add_row(self, left: Reading, right: Reading, k: Any, partial: tuple[Any, Any]) -> None:
+        """Add row `k` of the chunk."""
+        block, row = self.block, self.chunk.start + k
+        values = T.alloc_buffer((self.vectors * self.lanes,), self.dtype)
+        block.right.read(right, (row, k), partial[1], values)
+        if left.is_first and (block.left.is_reused or partial[0] is not None):
+            block.left.read(left, (row, k), partial[0])
+        with unrolled(self.height) as r:
+            x = T.Bind(block.left.number(left, (row, k), r))
+            with unrolled(self.vectors) as v:
+                own, value = self._own(r, v), load(values, ramp(v * self.lanes, self.lanes))
+                total = load(self.own, own) + tirx.Broadcast(x, self.lanes) * value
+                T.buffer_store(self.own, total, [own])
+
+    def _start(self) -> None:
+        with self._each() as (r, v):
+            T.buffer_store(self.own, zeros(self.dtype, self.lanes), [self._own(r, v)])
+
+    def _take_up(self) -> None:
+        with self._each() as (r, v):
+            T.buffer_store(self.own, load(self.block.sums, self._kept(r, v)), [self._own(r, v)])
+
+    def _put_down(self) -> None:
+        with self._each() as (r, v):
+            T.buffer_store(self.block.sums, load(self.own, self._own(r, v)), [self._kept(r, v)])
+
+    def _store(self) -> None:
+        row, column, *_ = self.corner
+        out = self.block.out
+        if not self.block.flipped:
+            with self._each() as (r, v):
+                at = ramp(column + v * self.lanes, self.lanes)
+                T.buffer_store(out, load(self.own, self._own(r, v)), [row + r, at])
+            return
+        self._put_down()
+        width = self.vectors * self.lanes
+        with T.serial(wide(0), wide(width)) as j, T.serial(wide(0), wide(self.height)) as i:
+            value = load(self.block.sums, self.kept + i * width + j)
+            T.buffer_store(out, value, [column + j, row + i])
+
+    @contextmanager
+    def _each(self) -> Iterator[tuple[Any, Any]]:
+        """Write code once for every row and vector of the tile."""
+        with unrolled(self.height) as r, unrolled(self.vectors) as v:
+            yield r, v
+
+    def _own(self, r: Any, v: Any) -> Any:
+        return ramp((r * self.vectors + v) * self.lanes, self.lanes)
+
+    def _kept(self, r: Any, v: Any) -> Any:
+        return ramp(self.kept + (r * self.vectors + v) * self.lanes, self.lanes)
+
+
+def _if_first(number: Any, total: int, body: Callable[[bool], None]) -> None:
+    """`body(True)` for number 0 and `body(False)` for others, if there are any."""
+    if total == 1:
+        body(True)
+    else:
+        _either(number == 0, lambda: body(True), lambda: body(False))
+
+
+def _either(condition: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    with T.If(condition):
+        with T.Then():
+            then()
+        with T.Else():
+            otherwise()

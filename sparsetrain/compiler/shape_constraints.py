@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators ask of extents, where only the arguments of a call tell and no compiler can vouch.
+
+The bags of one feature are as many as its offsets say, less one; a reshape that makes rows of the
+batch of them is taken on trust by the compiler, and generated code then reads past the end if there
+are fewer. So it does where operands of one operator have lengths of two letters. So what could not
+be proved is computed for every call.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.sym import Analyzer
+
+from sparsetrain.ops.operand_shapes import (
+    Pair,
+    described,
+    listed,
+    name_of,
+    pairs,
+    shape_of,
+    size_of,
+)
+
+_ARITHMETIC: dict[type, Callable[[int, int], int]] = {
+    tirx.Add: operator.add,
+    tirx.Sub: operator.sub,
+    tirx.Mul: operator.mul,
+    tirx.FloorDiv: operator.floordiv,
+    tirx.FloorMod: operator.mod,
+    tirx.Div: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    tirx.Mod: lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+    tirx.Min: min,
+    tirx.Max: max,
+}
+
+
+class Reshape(NamedTuple):
+    """One reshape that is right for some extents alone."""
+
+    given: Any
+    wanted: Any
+    shapes: str
+
+    def problem(self, extents: Mapping[str, int]) -> str | None:
+        """What is wrong with these extents, by the letters that stand for them."""
+        try:
+            given, wanted = _number(self.given, extents), _number(self.wanted, extents)
+        except ZeroDivisionError:
+            return f"a reshape of {self.shapes} divides by nothing"
+        if given == wanted:
+            return None
+        return f"a reshape of {self.shapes} has {given} numbers for {wanted}"
+
+
+class Equal(NamedTuple):
+    """One pair of extents that an operator takes to be equal, or to be no more than the other."""
+
+    pair: Pair
+    words: str
+
+    def problem(self, extents: Mapping[str, int]) -> str | None:
+        """What is wrong with these extents, by the letters that stand for them."""
+        left, right, at_most = self.pair
+        try:
+            found, wanted = _number(left, extents), _number(right, extents)
+        except ZeroDivisionError:
+            return f"{self.words} divides by nothing"
+        if found == wanted or (at_most and found < wanted):
+            return None
+        relation = "at most" if at_most else "equal to"
+        return f"{self.words} needs {listed([left])} {relation} {listed([right])}"
+
+
+def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Reshape | Equal]:
+    """What is right for some values of the letters alone; each once."""
+    known, analyzer = dict.fromkeys(letters, 1), Analyzer()
+    found: dict[str, Reshape | Equal] = {}
+    for binding in bindings:
+        for demand in _demands(binding):
+            left, right = demand.pair[:2] if isinstance(demand, Equal) else demand[:2]
+            if analyzer.can_prove_equal(left, right):
+                continue
+            if _is_known(left, known) and _is_known(right, known):
+                found[str(demand)] = demand
+    return list(found.values())
+
+
+def _demands(binding: Any) -> list[Reshape | Equal]:
+    if name_of(binding.value) == "relax.reshape":
+        before, after = shape_of(binding.value.args[0]), shape_of(binding.var)
+        if before is None or after is None:
+            return []
+        shapes = f"({listed(before)}) to ({listed(after)})"
+        return [Reshape(size_of(before), size_of(after), shapes)]
+    return [Equal(pair, described(binding.value)) for pair in pairs(binding.value)]
+
+
+def impossible(demands: Iterable[Reshape | Equal]) -> str | None:
+    """What is wrong whatever the letters are; None where that depends on them, or nothing is."""
+    for demand in demands:
+        with suppress(KeyError):
+            if problem := demand.problem({}):
+                return problem
+    return None
+
+
+def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
+    """The value of an expression, if its letters and operations are known."""
+    try:
+        return _number(expr, extents)
+    except (KeyError, ZeroDivisionError):
+        return None
+
+
+def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
+    try:
+        with suppress(ZeroDivisionError):  # by these numbers alone
+            _number(expr, known)
+    except KeyError:
+        return False
+    return True
+
+
+def _number(expr: Any, extents: Mapping[str, int]) -> int:
+    """The value of an expression; KeyError for a letter or an operation that is not known."""
+    if isinstance(expr, tirx.IntImm):
+        return int(expr)
+    if isinstance(expr, tirx.Var):
+        return extents[str(expr)]
+    left, right = getattr(expr, "a", None), getattr(expr, "b", None)
+    return _ARITHMETIC[type(expr)](_number(left, extents), _number(right, extents))

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between float32 and the bits of a half, inside kernels: exact one way, stochastic the other.
+
+`narrowed` adds random bits below the last one that is kept and cuts off: a number becomes one of
+its two neighbours, the nearer one more often, so that the mean is the number. A number that the
+format holds stays as it is whatever the random bits are. Of the 32 bits that come the upper ones
+count; with the constant ``2**31`` the rounding is to nearest.
+
+Beyond the largest finite number is infinity, never by chance; NaN stays NaN, made quiet. Below
+its smallest normal number float16 is stepped evenly, and 20 random bits decide there. All of it is
+integer arithmetic but for two multiplications by a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.kernels.table_formats.names import BITS
+from sparsetrain.kernels.table_formats.words import uint, word
+
+MAGNITUDE, INFINITE = 0x7FFF_FFFF, 0x7F80_0000  # of a float32
+
+
+def widened(bits: Any, dtype: str) -> Any:
+    """The float32 that 16 bits of `dtype` stand for."""
+    return _WIDENED[dtype](word(bits))
+
+
+def narrowed(value: Any, random: Any, dtype: str) -> Any:
+    """The 16 bits of `dtype` that a float32 is rounded to, by 32 random bits."""
+    bits = T.reinterpret("uint32", T.Bind(value))
+    size = bits & MAGNITUDE
+    rounded, largest, infinite, nan = _NARROWED[dtype](size, random)
+    special = tirx.Select(size > uint(INFINITE), nan, uint(infinite))
+    kept = tirx.Select(size > uint(largest), special, rounded)
+    return tirx.Cast(BITS, ((bits >> 16) & 0x8000) | kept)
+
+
+def _widened_bfloat16(bits: Any) -> Any:
+    return T.reinterpret("float32", bits << 16)
+
+
+def _widened_float16(bits: Any) -> Any:
+    """Its exponent is biased by 15, float32's by 127."""
+    size = T.Bind((bits & 0x7FFF) << 13)
+    # A denormal, given the exponent of the smallest normal number, is 2**-14 too large.
+    tiny = T.reinterpret("float32", size + uint(0x3880_0000)) - tirx.const(2.0**-14, "float32")
+    normal = T.reinterpret("float32", size + uint(112 << 23))
+    finite = tirx.Select(size < uint(1 << 23), tiny, normal)
+    special = T.reinterpret("float32", size | INFINITE)
+    wide = T.reinterpret("uint32", tirx.Select(size < uint(0x1F << 23), finite, special))
+    return T.reinterpret("float32", wide | ((bits & 0x8000) << 16))
+
+
+def _narrowed_bfloat16(size: Any, random: Any) -> tuple[Any, int, int, Any]:
+    return (size + (random >> 16)) >> 16, 0x7F7F_0000, 0x7F80, (size >> 16) | 0x7FC0
+
+
+def _narrowed_float16(size: Any, random: Any) -> tuple[Any, int, int, Any]:
+    smallest = uint(0x3880_0000)  # 2**-14, the smallest normal number
+    rebiased = tirx.max(size, smallest) - uint(112 << 23)
+    normal = (rebiased + (random >> 19)) >> 13
+    # 2**-24 is the step of denormals: 20 bits more are kept for the random ones.
+    near = T.reinterpret("float32", tirx.min(size, smallest)) * tirx.const(2.0**44, "float32")
+    fixed = word(tirx.Cast("int32", near))
+    tiny = (fixed + (random >> 12)) >> 20
+    nan = ((size >> 13) & 0x3FF) | 0x7E00
+    return tirx.Select(size < smallest, tiny, normal), 0x477F_E000, 0x7C00, nan
+
+
+_WIDENED: dict[str, Callable[[Any], Any]] = {
+    "bfloat16": _widened_bfloat16,
+    "float16": _widened_float16,
+}
+# (size, random) -> rounded size; the largest finite one as a float32; infinity; the NaN of a NaN.
+_NARROWED: dict[str, Callable[[Any, Any], tuple[Any, int, int, Any]]] = {
+    "bfloat16": _narrowed_bfloat16,
+    "float16": _narrowed_float16,
+}

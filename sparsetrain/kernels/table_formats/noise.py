@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random bits by counter: a pure function of (seed, parameter, step, row, column).
+
+No state is kept and no order assumed, so the bits of an element are the same on every thread, on
+every path of an update, and after a resume. The host hashes what a step shares into two keys; a
+kernel mixes them with the row once and with the column for each element, a few steps each.
+
+The mixer is the two-round 32-bit one that Chris Wellons found by search (bias 0.17 of 1000),
+https://github.com/skeeto/hash-prospector.
+
+TVM 0.27 promises LLVM that unsigned products do not wrap, so products are taken in 64 bits, where
+they do not; LLVM finds back to one multiplication of 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+from tvm import tirx
+
+from sparsetrain.kernels.table_formats.words import Hold, word
+
+Keys = tuple[int, int]
+
+FIRST, SECOND = 0x7FEB352D, 0x846CA68B
+GOLDEN = 0x9E3779B9  # 2**32 over the golden ratio: neighbouring columns start far apart
+
+
+def keys_of(seed: int, parameter: str, step: int) -> Keys:
+    """Two numbers below 2**32 for one step of one parameter."""
+    digest = blake2b(f"{seed}/{step}/{parameter}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def row_bits(keys: Sequence[Any], row: Any, hold: Hold) -> Any:
+    """Inside a kernel: what the elements of a row (int64) share, uint32, in the word of `hold`."""
+    low, high = word(row & tirx.const(0xFFFFFFFF, "int64")), word(row >> tirx.const(32, "int64"))
+    return hold(_mixed(low ^ word(keys[0]), hold) ^ high ^ word(keys[1]))
+
+
+def element_bits(shared: Any, column: Any, hold: Hold) -> Any:
+    """Inside a kernel: the 32 random bits of an element, from `row_bits` and its column.
+
+    They are good until `hold`, whose word is another than that of the row, is given the next.
+    """
+    return _mixed(shared ^ _times(column, GOLDEN), hold)
+
+
+def _mixed(bits: Any, hold: Hold) -> Any:
+    bits = hold(bits)
+    bits = hold(_times(bits ^ (bits >> 16), FIRST))
+    bits = hold(_times(bits ^ (bits >> 15), SECOND))
+    return bits ^ (bits >> 16)
+
+
+def _times(bits: Any, factor: int) -> Any:
+    return word(tirx.Cast("uint64", bits) * tirx.const(factor, "uint64"))

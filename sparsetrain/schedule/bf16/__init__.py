@@ -1,4 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Products of bfloat16 on a CPU that multiplies pairs of them (AVX512_BF16)."""
-
-from .matmul import HalfMatmul as HalfMatmul

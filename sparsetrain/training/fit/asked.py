@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `Trainer.fit` is asked for beside numbers, checked before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.system.argument_checks import require_kind
+from sparsetrain.training.fit.plan import EarlyStopping
+from sparsetrain.training.run import Run
+
+
+def check_asked(
+    validation: Any, stop: Any, run: Any, validate_every: Any, early_stopping: Any
+) -> None:
+    """Refuse arguments of another type, and to validate, or to stop by it, without rows.
+
+    Raises
+    ------
+    ConfigError
+        It says what to give.
+    """
+    if stop is not None and not callable(stop):
+        raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
+    require_kind("run", run, (Run, str, Path), "a Run, or the path of its folder")
+    fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
+    require_kind("early_stopping", early_stopping, EarlyStopping, fix)
+    needing = {
+        "validate_every": validate_every,
+        "early_stopping": early_stopping and early_stopping.patience,
+    }
+    for name, value in needing.items():
+        if validation is None and value is not None:
+            raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")

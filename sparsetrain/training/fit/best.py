@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of the best validation, with which a run of early stopping ends.
+
+It is the whole state of that step (weights, slots, counts), so the trainer is then what
+`load(run, which="best")` gives. With a run folder it is read from there and costs no memory;
+without one a copy of all parameters and slots is kept, and written anew at each better validation.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import checkpoint
+from sparsetrain.errors import CheckpointError, ResourceError
+from sparsetrain.training.fit.plan import EarlyStopping
+from sparsetrain.training.run import Run, checkpoint_in
+
+_NOT_KEPT = "its weights are not kept here"
+
+
+class Best:
+    """What is kept of the best validation.
+
+    Parameters
+    ----------
+    rule : EarlyStopping
+        Without patience nothing is kept: such a run ends with its last weights.
+    run : Run or None
+        Where checkpoints are.
+    """
+
+    def __init__(self, rule: EarlyStopping, run: Run | None) -> None:
+        self._wanted, self._run = rule.patience is not None, run
+        self._arrays: dict[str, np.ndarray] = {}
+        self._counts: dict[str, Any] | None = None
+
+    def keep(self, trainer: Any) -> None:
+        """Copy the trainer's state, unless a folder will hold it.
+
+        Raises
+        ------
+        ResourceError
+            If there is no memory for the copy.
+        """
+        if not self._wanted or self._run is not None:
+            return
+        try:
+            with trainer._turn:
+                self._arrays = _copied(trainer._arrays(), self._arrays)
+        except MemoryError:
+            raise ResourceError(
+                f"early stopping keeps a copy of the best weights and slots, {trainer._bytes:,} "
+                "bytes, and there is no memory for it: with run=FOLDER (train --out FOLDER) it is "
+                "kept there"
+            ) from None
+        self._counts = trainer._counts()
+
+    def restore_(self, trainer: Any, step: int) -> str | None:
+        """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
+
+        An interrupt is heard once the state is whole.
+
+        Raises
+        ------
+        CheckpointError
+            If neither the best checkpoint nor the last can be read; the state is undefined then.
+        """
+        if trainer.steps == step:
+            return None
+        with _interrupts_wait(), trainer._turn:
+            if self._run is None:
+                return self._from_memory_(trainer, step)
+            return _from_folder_(trainer, step, self._run)
+
+    def _from_memory_(self, trainer: Any, step: int) -> str | None:
+        # A run that was resumed without its folder has no copy of what was best before.
+        if self._counts is None or self._counts["steps"] != step:
+            return _NOT_KEPT
+        trainer.load_state_dict(self._arrays)
+        trainer._recount(self._counts)
+        return None
+
+
+def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
+    if run.best is None:
+        return _NOT_KEPT
+    names, counts = list(trainer._arrays(current=False)), trainer._counts()
+    try:
+        with checkpoint.opened(run.best) as saved:
+            if saved.manifest.get("steps") != step:
+                return _NOT_KEPT
+            trainer._read(saved, names)
+            trainer._recount(saved.manifest)
+    except BaseException as error:
+        with checkpoint.opened(checkpoint_in(run.folder)) as last:
+            trainer._read(last, names)
+            trainer._recount(counts)
+        if not isinstance(error, CheckpointError):
+            raise
+        return f"its weights cannot be read ({error})"
+    return None
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let SIGINT wait until the block ends; no thread but the main one is interrupted by it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _copied(
+    arrays: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Copies, in the memory of those before if there are any."""
+    if not before:
+        return {name: array.copy() for name, array in arrays.items()}
+    for name, array in arrays.items():
+        before[name][...] = array
+    return dict(before)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: step, then whatever is due (a line of the log, a validation, a checkpoint).
+
+What is due follows from the state alone. A run that was cut between a step and its validation
+finds it due again when it is resumed, so a resumed run does what the uncut one would have done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparsetrain.data.position import Position
+from sparsetrain.training.fit.best import Best
+from sparsetrain.training.fit.causes import explained
+from sparsetrain.training.fit.plan import Plan
+from sparsetrain.training.fit.record import Record
+from sparsetrain.training.fit.state import RunState
+from sparsetrain.training.progress import make_progress
+from sparsetrain.training.run import Run
+
+VALIDATION_BATCH = 4096
+
+
+class Fit:
+    """One call of `Trainer.fit`.
+
+    Parameters
+    ----------
+    trainer : Trainer
+    dataset, held_out : Dataset
+        To train on; to validate on, or None.
+    plan : Plan
+    state : RunState
+        Where to begin; changed as the run goes on.
+    run : Run or None
+        Where log and checkpoints go, and with them what is kept of the best validation.
+    progress : "auto", None or Progress
+    stop : callable or None
+        Asked after each batch; True ends the run there.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        dataset: Any,
+        held_out: Any,
+        plan: Plan,
+        state: RunState,
+        run: Run | None,
+        progress: Any,
+        stop: Callable[[], bool] | None,
+    ) -> None:
+        self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
+        self._plan, self._state = plan, state
+        self._record, self._best = Record(run), Best(plan.early_stopping, run)
+        make_progress(progress)  # refuses what is none
+        self._progress, self._stop = progress, stop or (lambda: False)
+        self._stopped = False
+        self._rows, self._seconds = 0, 0.0  # of this call
+        self._labels: set[float] = set()  # those seen, until there are two
+
+    def run(self) -> dict[str, Any]:
+        """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
+        self._trainer.compile()
+        with self._record.open(self._trainer, self._state):
+            self._settle()
+            while self._goes_on() and self._state.position.epoch < self._plan.until:
+                self._epoch()
+            self._record.save(self._trainer, self._state, best=False)
+        return self._history(self._end_with_the_best())
+
+    def _goes_on(self) -> bool:
+        return not (self._stopped or self._state.ended)
+
+    def _end_with_the_best(self) -> bool:
+        """Return whether the trainer has the weights of the best validation, by early stopping."""
+        rule, best = self._plan.early_stopping, self._state.best
+        if self._stopped or best is None or rule.patience is None:
+            return False
+        last, step = self._trainer.steps, best["step"]
+        why_not = self._best.restore_(self._trainer, step)
+        if why_not is not None:
+            self._note(f"the best validation was step {step:,}; {why_not}, these are the last")
+        elif step != last:
+            self._note(
+                f"the weights are those of step {step:,} of {last:,}, the best validation: "
+                f"{rule.monitor} {best['value']:.4f}"
+            )
+        return why_not is None
+
+    def _note(self, text: str) -> None:
+        make_progress(self._progress).note(text)
+
+    def _epoch(self) -> None:
+        """Train on the rest of the epoch."""
+        start = self._state.position
+        batches = self._trainer.ahead(
+            self._dataset.batches(
+                self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
+            )
+        )
+        total = self._dataset.num_rows
+        progress = make_progress(self._progress)
+        progress.start(None if total is None else total - start.row)
+        try:
+            self._train(batches, progress, start.epoch)
+            if len(self._labels) == 1 and not self._state.epochs:
+                progress.note(_one_label(*self._labels))
+        finally:
+            progress.finish()
+            _close(batches)
+        if self._state.position.epoch > start.epoch:
+            self._state.end_epoch()
+            self._trainer.epochs = self._state.position.epoch
+            if not self._stopped:
+                self._settle()
+
+    def _train(self, batches: Iterator[Any], progress: Any, epoch: int) -> None:
+        began = time.perf_counter()
+        for batch in batches:
+            scale = _scale_of(self._trainer)
+            loss = self._step(batch, began)
+            progress.advance(len(batch), loss)
+            if _scale_of(self._trainer) != scale:
+                progress.note(self._changed_scale(scale))
+            self._stopped = self._stop()
+            if not self._goes_on():
+                return
+            if self._state.position.epoch == epoch:
+                self._settle()
+                if not self._goes_on():
+                    return
+            began = time.perf_counter()
+        self._state.position = Position(epoch + 1)  # which batches of one's own do not say
+
+    def _step(self, batch: Any, began: float) -> float:
+        at, rows = self._state.position, len(batch)
+        with explained(self._trainer, batch, at, self._record.latest, self._plan.check_numerics):
+            loss = float(self._trainer.step(batch))
+        if len(self._labels) < 2:
+            self._labels |= {float(batch.labels.min()), float(batch.labels.max())}
+        after = batch.position or Position(at.epoch, at.row + rows, at.batch + 1)
+        seconds = time.perf_counter() - began
+        self._state.add(rows, loss, seconds, after)
+        self._rows, self._seconds = self._rows + rows, self._seconds + seconds
+        return loss
+
+    def _changed_scale(self, before: float | None) -> str:
+        overflowed = self._trainer.applied.overflowed
+        why = "a gradient overflowed, nothing was updated" if overflowed else "no overflow for long"
+        scale = _scale_of(self._trainer)
+        return (
+            f"step {self._trainer.steps:,}: {why}: loss scale {before:,.10g} becomes {scale:,.10g}"
+        )
+
+    def _settle(self) -> None:
+        """Do what is due at this step and was not done yet."""
+        step, better = self._trainer.steps, False
+        self._record.log_training(self._trainer, self._state)
+        if self._held_out is not None and self._validation_is_due(step):
+            scores = self._validate()
+            if scores is None:
+                return
+            better = self._judge(step, scores)
+            self._record.log_validation(self._trainer, self._state)
+        if self._state.at_epoch_end and self._state.validated == step:
+            self._state.epochs[-1]["valid"] = self._state.scores
+        if better or self._state.at_epoch_end or self._record.is_due(step):
+            self._record.save(self._trainer, self._state, best=better)
+
+    def _validation_is_due(self, step: int) -> bool:
+        every = self._plan.validate_every
+        due = self._state.at_epoch_end or bool(every and step and step % every == 0)
+        return due and self._state.validated != step
+
+    def _validate(self) -> dict[str, Any] | None:
+        """Return the scores, or None if a stop came meanwhile: they are due again then."""
+        scores = self._trainer._evaluate(
+            self._held_out, batch_size=VALIDATION_BATCH, stop=self._stop
+        )
+        self._stopped = self._stopped or scores is None
+        return scores
+
+    def _judge(self, step: int, scores: dict[str, Any]) -> bool:
+        """Keep the scores, and return whether they are the best so far."""
+        state, rule = self._state, self._plan.early_stopping
+        state.scores, state.validated = scores, step
+        value = scores[rule.monitor]
+        better = rule.is_better(value, state.best["value"] if state.best else None)
+        state.since_best = 0 if better else state.since_best + 1
+        if better:
+            state.best = {"step": step, "value": float(value)}
+            self._best.keep(self._trainer)
+        state.ended = rule.patience is not None and state.since_best >= rule.patience
+        return better
+
+    def _history(self, best: bool) -> dict[str, Any]:
+        state = self._state
+        epochs = [*state.epochs, *([state.epoch()] if state.rows else [])]
+        return {
+            "rows": self._rows,
+            "seconds": self._seconds,
+            "rows_per_s": self._rows / max(self._seconds, 1e-9),
+            "loss": epochs[-1]["loss"] if epochs else None,
+            "epochs": epochs,
+            "stopped": self._stopped,
+            "stopped_early": state.ended,
+            "best": state.best,
+            "which": "best" if best else "latest",
+        }
+
+
+def _scale_of(trainer: Any) -> float | None:
+    return None if trainer.scaling is None else trainer.scaling.value
+
+
+def _one_label(label: float) -> str:
+    return (
+        f"warning: every label was {label:g}: nothing can be learnt from them, and there is no AUC "
+        "of such rows"
+    )
+
+
+def _close(iterator: Any) -> None:
+    """End a generator now, so that its background thread stops with it."""
+    with contextlib.suppress(AttributeError):
+        iterator.close()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves on the disk while it goes on; nothing at all without a run folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparsetrain import checkpoint
+from sparsetrain.training.fit.state import RunState
+from sparsetrain.training.run import Run
+from sparsetrain.training.run.events import Events
+from sparsetrain.training.run.log import Log
+
+
+class Record:
+    """Log and checkpoints of a run.
+
+    Parameters
+    ----------
+    run : Run or None
+    """
+
+    def __init__(self, run: Run | None) -> None:
+        self._run = run
+        self._log: Log | None = None
+        self._events: Events | None = None
+        self._saved: tuple[Any, ...] | None = None
+
+    @property
+    def latest(self) -> Path | None:
+        """The checkpoint that counts, for messages."""
+        return self._run.latest if self._run else None
+
+    @contextlib.contextmanager
+    def open(self, trainer: Any, state: RunState) -> Iterator[None]:
+        """Open the log where the state says that it ended. The folder must be locked.
+
+        The state counts as saved: it is that of a checkpoint, or nothing was trained yet.
+        """
+        if self._run is None:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            with checkpoint.errors_of(self._run.folder):
+                self._log = stack.enter_context(Log(self._run.folder, state.log_lines))
+                if self._run.tensorboard:
+                    self._events = Events(self._run.folder)
+                    stack.callback(self._events.close)
+            state.log_lines = self._log.lines
+            self._saved = self._key(trainer, state)
+            yield
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after so many steps."""
+        every = self._run.every if self._run else None
+        return bool(every and step and step % every == 0)
+
+    def log_training(self, trainer: Any, state: RunState) -> None:
+        """Write the mean loss and the speed since the last such line, if a line is due."""
+        step = trainer.steps
+        if self._run is None or step == state.log_step or not state.log_rows:
+            return
+        if step % self._run.log_every and not state.at_epoch_end:
+            return
+        rows, seconds = state.log_rows, state.log_seconds
+        speed = {"rows_per_s": rows / max(seconds, 1e-9), "seconds": seconds}
+        lr = trainer.optimizer.number("lr", max(trainer.state.step, 1))
+        rate = {} if lr is None else {"lr": lr}
+        values = {"rows": rows, **speed, **rate, "loss": state.log_loss_sum / rows}
+        if trainer.scaling is not None:
+            values["loss_scale"] = trainer.scaling.value
+        self._add({"split": "train", **self._where(trainer, state), **values}, state)
+        state.log_step = step
+        state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0
+
+    def log_validation(self, trainer: Any, state: RunState) -> None:
+        """Write the scores of the validation that has just been made."""
+        if self._run is not None:
+            line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
+            self._add(line, state)
+
+    def save(self, trainer: Any, state: RunState, *, best: bool) -> None:
+        """Write a checkpoint unless this very state is saved already."""
+        key = self._key(trainer, state)
+        if self._run is None or key == self._saved:
+            return
+        assert self._log is not None
+        with checkpoint.errors_of(self._run.folder):
+            self._log.sync()
+        with trainer._turn:  # the arrays are views
+            arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
+            self._run.save(trainer.steps, arrays, manifest, best=best)
+        self._saved = key
+
+    def _add(self, line: dict[str, Any], state: RunState) -> None:
+        assert self._log is not None and self._run is not None
+        with checkpoint.errors_of(self._run.folder):
+            self._log.add(line)
+            if self._events is not None:
+                self._events.add(line)
+        state.log_lines = self._log.lines
+
+    @staticmethod
+    def _key(trainer: Any, state: RunState) -> tuple[Any, ...]:
+        return trainer.steps, state.validated, state.position
+
+    @staticmethod
+    def _where(trainer: Any, state: RunState) -> dict[str, Any]:
+        return {"step": trainer.steps, "epoch": state.position.epoch - state.at_epoch_end}

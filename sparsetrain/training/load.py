@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer from a folder that `saved` describes: names are looked up in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sparsetrain import checkpoint, runtime
+from sparsetrain.compiler.precision import LossScale, Precision, Scaling, policy_for
+from sparsetrain.compiler.precision.loss_scale import Given
+from sparsetrain.data import Encoder
+from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
+from sparsetrain.kernels.table_formats import target_word
+from sparsetrain.models import MODELS
+from sparsetrain.models.required import require_class
+from sparsetrain.optim import OPTIMIZERS, Optimizer
+from sparsetrain.optim.config import from_config
+from sparsetrain.optim.saving import KIND as LOOP
+from sparsetrain.optim.state_dict import ENCODER
+from sparsetrain.training.fit import RunState
+from sparsetrain.training.predictor import Predictor, table_dtype_of
+from sparsetrain.training.quantized import QuantizedModel
+from sparsetrain.training.run import checkpoint_in, chosen
+from sparsetrain.training.save import KIND, QUANTIZED, encoder_hash
+from sparsetrain.training.trainer import Trainer
+
+_ATTEMPTS = 3
+
+
+def load(
+    folder: str | Path,
+    *,
+    which: str = "latest",
+    target: Any = "auto",
+    optimizer: Optimizer | None = None,
+    precision: Precision | None = None,
+    loss_scale: LossScale | float | Literal["dynamic"] | None = None,
+    model: type | None = None,
+) -> Trainer:
+    """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
+
+    Parameters
+    ----------
+    folder : path
+        What was saved, or the folder of a run.
+    which : {"latest", "best", "auto"}
+        Of a run, which checkpoint; "auto" is the best of a run with early stopping (`patience`),
+        the latest of any other. What is to be resumed is the latest.
+    target : str or tvm.target.Target
+        Where to run.
+    optimizer : Optimizer, optional
+        Needed only if the run was trained by a formula that is not part of this package. Tables
+        that it alone has in exact mode are exact from here on.
+    precision : {"float32", "bf16", "fp16"}, optional
+        By default the one that it was saved with.
+    loss_scale : float, "dynamic" or LossScale, optional
+        By default that of the precision: in the one that it was saved with, its scale goes on.
+    model : class, optional
+        Needed only if the model is not part of this package: its class, which is called with the
+        configuration that was saved.
+
+    Raises
+    ------
+    ConfigError
+        If this machine lacks the target or the precision that is asked for.
+    CheckpointError
+        If the folder is damaged or is no saved trainer.
+    """
+    require_class(model)
+    asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model)
+    trainer: Trainer = _read(folder, which, {KIND: _trainer}, asked)
+    return trainer
+
+
+def load_predictor(
+    folder: str | Path,
+    *,
+    which: str = "auto",
+    target: Any = "auto",
+    optimizer: Optimizer | None = None,
+    precision: Precision | None = None,
+    model: type | None = None,
+) -> Predictor:
+    """Read whatever evaluates and predicts: a trainer, or a model with tables in int8.
+
+    See `load`, which reads trainers alone, and of a run the latest unless told otherwise.
+
+    Raises
+    ------
+    ConfigError
+        If this machine lacks the target or the precision that is asked for.
+    CheckpointError
+        If the folder is damaged or is no saved model.
+    """
+    require_class(model)
+    asked = _Asked(_checked(target, precision), optimizer, precision, None, model)
+    makers: Makers = {KIND: _trainer, QUANTIZED: _quantized}
+    predictor: Predictor = _read(folder, which, makers, asked)
+    return predictor
+
+
+def _checked(target: Any, precision: Precision | None) -> Any:
+    """What cannot be, by the caller's words alone, is refused before a folder is read.
+
+    What "auto" is depends on the model.
+    """
+    resolved = runtime.resolve_target(target)
+    if precision is not None:
+        policy_for(precision, resolved)
+    return target if target == "auto" else resolved
+
+
+class _Asked(NamedTuple):
+    """What the caller of `load` wants otherwise than it was saved; None for as it was."""
+
+    target: Any
+    optimizer: Optimizer | None
+    precision: Precision | None
+    loss_scale: Given
+    model: type | None
+
+
+# Kind of folder -> what makes a model of it.
+Makers = Mapping[str, Callable[[checkpoint.Saved, _Asked], Any]]
+
+
+def _read(folder: str | Path, which: str, makers: Makers, asked: _Asked) -> Any:
+    for attempt in range(_ATTEMPTS):
+        path = checkpoint_in(folder, chosen(folder, which))
+        try:
+            with checkpoint.opened(path) as saved:
+                return _made(saved, path, makers, asked)
+        except CheckpointError:
+            # A run that goes on prunes old checkpoints; then its pointer has moved on.
+            if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, chosen(folder, which)) == path:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _made(saved: checkpoint.Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
+    kind = saved.manifest.get("kind")
+    if not isinstance(kind, str) or kind not in makers:
+        holds = f"holds {kind!r:.60}, not a saved trainer"
+        raise CheckpointError(f"{path}: {_NO_TRAINER.get(str(kind), holds)}")
+    try:
+        return makers[kind](saved, asked)
+    except _OfClass as error:
+        raise ConfigError(f"{path}: {error}") from error.__cause__
+    except CheckpointError as error:
+        # Of an array it names the file already.
+        named = str(path) in str(error)
+        raise error if named else CheckpointError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
+    except ValueError as error:  # our own errors, and those of int()
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+class _OfClass(ConfigError):
+    """What the caller's class raised; it says nothing against the folder."""
+
+
+@contextmanager
+def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Iterator[None]:
+    """Name the caller's class in the errors that it raises; None has none of its own."""
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:  # whatever the class raises
+        if made is None:
+            raise
+        said = str(error) if isinstance(error, SparsetrainError) else repr(error)
+        raise _OfClass(f"{made.__name__}{call} fails: {said}") from error
+
+
+_NO_TRAINER = {
+    LOOP: "it holds what Optimizer.save wrote: Optimizer.load_ reads it",
+    QUANTIZED: "its tables are int8, for prediction alone: `load_predictor`, `evaluate` and "
+    "`predict` read it; training needs the run that it was made from",
+}
+
+
+def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
+    manifest = saved.manifest
+    before = manifest["precision"]
+    precision, loss_scale = asked.precision or before, asked.loss_scale
+    scale = manifest["loss_scale"] if precision == before else None
+    scaling = None if scale is None else Scaling.from_dict(scale)
+    if loss_scale is None and scaling is not None:
+        loss_scale = scaling.rule
+    make = partial(
+        Trainer,
+        _model(manifest["model"], asked.model),
+        asked.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
+        target=asked.target,
+        seed=int(manifest["seed"]),
+        encoder=_encoder(saved),
+        initialize=False,
+        accumulate=manifest["accumulate"],
+        fused=manifest["fused"],
+        precision=precision,
+        loss_scale=loss_scale,
+    )
+    with _errors_of(asked.model, "'s model", SparsetrainError):
+        trainer = make()
+    if scaling is not None and trainer.scaling is not None and trainer.scaling.rule == scaling.rule:
+        trainer.scaling = scaling
+    trainer.state.skipped = int(manifest["skipped"])
+    if manifest["run"] is not None:
+        trainer._run_state = RunState.from_dict(manifest["run"])
+    _fill_(trainer, saved)
+    return trainer
+
+
+def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
+    manifest = saved.manifest
+    model, encoder = _model(manifest["model"], asked.model), _encoder(saved)
+    precision = asked.precision or manifest["precision"]
+    target = runtime.resolve_target(target_word(table_dtype_of(model), asked.target))
+    with _errors_of(asked.model, "'s model", SparsetrainError):
+        made = QuantizedModel(model, target, encoder, precision, initialize=False)
+    _fill_(made, saved)
+    return made
+
+
+def _fill_(model: Any, saved: checkpoint.Saved) -> None:
+    """Give a model the steps and the arrays that were saved, but those of the encoder."""
+    model.steps, model.epochs = int(saved.manifest["steps"]), int(saved.manifest["epochs"])
+    model._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
+
+
+def _model(saved: Mapping[str, Any], given: type | None) -> Any:
+    kind = saved["kind"]
+    if given is None and kind not in MODELS:
+        raise ConfigError(
+            f"model {kind!r} is unknown; known: {sorted(MODELS)}; a class of yours is for "
+            "load(..., model=THE_CLASS)"
+        )
+    made: Any = given or MODELS[kind]
+    # Subclasses of ours once had the kind of ours.
+    if made.kind != kind and not issubclass(made, MODELS.get(kind, ())):
+        raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
+    config = saved["config"]
+    with _errors_of(given, "(**saved config)"):
+        return made(**config)
+
+
+def _encoder(saved: checkpoint.Saved) -> Encoder | None:
+    arrays = {
+        name.removeprefix(ENCODER): saved.read(name)
+        for name in saved.kinds
+        if name.startswith(ENCODER)
+    }
+    described = saved.manifest["encoder"]
+    encoder = None if described is None else Encoder.from_state(described, arrays)
+    found = None if encoder is None else encoder_hash(described, arrays)
+    if saved.manifest["encoder_sha256"] != found:
+        raise CheckpointError("its encoder is not the one that it was trained with")
+    return encoder

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Predictor`: a model with its parameters, and what needs no more: scores and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.compiler.precision import Policy, Precision, policy_for
+from sparsetrain.compiler.program import Program
+from sparsetrain.data import Batch, Dataset, Encoder
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.kernels.table_formats import check_target
+from sparsetrain.metrics import ClickMetrics
+from sparsetrain.models.required import (
+    check_shared,
+    config_of,
+    exported,
+    initialized,
+    require_model,
+    require_remade,
+)
+from sparsetrain.optim.state_dict import named_arrays, require_own_names
+from sparsetrain.system.argument_checks import require_kind
+from sparsetrain.system.locks import Turn, in_own_turn
+
+
+def table_dtype_of(model: Any) -> str:
+    """What a model stores its tables in.
+
+    Raises
+    ------
+    ConfigError
+        If it is no model, by what it lacks or hides.
+    """
+    require_model(model)
+    return str(config_of(model).get("table_dtype", "float32"))
+
+
+def policy_of(precision: Precision, target: Any) -> Policy | None:
+    """`policy_for` a name, which can be saved.
+
+    Raises
+    ------
+    ConfigError
+        If it is no name, or the target lacks the instructions.
+    """
+    if not isinstance(precision, str):
+        raise ConfigError(
+            "precision is a name, which can be saved; a policy of one's own is for "
+            "sparsetrain.value_and_grad"
+        )
+    return policy_for(precision, target)
+
+
+def precision_on(target: Any, precision: Precision) -> Precision:
+    """What a model was trained in, or float32 where a target has no products of it at speed."""
+    try:
+        policy_for(precision, target)
+    except ConfigError:
+        return "float32"
+    return precision
+
+
+class Predictor:
+    """What can be asked about rows; see `Trainer` for the parameters.
+
+    Threads that ask one of them wait for each other while kernels run; batches are read and
+    checked by all at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        target: Any,
+        encoder: Encoder | None,
+        precision: Precision,
+        seed: int = 0,
+        *,
+        initialize: bool,
+    ) -> None:
+        require_kind("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
+        self.model, self.encoder = model, encoder
+        self.target, self.precision = target, precision
+        self.steps = self.epochs = 0
+        self._policy = policy_of(precision, target)
+        self._turn = Turn()  # of the thread that reads or writes weights
+        check_target(table_dtype_of(model), target.kind.name)
+        require_remade(model)
+        check_shared(model, encoder)
+        self._module = exported(model)
+        params = initialized(model, seed, initialize)
+        require_own_names(type(model).__name__, params, model.tables())
+        self.params = self._on_device(params)
+
+    def __repr__(self) -> str:
+        what = ", ".join([type(self.model).__name__, *self._described()])
+        return f"<{type(self).__name__}: {what}, {self.steps} steps, on {self.target.kind.name}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} is not pickled or copied: save it in a folder and load that, "
+            "or take its state_dict()"
+        )
+
+    def _described(self) -> list[str]:
+        """What `repr` says besides the model's kind."""
+        return []
+
+    def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
+        """Parameters where the target wants them; empties `params`, so that no two copies stay."""
+        device = runtime.device_of(self.target)
+        return {
+            name: runtime.moved(params.pop(name), device, f"parameter {name!r}")
+            for name in list(params)
+        }
+
+    @cached_property
+    def _logits(self) -> Program:
+        return Program(self._module, "logits", self.target, self._policy)
+
+    def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
+        """Score labelled data.
+
+        Returns
+        -------
+        dict
+            ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne`` (normalised entropy),
+            ``calibration``, ``rows``, and beside them ``constant_logloss`` and ``positive_rate``.
+        """
+        scores = self._evaluate(self._dataset(data), batch_size=batch_size)
+        assert scores is not None
+        return scores
+
+    def _evaluate(
+        self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
+    ) -> dict[str, Any] | None:
+        """The scores, or None if `stop`, asked between two batches, ended it."""
+        metrics = ClickMetrics()
+        for number, batch in enumerate(dataset.batches(batch_size)):
+            if number and stop is not None and stop():
+                return None
+            if batch.labels is None:
+                raise DataError("data to evaluate on needs labels")
+            metrics.update(self._score(batch), batch.labels)
+        return metrics.result()
+
+    def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
+        """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
+        dataset = self._dataset(data, require_label=False)
+        found = [_probabilities(self._score(batch)) for batch in dataset.batches(batch_size)]
+        return np.concatenate(found) if found else np.empty(0, np.float32)
+
+    def _score(self, batch: Batch) -> np.ndarray:
+        """Logits of each row, (rows,) float32."""
+        inputs = self.model.inputs(batch)
+        with self._turn:
+            self._flush()
+            logits = self._logits(self.params, inputs)
+        return runtime.as_numpy(logits)[:, 0]
+
+    def _dataset(
+        self, data: Any, *, require_label: bool = True, read_weights: bool = False
+    ) -> Dataset:
+        if isinstance(data, Dataset):
+            return data
+        return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
+
+    @in_own_turn
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and slots, by name.
+
+        Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
+        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 8) uint8: of each row the bytes,
+        then scale and offset in float32.
+        """
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of all embedding tables, without slots."""
+        return sum(runtime.as_numpy(self.params[name]).nbytes for name in self.model.tables())
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return named_arrays(self.params, {}, self.model.tables())
+
+    def _flush(self) -> None:
+        """Make every row current before it is read; for those who let rows fall behind."""
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    """Of logits in float32, by way of float64: batch by batch, for all rows it is much memory."""
+    with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
+        return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)

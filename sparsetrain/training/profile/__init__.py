@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a training step spends its time: kernel by kernel, with what each computed and moved."""
+
+from sparsetrain.training.profile.recorder import Entry as Entry
+from sparsetrain.training.profile.recorder import Recorder as Recorder
+from sparsetrain.training.profile.result import KernelTime as KernelTime
+from sparsetrain.training.profile.result import StepProfile as StepProfile
+from sparsetrain.training.profile.result import kernel_times as kernel_times
+from sparsetrain.training.profile.watch import RECORDED as RECORDED
+from sparsetrain.training.profile.watch import WARM as WARM
+from sparsetrain.training.profile.watch import Watch as Watch

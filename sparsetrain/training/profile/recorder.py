@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording the kernels of a step, without a change to what it computes.
+
+Kernels run in two ways: a program's inside TVM's virtual machine, which can be instrumented, and
+single ones (coalescing, the optimizer's) through `runtime.Kernel`, which can be watched. The
+virtual machine's calls to Python take longer than a small kernel does and slow what lies between
+kernels. So steps of two kinds alternate: one gives the times of single kernels and of the whole,
+the other those of the program's kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod, sqrt
+from typing import Any
+
+from sparsetrain import runtime
+from sparsetrain.training.profile.names import in_words
+
+
+@dataclass
+class Entry:
+    """Sums over the calls of one kernel in a step."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+class Recorder:
+    """Counts the calls of steps.
+
+    Parameters
+    ----------
+    touched : mapping of int to int
+        Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. Of an
+        argument with so many rows, only those count as moved.
+    """
+
+    def __init__(self, touched: Mapping[int, int]) -> None:
+        self.touched = touched
+        self.inside = 0.0  # seconds in single kernels so far
+        self._kernels: defaultdict[str, Entry] = defaultdict(Entry)
+        self._began = 0.0
+
+    def single_of(self, step: Callable[[], Any]) -> tuple[float, dict[str, Entry]]:
+        """Seconds of a step, and the kernels in it that belong to no program."""
+        self._kernels = defaultdict(Entry)
+        with runtime.watching(self._call):
+            began = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - began
+        return seconds, self._kernels
+
+    def program_of(self, step: Callable[[], Any], machine: Any) -> dict[str, Entry]:
+        """The kernels of the program that a step runs, in its virtual machine."""
+        self._kernels = defaultdict(Entry)
+        try:
+            machine.set_instrument(self._instrument)
+            step()
+        finally:
+            machine.set_instrument(None)
+        return self._kernels
+
+    def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        began = time.perf_counter()
+        result = kernel(*args)
+        seconds = time.perf_counter() - began
+        self.inside += seconds
+        self._count(name, seconds, args)
+        return result
+
+    def _instrument(self, _function: Any, name: str, before: bool, _result: Any, *args: Any) -> int:
+        if before:
+            self._began = time.perf_counter()
+        elif "." not in name and name not in _NO_KERNELS:  # with a dot, it is of the runtime
+            self._count(name, time.perf_counter() - self._began, args)
+        return 0
+
+    def _count(self, name: str, seconds: float, args: Iterable[Any]) -> None:
+        arrays = [a for a in args if isinstance(a, runtime.NDArray)]
+        shapes = [tuple(map(int, array.shape)) for array in arrays]
+        product = _product_size(shapes) if "matmul" in name else None
+        entry = self._kernels[in_words(name, product)]
+        entry.calls += 1
+        entry.seconds += seconds
+        entry.flops += 2 * prod(product) if product else 0
+        entry.bytes += sum(
+            _itemsize(array) * self._moved(shape)
+            for array, shape in zip(arrays, shapes, strict=True)
+        )
+
+    def _moved(self, shape: tuple[int, ...]) -> int:
+        if shape and shape[0] in self.touched:
+            return self.touched[shape[0]] * prod(shape[1:])
+        return prod(shape)
+
+
+# What the virtual machine calls besides: sizes are worked out, no data.
+_NO_KERNELS = frozenset({"shape_func", ""})
+
+
+def _itemsize(array: Any) -> int:
+    dtype = array.dtype
+    return int(dtype.bits * dtype.lanes // 8)
+
+
+def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
+    """Rows, columns and the summed length of a product of two arguments into the last.
+
+    The sizes of the three are MK, KN and MN, whichever are transposed. Operands are neighbours;
+    what is fused with the product may be given before them and behind.
+    """
+    if len(shapes) < 3 or len(shapes[-1]) != 2 or not prod(shapes[-1]):
+        return None
+    rows, columns = shapes[-1]
+    pairs = list(pairwise(shapes[:-1]))
+    a, b = next((p for p in reversed(pairs) if _are_operands(*p, (rows, columns))), pairs[0])
+    return rows, columns, round(sqrt(prod(a) * prod(b) / (rows * columns)))
+
+
+def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int]) -> bool:
+    """Whether matrices of these shapes are those of a product, but for their order."""
+    if len(a) != 2 or len(b) != 2:
+        return False
+    return any(
+        sorted((m, n)) == sorted(result)
+        for m, left in (a, a[::-1])
+        for n, right in (b, b[::-1])
+        if left == right
+    )

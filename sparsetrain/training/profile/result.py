@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`StepProfile`: the times of a step's kernels as a value that prints as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import median
+from typing import Any
+
+from sparsetrain.training.profile.recorder import Entry
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel in a step.
+
+    Parameters
+    ----------
+    name : str
+        What it does.
+    calls : int
+        In a step.
+    seconds : float
+        Of all its calls in a step, the median over steps.
+    flops : float
+        Multiplications and additions in a step; 0 where they are not counted (all but products).
+    bytes : float
+        Of its arguments, each counted once, of tables the rows that are looked up.
+    """
+
+    name: str
+    calls: int
+    seconds: float
+    flops: float
+    bytes: float
+
+    @property
+    def gflops(self) -> float:
+        """Billions of operations a second."""
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def gb_per_s(self) -> float:
+        """Billions of bytes a second."""
+        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """Where a training step spends its time; ``print(profile)`` shows a table.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of a batch.
+    steps : int
+        Steps that were recorded.
+    threads : int
+        That kernels ran on.
+    seconds : float
+        Of a step, the median.
+    kernels : tuple of KernelTime
+        The longest first.
+    """
+
+    rows: int
+    steps: int
+    threads: int
+    seconds: float
+    kernels: tuple[KernelTime, ...]
+
+    @property
+    def outside(self) -> float:
+        """Seconds of a step outside kernels: checks, copies, Python."""
+        return max(0.0, self.seconds - sum(kernel.seconds for kernel in self.kernels))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as for JSON."""
+        kernels = [{**asdict(k), "gflops": k.gflops, "gb_per_s": k.gb_per_s} for k in self.kernels]
+        return {**asdict(self), "kernels": kernels, "outside": self.outside}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StepProfile:
+        """Return what `to_dict` was made of."""
+        own = {field.name: values[field.name] for field in fields(cls)}
+        names = [field.name for field in fields(KernelTime)]
+        own["kernels"] = tuple(
+            KernelTime(**{name: kernel[name] for name in names}) for kernel in values["kernels"]
+        )
+        return cls(**own)
+
+    def __str__(self) -> str:
+        head = ("kernel", "calls", "ms", "share", "GFLOP/s", "GB/s")
+        lines = [head, *map(self._cells, self.kernels)]
+        lines.append(("outside kernels", "", *self._time(self.outside), "", ""))
+        rate = self.rows / self.seconds if self.seconds else 0.0
+        title = (
+            f"a step of {self.rows:,} rows: {1e3 * self.seconds:.2f} ms, {rate:,.0f} rows/s, on "
+            f"{self.threads} threads; medians of {self.steps} steps"
+        )
+        return "\n".join([title, *_aligned(lines)])
+
+    def _cells(self, kernel: KernelTime) -> tuple[str, ...]:
+        speed = f"{kernel.gflops:.0f}" if kernel.flops else ""
+        moved = "" if kernel.flops else f"{kernel.gb_per_s:.1f}"
+        return (kernel.name, str(kernel.calls), *self._time(kernel.seconds), speed, moved)
+
+    def _time(self, seconds: float) -> tuple[str, str]:
+        share = seconds / self.seconds if self.seconds else 0.0
+        return f"{1e3 * seconds:.3f}", f"{share:.1%}"
+
+
+def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:
+    """Each kernel's figures in a step.
+
+    A kernel counts by the steps it was in: a smaller last batch has products of another size.
+    """
+    names = dict.fromkeys(name for step in steps for name in step)
+    found = ((name, [step[name] for step in steps if name in step]) for name in names)
+    return [
+        KernelTime(
+            name,
+            entries[0].calls,
+            median(entry.seconds for entry in entries),
+            median(entry.flops for entry in entries),
+            median(entry.bytes for entry in entries),
+        )
+        for name, entries in found
+    ]
+
+
+def longest_first(kernels: Iterable[KernelTime]) -> tuple[KernelTime, ...]:
+    """Sort by time."""
+    return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell; the first is aligned left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]

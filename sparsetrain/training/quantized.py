@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`QuantizedModel`: a trained model with tables in rows of int8, to predict with and to save.
+
+A row takes D + 8 bytes in place of 4 D, and slots are left behind. All layers stay float32. Cost of
+making one: a pass over the tables, and the memory of both models meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sparsetrain import checkpoint, runtime
+from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
+from sparsetrain.optim.state_dict import check_kinds, named_tables, writable_arrays
+from sparsetrain.system.locks import in_own_turn
+from sparsetrain.training import save
+from sparsetrain.training.predictor import Predictor, precision_on
+
+
+class QuantizedModel(Predictor):
+    """Evaluates and predicts as the model that it was made from; from `Trainer.quantized`."""
+
+    @in_own_turn
+    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write model and encoder to a folder, which `sparsetrain.load_predictor` reads."""
+        checkpoint.write(folder, *save.snapshot_of_quantized(self, extra or {}))
+
+    def step(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise `ConfigError`: what is lost by quantisation cannot be trained on."""
+        check_trainable(FOR_PREDICTION)
+        raise AssertionError("int8 is for prediction")
+
+    fit = step
+
+    def _read(self, opened: checkpoint.Saved, names: list[str]) -> None:
+        """Fill the parameters from an open checkpoint; undefined after an error."""
+        with writable_arrays(self.params, {}, self.model.tables()) as target:
+            check_kinds(target, {name: opened.kinds[name] for name in names})
+            opened.fill(target)
+
+
+def quantize(trained: Predictor) -> QuantizedModel:
+    """Make one of a model with current rows; see `Trainer.quantized`."""
+    model = _for_prediction(trained.model)
+    target = _target_of_int8(trained.target)
+    precision = precision_on(target, trained.precision)
+    made = QuantizedModel(model, target, trained.encoder, precision, initialize=False)
+    made.steps, made.epochs = trained.steps, trained.epochs
+    tables = named_tables(model.tables())
+    for name, param in made.params.items():
+        if name in tables:
+            _quantize_(param, trained.params[name], tables[name])
+        else:
+            runtime.copy_(param, trained.params[name])
+    return made
+
+
+def _target_of_int8(target: Any) -> Any:
+    """The CPU of a device, which has no kernels for such tables itself."""
+    return runtime.resolve_target("cpu") if runtime.gpu.is_cuda(target) else target
+
+
+def _for_prediction(model: Any) -> Any:
+    """The same model with tables in int8, without arrays."""
+    made = type(model)
+    try:
+        again = made(**{**model.config(), "table_dtype": FOR_PREDICTION})
+    except TypeError:  # all else it has taken before
+        again = None
+    if again is None or again.config().get("table_dtype") != FOR_PREDICTION:
+        raise ConfigError(
+            f"{made.__name__} has no table_dtype, so that its tables cannot be int8: let its "
+            "constructor pass **rest to super().__init__, and its config() have super().config()"
+        )
+    return again
+
+
+def _quantize_(
+    param: runtime.NDArray, source: runtime.NDArray, tables: Mapping[str, slice]
+) -> None:
+    """Fill one storage; writes `param`."""
+    into, rows = runtime.as_numpy(param, writable=True), runtime.as_numpy(source)
+    for table, part in tables.items():
+        problem = quantize_rows_(into[part], rows[part])
+        if problem is not None:
+            raise NumericalError(f"row {problem.row} of {table!r} is not finite, or above 1e38")

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as a folder: its checkpoints, which of them counts, who may write, and what was measured.
+
+`folder` owns the checkpoints and the pointers to them, `checkpoints` finds them, `lock` is who may
+write, `log` the metrics, `events` their copy for TensorBoard, `fingerprint` what the data looked
+like.
+"""
+
+from sparsetrain.training.run.checkpoints import checkpoint_in as checkpoint_in
+from sparsetrain.training.run.fingerprint import fingerprint as fingerprint
+from sparsetrain.training.run.fingerprint import require_same as require_same
+from sparsetrain.training.run.folder import Run as Run
+from sparsetrain.training.run.folder import chosen as chosen
+from sparsetrain.training.run.log import read_log as read_log

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoints a run's folder holds, and which of them its pointers name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.checkpoint.places import aside
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.system.argument_checks import require_folder
+from sparsetrain.training.run.lock import FILE as LOCK
+from sparsetrain.training.run.pointer import POINTERS, STEP, read_pointer
+
+
+def checkpoint_in(
+    folder: str | os.PathLike[str], which: str = "latest", *, missing_ok: bool = False
+) -> Any:
+    """Return the path of a checkpoint: of a run the one asked for, else the folder itself.
+
+    Parameters
+    ----------
+    folder : path
+        A run's folder, or a checkpoint's.
+    which : {"latest", "best"}
+        Which checkpoint of a run.
+    missing_ok : bool
+        Return None where the run has no such checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is no run that has such a checkpoint.
+    ConfigError
+        If `which` is another word.
+    """
+    if not isinstance(which, str) or which.upper() not in POINTERS:
+        raise ConfigError(f"which is {which!r}; it must be 'latest', 'best' or 'auto'")
+    path = require_folder("folder", folder).absolute()
+    name = read_pointer(path, which.upper())
+    if name is not None:
+        _require_target(path, which.upper(), name)
+        return path / name
+    if missing_ok:
+        return None
+    if which == "latest" and (steps := steps_in(path)):
+        raise lost(path, steps[-1])
+    if which == "best" and read_pointer(path, "LATEST") is not None:
+        raise CheckpointError(
+            f"{path} holds no best checkpoint: no validation chose one; take the latest"
+        )
+    if (path / LOCK).exists() or which == "best":
+        raise CheckpointError(f"{path} holds no {which} checkpoint: nothing was saved there yet")
+    return path
+
+
+def _require_target(folder: Path, pointer: str, name: str) -> None:
+    """Refuse a pointer to nothing; a run that goes on may move it and prune in between."""
+    there = steps_in(folder)
+    path = folder / name
+    if not (path.exists() or aside(path).exists()) and read_pointer(folder, pointer) == name:
+        newest = (
+            f"the newest there is {there[-1]}: write that into it" if there else "none is there"
+        )
+        raise CheckpointError(f"{folder / pointer} names {name}, which is missing; {newest}")
+
+
+def lost(folder: Path, newest: str) -> CheckpointError:
+    """The error of a folder whose `LATEST` is not that of its newest checkpoints."""
+    return CheckpointError(
+        f"{folder} has checkpoints up to {newest}, but its LATEST is missing or older: write the "
+        "name of the one that counts into it"
+    )
+
+
+def steps_in(folder: Path) -> list[str]:
+    """Return the checkpoints by name, oldest first; a link is none."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if STEP.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a run: a checkpoint per step, and pointers to those that count.
+
+    RUN/step-000000000500/   a checkpoint: arrays and a manifest
+    RUN/LATEST, RUN/BEST     the name of one of them
+    RUN/log.jsonl, log.csv   what was measured
+    RUN/.lock                who writes here
+
+A checkpoint counts from the moment in which `LATEST` names it. What is there and is named by
+nothing is left by a killed run, and swept away by the next one that writes here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import checkpoint
+from sparsetrain.errors import CheckpointError
+from sparsetrain.system.argument_checks import require_folder, require_whole
+from sparsetrain.training.run.checkpoints import checkpoint_in, lost, steps_in
+from sparsetrain.training.run.lock import FILE as LOCK
+from sparsetrain.training.run.lock import locked
+from sparsetrain.training.run.log import CSV, JSONL, read_log
+from sparsetrain.training.run.pointer import POINTERS, STEP, read_pointer, step_name, write_pointer
+
+
+class Run:
+    """Where and how often a training run is saved.
+
+    Parameters
+    ----------
+    folder : path
+        The run's folder; made if it is not there.
+    every : int, optional
+        Steps between checkpoints; None for the end of each epoch alone.
+    keep : int
+        Newest checkpoints that stay; the best one stays beside them.
+    log_every : int
+        Steps between two lines of the log.
+    extra : mapping, optional
+        Plain JSON values that are stored with each checkpoint.
+    tensorboard : bool
+        Write event files for TensorBoard beside the log.
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> trainer.fit("train.parquet", run=st.Run("run", every=500))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        every: int | None = None,
+        keep: int = 2,
+        log_every: int = 100,
+        extra: Mapping[str, Any] | None = None,
+        tensorboard: bool = False,
+    ) -> None:
+        for name, value in {"every": every, "keep": keep, "log_every": log_every}.items():
+            if value is not None or name != "every":
+                require_whole(f"Run: {name}", value)
+        self.folder = require_folder("folder", folder).absolute()
+        self.every, self.keep, self.log_every = every, keep, log_every
+        self.extra = dict(extra or {})
+        self.tensorboard = tensorboard
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None."""
+        return checkpoint_in(self.folder, "latest", missing_ok=True)
+
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint with the best validation score, or None."""
+        return checkpoint_in(self.folder, "best", missing_ok=True)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what the newest checkpoint says of itself; no array is read.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, or it is damaged.
+        """
+        latest = checkpoint_in(self.folder)
+        try:
+            with checkpoint.opened(latest) as saved:
+                return saved.manifest
+        except CheckpointError:
+            if checkpoint_in(self.folder) == latest:
+                raise
+        return self.manifest()  # a run that goes on has saved another and pruned that one
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the run was asked to stop by its validations, and so for its best weights.
+
+        Raises
+        ------
+        CheckpointError
+            If it has no checkpoint yet, or the newest cannot be read.
+        """
+        found: Any = self.manifest()
+        for key in ("run", "plan", "early_stopping", "patience"):
+            found = found.get(key) if isinstance(found, dict) else None
+        return found is not None
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return what was measured, a dict for each line of the log, oldest first.
+
+        Raises
+        ------
+        CheckpointError
+            If the log is damaged.
+        """
+        return read_log(self.folder)
+
+    @contextlib.contextmanager
+    def writing(self, *, fresh: bool, size: int = 0, best: int | None = None) -> Iterator[None]:
+        """Hold the folder for one writer, and clear what a killed one left.
+
+        Parameters
+        ----------
+        fresh : bool
+            Whether the run is new: a folder that holds checkpoints already is refused.
+        size : int
+            Bytes for which a new run needs room at least: those of its arrays.
+        best : int, optional
+            Step of the best validation of a run that goes on.
+
+        Raises
+        ------
+        CheckpointError
+            If another process writes here, or the folder cannot be written.
+        ResourceError
+            If the disk has no room for the first checkpoint, which is not to show after an epoch.
+        """
+        with checkpoint.errors_of(self.folder):
+            if fresh:
+                checkpoint.require_room(self.folder, size)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = contextlib.ExitStack()
+            lock.enter_context(locked(self.folder))
+        with lock:
+            with checkpoint.errors_of(self.folder):
+                self._sweep()
+                if fresh and steps_in(self.folder):
+                    raise CheckpointError(
+                        f"{self.folder} holds a run already: resume it, or name another folder"
+                    )
+                self._name_the_best(best)
+                self._prune()  # `keep` may be smaller than it was, and the disk full
+            try:
+                yield
+            finally:
+                self._clear_if_empty()
+
+    def save(
+        self, step: int, arrays: Mapping[str, np.ndarray], manifest: dict[str, Any], *, best: bool
+    ) -> Path:
+        """Write a checkpoint, let the pointers name it, and prune; in this order.
+
+        Raises
+        ------
+        CheckpointError, ResourceError
+            If it cannot be written; the checkpoint before is still the one that counts.
+        """
+        name = step_name(step)
+        checkpoint.write(self.folder / name, arrays, manifest)
+        with checkpoint.errors_of(self.folder):
+            for pointer in POINTERS if best else POINTERS[:1]:
+                write_pointer(self.folder, pointer, name)
+            self._prune()
+        return self.folder / name
+
+    def _clear_if_empty(self) -> None:
+        """Leave nothing of a run that ended before its first checkpoint."""
+        with contextlib.suppress(OSError):
+            if not steps_in(self.folder):
+                for name in (JSONL, CSV, LOCK):
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()
+
+    def _named(self) -> set[str]:
+        return {name for p in POINTERS if (name := read_pointer(self.folder, p)) is not None}
+
+    def _name_the_best(self, step: int | None) -> None:
+        """Do what a save could not that ended between its two pointers."""
+        if step is None:
+            return
+        name = step_name(step)
+        if read_pointer(self.folder, "LATEST") == name != read_pointer(self.folder, "BEST"):
+            write_pointer(self.folder, "BEST", name)
+
+    def _prune(self) -> None:
+        """Remove old checkpoints; of one with files that are not ours, those stay."""
+        steps = steps_in(self.folder)
+        for name in sorted({*steps[: -self.keep]} - self._named()):
+            try:
+                checkpoint.remove(self.folder / name)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+
+    def _sweep(self) -> None:
+        """Remove drafts, and the checkpoint of a run that was killed before it could name it.
+
+        Nobody was told of that one, and the run goes on from the checkpoint before to the very same
+        bits, so it is not kept aside. There is one at most: where there are more, a pointer was
+        lost, and they stay.
+        """
+        for name in os.listdir(self.folder):
+            step = STEP.search(name)
+            if step and name.startswith("."):
+                checkpoint.restore(self.folder / step[0])
+            elif any(name.startswith(f".{pointer}.new-") for pointer in POINTERS):
+                (self.folder / name).unlink()
+        newest = max(self._named(), default="")
+        unnamed = [name for name in steps_in(self.folder) if name > newest]
+        if len(unnamed) > 1:
+            raise lost(self.folder, unnamed[-1])
+        for name in unnamed:
+            checkpoint.remove(self.folder / name)
+
+
+def chosen(folder: str | os.PathLike[str], which: str) -> str:
+    """Return "latest" or "best" for "auto", any other word as it is.
+
+    A run of early stopping is asked for its best weights, so its last ones are what it only needed
+    to find them. Any other run is asked for its last.
+
+    Raises
+    ------
+    CheckpointError
+        If the run's newest checkpoint cannot be read.
+    """
+    if which != "auto":
+        return which
+    run = Run(folder)
+    if run.latest is None or run.best is None:
+        return "latest"
+    return "best" if run.stops_early else "latest"

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One writer per run folder: a lock that names its holder and dies with it.
+
+The lock is the operating system's (`flock`), so that of a killed process is gone at once. The file
+stays and holds who had it last. Where a file system has no locks, the named process decides: if it
+lives on this machine, the folder is taken.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.errors import CheckpointError
+from sparsetrain.system.file_locks import take_lock
+
+FILE = ".lock"
+_TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
+_MAX_BYTES = 4096
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the right to write in `folder`.
+
+    Raises
+    ------
+    CheckpointError
+        If another process holds it; the message names it.
+    """
+    # Nothing is cut off before the lock is ours, and a link is not followed.
+    descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor, "r+b") as file:
+        holder = _holder(file)
+        try:
+            take_lock(file.fileno())
+        except OSError as error:
+            if error.errno in _TAKEN or _is_alive(holder):
+                raise _refusal(folder, holder) from None
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(_own()).encode())
+        file.flush()
+        yield
+
+
+def _own() -> dict[str, Any]:
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"process": os.getpid(), "host": socket.gethostname(), "since": started}
+
+
+def _holder(file: Any) -> dict[str, Any]:
+    file.seek(0)
+    try:
+        holder = json.loads(file.read(_MAX_BYTES).decode("utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _is_alive(holder: dict[str, Any]) -> bool:
+    process = holder.get("process")
+    if holder.get("host") != socket.gethostname() or type(process) is not int or process < 1:
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return process != os.getpid()
+
+
+def _refusal(folder: Path, holder: dict[str, Any]) -> CheckpointError:
+    who = ", ".join(f"{key} {holder.get(key, 'unknown')!s:.60}" for key in ("process", "host"))
+    since = f"{holder.get('since', 'an unknown time')!s:.30}"
+    return CheckpointError(
+        f"{folder} is being written by another run ({who}) since {since}: wait for it, stop it, or "
+        "name another folder"
+    )

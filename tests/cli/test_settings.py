@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings: who wins, what is refused, and that a refusal names where the value was written."""
+
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sparsetrain.cli.settings import DataSettings, ModelSettings, Settings, resolve_settings
+from sparsetrain.cli.settings.listing import as_toml, meanings
+from sparsetrain.cli.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
+from sparsetrain.cli.settings.sources import Entry, parse_text
+from sparsetrain.errors import ConfigError
+
+TOML = "[train]\nepochs = 2\nbatch_size = 64\nseed = 1\n[model]\nbottom = [32, 16]\n"
+
+
+def written(tmp_path, text, name="run.toml"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_are_the_documented_ones():
+    settings = Settings()
+    assert (settings.data.min_count, settings.model.dim, settings.train.batch_size) == (5, 16, 128)
+    assert (settings.optimizer.name, settings.optimizer.lr) == ("adagrad", 0.02)
+
+
+def test_each_layer_wins_over_the_one_before(tmp_path):
+    settings = resolve_settings(
+        file=written(tmp_path, TOML + "[data]\nmin_count = 9\n"),
+        environ={
+            "SPARSETRAIN_TRAIN__BATCH_SIZE": "32",
+            "SPARSETRAIN_TRAIN__SEED": "2",
+            "SPARSETRAIN_MODEL__DIM": "8",
+        },
+        options=[Entry("train.seed", 3, "--seed"), Entry("model.dim", 4, "--dim")],
+        overrides=["model.dim=2"],
+    )
+    assert settings.data.min_count == 9
+    assert settings.train.model_dump(include={"batch_size", "epochs", "seed"}) == {
+        "batch_size": 32,
+        "epochs": 2,
+        "seed": 3,
+    }
+    assert settings.model.dim == 2
+    assert settings.model.bottom == (32, 16)
+
+
+@pytest.mark.parametrize("nothing", ["", " ", "none"])
+def test_an_empty_value_takes_back_what_was_said_before(tmp_path, nothing):
+    file = written(tmp_path, "[optimizer]\nclip_norm = 1.0\nlr = 0.5\n")
+    settings = resolve_settings(
+        file=file,
+        environ={"SPARSETRAIN_OPTIMIZER__CLIP_NORM": "2"},
+        options=[Entry("optimizer.lr", 0.25, "--lr")],
+        overrides=["optimizer.clip_norm=3", f"optimizer.clip_norm={nothing}", "optimizer.lr="],
+        base=[Entry("optimizer.clip_norm", 4.0, "the settings of run")],
+    )
+    assert settings == Settings()
+
+
+def test_what_is_said_behind_an_empty_value_holds():
+    assert resolve_settings(overrides=["train.epochs=", "train.epochs=2"]).train.epochs == 2
+
+
+def test_yaml_reads_like_toml(tmp_path):
+    pytest.importorskip("yaml")
+    path = written(tmp_path, "train: {epochs: 2}\nmodel: {bottom: [32, 16]}\n", "run.yaml")
+    assert resolve_settings(file=path) == resolve_settings(
+        overrides=["train.epochs=2", "model.bottom=32,16"]
+    )
+
+
+def test_yaml_cannot_name_python_objects(tmp_path):
+    pytest.importorskip("yaml")
+    path = written(tmp_path, "train: !!python/object/apply:os.getcwd []\n", "run.yaml")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        resolve_settings(file=path)
+
+
+def test_resolved_settings_fit_json_and_read_back():
+    settings = resolve_settings(overrides=["model.top=8,4", "data.max_rows=1000"])
+    values = json.loads(json.dumps(settings.to_dict()))
+    assert Settings.model_validate(values) == settings
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ("adagrad", "adagrad"),
+        ("64,32", [64, 32]),
+        ("[64, 32]", [64, 32]),
+        ("none", None),
+        ("", ""),
+        ("1\nother = 2", "1\nother = 2"),
+    ],
+)
+def test_text_becomes_the_value_it_stands_for(text, value):
+    assert parse_text(text) == value
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SPARSETRAIN_SAMPLE_DATA",
+        "SPARSETRAIN_TRACEBACK",
+        "SPARSETRAIN_CACHE",
+        "SPARSETRAIN_DATA",
+        "OTHER_TRAIN__EPOCHS",
+    ],
+)
+def test_variables_without_a_section_and_two_underscores_are_left_alone(name):
+    assert resolve_settings(environ={name: "/somewhere"}) == Settings()
+
+
+ENV = "environment variable SPARSETRAIN_"
+REFUSED_TEXTS = [
+    # (--set texts, environment, what the message says)
+    (["train.epoch=2"], {}, "--set: unknown setting 'train.epoch'; did you mean 'train.epochs'?"),
+    (["epochs=2"], {}, "--set: unknown setting 'epochs'; did you mean 'train.epochs'?"),
+    (["optim.lr=2"], {}, "--set: unknown setting 'optim.lr'; did you mean 'optimizer.lr'?"),
+    (["zzzz=2"], {}, "--set: unknown setting 'zzzz'; settings are data.min_count, "),
+    (["train.epochs"], {}, "--set train.epochs: expected section.key=value"),
+    (["train.epochs"], {}, "; section.key= for its default"),
+    (["epochs="], {}, "--set: unknown setting 'epochs'; did you mean 'train.epochs'?"),
+    (["train.epochs=none"], {}, "a valid integer; --set train.epochs= is for its default, 1"),
+    (["train.keep=None"], {}, "= 'None' must be a valid integer; --set train.keep= is for its d"),
+    (["optimizer.clip_norm=null"], {}, "; --set optimizer.clip_norm= leaves it unset"),
+    ([], {"SPARSETRAIN_OPTIMIZER__EPS": ""}, "a valid number; --set optimizer.eps= leaves it un"),
+    (["=2"], {}, "--set =2: expected section.key=value"),
+    (["train.epochs=0"], {}, "--set: train.epochs = 0 must be greater than or equal to 1"),
+    (["train.epochs=2.5"], {}, "--set: train.epochs = 2.5 must be a valid integer"),
+    (["train.epochs=two"], {}, "--set: train.epochs = 'two' must be a valid integer"),
+    (["train.epochs=true"], {}, "--set: train.epochs = True must be a valid integer"),
+    (["train.shuffle=1"], {}, "--set: train.shuffle = 1 must be a valid boolean"),
+    (["optimizer.lr=nan"], {}, "--set: optimizer.lr = nan must be"),
+    (["optimizer.lr=-1"], {}, "--set: optimizer.lr = -1 must be greater than 0"),
+    (["optimizer.name=lamb"], {}, "--set: optimizer.name = 'lamb' must be 'sgd', 'momentum', "),
+    (["model.bottom=big"], {}, "--set: model.bottom = 'big' must be a list"),
+    (["model.bottom=true"], {}, "--set: model.bottom = True must be a valid integer"),
+    (["model.bottom=64,0"], {}, "--set: model.bottom = 0 must be greater than or equal to 1"),
+    (["optimizer.name=sgd", "optimizer.eps=1"], {}, "--set: sgd has no option 'eps'; its options"),
+    (["model.interaction=crss"], {}, "--set: model.interaction = 'crss' must be 'dot' or 'cross'"),
+    (["model.cross_rank=8"], {}, "--set: cross_rank is for model.interaction=cross; it is dot"),
+    (["model.interaction=cross", "model.cross_rank=0"], {}, "--set: model.cross_rank = 0 must be"),
+    (["model.cross_layers=-1"], {}, "--set: model.cross_layers = -1 must be greater than or"),
+    ([], {"SPARSETRAIN_TRAIN__EPOCH": "2"}, ENV + "TRAIN__EPOCH: unknown setting 'train.epoch'"),
+    ([], {"SPARSETRAIN_TRIAN__EPOCHS": "2"}, "did you mean 'train.epochs'?"),
+    ([], {"SPARSETRAIN_TRAIN__EPOCHS": "x"}, ENV + "TRAIN__EPOCHS: train.epochs = 'x' must be"),
+    (
+        [],
+        {"SPARSETRAIN_TRAIN_EPOCHS": "2"},
+        "two underscores follow the section: SPARSETRAIN_TRAIN_",
+    ),
+]
+
+
+@pytest.mark.parametrize("overrides, environ, message", REFUSED_TEXTS)
+def test_a_wrong_setting_is_refused_in_one_line_that_names_its_origin(overrides, environ, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve_settings(environ=environ, overrides=overrides)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+REFUSED_FILES = [
+    # (file name, its text, what the message says after the path)
+    ("a.toml", "[train]\nepochs = ", ": not valid TOML: "),
+    ("a.toml", "[train]\nepoch = 1\n", ": unknown setting 'train.epoch'; did you mean"),
+    ("a.toml", "epochs = 1\n", ": unknown setting 'epochs'; did you mean 'train.epochs'?"),
+    ("a.toml", "train = 1\n", ": unknown setting 'train'; "),
+    ("a.toml", "[other]\n", ": unknown setting 'other'; "),
+    ("a.toml", "[train.epochs]\nx = 1\n", ": train.epochs = {'x': 1} must be a valid integer"),
+    ("a.ini", "[train]\n", ": a settings file ends in .toml, .yaml, .yml"),
+    ("a.yaml", "- train\n", ": expected sections such as [train]"),
+    ("a.yaml", "train: [\n", ": not valid YAML: "),
+]
+
+
+@pytest.mark.parametrize("name, text, message", REFUSED_FILES)
+def test_a_wrong_file_is_refused_in_one_line_that_names_it(tmp_path, name, text, message):
+    if name.endswith("yaml"):
+        pytest.importorskip("yaml")
+    path = written(tmp_path, text, name)
+    with pytest.raises(ConfigError) as caught:
+        resolve_settings(file=path)
+    assert str(caught.value).startswith(f"{path}{message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda path: None, "No such file or directory"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "settings must be UTF-8 text"),
+    ],
+)
+def test_an_unreadable_file_is_refused(tmp_path, make, reason):
+    path = tmp_path / "run.toml"
+    make(path)
+    with pytest.raises(ConfigError, match=reason):
+        resolve_settings(file=path)
+
+
+def test_one_hidden_layer_needs_no_list():
+    assert resolve_settings(overrides=["model.bottom=32"]).model.bottom == (32,)
+
+
+def keywords(function):
+    return set(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize("name", sorted(FORMULA_OPTIONS))
+def test_the_options_of_a_formula_are_those_of_its_constructor(name):
+    from sparsetrain import optim
+
+    make, own = optim.OPTIMIZERS[name], set(options_of(name))
+    assert set(FORMULA_OPTIONS[name]) <= keywords(make)
+    for option in {*NUMBERS, *OPTIONS} - own - {"lr"}:
+        with pytest.raises((ConfigError, TypeError), match=f"{name} has no option '{option}'"):
+            make(0.1, **{option: 0.5})
+    values = {
+        "mode": "exact",
+        "cap": 5,
+        "on_nonfinite": "skip",
+        "decoupled": True,
+        "update": "auto",
+    }
+    for option in own - {"cap"}:
+        make(0.1, **{option: values.get(option, 0.5)})
+
+
+def test_every_section_fits_what_it_is_given_to():
+    from sparsetrain import data, models, optim
+
+    assert set(DataSettings().encoding()) <= keywords(data.Encoder.fit)
+    assert set(DataSettings().encoding()) <= keywords(data.convert_files)
+    assert set(ModelSettings.model_fields) <= keywords(models.DLRM)
+    assert set(FORMULA_OPTIONS) == set(optim.OPTIMIZERS)
+
+
+def test_defaults_of_the_data_section_are_those_of_the_encoder():
+    from sparsetrain.data import Encoder
+
+    signature = inspect.signature(Encoder.fit).parameters
+    for name, value in DataSettings().encoding().items():
+        assert signature[name].default == value
+
+
+def test_every_setting_says_what_it_means():
+    for field in Settings.model_fields.values():
+        said = meanings(field.annotation)
+        assert list(said) == list(field.annotation.model_fields)
+        assert all(meaning.endswith(".") for _, meaning in said.values())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["model.top=64,32", "optimizer.name=adam", "optimizer.beta1=0.5", "train.shuffle=false"],
+        [
+            'optimizer.groups=[{match = "*.bias", weight_decay = 0.0}]',
+            "data.valid_from='2014-10-30'",
+        ],
+        ["data.schema_file=/d/\U0001f600\x7f.toml"],
+    ],
+    ids=["defaults", "numbers and lists", "groups and texts", "no plain letters"],
+)
+def test_listed_settings_read_back(overrides, tmp_path):
+    settings = resolve_settings(overrides=overrides)
+    assert resolve_settings(written(tmp_path, as_toml(settings))) == settings
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().train.epochs = 3
+
+
+def test_a_schedule_and_groups_reach_the_optimizer():
+    from sparsetrain.cli.trainers import _optimizer
+
+    settings = resolve_settings(
+        overrides=[
+            *("optimizer.name=adamw", "optimizer.mode=exact", "optimizer.lr=0.1"),
+            *("optimizer.warmup=4", "optimizer.schedule=cosine", "optimizer.schedule_steps=10"),
+            'optimizer.groups=[{match = "embeddings.*", scale = 0.5, lr = 0}]',
+        ]
+    )
+    made = _optimizer(settings)
+    assert (made.formula.name, made.mode, made.groups[0].scale) == ("adamw", "exact", 0.5)
+    assert made.groups[0].lr == 0  # a table that stays as it is
+    assert [made.hyper["lr"](step) for step in (2, 10)] == pytest.approx([0.0452, 0], abs=1e-4)
+    assert Settings.model_validate(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optimizer.name=adamw", "optimizer.decoupled=true"], "adamw has no option 'decoupled'"),
+        (["optimizer.floor=0.1"], "schedule 'constant' has no 'floor'; its settings are none"),
+        (["optimizer.schedule=cosine"], "schedule 'cosine' needs optimizer.schedule_steps"),
+        (["optimizer.mode=sparse"], "--set: optimizer.mode = 'sparse' must be 'lazy', 'exact' or"),
+        (["optimizer.groups=[{math='a'}]"], "optimizer.groups"),
+        (["optimizer.accumulate=0"], "--set: optimizer.accumulate = 0 must be greater than"),
+    ],
+)
+def test_an_optimizer_setting_that_would_be_ignored_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve_settings(overrides=overrides)
+
+
+def test_settings_are_listed_where_docstrings_are_stripped():
+    command = [sys.executable, "-OO", "-m", "sparsetrain", "settings"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = as_toml(Settings()).rstrip().splitlines()
+    stripped = [line for line in lines if "=" in line or not line.startswith("# ")]
+    assert [line for line in listed.splitlines() if line in stripped] == stripped

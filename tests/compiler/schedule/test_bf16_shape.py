@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How bfloat16 products are cut into tasks."""
+
+from itertools import product
+
+import pytest
+from tvm import tirx
+
+from sparsetrain.compiler.schedule.bf16.shape import LANES, choose_shape
+from sparsetrain.compiler.schedule.product import Operand, Product
+
+SIZES = list(product((8, 13, 16, 64, 100, 367, 472, 512, 1024), repeat=2))
+NEAR_CACHE = 1 << 20  # bytes
+LONG_BATCH = 2048
+
+
+def gradient(rows, columns):
+    """A weight's gradient: the sum runs over a batch, known only at run time."""
+    batch = tirx.Var("b", "int64")
+    return Product(None, Operand(0, 1, 0), Operand(1, 1, 0), 0, 0, rows, columns, batch)
+
+
+@pytest.mark.parametrize("rows, columns", SIZES)
+def test_a_gradient_has_work_for_several_threads_and_little_waste(rows, columns):
+    shape = choose_shape(gradient(rows, columns))
+    tiles = -(-rows // shape.rows)
+    panels = -(-columns // shape.columns)
+    groups = 1 if shape.panels is None else panels // shape.panels
+    assert shape.panels is None or panels % shape.panels == 0
+    blocks = -(-tiles // shape.tiles)
+    assert blocks * groups >= min(6, tiles * panels)
+    assert blocks * shape.tiles <= max(1.15 * tiles, tiles + 2)
+
+
+@pytest.mark.parametrize("rows, columns", SIZES)
+def test_the_rows_of_a_task_stay_in_a_near_cache(rows, columns):
+    shape = choose_shape(gradient(rows, columns))
+    assert shape.tiles * shape.rows * LONG_BATCH * 2 <= NEAR_CACHE / 2
+
+
+def test_a_narrow_gradient_has_as_many_sums_in_flight_as_a_wide_one():
+    narrow, wide = (choose_shape(gradient(512, columns)) for columns in (LANES - 3, LANES + 1))
+    assert narrow.rows * narrow.vectors == wide.rows * wide.vectors == 16

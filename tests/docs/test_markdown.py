@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages render as they were written: headings, lists, tables and links are what they look like."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/**/README.md")])
+PAGES = [page for page in PAGES if not any(p.startswith(".") for p in page.relative_to(ROOT).parts)]
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+
+LONGEST_HEADING = 60
+RUN_TOGETHER = re.compile(
+    r"\S.*? - \*\*"  # an item that begins with its name, behind other text
+    r"|[.:;] [-*+] \S"  # an item behind a sentence
+    r"|\S \d\. \*\*"  # a numbered item
+)
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Lines outside of code, with their numbers."""
+    code = False
+    for number, line in enumerate(text.split("\n"), 1):
+        code ^= line.lstrip().startswith("```")
+        if not code:
+            yield number, line
+
+
+def joined(text: str) -> list[str]:
+    """Lines that swallowed the next: a heading a paragraph, an item or a paragraph an item."""
+    found = []
+    for number, line in prose(text):
+        if line.startswith("#") and len(line) > LONGEST_HEADING:
+            found.append(f"line {number}: a heading with a paragraph: {line}")
+        elif RUN_TOGETHER.search(line):
+            found.append(f"line {number}: a list item within a line: {line}")
+    return found
+
+
+def cells(row: str) -> int:
+    return len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row)))
+
+
+def anchors(page: Path) -> set[str]:
+    """What links may name in a page: its headings, lower case, words joined by hyphens."""
+    headings = [line.lstrip("# ") for _, line in prose(page.read_text()) if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_no_line_swallowed_the_next(page):
+    assert joined(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "## Kernels Every result has one writer and every sum a fixed order; there are none.",
+        "## How it is verified - **On an H200**, first version: 130 passed",
+        "Without a device: - **Emulated** (`tests`): TVM's CUDA source is compiled by g++",
+        "in every order. - **The same bodies** run on both",
+        "- **One** is here. - two is in the same line",
+        "1. **First**: a sort. 2. **Second**: nine bits",
+    ],
+)
+def test_a_line_that_swallowed_another_is_found(line):
+    assert len(joined(f"# Title\n\n{line}\n")) == 1
+    assert joined(f"```\n{line}\n```\n") == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_rows_of_a_table_have_the_cells_of_its_head(page):
+    head = None
+    for number, line in prose(page.read_text()):
+        if not line.startswith("|"):
+            head = None
+            continue
+        head = head or cells(line)
+        assert cells(line) == head, f"line {number}: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_lead_to_files_and_headings(page):
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        name, _, heading = link.partition("#")
+        if name.startswith("http"):
+            continue
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target), link

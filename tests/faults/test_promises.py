@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults from outside: kills, failing calls, hostile folders, no memory, strange paths.
+
+`docs/faults.md` lists every fault with its promise and its test; the first test here compares the
+list with the tests that there are. Signals and commands: `test_faults_of_commands.py`.
+"""
+
+import ast
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain import checkpoint
+from sparsetrain.errors import CheckpointError, NumericalError, ResourceError, SparsetrainError
+from tests import small_dlrm
+from tests.faults import failing_calls, fuzz, hostile
+from tests.heap import resident_bytes
+
+ROOT = Path(__file__).parents[2]
+# All kills, all calls and a longer fuzz instead of samples of them.
+THOROUGH = bool(os.environ.get("SPARSETRAIN_TEST_THOROUGH"))
+
+
+# --- The table ----------------------------------------------------------------------------------
+
+
+def _listed() -> list[tuple[str, str]]:
+    """Return (fault, test) pairs of docs/faults.md."""
+    pairs = []
+    for line in (ROOT / "docs" / "faults.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 3 and "::" in cells[2]:
+            pairs += [(cells[0], test) for test in re.findall(r"`([^`]+::[^`]+)`", cells[2])]
+    return pairs
+
+
+def test_every_fault_in_the_document_has_the_tests_it_names():
+    pairs = _listed()
+    assert len({fault for fault, _ in pairs}) >= 40
+    for fault, name in pairs:
+        file, _, test = name.partition("::")
+        tree = ast.parse((ROOT / "tests" / file).read_text())
+        found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert test in found, f"{fault}: {name}"
+
+
+def test_every_row_of_the_document_names_a_test():
+    rows = [
+        line
+        for line in (ROOT / "docs" / "faults.md").read_text().splitlines()
+        if line.startswith("|") and not line.startswith(("| fault", "| ---"))
+    ]
+    assert all("::" in row for row in rows)
+
+
+# --- Kills and failing calls --------------------------------------------------------------------
+
+
+def _script(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+
+
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits():
+    kills = "200" if THOROUGH else "20"
+    done = _script("tests.faults.kill_loop", "--kills", kills)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["kills"] == int(kills) and report["resumes"] > 0
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+@pytest.mark.skipif(sys.platform != "linux", reason="preloading is Linux's")
+@pytest.mark.parametrize("task", failing_calls.TASKS)
+def test_every_call_may_fail_and_what_is_on_the_disk_stays_whole(task):
+    done = failing_calls.run([task], stride=1 if THOROUGH or task != "resume" else 5)
+    assert done.returncode == 0, done.stderr[-4000:]
+    failed = json.loads(done.stdout)["failed"]
+    assert set(failed) == {"fsync", "open", "rename", "write"}
+    assert min(failed.values()) >= 1
+
+
+# --- Hostile folders ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", hostile.CASES)
+def test_a_hostile_folder_is_refused_and_nothing_is_touched(tmp_path, case):
+    folder = small_run(tmp_path)
+    hostile.CASES[case](folder)
+    before = hostile.snapshot(tmp_path)
+    with pytest.raises(SparsetrainError) as raised:
+        st.load(folder)
+    assert "\n" not in str(raised.value)
+    assert hostile.snapshot(tmp_path) == before
+
+
+def test_loading_hostile_folders_imports_executes_and_writes_nothing(tmp_path):
+    for number, damage in enumerate(hostile.CASES.values()):
+        damage(small_run(tmp_path / str(number)))
+    done = _script("tests.faults.hostile", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = json.loads(done.stdout)
+    assert report["refused"] == len(hostile.CASES)
+    assert report["events"] == []
+
+
+def small_run(place: Path) -> Path:
+    """Return a run of one checkpoint."""
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
+    trainer.fit(small_dlrm.raw_rows(20), run=place / "run", progress=None)
+    return place / "run"
+
+
+@pytest.mark.parametrize("target", fuzz.TARGETS)
+def test_mutated_input_gives_errors_only(tmp_path, target):
+    report = fuzz.run(target, seconds=10.0 if THOROUGH else 0.7, seed=0, place=tmp_path)
+    assert report["tries"] > 50
+    assert report["crashes"] == []
+
+
+# --- Memory and numbers -------------------------------------------------------------------------
+
+
+def _fitted(tmp_path, **options) -> dict:
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder(), **options)
+    run = st.Run(tmp_path / "run", every=1)
+    return trainer.fit(small_dlrm.raw_rows(100), batch_size=32, run=run, progress=None)
+
+
+OUT_OF_MEMORY = {
+    "host": MemoryError(),
+    "TVM": RuntimeError("InternalError: std::bad_alloc"),
+    "CUDA": RuntimeError("InternalError: CUDA: out of memory"),
+}
+
+
+@pytest.mark.parametrize("kind", OUT_OF_MEMORY)
+def test_no_memory_in_a_step_names_table_and_bytes_and_leaves_the_checkpoint(
+    tmp_path, monkeypatch, kind
+):
+    step = st.Trainer.step
+
+    def failing(self, batch):
+        if self.steps == 2:
+            raise OUT_OF_MEMORY[kind]
+        return step(self, batch)
+
+    monkeypatch.setattr(st.Trainer, "step", failing)
+    with pytest.raises(ResourceError) as raised:
+        _fitted(tmp_path)
+    said = str(raised.value)
+    assert "out of memory in step 3 (epoch 0, batch 2: rows 64 to 95" in said
+    assert "the largest, 'embeddings.C1.weight', 3,200 of them" in said
+    assert said.endswith("run/step-000000000002")
+    assert st.load(tmp_path / "run").steps == 2
+
+
+def test_no_memory_for_a_table_names_it_and_its_bytes():
+    model = st.models.DLRM(rows=[2**40, 7], dim=64)
+    with pytest.raises(ResourceError, match=r"parameter 'embeddings.*needs 262144\.\d\d GiB"):
+        st.Trainer(model, st.optim.adagrad(0.1))
+
+
+def test_a_loss_that_is_not_finite_names_the_batch_and_leaves_the_checkpoint(tmp_path):
+    with pytest.raises(NumericalError) as raised:
+        _fitted(tmp_path, optimizer=st.optim.sgd(1e38))
+    said = str(raised.value)
+    assert re.search(r"in step \d+: nothing was updated; .*\(epoch 0, batch \d+: rows \d+ to", said)
+    assert "the last checkpoint is" in said
+    state = st.load(tmp_path / "run").state_dict()
+    assert all(np.isfinite(array).all() for array in state.values())
+
+
+@pytest.mark.parametrize("name", ["bottom.layers.1.weight", "top.layers.0.weight"])
+def test_check_numerics_finds_the_first_value_that_is_not_finite(name):
+    trainer = small_dlrm.trainer()
+    batch = small_dlrm.batch(16)
+    assert trainer.first_nonfinite(batch) is None
+    with trainer._writing() as arrays:
+        arrays[name][...] = 3e38
+    found = trainer.first_nonfinite(batch)
+    assert found is not None and f"'{name}'" in found
+    with trainer._writing() as arrays:
+        arrays[name].flat[0] = np.nan
+    assert trainer.first_nonfinite(batch) == (
+        f"the first value that is not finite is {name!r}, an argument"
+    )
+
+
+def test_a_run_with_check_numerics_says_where_it_began():
+    trainer = small_dlrm.trainer()
+    with trainer._writing() as arrays:
+        arrays["bottom.layers.0.weight"][...] = 3e38
+    with pytest.raises(NumericalError, match=r"matmul with 'dense', 'bottom.layers.0.weight'"):
+        trainer.fit([small_dlrm.batch(16)], progress=None, check_numerics=True)
+
+
+def test_memory_does_not_grow_over_epochs():
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
+    rows = small_dlrm.raw_rows(100)
+    sizes = []
+    for _ in range(6):
+        trainer.fit(rows, batch_size=7, epochs=5, progress=None)
+        sizes.append(resident_bytes())
+    assert sizes[-1] - sizes[1] < 8e6
+
+
+def test_a_save_needs_no_second_copy_of_the_tables(tmp_path):
+    import tracemalloc
+
+    trainer = st.Trainer(
+        st.models.DLRM(rows=[1_000_000], dim=32, bottom=(8,), top=(8,)), st.optim.sgd(0.1)
+    )
+    small_dlrm.trainer().save(tmp_path / "first")  # loads what any save needs once in a process
+    tracemalloc.start()
+    trainer.save(tmp_path / "run")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.05 * 128e6
+
+
+# --- Disks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_in_a_checkpoint_ends_the_run_and_leaves_the_one_before(
+    tmp_path, monkeypatch, number
+):
+    write = checkpoint.write
+
+    def failing(folder, *arguments, **options):
+        if folder.name.endswith("3"):
+            raise ResourceError(f"{folder} cannot be written: {os.strerror(number)}")
+        write(folder, *arguments, **options)
+
+    monkeypatch.setattr(checkpoint, "write", failing)
+    with pytest.raises(ResourceError, match="cannot be written"):
+        _fitted(tmp_path)
+    assert st.load(tmp_path / "run").steps == 2
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 4096))
+    stepped = []
+    monkeypatch.setattr(st.Trainer, "step", lambda self, batch: stepped.append(batch))
+    with pytest.raises(ResourceError, match=r"run needs 1\.\d MB, but the disk has 0\.0 MB free"):
+        _fitted(tmp_path)
+    assert not stepped and not (tmp_path / "run").exists()
+
+
+def test_room_is_looked_for_where_the_folder_lies(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    asked, usage = [], shutil.disk_usage
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or usage(path))
+    checkpoint.require_room(tmp_path / "run", 1)
+    checkpoint.require_room(tmp_path / "disk" / "new" / "run", 1)
+    assert asked == [tmp_path / "run", tmp_path / "disk"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_is_refused_first(tmp_path):
+    (tmp_path / "run").mkdir(mode=0o500)
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        _fitted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "é ü 漢字", "-dash", "x" * 200, "per%cent", "new\nline", "quote'\""]
+)
+def test_a_run_may_lie_at_an_odd_path(tmp_path, name):
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
+    trainer.fit(small_dlrm.raw_rows(20), run=tmp_path / name, progress=None)
+    small_dlrm.assert_same_state(st.load(tmp_path / name).state_dict(), trainer.state_dict())

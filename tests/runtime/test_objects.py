@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels are compiled one by one, kept, and linked into every program that has them."""
+
+import os
+import platform
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.script.ir_builder import tirx as T
+
+import sparsetrain as st
+from sparsetrain import runtime
+from sparsetrain.kernels.builder import buffer, kernel
+from sparsetrain.runtime import library_cache, objects, together
+from tests import small_dlrm
+from tests.helpers import assert_same_bits
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+X = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Names of the kernels that were really compiled by themselves."""
+    names, codegen_build = [], objects.codegen_build
+
+    def noting(module, target):
+        names.extend(var.name_hint for var in module.functions)
+        return codegen_build(module, target)
+
+    monkeypatch.setattr(objects, "codegen_build", noting)
+    return names
+
+
+def run(*names, target="llvm"):
+    """Apply each of these operators to X, by a program with a kernel for each."""
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            results = [builder.emit(getattr(relax.op, name)(x)) for name in names]
+            out = builder.emit_output(relax.Tuple(results))
+        builder.emit_func_output(out)
+    program = st.Program(builder.get(), "main", target)
+    for name, found in zip(names, program({}, {"x": X}), strict=True):
+        expected = getattr(np, name)(X)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+
+
+def test_a_kernel_of_two_programs_is_compiled_once(place, compiled):
+    run("negative", "sqrt")
+    run("negative", "floor")
+    # The first two by two threads, in any order.
+    assert sorted(compiled[:2]) == ["tir_negative", "tir_sqrt"] and compiled[2:] == ["tir_floor"]
+
+
+def test_another_optimizer_compiles_its_updates_alone(place, compiled):
+    for make in (st.optim.adagrad, st.optim.adam):
+        compiled.clear()
+        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,))
+        st.Trainer(model, make(0.1, update="sparse"), target="cpu").compile()
+    updates = {"dense_updates", "update_of_touched_rows", "check_for_NaN_and_infinity"}
+    # TVM keeps extents in the order of addresses: its functions of shapes may differ in that.
+    assert compiled and {name for name in compiled if not name.startswith("shape_func")} <= updates
+
+
+@pytest.mark.parametrize("kind", ["single", "weighted"])
+def test_a_step_has_the_bits_of_a_program_that_is_compiled_as_a_whole(kind, place, monkeypatch):
+    def trained() -> dict[str, np.ndarray]:
+        trainer = st.Trainer(small_dlrm.model(kind), st.optim.adagrad(0.1), target="cpu")
+        for size in (16, 5):
+            trainer.step(small_dlrm.batch(size, kind=kind))
+        return trainer.state_dict()
+
+    linked = trained()
+    assert list(place.glob("*.o"))
+    monkeypatch.setenv("SPARSETRAIN_CACHE", "")
+    whole = trained()
+    assert linked.keys() == whole.keys()
+    for name, array in whole.items():
+        assert_same_bits(linked[name], array)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, monkeypatch):
+    def kept(name: str) -> list[str]:
+        monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / name))
+        run("negative", "sqrt", "floor", "exp", "tanh", "abs", "ceil", "sin", "cos", "square")
+        return sorted(file.name for file in (tmp_path / name).glob("*.o"))
+
+    used = []
+
+    def noting(file, name):
+        used.append(threading.get_ident())
+        return load(file, name)
+
+    load = objects._linkable
+    monkeypatch.setattr(objects, "_linkable", noting)
+    monkeypatch.setattr(together.threads, "allowed_threads", lambda: threads)
+    found = kept("found")  # a file is named by its content, too
+    assert len(found) == 10 and (len(set(used)) > 2) == (threads > 1)
+    monkeypatch.setattr(together.threads, "allowed_threads", lambda: 1)
+    assert found == kept("one by one")
+
+
+def test_one_failure_ends_the_compile_and_is_told(place, monkeypatch):
+    def failing(module, target):
+        if next(iter(module.functions)).name_hint == "tir_floor":
+            raise RuntimeError("LLVM failed")
+        return codegen_build(module, target)
+
+    codegen_build = objects.codegen_build
+    monkeypatch.setattr(objects, "codegen_build", failing)
+    with pytest.raises(RuntimeError, match="LLVM failed"):
+        run("negative", "floor", "sqrt")
+
+
+def test_objects_belong_to_the_user_alone(place):
+    run("negative")
+    assert [file.stat().st_mode & 0o777 for file in place.glob("*.o")] == [0o600]
+
+
+@pytest.mark.parametrize("fault", ["cut", "flipped", "writable"])
+def test_a_damaged_object_or_one_that_others_may_write_is_not_linked(place, compiled, fault):
+    run("negative")
+    file = next(place.glob("*.o"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= fault == "flipped"
+    file.write_bytes(content[:100] if fault == "cut" else content)
+    file.chmod(0o666 if fault == "writable" else 0o600)
+    run("negative", "sqrt")
+    assert sorted(compiled) == ["tir_negative", "tir_negative", "tir_sqrt"]
+
+
+def test_on_a_full_disk_a_program_is_compiled_as_a_whole(place, monkeypatch):
+    def full(_source, target):
+        assert place in target.parents
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(library_cache.shutil, "copyfile", full)
+    run("negative")
+    assert not list(place.iterdir())
+
+
+def test_llvm_does_not_write_where_things_are_kept(place):
+    places = []
+
+    def write(file):
+        places.append(Path(file))
+        Path(file).write_bytes(b"x")
+
+    kept = library_cache.keep(place, "key", ".o", write)
+    assert kept.read_bytes() == b"x"
+    assert place not in places[0].parents
+
+
+def test_objects_are_dropped_where_nothing_can_be_linked(place, monkeypatch):
+    def fail(*_arguments, **_options):
+        raise RuntimeError("the linker failed")
+
+    monkeypatch.setattr(library_cache, "KEEP_OBJECTS", 2)
+    monkeypatch.setattr(relax.VMExecutable, "export_library", fail)
+    run("negative", "sqrt", "floor")
+    assert len(list(place.glob("*.o"))) == 2
+
+
+def test_without_a_compiler_a_program_runs_and_is_not_kept(place, compiled, monkeypatch):
+    monkeypatch.setattr(library_cache, "can_link", lambda: False)
+    run("negative")
+    assert not compiled and not list(place.iterdir())
+
+
+def scaling(factor: str) -> tvm.IRModule:
+    """A program whose kernel calls a function that it brings along as text of LLVM."""
+    text = f"""define linkonce_odr float @times(float %x) alwaysinline nounwind {{
+      %y = fmul float %x, {factor}
+      ret float %y
+    }}"""
+    with kernel("scaling") as built:
+        source, target = (buffer(name, X.shape, "float32") for name in ("source", "target"))
+        with T.attr(0, "pragma_import_llvm", text), T.grid(*X.shape) as (i, j):
+            value = tirx.call_extern("float32", "times", source[i, j])
+            T.buffer_store(target, value, [i, j])
+    return calling(built.get())
+
+
+def calling(function: tirx.PrimFunc) -> tvm.IRModule:
+    """A Relax function that calls a kernel which is scheduled already."""
+    x = relax.Var("x", relax.TensorType(X.shape, "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        var = builder.add_func(function.with_attr("tirx.is_scheduled", True), "scaling")
+        with builder.dataflow():
+            out = builder.emit_output(relax.call_tir(var, (x,), x.ty))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_kernels_that_differ_in_what_llvm_they_bring_along_are_two(place):
+    for factor in ("2.0", "3.0"):
+        found = st.Program(scaling(factor), "main", "llvm")({}, {"x": X})
+        assert_same_bits(found, X * np.float32(factor))
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names an x86-64")
+def test_an_object_is_made_for_the_host_of_a_target(place, monkeypatch):
+    asked, codegen_build = [], objects.codegen_build
+
+    def noting(module, target):
+        asked.append(str(target.attrs["mcpu"]))
+        return codegen_build(module, target)
+
+    monkeypatch.setattr(objects, "codegen_build", noting)
+    host = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+    run("negative", target=tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}, host=host))
+    assert asked == ["x86-64"]
+
+
+def test_a_kernel_that_calls_another_is_not_compiled_by_itself(place):
+    with kernel("caller") as built:
+        target = buffer("target", X.shape, "float32")
+        other = tvm.ir.GlobalVar("other")
+        with T.grid(*X.shape) as (i, j):
+            T.buffer_store(target, tvm.ir.Call(other, [target[i, j]], ret_ty="float32"), [i, j])
+    with pytest.raises(objects.NotAloneError, match="other"):
+        objects.objects_of(tvm.IRModule({"caller": built.get()}), runtime.host_target(), place)
+
+
+def test_what_cannot_be_linked_is_compiled_as_a_whole(place, monkeypatch):
+    monkeypatch.setattr(library_cache, "store", lambda *_: None)
+    run("negative")
+
+
+def test_the_least_recently_used_objects_go_first(place, monkeypatch):
+    monkeypatch.setattr(library_cache, "KEEP_OBJECTS", 2)
+    for age in range(3):
+        file = place / f"{age:032d}-{'0' * 16}.o"
+        file.write_bytes(b"")
+        os.utime(file, (1000 - age, 1000 - age))
+    run("negative")
+    assert [file.name[:32] for file in place.glob("0000*.o")] == [f"{0:032d}"]

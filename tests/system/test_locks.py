@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that compile, predict or fork at once wait for each other."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.te.tag import TagScope
+
+import sparsetrain as st
+from sparsetrain import runtime
+from sparsetrain.compiler import program_cache
+from sparsetrain.optim.exact import rows as exact
+from sparsetrain.system import locks
+from sparsetrain.system.locks import Turn
+from tests import small_dlrm
+
+
+@I.ir_module
+class Exponential:
+    """exp(x)."""
+
+    @R.function
+    def main(x: R.Tensor(("B",), "float32")) -> R.Tensor(("B",), "float32"):
+        with R.dataflow():
+            y = R.exp(x)
+            R.output(y)
+        return y
+
+
+@pytest.fixture
+def slow_tags(monkeypatch):
+    """TVM has one tag for all threads; while it is set, the others get time to meet it."""
+    enter = TagScope.__enter__
+
+    def slow(scope: TagScope) -> TagScope:
+        entered = enter(scope)
+        time.sleep(0.05)
+        return entered
+
+    monkeypatch.setattr(TagScope, "__enter__", slow)
+
+
+TARGET = runtime.host_target()
+# What lowers operators. `Program` does both, but before Python 3.12 its `cached_property` lets one
+# thread in at a time.
+LOWERED = {
+    "its digest": lambda: program_cache.digest(Exponential, TARGET),
+    "its code": lambda: runtime.build_relax(Exponential, TARGET)["main"](ONES).numpy().item(),
+    "a program": lambda: st.Program(Exponential, "main", "llvm")({}, {"x": ONES}).numpy().item(),
+}
+ONES = runtime.as_tensor(np.ones(1, "f4"))
+
+
+@pytest.mark.parametrize("what", LOWERED)
+def test_operators_are_lowered_by_one_thread_at_a_time(place, slow_tags, what):
+    make = LOWERED[what]
+    with ThreadPoolExecutor(4) as pool:
+        found = [future.result() for future in [pool.submit(make) for _ in range(4)]]
+    assert found == [make()] * 4
+
+
+def at_once(*calls):
+    """Make calls from a thread each, and return what they return."""
+    ready = threading.Barrier(len(calls))
+
+    def call(one):
+        ready.wait(20)
+        return one()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(60) for future in [pool.submit(call, one) for one in calls]]
+
+
+# What reads or writes all rows; in exact mode they are made current first.
+USES = {
+    "predict": lambda trainer, place: trainer.predict([small_dlrm.batch(16, 99)]),
+    "evaluate": lambda trainer, place: trainer.evaluate([small_dlrm.batch(16, 99)]),
+    "state_dict": lambda trainer, place: trainer.state_dict(),
+    "table": lambda trainer, place: trainer.table("C1"),
+    "save": lambda trainer, place: trainer.save(place / f"{threading.get_ident()}"),
+    "quantized": lambda trainer, place: trainer.quantized(),
+}
+
+
+@pytest.mark.parametrize("what", USES)
+def test_rows_of_exact_mode_are_made_current_by_one_thread(tmp_path, monkeypatch, what):
+    behind, expected = (
+        small_dlrm.trainer(optimizer=st.optim.adam(0.01, mode="exact")) for _ in range(2)
+    )
+    for trainer in (behind, expected):
+        for seed in range(5):
+            trainer.step(small_dlrm.batch(8, seed))
+    replay = exact.replay_range_
+
+    def slow(*arguments):
+        time.sleep(0.05)  # the others may begin meanwhile
+        return replay(*arguments)
+
+    monkeypatch.setattr(exact, "replay_range_", slow)
+    at_once(*[lambda: USES[what](behind, tmp_path)] * 3)
+    small_dlrm.assert_same_state(behind.state_dict(), expected.state_dict())
+
+
+def test_steps_of_threads_follow_one_another(monkeypatch):
+    trainer, expected = (small_dlrm.trainer(optimizer=st.optim.adam(0.01)) for _ in range(2))
+    batch, take = small_dlrm.batch(32), trainer._way.take_
+    running = []
+
+    def slow(*arguments):
+        running.append(1)
+        time.sleep(0.02)
+        assert running == [1]
+        taken = take(*arguments)
+        running.pop()
+        return taken
+
+    monkeypatch.setattr(trainer._way, "take_", slow)
+    at_once(*[lambda: [trainer.step(batch) for _ in range(3)]] * 3)
+    for _ in range(9):
+        expected.step(batch)
+    assert trainer.steps == 9
+    small_dlrm.assert_same_state(trainer.state_dict(), expected.state_dict())
+
+
+def test_a_turn_is_of_one_thread_which_may_take_it_again():
+    turn, order = Turn(), []
+
+    def second():
+        with turn:
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with turn, turn:
+        thread.start()
+        time.sleep(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_a_fork_that_waits_lets_a_thread_with_a_turn_take_others():
+    outer, inner, began = Turn(), Turn(), threading.Event()
+
+    def work():
+        with outer:
+            began.set()
+            time.sleep(0.1)
+            with inner:
+                pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait(20)
+    locks._forks.before()
+    locks._forks.after_in_parent()
+    assert not locks._forks._held
+    thread.join()
+
+
+def test_a_thread_that_waits_for_a_fork_leaves_the_turn_to_others(monkeypatch):
+    monkeypatch.setattr(locks, "LONGEST", 5.0)
+    outer, inner, began = Turn(), Turn(), threading.Event()
+
+    def take_inner():
+        with inner:
+            pass
+
+    late = threading.Thread(target=take_inner)
+
+    def work():
+        with outer:
+            began.set()
+            while not locks._forks._waiting:
+                time.sleep(0.001)
+            late.start()
+            time.sleep(0.05)
+            take_inner()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait(20)
+    locks._forks.before()
+    held = dict(locks._forks._held)
+    locks._forks.after_in_parent()
+    thread.join()
+    late.join()
+    assert not held
+
+
+def test_a_fork_waits_for_so_long_and_no_longer(monkeypatch):
+    monkeypatch.setattr(locks, "LONGEST", 0.05)
+    turn, over, began = Turn(), threading.Event(), threading.Event()
+
+    def work():
+        with turn:
+            began.set()
+            over.wait(20)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait(20)
+    child = os.fork()
+    if child == 0:
+        with turn:  # whose thread is not there
+            os._exit(0)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# A process forks while threads predict; the children predict as well.
+FORK = """
+import os, sys, threading
+import sparsetrain as st
+from tests import small_dlrm
+trainer, batch = small_dlrm.trainer(), small_dlrm.batch(256)
+expected, over = trainer.predict([batch]).tobytes(), threading.Event()
+def serve():
+    while not over.is_set():
+        trainer.predict([batch])
+threads = [threading.Thread(target=serve) for _ in range(2)]
+for thread in threads:
+    thread.start()
+ends = []
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        os._exit(trainer.predict([batch]).tobytes() != expected)
+    ends.append(os.waitpid(child, 0)[1])
+over.set()
+for thread in threads:
+    thread.join()
+print(ends == [0] * 30)
+"""
+
+
+def test_a_process_that_was_forked_beside_threads_that_predict_can_predict():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.stdout.strip(), done.returncode) == ("True", 0), done.stderr

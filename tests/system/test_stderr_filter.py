@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is dropped from standard error, and that all else reaches it."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from sparsetrain.system.stderr_filter import without_lines
+
+
+def is_known(line: bytes) -> bool:
+    return b"Warning: known" in line
+
+
+def test_what_is_not_a_known_line_reaches_standard_error(capfd):
+    with without_lines(is_known):
+        os.write(2, b"one\n[1] x.cc:7: Warning: known\ntwo\n")
+    assert capfd.readouterr().err == "one\ntwo\n"
+
+
+def test_an_error_leaves_standard_error_as_it_was(capfd):
+    with pytest.raises(ZeroDivisionError), without_lines(is_known):
+        os.write(2, b"before\n")
+        raise ZeroDivisionError
+    os.write(2, b"Warning: known\n")
+    assert capfd.readouterr().err == "before\nWarning: known\n"
+
+
+def test_threads_that_hold_back_at_once_share_it_and_give_standard_error_back(capfd):
+    before, entered = os.fstat(2), threading.Event()
+
+    def second():
+        with without_lines(lambda line: b"second" in line):
+            entered.set()
+            first_left.wait(5)
+            os.write(2, b"of the second\nof all\n")
+
+    first_left, thread = threading.Event(), threading.Thread(target=second)
+    with without_lines(is_known):
+        thread.start()
+        assert entered.wait(5)
+        os.write(2, b"Warning: known\n")
+    first_left.set()
+    thread.join()
+    assert os.path.samestat(os.fstat(2), before)
+    assert capfd.readouterr().err == "of all\n"
+
+
+def test_what_is_held_back_within_what_is_held_back_is_dropped_by_either(capfd):
+    with without_lines(is_known), without_lines(lambda line: b"inner" in line):
+        os.write(2, b"inner\nWarning: known\nleft\n")
+    assert capfd.readouterr().err == "left\n"
+
+
+def test_a_fork_meanwhile_writes_where_its_parent_did(capfd):
+    with without_lines(is_known):
+        child = os.fork()
+        if child == 0:
+            os.write(2, b"Warning: known to the parent\n")
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert capfd.readouterr().err == "Warning: known to the parent\n"
+
+
+def test_a_process_without_standard_error_holds_nothing_back():
+    code = (
+        "from sparsetrain.system.stderr_filter import without_lines\n"
+        "with without_lines(bool): print('in')"
+    )
+    command = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "in\n")

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile names every kernel of a step, counts what it does, and changes no result."""
+
+import json
+
+import pytest
+
+import sparsetrain as st
+from sparsetrain.errors import ConfigError
+from sparsetrain.training.profile import recorder
+from tests import small_dlrm
+
+pytestmark = pytest.mark.cpu("a profile is refused on CUDA: calls return before kernels end")
+
+
+@pytest.fixture(scope="module")
+def profile():
+    trainer = small_dlrm.trainer("single", st.optim.adagrad(0.05, update="sparse"))
+    return trainer.profile(small_dlrm.batch(37), steps=4)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lookup of rows",
+        "interaction",
+        "loss",
+        "sort of rows",
+        "update of touched rows",
+        "37 x 16 x 13: x Wᵀ, add, relu",
+        "16 x 13 x 37: xᵀ y",
+    ],
+)
+def test_a_kernel_is_named_in_words(name, profile):
+    assert name in [kernel.name for kernel in profile.kernels]
+
+
+def test_operations_of_a_product_and_bytes_of_rows_are_counted(profile):
+    kernels = {kernel.name: kernel for kernel in profile.kernels}
+    product = kernels["37 x 16 x 13: x Wᵀ, add, relu"]
+    assert product.flops == 2 * 37 * 16 * 13
+    assert product.gflops == pytest.approx(product.flops / product.seconds / 1e9)
+    lookups = 37 * len(small_dlrm.ROWS)
+    # Ids, the rows that are read, the rows that are written: not the table.
+    assert kernels["lookup of rows"].bytes == lookups * (4 + 8 * 4 + 8 * 4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "size"),
+    [
+        ([(9, 5), (7, 5), (7,), (9, 7)], (9, 7, 5)),  # x Wᵀ, add
+        ([(9, 13), (9, 7), (7,), (7, 13)], (7, 13, 9)),  # what is written may be transposed
+        ([(9, 7), (9, 7), (9, 5), (5, 7), (9, 7)], (9, 7, 5)),  # x y + z W
+        ([(7, 7), (7, 7), (7, 5), (5, 7), (7, 7)], (7, 7, 5)),  # the same of as many rows
+        ([(9, 1, 5), (7, 5), (9, 7)], (9, 7, 5)),
+    ],
+)
+def test_the_operands_of_a_product_are_found_among_what_is_fused_with_it(shapes, size):
+    assert recorder._product_size(shapes) == size
+
+
+def test_a_profile_prints_as_a_table_and_survives_json(profile):
+    title, head, *lines = str(profile).splitlines()
+    assert "a step of 37 rows" in title and "medians of 4 steps" in title
+    assert head.split() == ["kernel", "calls", "ms", "share", "GFLOP/s", "GB/s"]
+    assert len(lines) == len(profile.kernels) + 1 and lines[-1].startswith("outside kernels")
+    stored = json.loads(json.dumps(profile.to_dict()))
+    assert st.StepProfile.from_dict(stored) == profile
+
+
+def test_recorded_steps_train_like_any_other():
+    batches = [small_dlrm.batch(37, seed=seed) for seed in range(12)]
+    plain, recorded = small_dlrm.trainer("single"), small_dlrm.trainer("single")
+    plain.fit(batches, progress=None)
+    history = recorded.fit(batches, progress=None, profile=True)
+    assert history["profile"].rows == 37 and history["profile"].steps == 7
+    small_dlrm.assert_same_state(recorded.state_dict(), plain.state_dict())
+
+
+def test_a_training_too_short_to_profile_has_none():
+    history = small_dlrm.trainer("single").fit([small_dlrm.batch(37)], progress=None, profile=True)
+    assert history["profile"] is None
+
+
+def test_updates_apart_are_profiled_too(profile):
+    trainer = small_dlrm.trainer("single", st.optim.adagrad(0.05, update="sparse"))
+    trainer.fused = False
+    apart = trainer.profile(small_dlrm.batch(37), steps=2)
+    names = {kernel.name for kernel in profile.kernels}
+    assert {kernel.name for kernel in apart.kernels} == names - {"verdict"}
+
+
+def test_fewer_than_two_steps_are_refused():
+    with pytest.raises(ConfigError, match="steps is 1; it must be 2 or more"):
+        small_dlrm.trainer("single").profile(small_dlrm.batch(37), steps=1)

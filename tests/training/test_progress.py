@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress: what is shown, when, and where."""
+
+import io
+
+import pytest
+
+from sparsetrain.training.progress import (
+    Bar,
+    Lines,
+    Meter,
+    Silent,
+    format_count,
+    format_seconds,
+    make_progress,
+)
+
+
+class Clock:
+    """A clock that moves only when told."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def lines_of(batches, total, seconds_per_batch=1.0, interval=5.0):
+    clock, stream = Clock(), io.StringIO()
+    progress = Lines(stream, interval=interval, clock=clock)
+    progress.start(total)
+    for rows, loss in batches:
+        clock.now += seconds_per_batch
+        progress.advance(rows, loss)
+    progress.finish()
+    return stream.getvalue().splitlines()
+
+
+def test_lines_come_by_the_clock_and_once_at_the_end():
+    lines = lines_of([(100, 0.5)] * 12, total=2_000)
+    assert lines == [
+        "500 of 2,000 rows (25%), 100 rows/s, loss 0.5000, 15 s left",
+        "1,000 of 2,000 rows (50%), 100 rows/s, loss 0.5000, 10 s left",
+        "1,200 rows, 100 rows/s, loss 0.5000, took 12 s",
+    ]
+
+
+def test_the_rate_leaves_out_the_first_batch_which_waits_for_compiling():
+    clock, stream = Clock(), io.StringIO()
+    progress = Lines(stream, interval=5.0, clock=clock)
+    progress.start(1_300)
+    for seconds in (7, 2, 2, 2):
+        clock.now += seconds
+        progress.advance(100, 0.5)
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        "100 of 1,300 rows (8%), loss 0.5000",
+        "400 of 1,300 rows (31%), 50 rows/s, loss 0.5000, 18 s left",
+        "400 rows, 31 rows/s, loss 0.5000, took 13 s",
+    ]
+
+
+def test_an_unknown_total_leaves_out_the_time_left():
+    assert lines_of([(100, 0.5)] * 5, total=None)[0] == "500 rows, 100 rows/s, loss 0.5000"
+
+
+@pytest.mark.parametrize("count, text", [(0, "0 rows"), (1, "1 row"), (2_000, "2,000 rows")])
+def test_counts_are_for_people(count, text):
+    assert format_count(count, "row") == text
+
+
+def test_one_row_is_no_rows():
+    assert lines_of([(1, 0.5)], total=1, interval=1.0) == [
+        "1 of 1 row (100%), loss 0.5000",
+        "1 row, 1 rows/s, loss 0.5000, took 1 s",
+    ]
+
+
+def test_a_run_without_rows_prints_nothing():
+    assert lines_of([], total=100) == []
+
+
+def test_more_rows_than_announced_leave_no_negative_time():
+    assert lines_of([(100, 0.5)] * 5, total=300)[0].endswith("0 s left")
+
+
+def test_the_loss_shown_follows_training():
+    meter = Meter(None, Clock())
+    for loss in [1.0] * 100 + [0.0] * 500:
+        meter.add(1, loss)
+    assert meter.snapshot().loss == pytest.approx(0.0, abs=1e-3)
+
+
+def test_the_loss_shown_is_the_mean_of_the_first_batches():
+    meter = Meter(None, Clock())
+    for loss in (1.0, 2.0, 6.0):
+        meter.add(1, loss)
+    assert meter.snapshot().loss == pytest.approx(3.0)
+
+
+def test_a_bar_shows_rate_loss_and_time_left():
+    clock, stream = Clock(), Terminal()
+    bar = Bar(stream, clock=clock)
+    bar.start(1_000)
+    for _ in range(2):
+        clock.now += 0.5
+        bar.advance(250, 0.25)
+    bar.finish()
+    bar.finish()
+    assert "500 of 1,000 rows (50%), 500 rows/s, loss 0.2500, 1 s left" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "progress, stream, kind",
+    [
+        ("auto", io.StringIO(), Lines),
+        ("auto", Terminal(), Bar),
+        (None, Terminal(), Silent),
+        (Silent(), Terminal(), Silent),
+    ],
+)
+def test_the_stream_decides_between_bar_and_lines(progress, stream, kind):
+    assert type(make_progress(progress, stream)) is kind
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+)
+def test_durations_read_like_speech(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_a_note_after_the_end_is_printed_where_the_bar_was():
+    for shown in (Lines, Bar):
+        stream = Terminal()
+        shown(stream).note("said last")
+        assert stream.getvalue() == "said last\n"
