@@ -1,130 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who imports whom, read from the source: the directions that keep the parts apart.
+"""Imports of the package, checked against the map in `tests.layers`.
 
-A part is a package or a module directly in `sparsetrain`. Imports inside functions and for type
-checkers count too: they say what a part knows about.
+A part is a folder or a module directly in `sparsetrain`. Imports inside functions and for type
+checkers count too.
 """
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
 
 import sparsetrain
+from tests.layers import PAGE, PARTS, page_with_map
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sparsetrain"
-
-# Part -> the parts it may import besides itself. `errors`, `exports` and `given` are for all.
-FOR_ALL = {"errors", "exports", "given"}
-MAY_IMPORT = {
-    "errors": set(),
-    "exports": set(),
-    "given": set(),
-    "relax_op": set(),
-    "transpose": set(),
-    "turns": set(),
-    "past_caches": set(),
-    "one_of": {"transpose"},
-    "formats": set(),
-    "kernel_builder": set(),
-    "progress": set(),
-    "libraries": {"quiet"},
-    "runtime": {"libraries", "memory", "turns"},
-    "metrics": set(),
-    "memory": set(),
-    "checkpoint": {"memory", "writing"},
-    "settings": set(),
-    "sharing": set(),
-    "writing": set(),
-    "data": {"sharing", "writing"},
-    "naming": {"runtime"},
-    "operands": set(),
-    "attention": {"operands"},
-    "uncompiled": {"operands", "turns"},
-    "demands": {"operands"},
-    "indexing": {"kernel_builder", "operands", "relax_op", "sparse_tensor"},
-    "windows": {"relax_op"},
-    "legalize": {"indexing"},
-    "arguments": {"demands", "indexing", "operands", "runtime"},
-    "numerics": {"runtime"},
-    "quiet": set(),
-    "cache": {"legalize", "libraries", "runtime", "turns"},
-    "pools": set(),
-    "profile": {"runtime"},
-    "run": {"checkpoint", "writing"},
-    "fit": {"checkpoint", "data", "progress", "run"},
-    "precision": {"operands", "runtime"},
-    "schedule": {"attention", "kernel_builder", "legalize", "operands", "relax_op", "runtime"}
-    | {"transpose", "windows"},
-    "sparse_tensor": {"kernel_builder", "runtime", "relax_op", "turns"},
-    "ad": {"attention", "indexing", "operands", "sparse_tensor", "relax_op", "turns", "windows"},
-    "optim": {"kernel_builder", "libraries", "one_of", "sparse_tensor", "runtime"}
-    | {"checkpoint", "formats", "naming"},
-    "embedding": {"ad", "kernel_builder", "sparse_tensor", "relax_op", "formats", "runtime"}
-    | {"past_caches", "transpose", "turns"},
-    "models": {"ad", "embedding", "kernel_builder", "sparse_tensor", "runtime", "relax_op"}
-    | {"transpose", "turns", "past_caches", "formats", "schedule", "sharing"},
-    "build": {"ad", "arguments", "cache", "embedding", "precision", "relax_op", "runtime"}
-    | {"schedule", "turns", "uncompiled"},
-    "fused": {"ad", "build", "optim", "precision", "runtime", "sparse_tensor"},
-    "ahead": {"data", "runtime", "sparse_tensor", "step"},
-    "step": {"ad", "data", "fused", "optim", "precision", "runtime"},
-    "predictor": {"build", "data", "formats", "metrics", "precision", "runtime", "naming"}
-    | {"models", "turns"},
-    "quantized": {"checkpoint", "formats", "predictor", "runtime", "saved", "naming"} | {"turns"},
-    "trained_model": {"checkpoint", "data", "formats", "models", "optim", "precision", "predictor"}
-    | {"quantized", "runtime", "naming", "saved", "turns"},
-    "growing": {"data", "models", "optim"},
-    "trainer": {
-        "ad",
-        "ahead",
-        "build",
-        "data",
-        "formats",
-        "predictor",
-        "fit",
-        "models",
-        "numerics",
-        "optim",
-        "pools",
-        "precision",
-        "profile",
-    }
-    | {"growing", "run", "runtime", "saved", "step", "trained_model", "turns"},
-    "saved": {"checkpoint", "data", "naming", "optim"},
-    "loading": {"checkpoint", "data", "fit", "models", "naming", "optim", "precision"}
-    | {"formats", "predictor", "quantized", "run", "runtime", "saved", "trainer"},
-    "compare": {"data", "embedding", "kernel_builder", "loading", "optim", "quiet", "run"}
-    | {"runtime", "sparse_tensor"},
-    "cli": {"__init__", "libraries", "progress", "settings", "writing"},
-}
-# Outside the kernels and the graph, nothing depends on TVM.
-WITHOUT_TVM = {
-    "errors",
-    "progress",
-    "memory",
-    "pools",
-    "quiet",
-    "metrics",
-    "writing",
-    "checkpoint",
-    "settings",
-    "data",
-    "sharing",
-    "run",
-    "fit",
-} | {
-    "naming",
-    "saved",
-    "loading",
-    "step",
-    "trained_model",
-    "growing",
-    "trainer",
-    "ahead",
-}
 ONLY_FROM_AD = {
     "embedding": {"defvjp", "row_sparse_cotangent"},
     "models": {"defvjp", "bce_with_logits"},
@@ -160,28 +50,56 @@ def parts_imported(part: str) -> set[str]:
     return {name if files(name) else "__init__" for name in ours}
 
 
-def test_every_part_has_its_place():
+def test_every_part_is_on_the_map():
     found = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
-    assert found - {"__init__", "__main__"} <= set(MAY_IMPORT)
+    assert found - {"__init__", "__main__"} == set(PARTS)
 
 
-@pytest.mark.parametrize("part", MAY_IMPORT)
-def test_a_part_imports_only_what_lies_below_it(part):
-    assert parts_imported(part) - {part, *FOR_ALL} <= MAY_IMPORT[part]
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_imports_what_the_map_says(part):
+    public = {"__init__"} if part == "cli" else set()
+    used = parts_imported(part) - {part, "errors", *public}
+    assert used <= set(PARTS[part].imports.split())
 
 
-def test_the_directions_have_no_circle_but_loading():
-    rest = {part: set(below) for part, below in MAY_IMPORT.items()}
-    rest["cli"].discard("__init__")
+def test_imports_point_upwards_in_the_map():
+    order = [*PARTS]
+    for place, (name, part) in enumerate(PARTS.items()):
+        assert set(part.imports.split()) <= set(order[:place]), name
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_files_of_a_part_import_each_other_in_no_circle(part):
+    modules = {".".join(["sparsetrain", *_dotted(path)]): path for path in files(part)}
+    rest = {name: _modules_of(imports(path), modules) - {name} for name, path in modules.items()}
     while rest:
-        lowest = {part for part, below in rest.items() if not below & rest.keys()}
+        lowest = {name for name, used in rest.items() if not used & rest.keys()}
         assert lowest, f"a circle among {sorted(rest)}"
-        rest = {part: below for part, below in rest.items() if part not in lowest}
+        rest = {name: used for name, used in rest.items() if name not in lowest}
+
+
+def _dotted(path: Path) -> list[str]:
+    return [*path.relative_to(PACKAGE).with_suffix("").parts]
+
+
+def _modules_of(names: set[str], modules: dict[str, Path]) -> set[str]:
+    """Return the modules of a part that a file's imports name; a folder's `__init__` has none."""
+    return {m for n in names for m in (n, n.rpartition(".")[0]) if m in modules}
 
 
 # Folders and files of `data` in the order in which rows pass them: each uses those before it.
 WAY_OF_DATA = [
-    *("position", "whole_file", "values", "ragged", "batch", "micro_batches", "schema", "read"),
+    *(
+        "shared_tables",
+        "position",
+        "whole_file",
+        "values",
+        "ragged",
+        "batch",
+        "micro_batches",
+        "schema",
+        "read",
+    ),
     *("encode", "stream", "synthetic", "conversion", "inspect"),
 ]
 
@@ -203,7 +121,7 @@ def _data(name: str) -> bool:
     return name.startswith("sparsetrain.data.")
 
 
-@pytest.mark.parametrize("part", sorted(WITHOUT_TVM))
+@pytest.mark.parametrize("part", [name for name, part in PARTS.items() if not part.uses_tvm])
 def test_a_part_that_needs_no_tvm_imports_none(part):
     names = {name.split(".")[0] for path in files(part) for name in imports(path)}
     assert not names & {"tvm", "tvm_ffi"}
@@ -257,6 +175,6 @@ def test_examples_import_the_package_only(path):
     assert {n for n in imports(path) if n.startswith("sparsetrain")} == {"sparsetrain"}
 
 
-def test_the_design_page_names_every_part():
-    page = (ROOT / "docs" / "design.md").read_text()
-    assert [part for part in MAY_IMPORT if not re.search(rf"\b{part}\b", page)] == []
+def test_the_design_page_shows_the_map():
+    page = PAGE.read_text()
+    assert page == page_with_map(page), "run `python -m tests.layers`"

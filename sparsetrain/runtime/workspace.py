@@ -120,9 +120,7 @@ def layout(needs: Sequence[Need], sizes: Sequence[int]) -> tuple[list[tuple[int,
 
 
 def needs_of(rows: Sequence[Any], kinds: Sequence[str]) -> list[Need]:
-    """What `sparsetrain.compiler.schedule.KeepMemory` lets a program tell; `kinds` are of
-    numbers.
-    """
+    """Translate the needs that `KeepMemory` writes for a program; `kinds` are of numbers."""
     needs = []
     for row in rows:
         first, last, within, kind, bits, *shape = map(int, row)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Map of the package: each part, what it is, and the parts it may import.
+
+``python -m tests.layers`` writes the map into docs/design.md; `tests.test_layers` checks both the
+page and the imports against it.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+PAGE = Path(__file__).parents[1] / "docs" / "design.md"
+BEGIN, END = "<!-- map: python -m tests.layers -->\n```\n", "```\n<!-- end of the map -->\n"
+
+
+class Part(NamedTuple):
+    """One folder or module of `sparsetrain`."""
+
+    summary: str
+    imports: str = ""  # parts directly below, beside `errors`, which all may import
+    uses_tvm: bool = False
+
+
+# From the lowest part to the highest: a part imports only parts above it in this table.
+PARTS = {
+    "errors": Part("every error, with its exit code"),
+    "metrics": Part("AUC and log loss of a stream of scores"),
+    "system": Part("locks, files, memory and threads of the operating system"),
+    "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "", True),
+    "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),
+    "data": Part("click logs to batches: schema, readers, encoder, conversion", "system"),
+    "runtime": Part("tensors, devices, threads and compiled libraries of TVM", "system", True),
+    "sparse_tensor": Part("RowSparse, coalescing and its kernels", "kernels runtime system", True),
+    "ops": Part(
+        "operators that index, and the shapes operators require", "kernels sparse_tensor", True
+    ),
+    "optim": Part(
+        "formulas, the kernels made from them, the update of a step",
+        "checkpoint kernels runtime sparse_tensor system",
+        True,
+    ),
+    "ad": Part("reverse pass, rules, join and densify", "kernels ops sparse_tensor system", True),
+    "embedding": Part(
+        "lookups and bags as operators, collections of tables",
+        "ad kernels runtime sparse_tensor system",
+        True,
+    ),
+    "compiler": Part(
+        "programs: checks, half precision, schedules, cache of compiled code",
+        "ad embedding kernels ops runtime system",
+        True,
+    ),
+    "models": Part(
+        "DLRM, and the base class of a model of your own",
+        "ad compiler data embedding kernels runtime sparse_tensor system",
+        True,
+    ),
+    "training": Part(
+        "Trainer: the step, the loop, runs, saved models",
+        "ad checkpoint compiler data kernels metrics models optim runtime sparse_tensor system",
+        True,
+    ),
+    "compare": Part(
+        "what a sparse and a dense update cost on this machine",
+        "data embedding kernels optim runtime sparse_tensor system training",
+        True,
+    ),
+    "cli": Part("the commands, on public names alone", "runtime system training", True),
+}
+
+
+def as_text() -> str:
+    """Return the map as a page shows it."""
+    width = max(map(len, PARTS))
+    rows = [(f"{name:{width}}  {part.summary}", part.imports) for name, part in PARTS.items()]
+    middle = max(len(left) for left, _ in rows)
+    return "".join(f"{left:{middle}}  <- {right}".rstrip(" <-") + "\n" for left, right in rows)
+
+
+def page_with_map(page: str) -> str:
+    """Return a page with the map of today between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    return before + BEGIN + as_text() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_map(PAGE.read_text()))
