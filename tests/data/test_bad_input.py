@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from criteo_tables import ROWS, encoded_table, make_rows, table, write
 
 from sparsetrain.data import Batch, Dataset, Encoder, open_source, profile
 from sparsetrain.errors import ConfigError, DataError
+from tests.data.criteo_tables import ROWS, encoded_table, make_rows, table, write
 
 GOOD = make_rows()
 ENCODER = Encoder.fit(table(GOOD), min_count=2)

@@ -3,10 +3,10 @@
 
 import pyarrow as pa
 import pytest
-from criteo_tables import write
 
 from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema, convert_files
 from sparsetrain.errors import DataError
+from tests.data.criteo_tables import write
 
 TAGS = [["a", "b", "c"], [], None, ["a", None], ["b", "a", "a", "c"]]
 FACTORS = [[1.0, 2.0, 3.0], [], None, [0.5, 0.25], [1.0, 2.0, 3.0, 4.0]]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pyarrow as pa
 import pytest
-from criteo_tables import encoded_table, make_rows, table
 
 from sparsetrain.data import find_columns
 from sparsetrain.errors import ConfigError, DataError
+from tests.data.criteo_tables import encoded_table, make_rows, table
 
 KAGGLE = table(make_rows()).schema
 ENCODED = encoded_table().schema

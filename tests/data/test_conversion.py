@@ -10,7 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from criteo_tables import (
+
+from sparsetrain.data import Dataset, Encoder, convert_files
+from sparsetrain.data.conversion import chunks, learning, passes, writing
+from sparsetrain.data.conversion.merging import NUMBERS, TEXTS, merge_runs
+from sparsetrain.data.read import parquet
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
+from tests.data.criteo_tables import (
     LAYOUTS,
     assert_batches_equal,
     encoded_table,
@@ -19,13 +26,6 @@ from criteo_tables import (
     table,
     write,
 )
-
-from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.data.conversion import chunks, learning, passes, writing
-from sparsetrain.data.conversion.merging import NUMBERS, TEXTS, merge_runs
-from sparsetrain.data.read import parquet
-from sparsetrain.data.schema.schema import Schema
-from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
 
 ROWS = make_rows()
 SMALL = {"memory": 1 << 29}

@@ -5,7 +5,9 @@ from copy import deepcopy
 import numpy as np
 import pyarrow as pa
 import pytest
-from criteo_tables import (
+
+from sparsetrain.data import Batch, Dataset, Encoder, open_source, split_share
+from tests.data.criteo_tables import (
     ROWS,
     assert_batches_equal,
     encoded_table,
@@ -14,8 +16,6 @@ from criteo_tables import (
     table,
     write,
 )
-
-from sparsetrain.data import Batch, Dataset, Encoder, open_source, split_share
 
 RAW = make_rows()
 ENCODER = Encoder.fit(table(RAW), min_count=2)

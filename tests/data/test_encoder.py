@@ -4,10 +4,10 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from criteo_tables import encoded_table, make_rows, table
 
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
+from tests.data.criteo_tables import encoded_table, make_rows, table
 
 ROWS = make_rows()
 

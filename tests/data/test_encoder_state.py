@@ -3,10 +3,10 @@ import json
 
 import numpy as np
 import pytest
-from criteo_tables import assert_batches_equal, encoded_table, make_rows, table
 
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError
+from tests.data.criteo_tables import assert_batches_equal, encoded_table, make_rows, table
 
 ROWS = make_rows()
 TEXTS = ROWS | {"C2": [f"v{i % 7}" for i in range(60)]}

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
-from criteo_tables import encoded_table, write
 
 from sparsetrain.data import Dataset, Encoder, Schema, convert_files, split_share, split_time
 from sparsetrain.errors import ConfigError, DataError
+from tests.data.criteo_tables import encoded_table, write
 
 WIDE = 1000
 SCHEMA = Schema(dense=("row",), categories=("site",), time="hour")

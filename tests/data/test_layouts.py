@@ -3,7 +3,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from criteo_tables import (
+
+from sparsetrain.data import Dataset, Encoder
+from tests.data.criteo_tables import (
     LAYOUTS,
     assert_batches_equal,
     category_names,
@@ -13,8 +15,6 @@ from criteo_tables import (
     table,
     write,
 )
-
-from sparsetrain.data import Dataset, Encoder
 
 ROWS = make_rows()
 REFERENCE = Encoder.fit(table(ROWS), min_count=3)

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from criteo_tables import assert_batches_equal, encoded_table, make_rows, table, write
 
 from sparsetrain.data import Batch, Dataset, Encoder, Position
 from sparsetrain.data.read import parquet
 from sparsetrain.data.stream import dataset as stream
 from sparsetrain.errors import CheckpointError, DataError
+from tests.data.criteo_tables import assert_batches_equal, encoded_table, make_rows, table, write
 
 WIDE = 1000
 

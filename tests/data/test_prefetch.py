@@ -4,10 +4,10 @@ import threading
 import time
 
 import pytest
-from criteo_tables import make_rows, table
 
 from sparsetrain.data import Dataset, Encoder
 from sparsetrain.data.stream.prefetch import prefetched
+from tests.data.criteo_tables import make_rows, table
 
 
 def alive():

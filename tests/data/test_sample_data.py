@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from criteo_tables import assert_batches_equal, joined
 
 from sparsetrain.data import Dataset, Encoder, convert_files
 from sparsetrain.errors import DataError
+from tests.data.criteo_tables import assert_batches_equal, joined
 
 FOLDER = Path(os.environ.get("SPARSETRAIN_SAMPLE_DATA", "nowhere"))
 pytestmark = pytest.mark.skipif(

@@ -7,7 +7,6 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from criteo_tables import assert_batches_equal, joined
 
 from sparsetrain.data import (
     ColumnRule,
@@ -19,6 +18,7 @@ from sparsetrain.data import (
     convert_files,
 )
 from sparsetrain.errors import ConfigError, DataError
+from tests.data.criteo_tables import assert_batches_equal, joined
 
 AVAZU = """
 label = "click"

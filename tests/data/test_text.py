@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from criteo_tables import assert_batches_equal, joined, make_rows, table
 
 from sparsetrain.data import Dataset, Encoder, Schema, TextFormat
 from sparsetrain.data.read.dialect import find_dialect
@@ -15,6 +14,7 @@ from sparsetrain.data.read.text_file import read_blocks
 from sparsetrain.data.read.text_rows import parse_block
 from sparsetrain.data.schema.schema import TextFormat as Format
 from sparsetrain.errors import DataError
+from tests.data.criteo_tables import assert_batches_equal, joined, make_rows, table
 
 ROWS = make_rows()
 NAMES = tuple(ROWS)

@@ -5,11 +5,11 @@ import threading
 
 import numpy as np
 import pytest
-from criteo_tables import encoded_table, write
 
 from sparsetrain.data import Dataset, Encoder
 from sparsetrain.data.encode.rows import Rows
 from sparsetrain.data.stream.window import Spare, windows
+from tests.data.criteo_tables import encoded_table, write
 
 
 def piece(first: int, count: int, by_column: bool = True) -> Rows:

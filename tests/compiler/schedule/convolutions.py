@@ -5,11 +5,11 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from relax_programs import function
 from tvm import relax
 from tvm.relax import op
 
 from sparsetrain.ops.windows import Convolution, Windows, to_large, to_weight
+from tests.compiler.schedule.relax_programs import function
 
 _LETTERS = "DHW"
 

@@ -4,7 +4,6 @@
 import pytest
 import tvm
 import tvm_ffi
-from relax_programs import TARGETS, function, run_passes
 from tvm import relax
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 
@@ -12,6 +11,7 @@ from sparsetrain.compiler.schedule import apply_rules
 from sparsetrain.compiler.schedule.apply_rules import ApplyRules
 from sparsetrain.compiler.schedule.matmul import Matmul
 from sparsetrain.compiler.schedule.pipeline import CPU_RULES
+from tests.compiler.schedule.relax_programs import TARGETS, function, run_passes
 
 op = relax.op
 

@@ -3,7 +3,12 @@
 
 import numpy as np
 import pytest
-from relax_programs import (
+from tvm import relax, tirx
+from tvm.target import Target
+from tvm.target.codegen import target_has_features
+
+from sparsetrain.compiler.schedule.bf16.matmul import HalfMatmul
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_close,
     assert_exact,
@@ -13,11 +18,6 @@ from relax_programs import (
     rules_by_kernel,
     run_passes,
 )
-from tvm import relax, tirx
-from tvm.target import Target
-from tvm.target.codegen import target_has_features
-
-from sparsetrain.compiler.schedule.bf16.matmul import HalfMatmul
 
 op = relax.op
 HALF = "bfloat16"

@@ -3,16 +3,16 @@
 
 import numpy as np
 import pytest
-from relax_programs import (
+from tvm import relax, tirx
+
+from sparsetrain.compiler.schedule.bf16.matmul import HalfMatmul
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     compile_main,
     function,
     run_passes,
 )
-from test_bf16_matmul import HALF, half_product, needs_pairs, round_to_half
-from tvm import relax, tirx
-
-from sparsetrain.compiler.schedule.bf16.matmul import HalfMatmul
+from tests.compiler.schedule.test_bf16_matmul import HALF, half_product, needs_pairs, round_to_half
 
 op = relax.op
 

@@ -3,12 +3,18 @@
 
 import numpy as np
 import pytest
-from convolutions import Case, Reference, arranged, forms
-from relax_programs import assert_exact, compile_main, function, random_arguments, run_passes
 from tvm.relax import op
 
 from sparsetrain.compiler.schedule.convolution.grid import NOWHERE, reading, run_of, spreading
 from sparsetrain.ops.windows import Windows
+from tests.compiler.schedule.convolutions import Case, Reference, arranged, forms
+from tests.compiler.schedule.relax_programs import (
+    assert_exact,
+    compile_main,
+    function,
+    random_arguments,
+    run_passes,
+)
 
 
 def _same(padding, **more):

@@ -3,7 +3,10 @@
 
 import numpy as np
 import pytest
-from relax_programs import (
+from tvm import relax, tirx
+
+from sparsetrain.compiler.schedule.matmul import Matmul
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_exact,
     compile_main,
@@ -11,9 +14,6 @@ from relax_programs import (
     random_arguments,
     run_passes,
 )
-from tvm import relax, tirx
-
-from sparsetrain.compiler.schedule.matmul import Matmul
 
 op = relax.op
 SHAPES = {"x": ("b", 24), "w": (24, 64)}

@@ -3,14 +3,15 @@
 
 import numpy as np
 import pytest
-from relax_programs import (
+from tvm import relax
+
+from tests.compiler.schedule.relax_programs import (
     assert_exact,
     compile_main,
     function,
     random_arguments,
     rules_by_kernel,
 )
-from tvm import relax
 
 op = relax.op
 HEADS = [0, 2, 1, 3]  # (B, length, heads, D) to (B, heads, length, D), and back

@@ -3,9 +3,10 @@
 
 import numpy as np
 import tvm
-from relax_programs import compile_main, run_passes
 from tvm import relax, tirx
 from tvm.script import tirx as T
+
+from tests.compiler.schedule.relax_programs import compile_main, run_passes
 
 
 @T.prim_func(s_tir=True)

@@ -4,12 +4,18 @@
 import numpy as np
 import pytest
 import tvm
-from relax_programs import TARGETS, compile_main, function, mlp, random_arguments
 from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.compiler.program import Program
 from sparsetrain.compiler.schedule import pipeline
+from tests.compiler.schedule.relax_programs import (
+    TARGETS,
+    compile_main,
+    function,
+    mlp,
+    random_arguments,
+)
 
 op = relax.op
 SHAPES = {"x": ("b", 6), "w": (4, 6)}

@@ -5,7 +5,12 @@ import re
 
 import numpy as np
 import pytest
-from relax_programs import (
+from tvm import relax, tirx
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule.bf16.matmul import HalfMatmul
+from sparsetrain.compiler.schedule.matmul import Matmul
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_exact,
     compile_main,
@@ -13,12 +18,7 @@ from relax_programs import (
     random_arguments,
     run_passes,
 )
-from test_bf16_matmul import half_product, needs_pairs
-from tvm import relax, tirx
-from tvm.target import Target
-
-from sparsetrain.compiler.schedule.bf16.matmul import HalfMatmul
-from sparsetrain.compiler.schedule.matmul import Matmul
+from tests.compiler.schedule.test_bf16_matmul import half_product, needs_pairs
 
 op = relax.op
 AVX512 = Target({"kind": "llvm", "mcpu": "skylake-avx512"})

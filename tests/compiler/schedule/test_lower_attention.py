@@ -4,8 +4,9 @@
 import numpy as np
 import pytest
 import tvm
-from relax_programs import TARGETS, compile_main, function, run_passes
 from tvm import relax
+
+from tests.compiler.schedule.relax_programs import TARGETS, compile_main, function, run_passes
 
 op = relax.op
 # Length of q, length of k, heads, width of q and k, width of v.

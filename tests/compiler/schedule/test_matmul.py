@@ -5,7 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from relax_programs import (
+from tvm import relax, tirx
+
+from sparsetrain.compiler.schedule.matmul import Matmul
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_close,
     assert_exact,
@@ -16,9 +19,6 @@ from relax_programs import (
     rules_by_kernel,
     run_passes,
 )
-from tvm import relax, tirx
-
-from sparsetrain.compiler.schedule.matmul import Matmul
 
 BATCHES = (1, 7, 128, 300)
 LAYERS = [(64, 32), (13, 64), (367, 40), (479, 3), (5, 16), (64, 1), (1, 33)]

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from relax_programs import (
+from tvm import relax, tirx
+
+from sparsetrain.compiler.schedule import pipeline
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_exact,
     compile_main,
@@ -19,9 +22,6 @@ from relax_programs import (
     random_arguments,
     rules_by_kernel,
 )
-from tvm import relax, tirx
-
-from sparsetrain.compiler.schedule import pipeline
 
 
 @pytest.mark.parametrize("sizes", [(13, 64, 16), (40, 33, 1)])
@@ -105,8 +105,8 @@ def test_every_lowered_kernel_is_free_of_aliasing():
 _DIGESTS = """
 import hashlib
 import tvm_ffi
-from convolutions import Case, forms
-from relax_programs import compile_main, mlp, random_arguments
+from tests.compiler.schedule.convolutions import Case, forms
+from tests.compiler.schedule.relax_programs import compile_main, mlp, random_arguments
 
 modules = [mlp(40, 70, 1), mlp(13, 64, 16), forms(Case((5, 20), (7, 5, 3), {}))]
 programs = [(compile_main(m), [a * 0.37 for a in random_arguments(m, 777)]) for m in modules]

@@ -3,8 +3,15 @@
 
 import numpy as np
 import pytest
-from relax_programs import TARGETS, assert_close, compile_main, function, rules_by_kernel
 from tvm import relax, tirx
+
+from tests.compiler.schedule.relax_programs import (
+    TARGETS,
+    assert_close,
+    compile_main,
+    function,
+    rules_by_kernel,
+)
 
 op = relax.op
 

@@ -3,7 +3,6 @@
 
 import pytest
 import tvm
-from relax_programs import TARGETS, function
 from tvm import relax
 from tvm.target import Target
 
@@ -11,6 +10,7 @@ from sparsetrain.compiler.schedule import pipeline
 from sparsetrain.compiler.schedule.fold_transpose import FoldTransposeIntoMatmul
 from sparsetrain.compiler.schedule.register_tile import RegisterTile, register_tile
 from sparsetrain.errors import ConfigError
+from tests.compiler.schedule.relax_programs import TARGETS, function
 
 op = relax.op
 

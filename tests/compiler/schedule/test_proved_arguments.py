@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 import tvm
-from relax_programs import function, run_passes
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
@@ -13,6 +12,7 @@ from sparsetrain.compiler import schedule
 from sparsetrain.kernels.builder import SCHEDULED
 from sparsetrain.runtime import UNCHECKED, host_target
 from sparsetrain.runtime.lowering import PIPELINE
+from tests.compiler.schedule.relax_programs import function, run_passes
 
 
 @T.prim_func(s_tir=True)

@@ -4,7 +4,12 @@
 import numpy as np
 import pytest
 import tvm
-from relax_programs import (
+from tvm import relax
+
+from sparsetrain.compiler.schedule.row_product.kernel import row_product
+from sparsetrain.compiler.schedule.row_product.shape import Shape, shape_of
+from sparsetrain.runtime import compile_kernel
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_close,
     assert_exact,
@@ -13,11 +18,6 @@ from relax_programs import (
     random_arguments,
     rules_by_kernel,
 )
-from tvm import relax
-
-from sparsetrain.compiler.schedule.row_product.kernel import row_product
-from sparsetrain.compiler.schedule.row_product.shape import Shape, shape_of
-from sparsetrain.runtime import compile_kernel
 
 op = relax.op
 # One chunk and none, a whole one of 64 rows or of 128, several with a rest.

@@ -3,8 +3,9 @@
 
 import numpy as np
 import pytest
-from relax_programs import compile_main, function, run_passes
 from tvm import relax
+
+from tests.compiler.schedule.relax_programs import compile_main, function, run_passes
 
 op = relax.op
 

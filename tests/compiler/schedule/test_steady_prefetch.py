@@ -5,7 +5,11 @@ import re
 
 import numpy as np
 import pytest
-from relax_programs import (
+from tvm import relax, tirx
+from tvm.target import Target
+
+from sparsetrain.compiler.schedule.matmul import Matmul
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_exact,
     compile_main,
@@ -13,10 +17,6 @@ from relax_programs import (
     random_arguments,
     run_passes,
 )
-from tvm import relax, tirx
-from tvm.target import Target
-
-from sparsetrain.compiler.schedule.matmul import Matmul
 
 op = relax.op
 

@@ -2,7 +2,10 @@
 """Packing guards a vector, not each of its elements."""
 
 import pytest
-from relax_programs import (
+from tvm import relax, tirx
+
+from sparsetrain.compiler.schedule.matmul import Matmul
+from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_exact,
     compile_main,
@@ -10,9 +13,6 @@ from relax_programs import (
     random_arguments,
     run_passes,
 )
-from tvm import relax, tirx
-
-from sparsetrain.compiler.schedule.matmul import Matmul
 
 
 def product(columns):
