@@ -41,7 +41,7 @@ PRECISIONS = ("float32", "bf16")
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print one JSON object, return 0; or say what is missing and return 2."""
     options = _options(arguments)
-    why_not = gpu.problem()
+    why_not = gpu.unavailable_reason()
     if why_not is not None:
         print(f"gpu.py: {why_not}", file=sys.stderr)
         return 2

@@ -3,17 +3,20 @@
 
 Letters in shapes: B batch, F features, V rows of a table, D width, N looked-up ids, U unique rows.
 
-Importing this package imports no TVM: each public name is loaded when it is first used.
+Importing this package imports no TVM: a public name is loaded when it is first used. Type checkers
+and editors read the imports below; at run time the same lines tell where each name is defined.
 """
 
-import gc
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import ast as _ast
+from importlib import import_module as _import_module
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from sparsetrain import ad as ad
+    from sparsetrain import compare as compare
     from sparsetrain import data as data
     from sparsetrain import embedding as embedding
     from sparsetrain import errors as errors
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
     from sparsetrain.compiler import precision as precision
     from sparsetrain.compiler.program import Program as Program
     from sparsetrain.compiler.program import value_and_grad as value_and_grad
+    from sparsetrain.data import Batch as Batch
     from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
-    from sparsetrain.system import blas_threads as pools  # noqa: F401
     from sparsetrain.training.fit import EarlyStopping as EarlyStopping
     from sparsetrain.training.load import load as load
     from sparsetrain.training.load import load_predictor as load_predictor
@@ -35,61 +38,27 @@ if TYPE_CHECKING:
     from sparsetrain.training.run import Run as Run
     from sparsetrain.training.trainer import Trainer as Trainer
 
-# Public module, and public name -> the module that defines it.
-_MODULES = {
-    "ad": "sparsetrain.ad",
-    "compare": "sparsetrain.compare",
-    "data": "sparsetrain.data",
-    "embedding": "sparsetrain.embedding",
-    "errors": "sparsetrain.errors",
-    "metrics": "sparsetrain.metrics",
-    "models": "sparsetrain.models",
-    "optim": "sparsetrain.optim",
-    "pools": "sparsetrain.system.blas_threads",
-    "precision": "sparsetrain.compiler.precision",
-    "runtime": "sparsetrain.runtime",
-}
-_NAMES = {
-    "EarlyStopping": "sparsetrain.training.fit",
-    "Program": "sparsetrain.compiler.program",
-    "QuantizedModel": "sparsetrain.training.quantized",
-    "RowSparse": "sparsetrain.sparse_tensor",
-    "Run": "sparsetrain.training.run",
-    "StepProfile": "sparsetrain.training.profile",
-    "Trainer": "sparsetrain.training.trainer",
-    "load": "sparsetrain.training.load",
-    "load_predictor": "sparsetrain.training.load",
-    "set_num_threads": "sparsetrain.runtime",
-    "value_and_grad": "sparsetrain.compiler.program",
+# Public name -> the module that it is imported from.
+_HOMES = {
+    alias.name: str(node.module)
+    for node in _ast.walk(_ast.parse(_Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, _ast.ImportFrom)
+    for alias in node.names
+    if alias.asname == alias.name
 }
 
-__all__ = ["__version__", *sorted(_MODULES | _NAMES)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = _loaded(_MODULES[name])
-    elif name in _NAMES:
-        value = getattr(_loaded(_NAMES[name]), name)
-    else:
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
         raise AttributeError(f"module 'sparsetrain' has no attribute {name!r}")
+    home = _HOMES[name]
+    names = vars(_import_module(home))
+    value = names[name] if name in names else _import_module(f"{home}.{name}")
     globals()[name] = value
     return value
 
 
-def _loaded(name: str) -> Any:
-    """A module; what it makes stays, so looking through it for garbage would be in vain.
-
-    That is a fifth of what it takes to import TVM.
-    """
-    if not gc.isenabled():
-        return import_module(name)
-    gc.disable()
-    try:
-        return import_module(name)
-    finally:
-        gc.enable()
-
-
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES, *_NAMES])
+    return __all__

@@ -88,7 +88,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs"))
     from sparsetrain.runtime import library_cache
 
-    return library_cache.folder()
+    return library_cache.cache_folder()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sparsetrain.compiler.precision import lacks
-from sparsetrain.runtime import gpu, host_target
+from sparsetrain.runtime import gpu
+from sparsetrain.runtime.host import host_target
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 # Peers of a precision, and what is imported.
@@ -30,10 +31,10 @@ def _run(script: str, *options: str) -> subprocess.CompletedProcess:
 
 
 def test_the_gpu_benchmark_says_why_it_cannot_run():
-    if gpu.problem() is None:
+    if gpu.unavailable_reason() is None:
         pytest.skip("it can, on the GPU that the tests are to use")
     done = _run("gpu.py", "rows")
-    assert (done.returncode, done.stderr) == (2, f"gpu.py: {gpu.problem()}\n")
+    assert (done.returncode, done.stderr) == (2, f"gpu.py: {gpu.unavailable_reason()}\n")
 
 
 # How often and how long something is measured: a figure rests on that, a test does not.

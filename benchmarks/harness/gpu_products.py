@@ -7,10 +7,10 @@ import numpy as np
 from tvm import relax
 
 from harness.gpu_timing import on_device, seconds_of, torch_on_gpu
-from sparsetrain import runtime
 from sparsetrain.compiler import schedule
 from sparsetrain.compiler.precision import policy_for, to_half
 from sparsetrain.runtime import gpu
+from sparsetrain.runtime.compiling import build_relax
 
 CALLS = 30
 # Batch, outputs, inputs of layers of the measured models.
@@ -59,7 +59,7 @@ def _ours(arrays: dict[str, np.ndarray], precision: str) -> dict[str, Any]:
     if policy is not None:
         for form in _FORMS:
             module = to_half(module, form, policy)
-    machine = runtime.build_relax(module, target, schedule.pipeline(target))
+    machine = build_relax(module, target, schedule.pipeline(target))
     return {form: lambda _number, run=machine[form]: run(*tensors) for form in _FORMS}
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from tvm import relax, tirx
 
 from harness.gpu_timing import copying_rate, on_device, seconds_of
-from sparsetrain import runtime
 from sparsetrain.compiler import schedule
 from sparsetrain.runtime import gpu
+from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import BFLOAT16
 
 CALLS = 50
@@ -42,4 +42,4 @@ def _sum_of_columns(columns: int, dtype: np.dtype) -> Any:
             out = builder.emit_output(builder.emit(relax.op.collapse_sum_to(wide, (columns,))))
         builder.emit_func_output(out)
     target = gpu.target()
-    return runtime.build_relax(builder.get(), target, schedule.pipeline(target))["sums"]
+    return build_relax(builder.get(), target, schedule.pipeline(target))["sums"]

@@ -9,6 +9,7 @@ import numpy as np
 import tvm
 
 from sparsetrain import runtime
+from sparsetrain.runtime.tensors import copy_, to_device
 
 WARM = 3
 COPIED = 2**30  # bytes, several times what the device's caches hold
@@ -68,14 +69,14 @@ def kernels_of(run: Callable[[int], Any], count: int) -> dict[str, Any] | None:
 
 def on_device(array: np.ndarray) -> Any:
     """A copy of an array on the device."""
-    return runtime.moved(runtime.as_tensor(array), tvm.cuda(), "the benchmark's arrays")
+    return to_device(runtime.as_tensor(array), tvm.cuda(), "the benchmark's arrays")
 
 
 def copying_rate() -> float:
     """Bytes read and written in a second by a copy of a gigabyte of random numbers."""
     numbers = np.random.default_rng(0).random(COPIED // 4, dtype=np.float32)
     source, target = on_device(numbers), on_device(numbers)
-    return 2 * COPIED / seconds_of(lambda _: runtime.copy_(target, source), 20)
+    return 2 * COPIED / seconds_of(lambda _: copy_(target, source), 20)
 
 
 def scaled(figures: dict[Any, float], factor: float) -> dict[str, float]:

@@ -15,6 +15,7 @@ from harness.task import Refused, Task
 from harness.weights import cross_layers, fill_table_, linear_layers
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.runtime.tensors import editable_numpy
 
 
 class Ours:
@@ -70,7 +71,7 @@ def as_batch(arrays: Arrays) -> "st.data.Batch":
 def _fill_(trainer: Any, config: Config) -> None:
     with ExitStack() as stack:
         views = {
-            name: stack.enter_context(runtime.writing(tensor))
+            name: stack.enter_context(editable_numpy(tensor))
             for name, tensor in trainer.params.items()
         }
         _fill_views_(views, trainer, config)

@@ -20,6 +20,8 @@ from harness.timing import MOST_CALLS, gemm_operands, timed_calls
 from sparsetrain import runtime
 from sparsetrain.compiler import schedule
 from sparsetrain.compiler.precision import policy_for, to_half
+from sparsetrain.runtime.compiling import build_relax, compile_kernel
+from sparsetrain.runtime.host import host_target
 
 GATHER_ROWS = 53_248  # of a batch of 2048 with 26 features
 GATHER_SETS = 32  # in all 109 MB of rows of width 16, more than a processor's last cache
@@ -54,17 +56,17 @@ def _gemm(precision: str) -> Callable[[], Any]:
         with builder.dataflow():
             out = builder.emit_output(relax.op.matmul(x, relax.op.permute_dims(w)))
         builder.emit_func_output(out)
-    target, module = runtime.host_target(), builder.finalize()
+    target, module = host_target(), builder.finalize()
     policy = policy_for(precision, target)
     if policy is not None:
         module = to_half(module, "product", policy)
-    machine = runtime.build_relax(module, target, schedule.pipeline(target))
+    machine = build_relax(module, target, schedule.pipeline(target))
     product = machine["product"]
     return lambda: product(left, right)
 
 
 def _gather(rows: int, dim: int) -> Callable[[], Any]:
-    kernel = runtime.compile_kernel(_gather_kernel(rows, dim), runtime.host_target())
+    kernel = compile_kernel(_gather_kernel(rows, dim), host_target())
     table = runtime.empty((rows, dim), "float32", "the table of the gather roof")
     runtime.as_numpy(table, writable=True)[...] = 1  # memory never written has no pages of its own
     rng = np.random.default_rng(0)

@@ -11,6 +11,6 @@ from sparsetrain.ad.gradient import GradientModule as GradientModule
 from sparsetrain.ad.gradient import gradient as gradient
 from sparsetrain.ad.rules import defvjp as defvjp
 from sparsetrain.ad.rules import row_sparse_cotangent as row_sparse_cotangent
-from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.exports import public_names as _public_names
 
-__all__ = _exported(globals())
+__all__, __dir__ = _public_names(globals())

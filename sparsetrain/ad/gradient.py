@@ -24,7 +24,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees, find_function
 from sparsetrain.ops.operand_shapes import require_plain_shapes, require_shapes
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.system.locks import in_turn
+from sparsetrain.system.locks import with_builder_lock
 
 LOSS_SCALE = "loss_scale"
 
@@ -78,7 +78,7 @@ class GradientModule:
         }
 
 
-@in_turn
+@with_builder_lock
 def gradient(
     module: tvm.IRModule,
     function: str,

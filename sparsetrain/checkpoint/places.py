@@ -18,13 +18,13 @@ from typing import IO
 
 from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
 from sparsetrain.errors import CheckpointError
-from sparsetrain.system.argument_checks import require_folder
-from sparsetrain.system.file_locks import locked
+from sparsetrain.system.argument_checks import require_path
+from sparsetrain.system.file_locks import try_lock
 
 
 def located(folder: str | os.PathLike[str]) -> Path:
     """Return the absolute path, links followed, so that neighbours lie on the same disk."""
-    path = require_folder("folder", folder).resolve()
+    path = require_path("folder", folder).resolve()
     if not path.name:
         raise CheckpointError(f"{path} cannot be a checkpoint: choose a folder below it")
     return path
@@ -75,7 +75,7 @@ def draft(target: Path) -> Iterator[Path]:
     folder = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
     os.mkdir(folder)
     try:
-        with locked(folder):
+        with try_lock(folder):
             yield folder
     finally:
         with contextlib.suppress(FileNotFoundError):  # published
@@ -143,7 +143,7 @@ def _remove_drafts(target: Path) -> None:
         if name.startswith(f".{target.name}.new-"):
             path = target.parent / name
             # Another save may be cleaning up too.
-            with contextlib.suppress(OSError), locked(path) as dead:
+            with contextlib.suppress(OSError), try_lock(path) as dead:
                 if dead:
                     remove(path)
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from sparsetrain.checkpoint.crc import joined
-from sparsetrain.system.memory import aligned
+from sparsetrain.system.memory import aligned_empty
 
 Map = Callable[..., Iterator[Any]]  # as the builtin `map`
 # Gives the memory for bytes `start` to `stop`, (stop - start,) uint8.
@@ -46,7 +46,7 @@ def write_ranges(file: IO[bytes], size: int, fill: Callable[..., None], each: Ma
     """
 
     def write(start: int, stop: int) -> tuple[int, int]:
-        block, crc = aligned(min(_BLOCK, stop - start)), 0
+        block, crc = aligned_empty(min(_BLOCK, stop - start)), 0
         for at in range(start, stop, _BLOCK):
             part = block[: stop - at]
             fill(at, part)
@@ -126,7 +126,7 @@ def _write(descriptor: int, part: np.ndarray, at: int) -> None:
 
 
 def _read_direct(descriptor: int, start: int, stop: int, memory: Bytes) -> int:
-    block, crc = aligned(_BLOCK), 0
+    block, crc = aligned_empty(_BLOCK), 0
     for at in range(start // _SECTOR * _SECTOR, stop, _BLOCK):
         first, end = max(start - at, 0), min(stop - at, _BLOCK)
         if os.preadv(descriptor, [block.data], at) < end:

@@ -30,7 +30,7 @@ from sparsetrain.checkpoint.manifest import (
 )
 from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
-from sparsetrain.system.file_locks import errors_named
+from sparsetrain.system.file_locks import name_write_errors
 
 _SLACK = 1 << 20  # the manifest, folder blocks and rounding
 PIECE_BYTES = 4 << 30  # file systems and tools are at ease with such files
@@ -147,4 +147,4 @@ def require_room(target: Path, size: int) -> None:
 
 def errors_of(target: Path) -> AbstractContextManager[None]:
     """Turn what the operating system says into an error of ours that names `target`."""
-    return errors_named(target, CheckpointError)
+    return name_write_errors(target, CheckpointError)

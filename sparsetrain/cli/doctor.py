@@ -56,9 +56,9 @@ def _packages() -> dict[str, str]:
 
 
 def _target() -> str:
-    import sparsetrain as st
+    from sparsetrain.runtime.host import host_target
 
-    target = st.runtime.host_target()
+    target = host_target()
     known = [str(target.attrs[key]) for key in ("mcpu", "mtriple") if key in target.attrs]
     corrected = " ".join(map(str, target.attrs.get("mattr", ())))
     details = ", ".join([*known, f"in fact {corrected}"] if corrected else known)
@@ -67,26 +67,28 @@ def _target() -> str:
 
 def _bfloat16() -> str:
     import sparsetrain as st
+    from sparsetrain.runtime.host import host_target
+    from sparsetrain.runtime.target_features import has_amx_tiles
 
-    target = st.runtime.host_target()
+    target = host_target()
     missing = st.precision.lacks("bfloat16", target)
     if missing is not None:
         return f"no: {missing}"
-    unit = "AMX tiles" if st.runtime.instructions.has_tiles(target) else "AVX512_BF16"
+    unit = "AMX tiles" if has_amx_tiles(target) else "AVX512_BF16"
     return f"yes, by {unit}"
 
 
 def _threads() -> str:
-    import sparsetrain as st
+    from sparsetrain.runtime.threads import available_cores, num_threads
 
-    cores = st.runtime.available_cores()
-    return f"{st.runtime.num_threads()}, on {cores} available cores (TVM_NUM_THREADS sets them)"
+    cores = available_cores()
+    return f"{num_threads()}, on {cores} available cores (TVM_NUM_THREADS sets them)"
 
 
 def _other_pools() -> str:
-    import sparsetrain as st
+    from sparsetrain.system.blas_threads import other_pools
 
-    pools = st.pools.other_pools()
+    pools = other_pools()
     if pools is None:
         return "not known: pip install threadpoolctl lets fit keep BLAS from spinning beside it"
     counts = ", ".join(f"{name} {threads}" for name, threads in sorted(pools.items()))
@@ -102,7 +104,7 @@ def _memory() -> str:
 def _cache() -> str:
     from sparsetrain.runtime import library_cache
 
-    place = library_cache.folder()
+    place = library_cache.cache_folder()
     if place is None:
         named = os.environ.get("SPARSETRAIN_CACHE")
         return "off: every process compiles anew; " + (
@@ -119,11 +121,12 @@ def _cuda() -> str:
     import tvm
 
     import sparsetrain as st
+    from sparsetrain.runtime import gpu
 
-    why_not = st.runtime.gpu.problem()
+    why_not = gpu.unavailable_reason()
     if why_not is not None:
         return f"no: {why_not}"
-    target = st.runtime.gpu.target()
+    target = gpu.target()
     halves = st.precision.lacks("bfloat16", target) or "bfloat16 on tensor cores"
     return f"{tvm.cuda().device_name} ({target.attrs['arch']}), which 'auto' takes; {halves}"
 

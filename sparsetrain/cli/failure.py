@@ -7,7 +7,7 @@ import typer
 
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import DataError, ResourceError, SparsetrainError
-from sparsetrain.system.file_locks import is_full
+from sparsetrain.system.file_locks import is_disk_full
 
 
 def explain(error: BaseException) -> tuple[int, str]:
@@ -41,7 +41,7 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _no_space(error: BaseException) -> bool:
-    return isinstance(error, OSError) and is_full(error)
+    return isinstance(error, OSError) and is_disk_full(error)
 
 
 def _usage(error: BaseException) -> str:

@@ -49,9 +49,10 @@ def require_machine(settings: Settings) -> None:
         Which says what is missing.
     """
     import sparsetrain as st
+    from sparsetrain.runtime.targets import resolve_target
 
     target, precision = settings.train.target, settings.train.precision
     if target == "auto" and settings.model.table_dtype != "float32":
         target = "cpu"  # others have no kernels for such tables
     if target == "cuda" or precision != "float32":
-        st.precision.policy_for(precision, st.runtime.resolve_target(target))
+        st.precision.policy_for(precision, resolve_target(target))

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparsetrain.errors import DataError
-from sparsetrain.system.file_locks import errors_named, locked
+from sparsetrain.system.file_locks import name_write_errors, try_lock
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def replaced(path: Path) -> Iterator[Path]:
     DataError
         If the file cannot be written there.
     """
-    with errors_named(path, DataError), _draft(Path(os.path.realpath(path))) as draft:
+    with name_write_errors(path, DataError), _draft(Path(os.path.realpath(path))) as draft:
         yield draft
 
 
@@ -41,7 +41,7 @@ def _draft(path: Path) -> Iterator[Path]:
     draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         draft.touch(exist_ok=False)
-        with locked(draft):
+        with try_lock(draft):
             yield draft
         with open(draft, "rb") as written:
             os.fsync(written.fileno())
@@ -55,6 +55,6 @@ def _remove_leftovers(path: Path) -> None:
     is_draft = re.compile(rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}{re.escape(path.suffix)}")
     for draft in path.parent.iterdir():
         if is_draft.fullmatch(draft.name):
-            with suppress(OSError), locked(draft) as dead:
+            with suppress(OSError), try_lock(draft) as dead:
                 if dead:
                     draft.unlink()

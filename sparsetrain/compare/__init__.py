@@ -24,6 +24,6 @@ from sparsetrain.compare.tables import tables_of_data as tables_of_data
 from sparsetrain.compare.tables import tables_of_rows as tables_of_rows
 from sparsetrain.compare.tables import tables_of_run as tables_of_run
 from sparsetrain.compare.tables import with_storage as with_storage
-from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.exports import public_names as _public_names
 
-__all__ = _exported(globals())
+__all__, __dir__ = _public_names(globals())

@@ -20,6 +20,8 @@ from sparsetrain import runtime
 from sparsetrain.compare.arms import Halves
 from sparsetrain.compare.batch import Batch
 from sparsetrain.embedding.lookup_kernel import lookup_kernel
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 
 
 class AfterLookup(NamedTuple):
@@ -45,4 +47,4 @@ def after_lookup(step: Halves, batches: Iterable[Batch], warm: int) -> AfterLook
 @cache
 def _lookup(width: int) -> Any:
     kernel = lookup_kernel(width, "float32", "int32")
-    return runtime.compile_kernel(kernel, runtime.host_target(), "lookup of rows")
+    return compile_kernel(kernel, host_target(), "lookup of rows")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 FLOAT_BYTES = 4
 MOST_ROWS = 2**31 - 1  # that 32-bit ids can name
@@ -55,8 +55,8 @@ class Case:
 
     def __post_init__(self) -> None:
         for name in ("rows", "lookups", "width", "pooling"):
-            require_whole(f"compare: {name}", getattr(self, name))
-        require_whole("compare: threads", self.threads, 0)
+            require_int(f"compare: {name}", getattr(self, name))
+        require_int("compare: threads", self.threads, 0)
         if self.rows > MOST_ROWS:
             raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can name")
         if self.lookups % self.pooling:

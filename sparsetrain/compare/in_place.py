@@ -21,6 +21,7 @@ from sparsetrain.compare.batch import Batch
 from sparsetrain.compare.ids import distinct
 from sparsetrain.compare.roofs import random_row_kernels
 from sparsetrain.optim.range_update import ROW_UPDATE, ROW_UPDATE_WEIGHT
+from sparsetrain.runtime.compiling import intercept_kernels
 
 
 class InPlace(NamedTuple):
@@ -56,7 +57,7 @@ def kernel_and_roof(step: Step, batches: Iterable[Batch], width: int, warm: int)
         seconds = kernel_seconds if turn is None else roof_seconds[turn]
         rows = runtime.as_tensor(distinct(runtime.as_numpy(batch.ids)), "int32")
         roof = None if turn is None else roofs[turn]
-        with runtime.watching(_watch(seconds, roof, rows)):
+        with intercept_kernels(_watch(seconds, roof, rows)):
             step(batch)
     measured = [float(np.median(seconds)) for seconds in roof_seconds if seconds]
     counted = kernel_seconds[warm:]

@@ -12,6 +12,7 @@ from typing import Any
 from sparsetrain import runtime
 from sparsetrain.compare import counters
 from sparsetrain.compare.memory import available_bytes
+from sparsetrain.runtime.threads import available_cores
 
 _CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -20,7 +21,7 @@ def machine() -> dict[str, Any]:
     """What the figures belong to."""
     return {
         "processor": _processor(),
-        "cores": runtime.available_cores(),
+        "cores": available_cores(),
         "threads": runtime.num_threads(),
         "last_cache_bytes": last_cache_bytes(),
         "memory_bytes": available_bytes(),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tvm
 
-from sparsetrain import runtime
+from sparsetrain.system.memory import meminfo
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = "5"
@@ -25,7 +25,7 @@ _RESET_PEAK = "5"
 def available_bytes() -> int | None:
     """What the system could give to this process, or None where it does not say."""
     with suppress(OSError, KeyError, ValueError):
-        return min([runtime.meminfo("MemAvailable"), *_group_limit()])
+        return min([meminfo("MemAvailable"), *_group_limit()])
     return None
 
 

@@ -21,6 +21,8 @@ from sparsetrain import runtime
 from sparsetrain.kernels import builder
 from sparsetrain.kernels.builder import Prefetch
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 
 STREAM_BYTES = 2**28
 _STREAM_CALLS = 10
@@ -82,13 +84,13 @@ def _stream_kernel() -> Any:
                 for lane in T.vectorized(_LANES):
                     array[strip * _STRIP + i, lane] = array[strip * _STRIP + i, lane] + T.float32(1)
 
-    return runtime.compile_kernel(stream, runtime.host_target())
+    return compile_kernel(stream, host_target())
 
 
 @cache
 def _row_kernel(width: int, ahead: int, prefetch: Prefetch) -> Any:
     lanes = next(n for n in (16, 8, 4, 2, 1) if width % n == 0)
-    return runtime.compile_kernel(_rows(width, lanes, ahead, prefetch), runtime.host_target())
+    return compile_kernel(_rows(width, lanes, ahead, prefetch), host_target())
 
 
 def _rows(width: int, lanes: int, ahead: int, prefetch: Prefetch) -> tvm.tirx.PrimFunc:

@@ -21,7 +21,9 @@ from tvm.relax.training import optimizer as stock_optimizer
 from sparsetrain import runtime
 from sparsetrain.compare.batch import Batch
 from sparsetrain.compare.case import Case
-from sparsetrain.system.stderr_filter import without_lines
+from sparsetrain.runtime.compiling import create_vm
+from sparsetrain.runtime.host import host_target
+from sparsetrain.system.stderr_filter import filter_stderr
 
 # What TVM says of its own lowering while the stock path is compiled.
 _KNOWN = (b"Warning: Unknown pragma pragma_scope", b"Warning: Fast mode segfaults")
@@ -56,10 +58,10 @@ class StockUpdate:
 
     def __init__(self, case: Case, weight: runtime.NDArray) -> None:
         optimizer = OPTIMIZERS[case.formula]()
-        with without_lines(_is_known):
+        with filter_stderr(_is_known):
             module = _module(case, optimizer)
-            target = runtime.host_target()
-            machine = runtime.virtual_machine(tvm.compile(module, target), target)
+            target = host_target()
+            machine = create_vm(tvm.compile(module, target), target)
         self._backward, self._step = machine["backward"], machine["update"]
         self._params, self._state = [weight], optimizer.state
 

@@ -23,7 +23,8 @@ from sparsetrain.compiler.shape_constraints import impossible, unproved, value_o
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.ops.indexing import Limit, limits, require_inside
 from sparsetrain.ops.operand_shapes import require_shapes
-from sparsetrain.system.argument_checks import require_named
+from sparsetrain.runtime.tensors import is_aligned, on_gpu
+from sparsetrain.system.argument_checks import require_mapping
 
 
 class Argument:
@@ -63,7 +64,7 @@ class Argument:
         """
         if not (checked and self.symbols):
             self._require_fit(tensor)
-        return tensor if runtime.is_plain(tensor) else self._copied(runtime.as_numpy(tensor))
+        return tensor if is_aligned(tensor) else self._copied(runtime.as_numpy(tensor))
 
     def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
         """The tensor, which may be written, as it is.
@@ -74,7 +75,7 @@ class Argument:
             If it has another dtype or shape, is not laid out as kernels expect, or lies elsewhere.
         """
         self._require_fit(tensor)
-        if not runtime.is_plain(tensor):
+        if not is_aligned(tensor):
             raise DataError(
                 f"argument {self.name!r} is a tensor with strides, an offset, or memory that is "
                 "not aligned to 64 bytes: give a copy"
@@ -89,7 +90,7 @@ class Argument:
                 f"argument {self.name!r} must be a tensor {self.dtype} ({self._extents()}), "
                 f"not {tensor.dtype} {tuple(shape)}"
             )
-        if runtime.on_gpu(tensor) and tensor.device != self.device:
+        if on_gpu(tensor) and tensor.device != self.device:
             raise DataError(
                 f"argument {self.name!r} lies on {tensor.device}, the program on {self.device}"
             )
@@ -185,8 +186,8 @@ class Arguments:
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
-        require_named("params", params)
-        require_named("inputs", inputs)
+        require_mapping("params", params)
+        require_mapping("inputs", inputs)
         known = self._known(params)
         bound = known.template.copy()
         for place, argument in known.open:

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from sparsetrain.errors import ConfigError, SparsetrainError, first_line
 from sparsetrain.ops.operand_shapes import described, name_of, operands, shape_of
-from sparsetrain.system.locks import in_turn
+from sparsetrain.system.locks import with_builder_lock
 
 # Operator -> the way out, where there is a better one than for others.
 _WAYS_OUT = {
@@ -54,7 +54,7 @@ def _text(call: relax.Call) -> str:
     return described(call) if known else name_of(call)
 
 
-@in_turn
+@with_builder_lock
 def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> relax.Call | None:
     """The first call that cannot be lowered, or is named in what the compiler said."""
     calls = list(_calls(module))

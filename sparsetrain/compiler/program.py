@@ -21,8 +21,14 @@ from sparsetrain.compiler.compile_errors import naming_operators
 from sparsetrain.compiler.precision import Policy, to_half
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.kernels.relax_op import callees, find_function
-from sparsetrain.system.argument_checks import require_named
-from sparsetrain.system.locks import Turn
+from sparsetrain.runtime import gpu
+from sparsetrain.runtime.compiling import compile_relax
+from sparsetrain.runtime.device_pool import limit_pool, to_target
+from sparsetrain.runtime.targets import device_of, resolve_target
+from sparsetrain.runtime.tensors import to_device
+from sparsetrain.runtime.workspace import Workspace, parse_lifetimes
+from sparsetrain.system.argument_checks import require_mapping
+from sparsetrain.system.locks import ForkSafeLock
 
 
 class Program:
@@ -50,14 +56,14 @@ class Program:
         target: Any = "auto",
         precision: Policy | None = None,
     ) -> None:
-        self.target = runtime.resolve_target(target)
+        self.target = resolve_target(target)
         find_function(module, function)
         module = self.module = extract(module, function)
         if precision is not None:
             self.module = to_half(self.module, function, precision)
         self.function = function
-        self.arguments = Arguments(module[function], function, runtime.device_of(self.target))
-        self._turn = Turn()
+        self.arguments = Arguments(module[function], function, device_of(self.target))
+        self._lock = ForkSafeLock()
 
     @cached_property
     def machine(self) -> Any:
@@ -67,7 +73,7 @@ class Program:
             return program_cache.load_or_build(
                 module,
                 self.target,
-                lambda place: runtime.compile_relax(module, self.target, pipeline, place),
+                lambda place: compile_relax(module, self.target, pipeline, place),
             )
 
     @cached_property
@@ -77,14 +83,14 @@ class Program:
     @property
     def _kept(self) -> str | None:
         """The function that is given what it works in; a device has its own pool."""
-        return None if runtime.gpu.is_cuda(self.target) else self.function
+        return None if gpu.is_cuda(self.target) else self.function
 
     @cached_property
-    def _workspace(self) -> runtime.Workspace:
+    def _workspace(self) -> Workspace:
         if self._kept is None:
-            return runtime.Workspace(lambda _: [])
+            return Workspace(lambda _: [])
         tell = self.machine[schedule.NEEDS.format(self.function)]
-        return runtime.Workspace(lambda given: runtime.needs_of(tell(*given), schedule.KINDS))
+        return Workspace(lambda given: parse_lifetimes(tell(*given), schedule.KINDS))
 
     @property
     def is_compiled(self) -> bool:
@@ -121,10 +127,10 @@ class Program:
         ResourceError
             If the device has no memory left.
         """
-        require_named("params", params)
-        device = runtime.device_of(self.target)
+        require_mapping("params", params)
+        device = device_of(self.target)
         return {
-            name: runtime.moved(runtime.as_tensor(value), device, f"parameter {name!r}")
+            name: to_device(runtime.as_tensor(value), device, f"parameter {name!r}")
             for name, value in params.items()
         }
 
@@ -149,9 +155,9 @@ class Program:
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
         bound = self.arguments.bind(params, inputs, checked)
-        with self._turn:
-            sizes = runtime.bound_pool(bound[: self.arguments.num_inputs])
-            given = runtime.sent(bound, self.target)
+        with self._lock:
+            sizes = limit_pool(bound[: self.arguments.num_inputs])
+            given = to_target(bound, self.target)
             return self._compiled(*given, *self._workspace.arrays(sizes, given))
 
 

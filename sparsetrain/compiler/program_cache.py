@@ -18,8 +18,9 @@ from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.ops.legalize import LEGALIZE
-from sparsetrain.runtime import library_cache
-from sparsetrain.system.locks import in_turn
+from sparsetrain.runtime import gpu, library_cache
+from sparsetrain.runtime.compiling import create_vm
+from sparsetrain.system.locks import with_builder_lock
 
 
 def load_or_build(
@@ -31,29 +32,29 @@ def load_or_build(
 
     That is told where kernels are kept which other programs share, or None.
     """
-    place = library_cache.folder()
+    place = library_cache.cache_folder()
     if place is None:
-        return runtime.virtual_machine(build(None), target)
+        return create_vm(build(None), target)
     key = digest(module, target)
     library = library_cache.load(place, key)
     if library is None:
         if not library_cache.can_link():
-            return runtime.virtual_machine(build(None), target)
-        kernels = None if runtime.gpu.is_cuda(target) else place
+            return create_vm(build(None), target)
+        kernels = None if gpu.is_cuda(target) else place
         executable = build(kernels)
         library = library_cache.store(place, key, executable)
         if library is None:  # kernels that were to be linked do not run by themselves
             library = executable if kernels is None else build(None)
-    return runtime.virtual_machine(library, target)
+    return create_vm(library, target)
 
 
-@in_turn
+@with_builder_lock
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     """Hexadecimal digest of everything that decides the compiled code of `module`."""
     with target:
         legal = relax.transform.LegalizeOps(LEGALIZE)(module)
     return library_cache.digest(
-        legal.script(), *library_cache.imported(legal), *_constants(legal), str(target)
+        legal.script(), *library_cache.imported_llvm(legal), *_constants(legal), str(target)
     )
 
 

@@ -34,6 +34,6 @@ from sparsetrain.data.stream.dataset import Dataset as Dataset
 from sparsetrain.data.synthetic import SyntheticCriteo as SyntheticCriteo
 from sparsetrain.data.synthetic import Truth as Truth
 from sparsetrain.data.synthetic import read_truth as read_truth
-from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.exports import public_names as _public_names
 
-__all__ = _exported(globals())
+__all__, __dir__ = _public_names(globals())

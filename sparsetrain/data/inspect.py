@@ -30,7 +30,7 @@ from sparsetrain.data.values.numeric import read_numbers
 from sparsetrain.data.values.of_rows import read_labels
 from sparsetrain.data.values.place import Place
 from sparsetrain.errors import DataError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 _CURVE = 200  # points of a frequency curve
 _TOP = 5
@@ -125,7 +125,7 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     DataError
         If the data cannot be read, or are batches.
     """
-    require_whole("max_rows", max_rows)
+    require_int("max_rows", max_rows)
     schema = schema or Schema()
     source = open_source(data, schema)
     if isinstance(source, BatchSource):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.file_locks import errors_named, locked, take_lock
+from sparsetrain.system.file_locks import lock_file, name_write_errors, try_lock
 
 
 @contextlib.contextmanager
@@ -27,11 +27,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         If the file cannot be written there.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with errors_named(path, DataError):
+    with name_write_errors(path, DataError):
         try:
             with open(temporary, "wb") as file:
                 with contextlib.suppress(OSError):  # a file system without locks
-                    take_lock(file.fileno())
+                    lock_file(file.fileno())
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -64,7 +64,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def remove_left_behind(path: Path) -> None:
     """Remove what killed writers of this very file left; what another writes now stays."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        with contextlib.suppress(OSError), locked(left) as dead:
+        with contextlib.suppress(OSError), try_lock(left) as dead:
             if dead:
                 left.unlink()
 
@@ -86,7 +86,7 @@ def only_one(path: Path, what: str) -> Iterator[None]:
     """
     with open(path, "w") as file:
         try:
-            take_lock(file.fileno())
+            lock_file(file.fileno())
         except OSError:
             raise ConfigError(f"{what}: another process is writing to it; wait for it") from None
         yield

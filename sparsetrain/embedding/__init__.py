@@ -6,6 +6,6 @@ from sparsetrain.embedding.collection import EmbeddingBagCollection as Embedding
 from sparsetrain.embedding.collection import Table as Table
 from sparsetrain.embedding.operators import embedding_bag as embedding_bag
 from sparsetrain.embedding.operators import lookup as lookup
-from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.exports import public_names as _public_names
 
-__all__ = _exported(globals())
+__all__, __dir__ = _public_names(globals())

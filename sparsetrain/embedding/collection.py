@@ -19,7 +19,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.embedding.operators import embedding_bag, lookup
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import array_of
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 Pooling = Literal["sum", "mean"] | None
 POOLINGS = (None, "sum", "mean")
@@ -45,7 +45,7 @@ class Table:
 
     def __post_init__(self) -> None:
         for size in ("rows", "width"):
-            number = require_whole(f"table {self.name!r}: {size}", getattr(self, size))
+            number = require_int(f"table {self.name!r}: {size}", getattr(self, size))
             object.__setattr__(self, size, number)
 
 
@@ -76,11 +76,11 @@ class EmbeddingBag(nn.Module):
     ) -> None:
         if pooling not in POOLINGS:
             raise ConfigError(f"EmbeddingBag: pooling is None, 'sum' or 'mean', not {pooling!r}")
-        rows = require_whole("EmbeddingBag: rows", rows)
-        width = require_whole("EmbeddingBag: width", width)
+        rows = require_int("EmbeddingBag: rows", rows)
+        width = require_int("EmbeddingBag: width", width)
         self.weight = nn.Parameter(*array_of(rows, width, dtype))
         self.pooling = pooling
-        self.features = require_whole("EmbeddingBag: features", features)
+        self.features = require_int("EmbeddingBag: features", features)
 
     def forward(
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None

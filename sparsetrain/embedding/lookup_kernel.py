@@ -26,7 +26,7 @@ from sparsetrain.kernels.llvm import streaming_stores
 from sparsetrain.kernels.llvm.transpose import PRAGMA
 from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
 from sparsetrain.runtime.host import host_target
-from sparsetrain.runtime.processors import by_processor
+from sparsetrain.runtime.target_features import select_by_cpu
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 Number = Callable[[Any], Any]  # the number of a row that stands in a column
@@ -75,7 +75,7 @@ def lookup_kernel(
     width: int, dtype: str, id_dtype: str, ahead: RowPrefetch | None = None
 ) -> PrimFunc:
     """``out[n] = table[ids[n]]``; `dtype` is the table's, `ahead` that of this processor."""
-    ahead = ahead or by_processor(PREFETCH)
+    ahead = ahead or select_by_cpu(PREFETCH)
     with kernel("lookup") as built:
         height, count = extents(2)
         table = buffer("table", (height, stored_width(width, dtype)), dtype)

@@ -21,7 +21,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
 from sparsetrain.kernels.table_formats import computed_in, width_of
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 PLAIN = ("float32", "float64")
 
@@ -160,7 +160,7 @@ def embedding_bag(
         ids,
         offsets,
         offsets if weights is None else weights,
-        features=require_whole("embedding_bag: features", features),
+        features=require_int("embedding_bag: features", features),
         mean=int(mode == "mean"),
         weighted=int(weights is not None),
     )

@@ -23,7 +23,7 @@ from tvm.tirx import PrimFunc, const
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.system.locks import Turn
+from sparsetrain.system.locks import ForkSafeLock
 
 STRIPS = 16
 
@@ -50,7 +50,7 @@ class Placing:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside)
         self._dtype = dtype
-        self._turn = Turn()  # of who writes and reads what was found outside
+        self._lock = ForkSafeLock()  # of who writes and reads what was found outside
 
     def __call__(
         self,
@@ -70,7 +70,7 @@ class Placing:
         held = [a if a.flags.c_contiguous else a.copy() for a in arrays]
         run = _kernel(self._dtype, tuple([a.ndim for a in arrays[1:]]), room is None)
         arguments = *map(_address, held), self._first, self._rows, *placed.values()
-        with self._turn:
+        with self._lock:
             run(*arguments, self._outside)
             return None if self._found[STRIPS] else placed
 

@@ -6,9 +6,9 @@ from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.mlp import MLP as MLP
-from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.exports import public_names as _public_names
 
 # Kind, as written in a saved run -> class. Loading constructs nothing else.
 MODELS = {DLRM.kind: DLRM}
 
-__all__ = _exported(globals())
+__all__, __dir__ = _public_names(globals())

@@ -26,8 +26,8 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import checked_config
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
-from sparsetrain.system.argument_checks import require_whole
-from sparsetrain.system.locks import in_turn
+from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.locks import with_builder_lock
 
 
 class ClickModel(nn.Module):
@@ -188,7 +188,7 @@ class ClickModel(nn.Module):
             each = nn.op.multiply(each, nn.op.reshape(row_weights, logits.shape))
         return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
 
-    @in_turn
+    @with_builder_lock
     def export(self) -> tvm.IRModule:
         """A Relax module with the functions ``loss`` and ``logits`` and a symbolic batch size."""
         index_dtype = self._placement.index_dtype
@@ -224,7 +224,7 @@ class ClickModel(nn.Module):
         ResourceError
             If there is no memory for a parameter.
         """
-        seed = require_whole("seed", seed, 0)
+        seed = require_int("seed", seed, 0)
         if fill:
             check_trainable(self._config["table_dtype"])
         return {

@@ -13,7 +13,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding.collection import POOLINGS
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_table_dtype
-from sparsetrain.system.argument_checks import is_whole, require_whole
+from sparsetrain.system.argument_checks import is_int, require_int
 
 
 def checked_config(made: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def checked_config(made: str, given: Mapping[str, Any]) -> dict[str, Any]:
     config = {
         **given,
         "rows": rows,
-        "dim": require_whole(f"{made}: dim", given["dim"]),
-        "num_dense": require_whole(f"{made}: num_dense", given["num_dense"], 0),
+        "dim": require_int(f"{made}: dim", given["dim"]),
+        "num_dense": require_int(f"{made}: num_dense", given["num_dense"], 0),
         "weighted": _flag(made, "weighted", given["weighted"]),
         "names": [f"C{i + 1}" for i in range(len(rows))] if names is None else [*map(str, names)],
         "row_weights": _flag(made, "row_weights", given["row_weights"]),
@@ -63,8 +63,8 @@ def checked_widths(made: str, name: str, numbers: Sequence[int]) -> list[int]:
         With the argument's name, and the class's that was `made`.
     """
     given = list(numbers) if np.iterable(numbers) else None  # once: it may be an iterator
-    if given is None or not all(map(is_whole, given)):
-        fix = "; give a list" if is_whole(numbers) else ""
+    if given is None or not all(map(is_int, given)):
+        fix = "; give a list" if is_int(numbers) else ""
         raise ConfigError(f"{made}: {name} must be whole numbers, not {numbers!r}{fix}")
     widths = [int(number) for number in given]
     if any(width < 1 for width in widths):

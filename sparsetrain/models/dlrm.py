@@ -25,7 +25,7 @@ from sparsetrain.models.interaction.choice import (
     interaction_of,
 )
 from sparsetrain.models.mlp import MLP
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 
 class DLRM(ClickModel):
@@ -74,8 +74,8 @@ class DLRM(ClickModel):
         share_embedding: Mapping[str, str] | None = None,
     ) -> None:
         made = type(self).__name__
-        dim = require_whole(f"{made}: dim", dim)
-        num_dense = require_whole(f"{made}: num_dense", num_dense, 0)
+        dim = require_int(f"{made}: dim", dim)
+        num_dense = require_int(f"{made}: num_dense", num_dense, 0)
         hidden = {"bottom": bottom, "top": top}
         self._hidden = {name: checked_widths(made, name, given) for name, given in hidden.items()}
         # Parameters are in the order in which they are made, in saved runs too.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 
 class MLP(nn.Module):
@@ -24,7 +24,7 @@ class MLP(nn.Module):
     """
 
     def __init__(self, widths: Sequence[int], *, last_relu: bool, dtype: str = "float32") -> None:
-        numbers = [require_whole("MLP: each of widths", width) for width in widths]
+        numbers = [require_int("MLP: each of widths", width) for width in widths]
         pairs = zip(numbers[:-1], numbers[1:], strict=True)
         self.layers = nn.ModuleList([nn.Linear(a, b, dtype=dtype) for a, b in pairs])
         self.last_relu = last_relu

@@ -18,7 +18,7 @@ from sparsetrain.embedding import EmbeddingBagCollection
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.models import MODELS, ClickModel
-from sparsetrain.system.locks import in_turn
+from sparsetrain.system.locks import with_builder_lock
 
 _OF_MODELS = ("config", "export", "initialize", "inputs", "rows_read", "tables")
 # Arguments of a constructor that have no name of their own.
@@ -142,7 +142,7 @@ def exported(model: Any) -> tvm.IRModule:
     ConfigError
         With the first name that is there twice.
     """
-    module = in_turn(model.export)()
+    module = with_builder_lock(model.export)()
     for function in ("loss", "logits"):
         find_function(module, function)
     return module

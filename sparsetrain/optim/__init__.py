@@ -41,7 +41,7 @@ from sparsetrain.optim.schedules import warmup as warmup
 from sparsetrain.optim.state import State as State
 from sparsetrain.optim.step import Applied as Applied
 from sparsetrain.optim.table_update import TableUpdate as TableUpdate
-from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.exports import public_names as _public_names
 
 # Name, as in settings and saved runs -> constructor.
 OPTIMIZERS = {
@@ -56,4 +56,4 @@ OPTIMIZERS = {
     "ftrl": ftrl,
 }
 
-__all__ = _exported(globals())
+__all__, __dir__ = _public_names(globals())

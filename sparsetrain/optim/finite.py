@@ -27,6 +27,8 @@ from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.device_pool import scratch_tensor
+from sparsetrain.runtime.tensors import target_of
 
 STRIPS = 16
 LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another
@@ -56,8 +58,8 @@ class Search:
         """Places of the arrays that hold NaN or infinity; float32 and float64."""
         if self._found is None:
             kinds = tuple((array.dtype, len(array.shape)) for array in arrays)
-            self._run = _kernel(runtime.target_of(arrays[0]), kinds, self._has_like)
-            self._found = runtime.temporary((len(arrays), STRIPS), "int32", arrays[0])
+            self._run = _kernel(target_of(arrays[0]), kinds, self._has_like)
+            self._found = scratch_tensor((len(arrays), STRIPS), "int32", arrays[0])
         self._run(*arrays, *self._like, self._found)
         strips = runtime.as_numpy(self._found)
         return np.flatnonzero(strips.any(axis=1)).tolist() if strips.any() else []

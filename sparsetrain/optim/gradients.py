@@ -23,6 +23,8 @@ from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.finite import which_nonfinite
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.device_pool import scratch_tensor
+from sparsetrain.runtime.tensors import editable_numpy, target_of, to_device
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import is_number
 
@@ -70,12 +72,12 @@ def accumulate_(
             acc[name] = (acc[name] + scaled).coalesce() if name in acc else scaled
         elif name in acc:
             # An overflow is for `nonfinite` to find; parts may have one of each sign.
-            with runtime.writing(acc[name]) as into, np.errstate(over="ignore", invalid="ignore"):
+            with editable_numpy(acc[name]) as into, np.errstate(over="ignore", invalid="ignore"):
                 into += runtime.as_numpy(gradient) * into.dtype.type(weight)
         else:
             view = runtime.as_numpy(gradient)
             scaled_view = runtime.as_tensor(view * view.dtype.type(weight))
-            acc[name] = runtime.moved(scaled_view, gradient.device)
+            acc[name] = to_device(scaled_view, gradient.device)
 
 
 def nonfinite(
@@ -90,7 +92,7 @@ def nonfinite(
     """
     values = [*map(_values, gradients.values())]
     if loss is not None:  # that of a batch in parts was added on the host
-        values.insert(0, runtime.moved(loss, values[0].device) if values else loss)
+        values.insert(0, to_device(loss, values[0].device) if values else loss)
     places = search(values) if values else []
     if not places:
         return None
@@ -127,8 +129,8 @@ def global_norm(gradients: Mapping[str, Gradient]) -> float:
     for _, gradient in sorted(coalesced(gradients).items()):
         values = _values(gradient)
         size = prod(map(int, values.shape))
-        partial = runtime.temporary((-(-size // BLOCK),), "float64", values)
-        _squares(runtime.target_of(values), str(values.dtype))(_flat(values), partial)
+        partial = scratch_tensor((-(-size // BLOCK),), "float64", values)
+        _squares(target_of(values), str(values.dtype))(_flat(values), partial)
         total += float(np.sum(runtime.as_numpy(partial)))
     return float(np.sqrt(total))
 

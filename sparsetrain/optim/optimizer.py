@@ -30,7 +30,7 @@ from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, 
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray
-from sparsetrain.system.argument_checks import as_float, require_named
+from sparsetrain.system.argument_checks import as_float, require_mapping
 
 ON_NONFINITE = ("stop", "skip")
 
@@ -172,7 +172,7 @@ class Optimizer:
         ResourceError
             If there is no memory for a slot; names the parameter and the bytes.
         """
-        require_named("optimizer: params", params)
+        require_mapping("optimizer: params", params)
         return owner.new_state(self, params, tables or {}, fill, seed, scaled)
 
     def apply_(

@@ -14,7 +14,7 @@ from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.group import Range, Tables, resolve
 from sparsetrain.optim.state import LAST, State, new_last, new_slots, rows_of, tracked
 from sparsetrain.runtime import NDArray
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 if TYPE_CHECKING:
     from sparsetrain.optim.optimizer import Optimizer
@@ -35,7 +35,7 @@ def new_state(
     for name in exact.tracked_names(params, ranges, tables):
         slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
     dtypes = {name: str(param.dtype) for name, param in params.items()}
-    return State(slots, optimizer, ranges, tables, dtypes, require_whole("seed", seed, 0), scaled)
+    return State(slots, optimizer, ranges, tables, dtypes, require_int("seed", seed, 0), scaled)
 
 
 def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> None:

@@ -20,7 +20,7 @@ from sparsetrain.optim.paths.parting import begin_sorts
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray
-from sparsetrain.system.argument_checks import is_number, require_named
+from sparsetrain.system.argument_checks import is_number, require_mapping
 
 if TYPE_CHECKING:
     from sparsetrain.optim.optimizer import Optimizer
@@ -86,8 +86,8 @@ def _bound(
     state: State,
 ) -> Bound:
     """What the last step found out, if this one is given the same; else all is checked."""
-    require_named("optimizer: params", params)
-    require_named("optimizer: gradients", gradients)
+    require_mapping("optimizer: params", params)
+    require_mapping("optimizer: gradients", gradients)
     if isinstance(state, State) and state.owner is optimizer:
         known: Bound | None = state.bound
         if known is not None and known.holds(params, gradients, state):

@@ -21,8 +21,11 @@ from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, rows_of
-from sparsetrain.runtime import NDArray
+from sparsetrain.runtime import NDArray, tensors
 from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.device_pool import scratch_tensor
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.tensors import target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda.coalesce import chunk_sums
 from sparsetrain.sparse_tensor.cuda.parts import THREADS
@@ -60,7 +63,7 @@ class RowUpdate:
     def __init__(self, target: Target, rule: Rule) -> None:
         self._recipe, self._target = rule.recipe, target
         self._views = target.views(rule.recipe, *matrix_shape(target.param))
-        self._on_gpu = runtime.on_gpu(target.param)
+        self._on_gpu = tensors.on_gpu(target.param)
         self._kernels: dict[Any, Any] = {}
 
     def __call__(
@@ -96,12 +99,12 @@ class RowUpdate:
     def _kernel(self, index_dtype: str, pooled: bool, stamped: bool) -> Any:
         param = self._target.param
         kind = matrix_shape(param)[1], str(param.dtype), index_dtype
-        return _row_kernel(runtime.target_of(param), self._recipe, *kind, pooled, stamped)
+        return _row_kernel(target_of(param), self._recipe, *kind, pooled, stamped)
 
 
 def compile_row_update(recipe: Recipe, width: int, dtype: str, index_dtype: str) -> None:
     """Have the kernel ready by which a `RowUpdate` takes an entry for a value row, on the host."""
-    _row_kernel(runtime.host_target(), recipe, width, dtype, index_dtype, False, False)
+    _row_kernel(host_target(), recipe, width, dtype, index_dtype, False, False)
 
 
 def update_dense_(
@@ -115,7 +118,7 @@ def update_dense_(
     if not recipe.formula.by_row:  # one row of all elements
         first, end, height, width = first * width, end * width, 1, height * width
         given = (1, end - first)
-    _dense_kernel(runtime.target_of(target.param), recipe, str(target.param.dtype))(
+    _dense_kernel(target_of(target.param), recipe, str(target.param.dtype))(
         gradient._create_view(given), *target.views(recipe, height, width), *scalars, first, end
     )
 
@@ -130,7 +133,7 @@ def densified(
     chosen = slice(*span)
     rows = runtime.as_numpy(unique.indices)[chosen] - part.first
     runtime.as_numpy(dense, writable=True)[rows] = runtime.as_numpy(unique.values)[chosen]
-    return runtime.moved(dense, gradient.values.device)
+    return to_device(dense, gradient.values.device)
 
 
 def replay_(
@@ -144,9 +147,9 @@ def replay_(
     rows, width = matrix_shape(target.param)
     recipe = history.recipe
     dtype = str(target.param.dtype)
-    on_gpu = runtime.on_gpu(target.param)
+    on_gpu = tensors.on_gpu(target.param)
     kernel = _catch_up_kernel(
-        runtime.target_of(target.param),
+        target_of(target.param),
         recipe._replace(scaled=False, clipped=False),
         width,
         dtype,
@@ -154,12 +157,12 @@ def replay_(
         rule.cap is not None,
     )
     tasks = max(1, -(-(span[1] - span[0]) // THREADS)) if on_gpu else catch_up.STRIPS
-    replayed = runtime.temporary((tasks,), "int64", target.param)
+    replayed = scratch_tensor((tasks,), "int64", target.param)
     kernel(
         *([] if plan is None else [plan.rows]),
         *target.views(recipe, rows, width),
         target.slots[LAST],
-        runtime.moved(history.tensor, target.param.device),
+        to_device(history.tensor, target.param.device),
         replayed,
         0.0,
         *span,
@@ -183,7 +186,7 @@ def trivial_plan(gradient: RowSparse) -> CoalescePlan:
     """The plan of a coalesced tensor: every entry is its own segment."""
     numbers = np.arange(gradient.nse + 1, dtype=np.int32)
     order, offsets = (
-        runtime.moved(runtime.as_tensor(array), gradient.indices.device)
+        to_device(runtime.as_tensor(array), gradient.indices.device)
         for array in (numbers[:-1], numbers)
     )
     return CoalescePlan(gradient.indices, order, offsets)

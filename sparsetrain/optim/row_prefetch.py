@@ -26,7 +26,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernels.builder import Prefetch
 from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.kernel_parts import Parameter
-from sparsetrain.runtime.processors import by_processor
+from sparsetrain.runtime.target_features import select_by_cpu
 
 LINES = 256  # of all rows that are asked for and not used yet
 NARROW = 2  # lines that a row takes
@@ -64,7 +64,7 @@ def with_rows_ahead(
     parameter: Parameter, runs: Any, span: tuple[Any, Any], last: Any, update: Emit
 ) -> None:
     """Inside a kernel: `update` each run of `span`, in parallel, after asking for what it reads."""
-    prefetch, narrow_at_once = by_processor(PREFETCH)
+    prefetch, narrow_at_once = select_by_cpu(PREFETCH)
     ask = prefetch.line
 
     def ask_for(run: Any) -> None:

@@ -17,7 +17,7 @@ from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.optim.state import State
 from sparsetrain.optim.state_dict import check_kinds, named_arrays, writable_arrays
 from sparsetrain.runtime import NDArray
-from sparsetrain.system.argument_checks import require_folder, require_kind
+from sparsetrain.system.argument_checks import require_path, require_type
 
 if TYPE_CHECKING:
     from sparsetrain.optim.optimizer import Optimizer
@@ -35,7 +35,7 @@ def save(
 ) -> None:
     """See `Optimizer.save`."""
     _require_tensors(params, state)
-    require_kind("extra", extra, Mapping, "a mapping")
+    require_type("extra", extra, Mapping, "a mapping")
     optimizer.flush_(params, state)
     about = {
         "kind": KIND,
@@ -56,7 +56,7 @@ def load_(
 ) -> dict[str, Any]:
     """See `Optimizer.load_`."""
     _require_tensors(params, state)
-    path = require_folder("folder", folder)
+    path = require_path("folder", folder)
 
     def fill_(saved: checkpoint.Saved) -> tuple[dict[str, int], dict[str, Any]]:
         believed = _believed(saved.manifest, optimizer.formula.name, state, path)

@@ -13,7 +13,7 @@ from math import cos, isfinite, pi, sqrt
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import is_number, require_whole
+from sparsetrain.system.argument_checks import is_number, require_int
 
 Function = Callable[[int], float]
 
@@ -164,4 +164,4 @@ def _make(name: str, **numbers: float) -> Schedule:
 
 
 def _whole(name: str, key: str, value: Any) -> int:
-    return require_whole(f"schedule {name}: {key}", value)
+    return require_int(f"schedule {name}: {key}", value)

@@ -23,6 +23,7 @@ from sparsetrain.optim.group import Range, Tables
 from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import editable_numpy, to_device
 from sparsetrain.sparse_tensor import CoalescePlan
 
 LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
@@ -154,12 +155,12 @@ def new_last(name: str, param: NDArray, parts: tuple[Range, ...], fill: bool = T
     view = runtime.as_numpy(tensor, writable=True)
     for part in parts if fill else ():
         view[part.first : part.end] = UNTOUCHED if part.rule.recipe.idle == "untouched" else 0
-    return runtime.moved(tensor, param.device, f"slot {LAST!r} of parameter {name!r}")
+    return to_device(tensor, param.device, f"slot {LAST!r} of parameter {name!r}")
 
 
 def set_last_(slots: Any, part: Range, step: int) -> None:
     """Note that all rows of a range are current."""
-    with runtime.writing(slots[LAST]) as view:
+    with editable_numpy(slots[LAST]) as view:
         view[part.first : part.end] = step
 
 
@@ -169,4 +170,4 @@ def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
     tensor = runtime.empty(shape, computed_in(str(param.dtype)), what)
     if fill:
         runtime.as_numpy(tensor, writable=True)[...] = slot.initial
-    return runtime.moved(tensor, param.device, what)
+    return to_device(tensor, param.device, what)

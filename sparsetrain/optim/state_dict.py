@@ -14,6 +14,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.runtime.tensors import editable_numpy
 
 Kind = tuple[tuple[int, ...], np.dtype]
 COUNT = "optimizer:step"
@@ -95,7 +96,7 @@ def writable_arrays(
     """As `named_arrays`, to be written; to a device they go when the block ends without error."""
     with ExitStack() as stack:
         yield named_arrays(
-            params, state, tables, count, lambda t: stack.enter_context(runtime.writing(t))
+            params, state, tables, count, lambda t: stack.enter_context(editable_numpy(t))
         )
 
 

@@ -27,6 +27,7 @@ from sparsetrain.optim.repeated import Repeated, RepeatedDense, RepeatedRows
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import on_gpu, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 
@@ -143,7 +144,7 @@ class Step:
                 now = None if history is None else history.now + 1
                 update_ = self._bound.row_update(name, number)
                 update_(gradient, plan, (*self.scalars(part.rule), *keys), span, now)
-            elif runtime.on_gpu(self.params[name]):
+            elif on_gpu(self.params[name]):
                 self._range_(name, densified(gradient, plan, part, span), part)
 
     def _keep(self, name: str, target: Target) -> None:
@@ -168,7 +169,7 @@ class Step:
             gradient = whole
             if (part.first, part.end) != (0, rows):
                 view = runtime.as_numpy(whole).reshape(rows, width)[part.first : part.end]
-                gradient = runtime.moved(runtime.as_tensor(view), whole.device)
+                gradient = to_device(runtime.as_tensor(view), whole.device)
             self._range_(name, gradient, part)
             if history is not None:
                 set_last_(self.state[name], part, history.now + 1)

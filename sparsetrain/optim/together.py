@@ -16,7 +16,6 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.llvm.select_array import each_in_turn, one_of
 from sparsetrain.optim.cuda import arrays as cuda_arrays
@@ -27,6 +26,7 @@ from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.tensors import target_of
 
 Bodies = Callable[[Sequence[tuple[Parameter, Any]], SimpleNamespace], None]
 
@@ -68,7 +68,7 @@ class Together:
 def _kernel_for(recipe: Recipe, part: Sequence[tuple[str, tuple[NDArray, ...]]]) -> Any:
     params = [own[0] for _, own in part]
     ranks = tuple(len(param.shape) for param in params)
-    return _kernel(runtime.target_of(params[0]), recipe, str(params[0].dtype), ranks)
+    return _kernel(target_of(params[0]), recipe, str(params[0].dtype), ranks)
 
 
 def together_kernel(

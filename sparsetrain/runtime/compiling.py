@@ -15,9 +15,9 @@ from tvm.s_tir import dlight
 
 from sparsetrain.runtime import gpu, library_cache, lowering, threads
 from sparsetrain.runtime.host import host_target
-from sparsetrain.runtime.objects import NotAloneError, objects_of
+from sparsetrain.runtime.object_files import CrossKernelCallError, compile_objects
 from sparsetrain.runtime.targets import device_of
-from sparsetrain.system.locks import in_turn
+from sparsetrain.system.locks import with_builder_lock
 
 
 class Kernel:
@@ -34,12 +34,12 @@ class Kernel:
 
 
 # (name, what runs, arguments) -> what running it returns.
-Watch = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
-_watch: Watch | None = None
+Interceptor = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
+_watch: Interceptor | None = None
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
+def intercept_kernels(watch: Interceptor) -> Iterator[None]:
     """Let `watch` make the calls of all kernels meanwhile, to time them."""
     global _watch
     before, _watch = _watch, watch
@@ -53,7 +53,7 @@ def compile_kernel(
     kernel: tvm.tirx.PrimFunc, target: tvm.target.Target, name: str = "kernel"
 ) -> Kernel:
     """Compile one scheduled PrimFunc into a callable; `name` tells profilers what it does."""
-    threads.expect_pool()
+    threads.mark_pool_started()
     symbol = name.replace(" ", "_")
     module = tvm.IRModule({symbol: kernel.with_attr("global_symbol", symbol)})
     return Kernel(_kept(module, target)[symbol], name)
@@ -83,10 +83,12 @@ def _kept(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """A kernel's library, from disk if it was compiled before: a run needs some seven of them."""
     on_gpu = gpu.is_cuda(target)
     compile_ = gpu.compile_kernels if on_gpu else _for_cpu
-    place = library_cache.folder() if gpu.KEEPS_KERNELS or not on_gpu else None
+    place = library_cache.cache_folder() if gpu.CACHE_KERNELS or not on_gpu else None
     if place is None:
         return compile_(module, target)
-    key = library_cache.KERNEL + library_cache.digest(library_cache.text_of(module), str(target))
+    key = library_cache.KERNEL_PREFIX + library_cache.digest(
+        library_cache.kernel_text(module), str(target)
+    )
     found = library_cache.load(place, key)
     if found is not None:
         return found
@@ -144,12 +146,12 @@ def compile_relax(
     with target:
         module = _rewritten(module, pipeline or vm_pipeline(target.kind.name))
         if place is not None:
-            with suppress(OSError, NotAloneError):
+            with suppress(OSError, CrossKernelCallError):
                 return _linked(module, target, place)
         return relax.build(module, target, relax_pipeline=None, tir_pipeline=lowering.PIPELINE)
 
 
-@in_turn
+@with_builder_lock
 def _rewritten(module: tvm.IRModule, passes: tvm.transform.Pass) -> tvm.IRModule:
     return passes(module)
 
@@ -158,17 +160,17 @@ def _linked(module: tvm.IRModule, target: tvm.target.Target, place: Path) -> rel
     """As `relax.build`, of kernels that are compiled one by one."""
     builder = relax.ExecBuilder()
     kernels = relax.vm_build._vmcodegen(builder, module)
-    made = objects_of(kernels, target, place)
+    made = compile_objects(kernels, target, place)
     return relax.vm_build._vmlink(builder, target, ext_libs=made)
 
 
-def virtual_machine(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
+def create_vm(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
     """What runs the functions of a compiled Relax module, by name.
 
     Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of
     a known size allocates nothing. Whoever calls it with ever new sizes calls `bound_pool`.
     """
-    threads.expect_pool()
+    threads.mark_pool_started()
     return relax.VirtualMachine(library, device_of(target), memory_cfg="pooled")
 
 
@@ -176,4 +178,4 @@ def build_relax(
     module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
 ) -> relax.VirtualMachine:
     """`compile_relax` and `virtual_machine` in one."""
-    return virtual_machine(compile_relax(module, target, pipeline), target)
+    return create_vm(compile_relax(module, target, pipeline), target)

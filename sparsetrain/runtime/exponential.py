@@ -42,7 +42,7 @@ _is_wanted: ContextVar[bool] = ContextVar("exp in arithmetic", default=False)
 
 
 @contextmanager
-def in_arithmetic() -> Iterator[None]:
+def inline_exp() -> Iterator[None]:
     """Lower exp of float32 so, in this thread, until the end of the block."""
     before = _is_wanted.set(True)
     try:

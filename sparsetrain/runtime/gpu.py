@@ -26,7 +26,7 @@ import tvm  # noqa: E402  (after the settings, as a habit of this package)
 from sparsetrain.errors import ConfigError  # noqa: E402
 from sparsetrain.runtime.host import host_target  # noqa: E402
 
-KEEPS_KERNELS = True  # on disk, between processes
+CACHE_KERNELS = True  # on disk, between processes
 KIND = "cuda"
 DEVICE_TYPE = 2  # of CUDA, in DLPack
 
@@ -45,7 +45,7 @@ def is_hidden() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
 
 
-def problem() -> str | None:
+def unavailable_reason() -> str | None:
     """Say in one line why CUDA cannot be used, or None if it can."""
     if not has_driver():
         return "there is no NVIDIA driver (libcuda.so.1)"
@@ -70,7 +70,7 @@ def target() -> tvm.target.Target:
     ConfigError
         If there is none that can be used.
     """
-    why_not = problem()
+    why_not = unavailable_reason()
     if why_not is not None:
         raise ConfigError(f"target 'cuda' cannot be used: {why_not}")
     return with_host(tvm.target.Target.from_device(KIND))

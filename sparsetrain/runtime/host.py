@@ -69,13 +69,13 @@ def host_target() -> Target:
         return named
     promised = set(map(str, llvm_get_cpu_features(named)))
     allowed = flags >= set(_TILES) and _may_use_tiles()
-    changes = corrections(promised, flags, tiles_allowed=allowed)
+    changes = feature_corrections(promised, flags, tiles_allowed=allowed)
     if not changes:
         return named
     return Target({"kind": "llvm", **dict(named.attrs), "mattr": changes})
 
 
-def corrections(promised: Set[str], flags: Set[str], *, tiles_allowed: bool) -> list[str]:
+def feature_corrections(promised: Set[str], flags: Set[str], *, tiles_allowed: bool) -> list[str]:
     """What LLVM must add to a named CPU's features, ``+x``, and take from them, ``-x``.
 
     Parameters
@@ -98,7 +98,7 @@ def corrections(promised: Set[str], flags: Set[str], *, tiles_allowed: bool) -> 
     return changed + [f"-{feature}" for feature in lost]
 
 
-def permitted(target: Target) -> Target:
+def without_forbidden_amx(target: Target) -> Target:
     """A user's CPU target; without its tiles where this process may not use them."""
     if not target_has_features("amx-tile", target) or _may_use_tiles():
         return target

@@ -31,13 +31,13 @@ from tvm import tirx
 from tvm.support import cc
 from tvm.target.codegen import llvm_version_major
 
-from sparsetrain.system.stderr_filter import without_lines
+from sparsetrain.system.stderr_filter import filter_stderr
 
-KERNEL = "kernel-"  # begins the key of a kernel that is called by itself, not by a program
+KERNEL_PREFIX = "kernel-"  # begins the key of a kernel that is called by itself, not by a program
 # The least recently used of each go first.
-KEEP_FILES = 200  # programs; a few hundred kilobytes each
-KEEP_KERNELS = 1000  # kernels that are called by themselves; 30 kilobytes on average
-KEEP_OBJECTS = 2000  # kernels to be linked into programs; 35 kilobytes on average
+MAX_PROGRAMS = 200  # programs; a few hundred kilobytes each
+MAX_KERNELS = 1000  # kernels that are called by themselves; 30 kilobytes on average
+MAX_OBJECTS = 2000  # kernels to be linked into programs; 35 kilobytes on average
 _METADATA = 'metadata["'
 # Mathematics, C, and what makes floats of halves where no instruction does. A C++ compiler would
 # read the library of C++ too, most of what linking takes.
@@ -45,7 +45,7 @@ _C_LIBRARIES = ("-lm", "-lc", "-lgcc")
 _C_ALONE = ("-nodefaultlibs",)
 
 
-def folder() -> Path | None:
+def cache_folder() -> Path | None:
     """Where compiled programs are kept, or None if the cache is off or the place not private."""
     named = os.environ.get("SPARSETRAIN_CACHE")
     if named == "":
@@ -78,17 +78,17 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(everything).encode()).hexdigest()[:32]
 
 
-def text_of(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
+def kernel_text(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
     """All that decides the code of a kernel: its script, and the text of LLVM that it imports.
 
     The script shows such text as metadata, which is not printed; and to print that ends the process
     for some modules.
     """
     script = str(kernel.script())
-    return "\0".join([script, *imported(kernel)]) if _METADATA in script else script
+    return "\0".join([script, *imported_llvm(kernel)]) if _METADATA in script else script
 
 
-def imported(code: Any) -> list[str]:
+def imported_llvm(code: Any) -> list[str]:
     """The text of LLVM that a kernel, or those of a module, bring along."""
     found: list[str] = []
 
@@ -116,13 +116,13 @@ def _digest_files(files: list[Path]) -> str:
 
 def load(place: Path, key: str) -> Any:
     """The library kept under `key`, or None."""
-    for file in whole(listed(place, ".so", [key])[key], key):
-        with suppress(OSError, RuntimeError), without_lines(_is_scope_warning):
+    for file in intact_files(list_files(place, ".so", [key])[key], key):
+        with suppress(OSError, RuntimeError), filter_stderr(_is_scope_warning):
             return tvm.runtime.load_module(str(file))
     return None
 
 
-def listed(place: Path, suffix: str, keys: Collection[str]) -> dict[str, list[Path]]:
+def list_files(place: Path, suffix: str, keys: Collection[str]) -> dict[str, list[Path]]:
     """The files of a kind under each of these keys, for `whole`.
 
     By one look at a folder that may hold thousands, of which few become paths.
@@ -136,7 +136,7 @@ def listed(place: Path, suffix: str, keys: Collection[str]) -> dict[str, list[Pa
     return files
 
 
-def whole(files: Iterable[Path], key: str) -> Iterator[Path]:
+def intact_files(files: Iterable[Path], key: str) -> Iterator[Path]:
     """Those of the files under `key` that are whole and this user's; those that are damaged go."""
     for file in files:
         with suppress(OSError):
@@ -153,8 +153,8 @@ def store(place: Path, key: str, executable: Any) -> Any:
     """Write the library and load it back: that links it, and spares compiling it twice."""
     with suppress(OSError, RuntimeError):
         try:
-            with without_lines(_is_scope_warning):
-                keep(place, key, ".so", partial(executable.export_library, fcompile=_link))
+            with filter_stderr(_is_scope_warning):
+                write_file(place, key, ".so", partial(executable.export_library, fcompile=_link))
         finally:
             with suppress(OSError):  # another process may drop the same files
                 _prune(place)
@@ -181,7 +181,7 @@ def can_link() -> bool:
     return cc.get_cc() is not None
 
 
-def keep(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
+def write_file(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
     """Let `write` fill a file, and keep that under `key`.
 
     It writes where the system keeps what is temporary: LLVM ends the process where a disk is full.
@@ -211,10 +211,10 @@ def _prune(place: Path) -> None:
     names = os.listdir(place)
     libraries = [name for name in names if name.endswith(".so")]
     for found, most in (
-        ([name for name in libraries if not name.startswith(KERNEL)], KEEP_FILES),
-        ([name for name in libraries if name.startswith(KERNEL)], KEEP_KERNELS),
-        ([name for name in names if name.endswith(".o")], KEEP_OBJECTS),
-        ([n for n in names if n.startswith("costs-") and n.endswith(".json")], KEEP_FILES),
+        ([name for name in libraries if not name.startswith(KERNEL_PREFIX)], MAX_PROGRAMS),
+        ([name for name in libraries if name.startswith(KERNEL_PREFIX)], MAX_KERNELS),
+        ([name for name in names if name.endswith(".o")], MAX_OBJECTS),
+        ([n for n in names if n.startswith("costs-") and n.endswith(".json")], MAX_PROGRAMS),
     ):
         if len(found) > most:  # rarely
             files = sorted((place / n for n in found), key=lambda f: f.stat().st_mtime)

@@ -13,17 +13,17 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from sparsetrain.runtime.exponential import in_arithmetic
-from sparsetrain.runtime.on_stack import claim_stack
+from sparsetrain.runtime.exponential import inline_exp
+from sparsetrain.runtime.stack_arrays import place_on_stack
 
 PIPELINE = "sparsetrain"  # name of the pipeline, for TVM
-UNCHECKED = "sparsetrain.unchecked"  # attribute of a kernel; it has no asserts of its own
+SKIP_ASSERTS = "sparsetrain.unchecked"  # attribute of a kernel; it has no asserts of its own
 
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)
 def _drop_checks(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
     """The function without asserts, if it is marked."""
-    if not (function.attrs and function.attrs.get(UNCHECKED)):
+    if not (function.attrs and function.attrs.get(SKIP_ASSERTS)):
         return function
     return tirx.transform.SkipAssert()(tvm.IRModule({"main": function}))["main"]
 
@@ -34,10 +34,10 @@ def _make() -> tuple[Any, Any, Any]:
     def finish() -> Any:
         @tvm.transform.module_pass(opt_level=0, name="FinishHost")
         def finish_in_arithmetic(module: Any, _context: Any) -> Any:
-            with in_arithmetic():
+            with inline_exp():
                 return finish_host()(module)
 
-        return tvm.transform.Sequential([_drop_checks, claim_stack, finish_in_arithmetic])
+        return tvm.transform.Sequential([_drop_checks, place_on_stack, finish_in_arithmetic])
 
     return lower, finish, finish_device
 

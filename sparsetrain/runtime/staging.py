@@ -23,7 +23,7 @@ import numpy as np
 import tvm
 
 from sparsetrain.runtime.streams import CopyStream
-from sparsetrain.runtime.tensors import NDArray, empty, view
+from sparsetrain.runtime.tensors import NDArray, empty, view_as
 
 SLOTS = 3
 _PINNED = 3  # memory of the host that a device may read, in DLPack
@@ -42,7 +42,7 @@ class Block(NamedTuple):
         return int(self.host.shape[0])
 
 
-class Slot:
+class StagingSlot:
     """Room for one batch: a pair of blocks for each array, which grow to the largest seen.
 
     A block for each, because kernels want tensors that begin where their memory does.
@@ -65,7 +65,7 @@ class Slot:
     def room(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
         """Pinned memory for an array that will be sent, as a tensor of the host."""
         size = prod(shape) * np.dtype(dtype).itemsize
-        return view(self.block(name, size).writable, shape, dtype)
+        return view_as(self.block(name, size).writable, shape, dtype)
 
 
 def _of_the_host(pinned: NDArray) -> NDArray:
@@ -78,14 +78,14 @@ def _of_the_host(pinned: NDArray) -> NDArray:
     return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
 
 
-class Staged:
+class StagedBatch:
     """Arrays that were sent, as tensors on the device by name; valid until released."""
 
-    def __init__(self, slot: Slot, tensors: dict[str, NDArray]) -> None:
+    def __init__(self, slot: StagingSlot, tensors: dict[str, NDArray]) -> None:
         self.slot, self.tensors = slot, tensors
 
 
-class Stage:
+class StagingRing:
     """The ring.
 
     Parameters
@@ -96,22 +96,22 @@ class Stage:
 
     def __init__(self, slots: int = SLOTS) -> None:
         self._stream = CopyStream()
-        self._free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[StagingSlot | None] = queue.SimpleQueue()
         for _ in range(slots):
-            self._free.put(Slot())
+            self._free.put(StagingSlot())
 
-    def take(self) -> Slot | None:
+    def take(self) -> StagingSlot | None:
         """Wait for a free slot; None once the ring is closed."""
         slot = self._free.get()
         if slot is None:
             self._free.put(None)  # for whoever else waits
         return slot
 
-    def drop(self, slot: Slot) -> None:
+    def drop(self, slot: StagingSlot) -> None:
         """Give back a slot of which nothing was used."""
         self._free.put(slot)
 
-    def send(self, slot: Slot, arrays: Mapping[str, np.ndarray]) -> Staged:
+    def send(self, slot: StagingSlot, arrays: Mapping[str, np.ndarray]) -> StagedBatch:
         """Begin to copy arrays; does not wait for the copy.
 
         Parameters
@@ -133,17 +133,17 @@ class Stage:
             if array.ctypes.data != block.host.data_ptr():
                 there = np.from_dlpack(block.host)[: array.nbytes]
                 there.view(array.dtype).reshape(array.shape)[...] = array
-            tensors[name] = view(block.device, array.shape, str(array.dtype))
+            tensors[name] = view_as(block.device, array.shape, str(array.dtype))
             if array.nbytes:
                 self._stream.copy_(block.device, block.host, array.nbytes)
-        return Staged(slot, tensors)
+        return StagedBatch(slot, tensors)
 
-    def use(self, staged: Staged) -> dict[str, NDArray]:
+    def use(self, staged: StagedBatch) -> dict[str, NDArray]:
         """The tensors, for what is launched from now on."""
         self._stream.compute_waits()
         return staged.tensors
 
-    def release(self, staged: Staged) -> None:
+    def release(self, staged: StagedBatch) -> None:
         """Give the slot back; the last launch that reads it was made, and its loss was read."""
         self._stream.copies_wait()
         self._free.put(staged.slot)

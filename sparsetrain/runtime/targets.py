@@ -10,7 +10,7 @@ import tvm
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu
-from sparsetrain.runtime.host import host_target, permitted
+from sparsetrain.runtime.host import host_target, without_forbidden_amx
 
 
 def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:
@@ -37,12 +37,12 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
             f"target {str(target)!r} is not supported: use 'auto', 'cpu', 'cuda', 'llvm' or a "
             "tvm.target.Target of kind 'llvm' or 'cuda'"
         )
-    return permitted(target)
+    return without_forbidden_amx(target)
 
 
 @cache
 def _best_target() -> tvm.target.Target:
-    why_not = gpu.problem()
+    why_not = gpu.unavailable_reason()
     if why_not is None:
         return gpu.target()
     if gpu.has_driver() and not gpu.is_hidden():  # others expect no GPU

@@ -23,7 +23,7 @@ import tvm_ffi
 from sparsetrain.errors import DataError, ResourceError
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.host import host_target
-from sparsetrain.system.memory import LARGE, aligned
+from sparsetrain.system.memory import LARGE, aligned_empty
 
 NDArray: TypeAlias = tvm.runtime.Tensor
 HOST = tvm.cpu()
@@ -72,7 +72,7 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
     return tensor
 
 
-def is_plain(tensor: NDArray) -> bool:
+def is_aligned(tensor: NDArray) -> bool:
     """Whether a tensor is laid out as kernels take for granted: C order, aligned, no offset."""
     offset = ctypes.c_uint64.from_address(tensor.__chandle__() + _BYTE_OFFSET).value
     return bool(tensor.is_contiguous() and not offset and tensor.data_ptr() % 64 == 0)
@@ -100,14 +100,14 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
         assert not writable, "a tensor on a device has no writable view"
         return _read(tensor)
     try:
-        view = np.from_dlpack(tensor)
+        view_as = np.from_dlpack(tensor)
     except (BufferError, RuntimeError):  # not asked first: a step calls this many times
         if tensor.dtype != "bfloat16":
             raise
-        view = np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
+        view_as = np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
     if not writable:
-        view.flags.writeable = False
-    return view
+        view_as.flags.writeable = False
+    return view_as
 
 
 def _read(tensor: NDArray) -> np.ndarray:
@@ -149,8 +149,8 @@ def empty(
     size = prod(map(int, shape)) * of_one
     try:
         if device is None and size >= LARGE:
-            return _from_bytes(aligned(size), dtype)._create_view(extents(shape))
-        return _allocate(extents(shape), kind, HOST if device is None else device, None)
+            return _from_bytes(aligned_empty(size), dtype)._create_view(as_shape(shape))
+        return _allocate(as_shape(shape), kind, HOST if device is None else device, None)
     except Exception as error:  # TVM reports std::bad_alloc, or CUDA's word, as an InternalError
         where = "" if device is None else f" on {device}"
         raise ResourceError(
@@ -178,14 +178,14 @@ def _from_bytes(memory: np.ndarray, dtype: str) -> NDArray:
 
 # Few are kept: what outlives the large blocks around it keeps the heap from joining them.
 @lru_cache(maxsize=16)
-def extents(shape: tuple[int, ...]) -> tvm_ffi.Shape:
+def as_shape(shape: tuple[int, ...]) -> tvm_ffi.Shape:
     """TVM's form of a shape; to make one takes longer than to allocate."""
     return tvm_ffi.Shape(tuple(map(int, shape)))
 
 
-def reshaped(tensor: NDArray, shape: tuple[int, ...]) -> NDArray:
+def reshape_view(tensor: NDArray, shape: tuple[int, ...]) -> NDArray:
     """The elements of a contiguous tensor in another shape; the memory is shared."""
-    return tensor._create_view(extents(shape), tensor.dtype)
+    return tensor._create_view(as_shape(shape), tensor.dtype)
 
 
 def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
@@ -195,7 +195,7 @@ def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray
     return tensor
 
 
-def moved(tensor: NDArray, device: tvm.runtime.Device, what: str = "an array") -> NDArray:
+def to_device(tensor: NDArray, device: tvm.runtime.Device, what: str = "an array") -> NDArray:
     """The tensor on a device: itself if it is there, else a copy; `what` as in `empty`."""
     if tensor.device == device:
         return tensor
@@ -209,9 +209,9 @@ def copy_(target: NDArray, source: NDArray) -> None:
 
 
 @contextmanager
-def writing(tensor: NDArray) -> Iterator[np.ndarray]:
+def editable_numpy(tensor: NDArray) -> Iterator[np.ndarray]:
     """The elements to read and write, wherever they lie; on a device, when the block is over."""
-    host = moved(tensor, tvm.cpu())
+    host = to_device(tensor, tvm.cpu())
     yield as_numpy(host, writable=True)
     if host is not tensor:
         copy_(tensor, host)
@@ -219,9 +219,9 @@ def writing(tensor: NDArray) -> Iterator[np.ndarray]:
 
 def leading_rows(tensor: NDArray, rows: int) -> NDArray:
     """View the first `rows` rows of a contiguous tensor; the memory is shared."""
-    return reshaped(tensor, (rows, *tensor.shape[1:]))
+    return reshape_view(tensor, (rows, *tensor.shape[1:]))
 
 
-def view(block: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
+def view_as(block: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
     """The first bytes of a block as a tensor; the memory is shared."""
-    return block._create_view(extents(shape), dtype)
+    return block._create_view(as_shape(shape), dtype)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 
 def available_cores() -> int:
@@ -44,7 +44,7 @@ def num_threads() -> int:
     return int(tvm.get_global_func("runtime.NumThreads")())
 
 
-def allowed_threads() -> int:
+def max_worker_threads() -> int:
     """Threads that work beside kernels may have: as many as them. To ask starts no pool."""
     said = os.environ.get("TVM_NUM_THREADS", "")
     return min(max(int(said), 1) if said.isdecimal() else available_cores(), available_cores())
@@ -63,7 +63,7 @@ def set_num_threads(count: int) -> None:
         grow. A process that was forked after kernels ran has one thread. The number stays as it
         was then.
     """
-    count = require_whole("set_num_threads: count", count, most=MOST)
+    count = require_int("set_num_threads: count", count, most=MOST)
     if _forked and count > 1:
         raise ConfigError(
             "set_num_threads: TVM's threads stay with the process that this one was forked from: "
@@ -87,7 +87,7 @@ _started = False  # whether there may be a pool
 _forked = False  # whether its threads stayed with the parent
 
 
-def expect_pool() -> None:
+def mark_pool_started() -> None:
     """Say that kernels are about to run, which starts the pool."""
     global _started
     _started = True

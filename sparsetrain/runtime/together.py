@@ -40,7 +40,7 @@ def together(works: Sequence[Callable[[], Made]], most: int = MOST_THREADS) -> l
     Exception
         What the first that fails raises; those that were not begun then are left out.
     """
-    count, context = min(threads.allowed_threads(), most, len(works)), PassContext.current()
+    count, context = min(threads.max_worker_threads(), most, len(works)), PassContext.current()
     if count < 2 or context.instruments:
         return [work() for work in works]
     target = Target.current(allow_none=True)

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import tvm
 import tvm_ffi
 
-from sparsetrain.runtime.tensors import NDArray, as_numpy, empty, extents
+from sparsetrain.runtime.tensors import NDArray, as_numpy, as_shape, empty
 
 PAGE = 4096  # bytes: what an array takes is a multiple, as in TVM's pool
-KNOWN = 8  # sizes of inputs whose arrays are kept
+MAX_LAYOUTS = 8  # sizes of inputs whose arrays are kept
 
 
-class Need(NamedTuple):
+class BufferLifetime(NamedTuple):
     """An array that a program works in.
 
     Parameters
@@ -56,7 +56,7 @@ class Workspace:
         Gives, for the program's arguments, what it works in.
     """
 
-    def __init__(self, needs: Callable[[Sequence[NDArray]], Sequence[Need]]) -> None:
+    def __init__(self, needs: Callable[[Sequence[NDArray]], Sequence[BufferLifetime]]) -> None:
         self._needs = needs
         self._sizes: list[int] = []  # bytes that the places have room for
         self._places: list[NDArray] = []  # spans of one block
@@ -67,23 +67,23 @@ class Workspace:
         known = self._known.get(sizes)
         if known is None:
             known = self._views(self._needs(arguments))
-            if len(self._known) >= KNOWN:
+            if len(self._known) >= MAX_LAYOUTS:
                 del self._known[next(iter(self._known))]
             self._known[sizes] = known
         return known
 
-    def _views(self, needs: Sequence[Need]) -> list[NDArray]:
+    def _views(self, needs: Sequence[BufferLifetime]) -> list[NDArray]:
         sizes = [need.size for need in needs]
         if not self._sizes or any(new > old for new, old in zip(sizes, self._sizes, strict=True)):
             self._make_room_(needs, sizes)
         return [
             self._places[number if need.within is None else need.within]._create_view(
-                extents(need.shape), need.dtype
+                as_shape(need.shape), need.dtype
             )
             for number, need in enumerate(needs)
         ]
 
-    def _make_room_(self, needs: Sequence[Need], sizes: Sequence[int]) -> None:
+    def _make_room_(self, needs: Sequence[BufferLifetime], sizes: Sequence[int]) -> None:
         """Lay out arrays of these sizes, or of those before where they were larger."""
         wanted = [max(each) for each in zip(sizes, self._sizes or sizes, strict=True)]
         self._known.clear()
@@ -94,7 +94,9 @@ class Workspace:
         self._sizes = wanted
 
 
-def layout(needs: Sequence[Need], sizes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+def layout(
+    needs: Sequence[BufferLifetime], sizes: Sequence[int]
+) -> tuple[list[tuple[int, int]], int]:
     """Where arrays of so many bytes lie that do not meet, begin and end, and the bytes of all.
 
     An array gets the place of the one of its size, in pages, that was in use last: its lines are
@@ -119,11 +121,13 @@ def layout(needs: Sequence[Need], sizes: Sequence[int]) -> tuple[list[tuple[int,
     return spans, whole
 
 
-def needs_of(rows: Sequence[Any], kinds: Sequence[str]) -> list[Need]:
+def parse_lifetimes(rows: Sequence[Any], kinds: Sequence[str]) -> list[BufferLifetime]:
     """Translate the needs that `KeepMemory` writes for a program; `kinds` are of numbers."""
     needs = []
     for row in rows:
         first, last, within, kind, bits, *shape = map(int, row)
         dtype = f"{kinds[kind]}{bits}"
-        needs.append(Need(first, last, None if within < 0 else within, dtype, tuple(shape)))
+        needs.append(
+            BufferLifetime(first, last, None if within < 0 else within, dtype, tuple(shape))
+        )
     return needs

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 FLOATS = ("float16", "float32", "float64")
 
@@ -42,7 +42,7 @@ def whole_rows(num_rows: Any) -> int:
         If it is no whole number of 0 or more.
     """
     try:
-        return require_whole("RowSparse: num_rows", num_rows, 0)
+        return require_int("RowSparse: num_rows", num_rows, 0)
     except ConfigError as error:
         raise DataError(str(error)) from None
 

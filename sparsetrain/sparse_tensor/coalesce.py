@@ -17,7 +17,8 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.runtime.processors import by_processor
+from sparsetrain.runtime.target_features import select_by_cpu
+from sparsetrain.runtime.tensors import leading_rows, on_gpu, reshape_view
 from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
@@ -82,7 +83,7 @@ class CoalescePlan:
     @property
     def rows(self) -> NDArray:
         """Unique row numbers (U,)."""
-        return runtime.leading_rows(self.arrays[0], self.num_unique)
+        return leading_rows(self.arrays[0], self.num_unique)
 
     @property
     def order(self) -> NDArray:
@@ -92,7 +93,7 @@ class CoalescePlan:
     @property
     def offsets(self) -> NDArray:
         """Begin of each run (U + 1,)."""
-        return runtime.leading_rows(self.arrays[2], self.num_unique + 1)
+        return leading_rows(self.arrays[2], self.num_unique + 1)
 
 
 def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> CoalescePlan:
@@ -113,7 +114,7 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     DataError
         If an index lies outside [0, num_rows]; nothing can be written through such a plan.
     """
-    if runtime.on_gpu(indices):
+    if on_gpu(indices):
         sort = DeviceSort(indices, num_rows)
         sort.begin(indices)
         return CoalescePlan(*sort.wait())
@@ -128,7 +129,7 @@ def strips_for(count: int, num_rows: int | None = None) -> int:
 
 @cache
 def _shared_from() -> int:
-    return by_processor(SHARED_FROM)
+    return select_by_cpu(SHARED_FROM)
 
 
 class Sort:
@@ -154,7 +155,7 @@ class Sort:
         self._order = runtime.empty((2, self.count), "int32")
         rows = runtime.empty((self.count,), index_dtype)
         offsets = runtime.empty((self.count + 1,), "int32")
-        self._arrays = rows, runtime.reshaped(self._order, (self.count,)), offsets
+        self._arrays = rows, reshape_view(self._order, (self.count,)), offsets
         self._kernel = _plan_kernel(index_dtype, strips > 1)
         self._digits = digits_of(num_rows, index_dtype)
 
@@ -230,7 +231,7 @@ def _workspace(count: int, index_dtype: str, strips: int) -> _Workspace:
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
     """Sum value rows (M, D) into (U, D), each run in a fixed order."""
-    if runtime.on_gpu(values):
+    if on_gpu(values):
         return cuda_coalesce.segment_sum(plan, values, source)
     width, dtype = int(values.shape[1]), str(values.dtype)
     out = runtime.empty((plan.num_unique, width), dtype)
@@ -241,7 +242,7 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 def squared_norm(values: NDArray) -> float:
     """Sum of squares of (U, D) values, in float64 and in an order fixed by U and D."""
-    if runtime.on_gpu(values):
+    if on_gpu(values):
         return float(np.sum(cuda_coalesce.row_squares(values)))
     partial = runtime.empty((int(values.shape[0]),), "float64")
     _row_squares(int(values.shape[1]), str(values.dtype))(values, partial)

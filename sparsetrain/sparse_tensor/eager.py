@@ -16,13 +16,16 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.system.locks import Turn, in_turn
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.device_pool import limit_pool
+from sparsetrain.runtime.tensors import target_of, to_device
+from sparsetrain.system.locks import ForkSafeLock, with_builder_lock
 
 if TYPE_CHECKING:
     from sparsetrain.sparse_tensor.row_sparse import RowSparse
 
 _compiled: dict[Any, tuple[Any, RowSparse | None]] = {}
-_turn = Turn()
+_lock = ForkSafeLock()
 
 
 def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
@@ -32,19 +35,19 @@ def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
     first = arguments[0]
     place = first.values
     arguments = tuple(_scalar(a, first.dtype, place) if _is_number(a) else a for a in arguments)
-    target = runtime.target_of(place)
+    target = target_of(place)
     key = (rule.__name__, target.kind.name, *map(_signature, arguments))
     leaves = [leaf for a in arguments for leaf in _leaves(a)]
-    with _turn:  # threads share the virtual machine
+    with _lock:  # threads share the virtual machine
         if key not in _compiled:
             _compiled[key] = _compile(rule, arguments, target)
         function, structure = _compiled[key]
-        runtime.bound_pool(leaves)
+        limit_pool(leaves)
         result = function(*leaves)
     return result if structure is None else structure.with_leaves(tuple(result))
 
 
-@in_turn
+@with_builder_lock
 def _compile(
     rule: Callable[..., Any], arguments: tuple[Any, ...], target: tvm.target.Target
 ) -> tuple[Any, Any]:
@@ -58,7 +61,7 @@ def _compile(
             leaves = [builder.emit(leaf) for leaf in (result.leaves if sparse else [result])]
             output = builder.emit_output(relax.Tuple(leaves) if sparse else leaves[0])
         builder.emit_func_output(output)
-    machine = runtime.build_relax(builder.get(), target)
+    machine = build_relax(builder.get(), target)
     return machine["rule"], result if sparse else None  # its leaves are variables: small
 
 
@@ -99,4 +102,4 @@ def _is_number(argument: Any) -> bool:
 
 
 def _scalar(number: Any, dtype: str, place: runtime.NDArray) -> Any:
-    return runtime.moved(runtime.as_tensor(np.asarray(number, dtype)), place.device)
+    return to_device(runtime.as_tensor(np.asarray(number, dtype)), place.device)

@@ -18,9 +18,11 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.sparse_tensor import algebra, checks
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum, squared_norm
 from sparsetrain.sparse_tensor.eager import eager
+from sparsetrain.system.memory import check_fits_memory
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -220,8 +222,8 @@ class RowSparse:
                 f"{needs}, above the limit of {limit}; pass limit_bytes=None to allow it"
             )
         try:
-            if not runtime.on_gpu(self.values):
-                runtime.refuse_more_than_all(size)
+            if not on_gpu(self.values):
+                check_fits_memory(size)
             return eager(algebra.to_dense, self)
         except (MemoryError, RuntimeError) as error:
             # TVM reports std::bad_alloc as an InternalError.

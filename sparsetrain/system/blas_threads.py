@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def single_blas() -> Iterator[None]:
+def single_threaded_blas() -> Iterator[None]:
     """Run NumPy's products on one thread meanwhile; for a loop around `Trainer.step`."""
     try:
         from threadpoolctl import threadpool_limits

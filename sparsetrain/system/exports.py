@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package gives: the names that its ``__init__`` imports, without its modules."""
+"""Public names of a package: those that its ``__init__`` imports, without its modules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 
-def exported(names: Mapping[str, Any]) -> list[str]:
-    """``__all__`` of the package with these globals; `help` describes what stands there alone."""
-    return sorted(
+def public_names(names: Mapping[str, Any]) -> tuple[list[str], Callable[[], list[str]]]:
+    """Return ``__all__`` and ``__dir__`` of the package whose globals these are."""
+    public = sorted(
         name
         for name, value in names.items()
         if not name.startswith("_") and not isinstance(value, ModuleType)
     )
+    return public, lambda: public

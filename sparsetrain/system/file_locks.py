@@ -20,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def errors_named(path: Path, kind: type[SparsetrainError]) -> Iterator[None]:
+def name_write_errors(path: Path, kind: type[SparsetrainError]) -> Iterator[None]:
     """Turn what the operating system says into an error that names `path`.
 
     Raises
@@ -34,17 +34,17 @@ def errors_named(path: Path, kind: type[SparsetrainError]) -> Iterator[None]:
         yield
     except OSError as error:  # Arrow's too, which say more than the reason
         reason = os.strerror(error.errno) if error.errno else error
-        raised = ResourceError if is_full(error) else kind
+        raised = ResourceError if is_disk_full(error) else kind
         raise raised(f"{path}: cannot be written: {reason}") from None
 
 
-def is_full(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """Whether the disk is full, or what this user may have of it."""
     return error.errno in _FULL
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[bool]:
+def try_lock(path: Path) -> Iterator[bool]:
     """Hold the lock of what is there, unless somebody else does; yields whether it is ours.
 
     A file system without locks answers no. NFS locks what is open to write, so it does of a folder.
@@ -56,7 +56,7 @@ def locked(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def take_lock(descriptor: int) -> None:
+def lock_file(descriptor: int) -> None:
     """Take the lock of an open file until it is closed.
 
     Raises
@@ -69,7 +69,7 @@ def take_lock(descriptor: int) -> None:
 
 def _is_taken(descriptor: int) -> bool:
     try:
-        take_lock(descriptor)
+        lock_file(descriptor)
     except OSError:
         return False
     return True

@@ -22,10 +22,10 @@ Self = TypeVar("Self")
 _turn = RLock()
 
 # A fork gives up waiting then, in seconds: what has a turn may itself wait for what forks.
-LONGEST = 60.0
+MAX_FORK_WAIT = 60.0
 
 
-def in_turn(build: Callable[Given, Made]) -> Callable[Given, Made]:
+def with_builder_lock(build: Callable[Given, Made]) -> Callable[Given, Made]:
     """Let one thread at a time run what opens a function of a `BlockBuilder`, or lowers operators.
 
     TVM keeps the stack of open builders once for all threads: two that build at the same time would
@@ -40,7 +40,7 @@ def in_turn(build: Callable[Given, Made]) -> Callable[Given, Made]:
     return built
 
 
-class Turn:
+class ForkSafeLock:
     """One thread at a time; a thread that has the turn may take it again."""
 
     def __init__(self) -> None:
@@ -69,15 +69,15 @@ class Turn:
             self._lock.release()
 
 
-def in_own_turn(
+def synchronized(
     method: Callable[Concatenate[Self, Given], Made],
 ) -> Callable[Concatenate[Self, Given], Made]:
-    """Let a method of an object with a `_turn` run while no other thread has that."""
+    """Let a method of an object with a `_lock` run while no other thread has that."""
 
     @wraps(method)
     def waiting(self: Self, /, *args: Given.args, **kwargs: Given.kwargs) -> Made:
         owner: Any = self
-        with owner._turn:
+        with owner._lock:
             return method(self, *args, **kwargs)
 
     return waiting
@@ -89,13 +89,13 @@ class _Forks:
     def __init__(self) -> None:
         self._forget({})
 
-    def _forget(self, held: dict[int, list[Turn]]) -> None:
+    def _forget(self, held: dict[int, list[ForkSafeLock]]) -> None:
         """Know of no turn but these, and of no fork that waits."""
         self._changed = Condition()
         self._held = held  # thread -> turns that it has
         self._waiting = 0  # forks
 
-    def begin(self, turn: Turn) -> bool:
+    def begin(self, turn: ForkSafeLock) -> bool:
         """Note that this thread has the turn; not while a fork waits, unless it has others."""
         me = get_ident()
         with self._changed:
@@ -124,7 +124,7 @@ class _Forks:
         me = get_ident()
         self._changed.acquire()
         self._waiting += 1
-        self._changed.wait_for(lambda: not self._held.keys() - {me}, LONGEST)
+        self._changed.wait_for(lambda: not self._held.keys() - {me}, MAX_FORK_WAIT)
 
     def after_in_parent(self) -> None:
         """Let the others go on."""
@@ -142,7 +142,7 @@ class _Forks:
                 turn._lock = RLock()
 
 
-_turns: WeakSet[Turn] = WeakSet()
+_turns: WeakSet[ForkSafeLock] = WeakSet()
 _forks = _Forks()
 
 os.register_at_fork(

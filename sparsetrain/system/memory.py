@@ -18,12 +18,12 @@ import numpy as np
 
 ALIGNMENT = 2 << 20  # a huge page; a multiple of what disks and kernels need
 LARGE = 4 << 20  # bytes
-ASKED_FROM = 64 << 20  # bytes: to write so many takes long beside asking what there is
+CHECKED_FROM = 64 << 20  # bytes: to write so many takes long beside asking what there is
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
 
-def total() -> int | None:
+def total_memory() -> int | None:
     """Bytes of memory and swap that there are, used or not; None where that is not told.
 
     Those of the machine, or of the control group that this process is the root of, as in a
@@ -54,14 +54,14 @@ def _totals() -> Iterator[int]:
         yield most + swap
 
 
-def refuse_more_than_all(size: int) -> None:
+def check_fits_memory(size: int) -> None:
     """Raise MemoryError if `size` bytes are more than this machine has."""
-    there = total() if size >= ASKED_FROM else None
+    there = total_memory() if size >= CHECKED_FROM else None
     if there is not None and size > there:
         raise MemoryError(f"{size} bytes are asked for, {there} is all there is")
 
 
-def aligned(size: int) -> np.ndarray:
+def aligned_empty(size: int) -> np.ndarray:
     """Return (size,) uint8, uninitialised, at a multiple of `ALIGNMENT`.
 
     Raises
@@ -69,7 +69,7 @@ def aligned(size: int) -> np.ndarray:
     MemoryError
         If there is no memory.
     """
-    refuse_more_than_all(size)
+    check_fits_memory(size)
     whole = np.empty(size + ALIGNMENT, np.uint8)
     start = -whole.ctypes.data % ALIGNMENT
     return whole[start : start + size]

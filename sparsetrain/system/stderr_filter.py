@@ -84,7 +84,7 @@ os.register_at_fork(after_in_child=_held.after_fork)
 
 
 @contextmanager
-def without_lines(is_known: Known) -> Iterator[None]:
+def filter_stderr(is_known: Known) -> Iterator[None]:
     """Hold standard error back meanwhile, and let go of it without the known lines."""
     holds = False
     with suppress(OSError):  # a process without standard error, or a place for files

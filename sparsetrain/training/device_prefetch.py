@@ -25,6 +25,9 @@ from sparsetrain import runtime
 from sparsetrain.data import Batch
 from sparsetrain.data.stream.prefetch import prefetched
 from sparsetrain.errors import ConfigError, SparsetrainError
+from sparsetrain.runtime import gpu
+from sparsetrain.runtime.staging import StagedBatch, StagingRing, StagingSlot
+from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
 from sparsetrain.training.step import scale_input
 
@@ -38,8 +41,8 @@ class Ready(NamedTuple):
 
     batch: Batch
     inputs: Mapping[str, Any]
-    stage: runtime.Stage
-    staged: runtime.Staged
+    stage: StagingRing
+    staged: StagedBatch
     planned: Mapping[str, str]  # parameters whose plan went along -> the input that is planned
 
     def plan(self, name: str, indices: runtime.NDArray) -> CoalescePlan | None:
@@ -66,7 +69,7 @@ class Ahead:
     def __init__(self, trainer: Any, planner: Planner) -> None:
         if planner not in get_args(Planner):
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {planner!r}")
-        if planner != "auto" and not runtime.gpu.is_cuda(trainer.target):
+        if planner != "auto" and not gpu.is_cuda(trainer.target):
             raise ConfigError(f"plan={planner!r} is for CUDA; on a CPU leave it out")
         self._trainer = trainer
         self.planner: Planner = planner
@@ -74,7 +77,7 @@ class Ahead:
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches, prepared ahead; each is ready until the next one is asked for."""
-        stage = runtime.Stage()
+        stage = StagingRing()
         items = prefetched(lambda: self._prepared(batches, stage), depth=1)
         try:
             for batch, ready in items:
@@ -104,7 +107,7 @@ class Ahead:
             self._ready = None
 
     def _prepared(
-        self, batches: Iterator[Batch], stage: runtime.Stage
+        self, batches: Iterator[Batch], stage: StagingRing
     ) -> Iterator[tuple[Batch, Ready | None]]:
         try:
             for batch in batches:
@@ -117,7 +120,7 @@ class Ahead:
             if close is not None:
                 close()
 
-    def _prepare(self, batch: Batch, stage: runtime.Stage) -> Ready | None:
+    def _prepare(self, batch: Batch, stage: StagingRing) -> Ready | None:
         if batch.labels is None or self._trainer.accumulate > 1:
             return None
         slot = stage.take()
@@ -129,7 +132,7 @@ class Ahead:
             stage.drop(slot)
             raise
 
-    def _sent(self, batch: Batch, stage: runtime.Stage, slot: runtime.Slot) -> Ready:
+    def _sent(self, batch: Batch, stage: StagingRing, slot: StagingSlot) -> Ready:
         trainer = self._trainer
         inputs = trainer.model.inputs(batch, room=slot.room)
         arguments = trainer.program.arguments
@@ -164,7 +167,7 @@ class Ahead:
 def _flat(rows: Any) -> runtime.NDArray:
     """The rows in one axis; what a kernel placed is not copied."""
     if isinstance(rows, runtime.NDArray):
-        return runtime.reshaped(rows, (prod(rows.shape),))
+        return reshape_view(rows, (prod(rows.shape),))
     return runtime.as_tensor(np.ravel(rows))
 
 

@@ -18,6 +18,9 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.tensors import to_device
 
 
 def first_nonfinite(module: tvm.IRModule, function: str, arguments: Sequence[Any]) -> str | None:
@@ -38,7 +41,7 @@ def first_nonfinite(module: tvm.IRModule, function: str, arguments: Sequence[Any
         The argument, or the operator with the parameters nearest to it; None if all are finite.
     """
     body = module[function]
-    arguments = [runtime.moved(argument, tvm.cpu()) for argument in arguments]
+    arguments = [to_device(argument, tvm.cpu()) for argument in arguments]
     for param, value in zip(body.params, arguments, strict=True):
         if not _is_finite(value):
             return f"the first value that is not finite is {param.name!r}, an argument"
@@ -67,7 +70,7 @@ def _showing(module: tvm.IRModule, name: str) -> relax.VirtualMachine:
     new = relax.Function(old.params, body, returned, is_pure=True, attrs=old.attrs)
     kept = {var: function for var, function in module.functions.items() if var.name_hint != name}
     rewritten = relax.transform.ToNonDataflow()(tvm.IRModule(kept | {tvm.ir.GlobalVar(name): new}))
-    return runtime.build_relax(rewritten, runtime.host_target())
+    return build_relax(rewritten, host_target())
 
 
 def _is_float_tensor(var: relax.Var) -> bool:

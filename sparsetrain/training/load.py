@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sparsetrain import checkpoint, runtime
+from sparsetrain import checkpoint
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, policy_for
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
@@ -21,6 +21,7 @@ from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.optim.state_dict import ENCODER
+from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.training.fit import RunState
 from sparsetrain.training.predictor import Predictor, table_dtype_of
 from sparsetrain.training.quantized import QuantizedModel
@@ -108,7 +109,7 @@ def _checked(target: Any, precision: Precision | None) -> Any:
 
     What "auto" is depends on the model.
     """
-    resolved = runtime.resolve_target(target)
+    resolved = resolve_target(target)
     if precision is not None:
         policy_for(precision, resolved)
     return target if target == "auto" else resolved
@@ -221,7 +222,7 @@ def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
     manifest = saved.manifest
     model, encoder = _model(manifest["model"], asked.model), _encoder(saved)
     precision = asked.precision or manifest["precision"]
-    target = runtime.resolve_target(target_word(table_dtype_of(model), asked.target))
+    target = resolve_target(target_word(table_dtype_of(model), asked.target))
     with _errors_of(asked.model, "'s model", SparsetrainError):
         made = QuantizedModel(model, target, encoder, precision, initialize=False)
     _fill_(made, saved)

@@ -25,8 +25,10 @@ from sparsetrain.models.required import (
     require_remade,
 )
 from sparsetrain.optim.state_dict import named_arrays, require_own_names
-from sparsetrain.system.argument_checks import require_kind
-from sparsetrain.system.locks import Turn, in_own_turn
+from sparsetrain.runtime.targets import device_of
+from sparsetrain.runtime.tensors import to_device
+from sparsetrain.system.argument_checks import require_type
+from sparsetrain.system.locks import ForkSafeLock, synchronized
 
 
 def table_dtype_of(model: Any) -> str:
@@ -83,12 +85,12 @@ class Predictor:
         *,
         initialize: bool,
     ) -> None:
-        require_kind("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
+        require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
         self.model, self.encoder = model, encoder
         self.target, self.precision = target, precision
         self.steps = self.epochs = 0
         self._policy = policy_of(precision, target)
-        self._turn = Turn()  # of the thread that reads or writes weights
+        self._lock = ForkSafeLock()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
         require_remade(model)
         check_shared(model, encoder)
@@ -113,9 +115,9 @@ class Predictor:
 
     def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
         """Parameters where the target wants them; empties `params`, so that no two copies stay."""
-        device = runtime.device_of(self.target)
+        device = device_of(self.target)
         return {
-            name: runtime.moved(params.pop(name), device, f"parameter {name!r}")
+            name: to_device(params.pop(name), device, f"parameter {name!r}")
             for name in list(params)
         }
 
@@ -158,7 +160,7 @@ class Predictor:
     def _score(self, batch: Batch) -> np.ndarray:
         """Logits of each row, (rows,) float32."""
         inputs = self.model.inputs(batch)
-        with self._turn:
+        with self._lock:
             self._flush()
             logits = self._logits(self.params, inputs)
         return runtime.as_numpy(logits)[:, 0]
@@ -170,7 +172,7 @@ class Predictor:
             return data
         return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
 
-    @in_own_turn
+    @synchronized
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and slots, by name.
 

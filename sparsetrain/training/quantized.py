@@ -15,7 +15,10 @@ from sparsetrain import checkpoint, runtime
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.optim.state_dict import check_kinds, named_tables, writable_arrays
-from sparsetrain.system.locks import in_own_turn
+from sparsetrain.runtime import gpu
+from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.runtime.tensors import copy_
+from sparsetrain.system.locks import synchronized
 from sparsetrain.training import save
 from sparsetrain.training.predictor import Predictor, precision_on
 
@@ -23,7 +26,7 @@ from sparsetrain.training.predictor import Predictor, precision_on
 class QuantizedModel(Predictor):
     """Evaluates and predicts as the model that it was made from; from `Trainer.quantized`."""
 
-    @in_own_turn
+    @synchronized
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model and encoder to a folder, which `sparsetrain.load_predictor` reads."""
         checkpoint.write(folder, *save.snapshot_of_quantized(self, extra or {}))
@@ -54,13 +57,13 @@ def quantize(trained: Predictor) -> QuantizedModel:
         if name in tables:
             _quantize_(param, trained.params[name], tables[name])
         else:
-            runtime.copy_(param, trained.params[name])
+            copy_(param, trained.params[name])
     return made
 
 
 def _target_of_int8(target: Any) -> Any:
     """The CPU of a device, which has no kernels for such tables itself."""
-    return runtime.resolve_target("cpu") if runtime.gpu.is_cuda(target) else target
+    return resolve_target("cpu") if gpu.is_cuda(target) else target
 
 
 def _for_prediction(model: Any) -> Any:

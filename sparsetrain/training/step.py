@@ -23,7 +23,9 @@ from sparsetrain.optim import Applied, accumulate_
 from sparsetrain.optim.fused.layout import layout_of
 from sparsetrain.optim.paths.choice import dense_parts, kernels_to_choose
 from sparsetrain.optim.step import Step
-from sparsetrain.runtime import NDArray
+from sparsetrain.runtime import NDArray, gpu
+from sparsetrain.runtime.targets import device_of
+from sparsetrain.runtime.tensors import on_gpu, to_device
 from sparsetrain.runtime.together import together
 from sparsetrain.training.fused_step import FusedProgram, FusedSteps
 
@@ -72,13 +74,13 @@ def _summed_gradients(trainer: Any, batch: Batch) -> tuple[NDArray, Mapping[str,
         total += share * float(Loss(loss))
         accumulate_(gradients, acc, share)
     loss = runtime.as_tensor(np.float32(total))
-    return runtime.moved(loss, runtime.device_of(trainer.target)), acc
+    return to_device(loss, device_of(trainer.target)), acc
 
 
 def _inputs(trainer: Any, batch: Batch) -> dict[str, Any]:
     """The program's inputs; the rows that it will read are current."""
-    on_gpu = runtime.gpu.is_cuda(trainer.target)
-    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=not on_gpu)
+    is_cuda = gpu.is_cuda(trainer.target)
+    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=not is_cuda)
     rows = trainer.model.rows_read(inputs)
     trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
     return inputs | scale_input(trainer.scaling)
@@ -95,7 +97,7 @@ def _update_(trainer: Any, loss: NDArray, gradients: Mapping[str, Any]) -> Taken
 
 def _seen(loss: NDArray) -> NDArray:
     """A loss on the host: read before the updates are launched, it need not wait for them."""
-    return runtime.as_tensor(runtime.as_numpy(loss)) if runtime.on_gpu(loss) else loss
+    return runtime.as_tensor(runtime.as_numpy(loss)) if on_gpu(loss) else loss
 
 
 def scale_input(scaling: Scaling | None) -> dict[str, Any]:
@@ -215,6 +217,6 @@ def _some_rows_densely(trainer: Any, lookups: Mapping[str, int]) -> bool:
 
 def way(fused: bool, target: Any) -> Separate:
     """How steps are taken on a target."""
-    if runtime.gpu.is_cuda(target):
+    if gpu.is_cuda(target):
         return OnDevice()
     return Fused() if fused else Separate()

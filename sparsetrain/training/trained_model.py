@@ -31,7 +31,7 @@ from sparsetrain.optim.state_dict import (
     named_tables,
     writable_arrays,
 )
-from sparsetrain.system.locks import in_own_turn
+from sparsetrain.system.locks import synchronized
 from sparsetrain.training.predictor import Predictor, policy_of, table_dtype_of
 from sparsetrain.training.quantized import QuantizedModel, quantize
 
@@ -75,7 +75,7 @@ class TrainedModel(Predictor):
     def seed(self, seed: int) -> None:
         self.state.seed = seed
 
-    @in_own_turn
+    @synchronized
     def quantized(self) -> QuantizedModel:
         """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
 
@@ -92,7 +92,7 @@ class TrainedModel(Predictor):
         self._flush()
         return quantize(self)
 
-    @in_own_turn
+    @synchronized
     def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Copy arrays named as in `state_dict` into the parameters and slots.
 
@@ -106,7 +106,7 @@ class TrainedModel(Predictor):
             load_arrays_(target, arrays, partial(check_saved, self.state))
         self._restored()
 
-    @in_own_turn
+    @synchronized
     def table(self, name: str) -> np.ndarray:
         """A copy of an embedding table, (V, D) float32; `name` is that of one of its columns.
 
@@ -119,7 +119,7 @@ class TrainedModel(Predictor):
         """
         return self._arrays()[self._table_name(name)].astype(np.float32)
 
-    @in_own_turn
+    @synchronized
     def load_table(self, name: str, rows: np.ndarray) -> None:
         """Write an embedding table, such as one that was trained elsewhere; its slots stay.
 
@@ -165,7 +165,7 @@ class TrainedModel(Predictor):
             raise ConfigError(f"there is no table {name!r}; there are {known}")
         return full
 
-    @in_own_turn
+    @synchronized
     def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
         """Fill parameters and slots from an open checkpoint; undefined after an error.
 
@@ -198,7 +198,7 @@ class TrainedModel(Predictor):
         counts = {"steps": self.steps, "epochs": self.epochs, "skipped": self.state.skipped}
         return {**counts, "loss_scale": scale}
 
-    @in_own_turn
+    @synchronized
     def _recount(self, counts: Mapping[str, Any]) -> None:
         """Go back to what `_counts` gave, once the arrays are those of that step."""
         self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sparsetrain import runtime
 from sparsetrain.ad.gradient import Unreached
 from sparsetrain.compiler.precision import LossScale, Precision
 from sparsetrain.compiler.program import GradientProgram, value_and_grad
@@ -25,9 +24,11 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import target_word
 from sparsetrain.models.required import left_out_by_loss
 from sparsetrain.optim import Applied, Optimizer
-from sparsetrain.system.argument_checks import require_kind, require_whole
-from sparsetrain.system.blas_threads import single_blas
-from sparsetrain.system.locks import in_own_turn
+from sparsetrain.runtime import gpu
+from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.system.argument_checks import require_int, require_type
+from sparsetrain.system.blas_threads import single_threaded_blas
+from sparsetrain.system.locks import synchronized
 from sparsetrain.training import save
 from sparsetrain.training.device_prefetch import Ahead
 from sparsetrain.training.find_nonfinite import first_nonfinite
@@ -112,8 +113,8 @@ class Trainer(TrainedModel):
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
         plan: Literal["auto", "host", "device"] = "auto",
     ) -> None:
-        self.accumulate = require_whole("accumulate", accumulate)
-        target = runtime.resolve_target(target_word(table_dtype_of(model), target))
+        self.accumulate = require_int("accumulate", accumulate)
+        target = resolve_target(target_word(table_dtype_of(model), target))
         super().__init__(model, optimizer, target, seed, encoder, initialize, precision, loss_scale)
         self.fused = fused
         self._ahead = Ahead(self, plan)
@@ -150,7 +151,7 @@ class Trainer(TrainedModel):
             )
         return program
 
-    @in_own_turn
+    @synchronized
     def compile(self) -> None:
         """Compile what a step runs now, rather than in the first step."""
         _ = self._machine
@@ -177,7 +178,7 @@ class Trainer(TrainedModel):
         loss: Loss = self._watch.step(partial(self._step, batch), batch)
         return loss
 
-    @in_own_turn
+    @synchronized
     def _step(self, batch: Batch) -> Loss:
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
@@ -200,7 +201,7 @@ class Trainer(TrainedModel):
         >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
         ...     trainer.step(batch)
         """
-        if not runtime.gpu.is_cuda(self.target):
+        if not gpu.is_cuda(self.target):
             return iter(batches)
         return self._ahead.batches(iter(batches))
 
@@ -278,7 +279,7 @@ class Trainer(TrainedModel):
         """
         check_asked(validation, stop, run, validate_every, early_stopping)
         plan = Plan(
-            until=require_whole("epochs", epochs) + (0 if resume else self.epochs),
+            until=require_int("epochs", epochs) + (0 if resume else self.epochs),
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
@@ -296,7 +297,7 @@ class Trainer(TrainedModel):
         writing = folder and folder.writing(fresh=not resume, size=self._bytes, best=best)
         watch = Watch(self) if profile else None
         recording = watch and watch.recording()
-        with single_blas(), writing or nullcontext(), recording or nullcontext():
+        with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
             held_out = None if validation is None else self._dataset(validation)
             history = Fit(self, dataset, held_out, plan, state, folder, progress, stop).run()
         return {**history, "profile": watch.result()} if watch else history
@@ -326,7 +327,7 @@ class Trainer(TrainedModel):
         NumericalError
             As `step`.
         """
-        require_whole("profile: steps", steps, 2)
+        require_int("profile: steps", steps, 2)
         watch = Watch(self, steps)
         with watch.recording():
             for _ in range(WARM + steps):
@@ -340,7 +341,7 @@ class Trainer(TrainedModel):
         """The virtual machine that runs in a step."""
         return self._way.machine(self)
 
-    @in_own_turn
+    @synchronized
     def extended(self, encoder: Encoder) -> Trainer:
         """Return a trainer that goes on from this one with rows for new values.
 
@@ -367,7 +368,7 @@ class Trainer(TrainedModel):
         ... # doctest: +SKIP
         >>> trainer.fit("tuesday.parquet", run="tuesday")  # doctest: +SKIP
         """
-        require_kind("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
+        require_type("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
         made = Trainer(
             grown_model(self.model, self.encoder, encoder),
             self.optimizer,
@@ -386,7 +387,7 @@ class Trainer(TrainedModel):
         made._recount({**self._counts(), "epochs": 0})
         return made
 
-    @in_own_turn
+    @synchronized
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`."""
         save.save(self, folder, extra)
@@ -397,7 +398,7 @@ class Trainer(TrainedModel):
         """Views of all arrays, and a manifest; `state` is where the run stands."""
         return save.snapshot(self, extra, state)
 
-    @in_own_turn
+    @synchronized
     def first_nonfinite(self, batch: Batch) -> str | None:
         """Say which value of the gradient program is the first that is not finite, if one is.
 

@@ -14,6 +14,8 @@ from tvm.script import relax as R
 
 import sparsetrain as st
 from sparsetrain import runtime
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.targets import resolve_target
 
 ROWS = 9
 
@@ -139,7 +141,7 @@ def _arguments(function, batch=6, seed=0):
 def _tvm_gradients(module, wanted, arrays):
     variables = [p for p in module["loss"].params if p.name in wanted]
     adjoint = relax.transform.Gradient("loss", require_grads=variables)(module)
-    machine = runtime.build_relax(adjoint, runtime.resolve_target("llvm"))
+    machine = build_relax(adjoint, resolve_target("llvm"))
     outputs = machine["loss_adjoint"](*(runtime.as_tensor(a) for a in arrays.values()))
     return dict(zip(wanted, (g.numpy() for g in outputs[1]), strict=True))
 

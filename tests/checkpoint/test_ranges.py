@@ -154,5 +154,5 @@ def test_sums_of_parts_give_the_sum_of_the_whole(sizes):
 
 @pytest.mark.parametrize("size", [1, 4097, memory.LARGE])
 def test_aligned_memory_begins_on_a_page(size):
-    block = memory.aligned(size)
+    block = memory.aligned_empty(size)
     assert block.shape == (size,) and block.ctypes.data % memory.ALIGNMENT == 0

@@ -5,7 +5,7 @@ import pytest
 from tvm.target import Target
 
 from sparsetrain.compiler.precision import lacks
-from sparsetrain.runtime import instructions
+from sparsetrain.runtime import target_features
 
 
 def cpu(name, *changes):
@@ -33,7 +33,11 @@ HAS = [
 
 @pytest.mark.parametrize("target, has", HAS, ids=[str(target) for target, _ in HAS])
 def test_a_target_has_the_instructions_that_it_names(target, has):
-    ask = instructions.has_pairs, instructions.has_tiles, instructions.has_tensor_cores
+    ask = (
+        target_features.has_bf16_dot,
+        target_features.has_amx_tiles,
+        target_features.has_tensor_cores,
+    )
     assert tuple(each(target) for each in ask) == has
 
 

@@ -11,6 +11,8 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.runtime import library_cache
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 
@@ -34,7 +36,7 @@ def times(factor: float):
 
 def run(factor: float = 2.0, name: str = "times") -> list[float]:
     array = runtime.as_tensor(np.arange(3, dtype="f4"))
-    runtime.compile_kernel(times(factor), runtime.host_target(), name)(array)
+    compile_kernel(times(factor), host_target(), name)(array)
     return array.numpy().tolist()
 
 
@@ -43,7 +45,7 @@ def test_a_kernel_comes_back_and_another_is_compiled(compiled, place):
     assert len(compiled) == 1
     assert run(3.0) == [0, 3, 6]
     assert run(3.0, "other name") == [0, 3, 6]
-    assert len(compiled) == len(list(place.glob(f"{library_cache.KERNEL}*.so"))) == 3
+    assert len(compiled) == len(list(place.glob(f"{library_cache.KERNEL_PREFIX}*.so"))) == 3
 
 
 def test_a_damaged_one_is_compiled_again(compiled, place):
@@ -74,13 +76,13 @@ def test_one_that_is_kept_needs_no_linker(compiled, monkeypatch):
 
 
 def test_the_least_recently_used_go_first_and_no_program_goes_for_a_kernel(place, monkeypatch):
-    monkeypatch.setattr(library_cache, "KEEP_KERNELS", 2)
-    for key in (library_cache.KERNEL, ""):
+    monkeypatch.setattr(library_cache, "MAX_KERNELS", 2)
+    for key in (library_cache.KERNEL_PREFIX, ""):
         for age in range(4):
             file = place / f"{key}{age:032d}-{'0' * 16}.so"
             file.write_bytes(b"")
             os.utime(file, (1000 - age, 1000 - age))
     run()
-    assert len(list(place.glob(f"{library_cache.KERNEL}*.so"))) == 2
-    assert (place / f"{library_cache.KERNEL}{0:032d}-{'0' * 16}.so").exists()
+    assert len(list(place.glob(f"{library_cache.KERNEL_PREFIX}*.so"))) == 2
+    assert (place / f"{library_cache.KERNEL_PREFIX}{0:032d}-{'0' * 16}.so").exists()
     assert len(list(place.glob("[0-9a-f]*.so"))) == 4

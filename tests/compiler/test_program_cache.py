@@ -13,10 +13,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import sparsetrain as st
-from sparsetrain import runtime
-from sparsetrain.compiler import program_cache
+from sparsetrain.compiler import program, program_cache
 from sparsetrain.kernels.relax_op import define_op
 from sparsetrain.runtime import library_cache
+from sparsetrain.runtime.targets import resolve_target
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 
@@ -36,13 +36,13 @@ class Double:
 @pytest.fixture
 def compiled(monkeypatch):
     """How often a program was really compiled."""
-    calls, compile_relax = [], runtime.compile_relax
+    calls, compile_relax = [], program.compile_relax
 
     def counting(*arguments):
         calls.append(1)
         return compile_relax(*arguments)
 
-    monkeypatch.setattr(runtime, "compile_relax", counting)
+    monkeypatch.setattr(program, "compile_relax", counting)
     return calls
 
 
@@ -95,14 +95,14 @@ def test_a_file_that_others_may_write_is_not_loaded(place, compiled):
 
 def test_a_folder_that_others_may_write_is_not_used(place):
     place.chmod(0o777)
-    assert library_cache.folder() is None
+    assert library_cache.cache_folder() is None
 
 
 def test_a_link_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "link"))
-    assert library_cache.folder() is None
+    assert library_cache.cache_folder() is None
 
 
 def test_empty_name_turns_the_cache_off(monkeypatch, compiled):
@@ -113,7 +113,7 @@ def test_empty_name_turns_the_cache_off(monkeypatch, compiled):
 
 
 def test_target_and_module_decide_the_key(monkeypatch):
-    generic, host = (runtime.resolve_target(name) for name in ("llvm", "cpu"))
+    generic, host = (resolve_target(name) for name in ("llvm", "cpu"))
     other = tvm.IRModule({"other": Double["main"].with_attr("global_symbol", "other")})
     keys = [
         program_cache.digest(Double, generic),
@@ -127,7 +127,7 @@ def test_target_and_module_decide_the_key(monkeypatch):
 
 
 def test_the_least_recently_used_files_go_first(place, monkeypatch):
-    monkeypatch.setattr(library_cache, "KEEP_FILES", 2)
+    monkeypatch.setattr(library_cache, "MAX_PROGRAMS", 2)
     for age in range(4):
         file = place / f"{age:032d}-{'0' * 16}.so"
         file.write_bytes(b"")
@@ -190,14 +190,14 @@ def test_what_a_users_operator_becomes_decides_the_key():
         with builder.dataflow():
             out = builder.emit_output(builder.emit(scaled(x)))
         builder.emit_func_output(out)
-    module, target = builder.get(), runtime.resolve_target("llvm")
+    module, target = builder.get(), resolve_target("llvm")
     before = program_cache.digest(module, target)
     factor = 5.0
     assert program_cache.digest(module, target) != before
 
 
 def test_the_files_used_last_are_kept(place, monkeypatch):
-    monkeypatch.setattr(library_cache, "KEEP_OBJECTS", 2)
+    monkeypatch.setattr(library_cache, "MAX_OBJECTS", 2)
     for age in range(4):
         file = place / f"key{age}-0.o"
         file.touch()
@@ -208,7 +208,7 @@ def test_the_files_used_last_are_kept(place, monkeypatch):
 
 
 def test_where_there_are_too_many_one_in_ten_makes_room_for_the_next(place, monkeypatch):
-    monkeypatch.setattr(library_cache, "KEEP_OBJECTS", 20)
+    monkeypatch.setattr(library_cache, "MAX_OBJECTS", 20)
     for age in range(21):
         file = place / f"key{age}-0.o"
         file.touch()
@@ -220,7 +220,7 @@ def test_where_there_are_too_many_one_in_ten_makes_room_for_the_next(place, monk
 def test_a_file_is_found_by_its_whole_key_and_kind(place):
     for name in ("ab-0.o", "ab-1.o", "ab-0.so", "abc-0.o", "kernel-ab-0.o"):
         (place / name).touch()
-    found = library_cache.listed(place, ".o", ["ab", "none"])
+    found = library_cache.list_files(place, ".o", ["ab", "none"])
     assert {key: sorted(file.name for file in files) for key, files in found.items()} == {
         "ab": ["ab-0.o", "ab-1.o"],
         "none": [],

@@ -13,13 +13,16 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from sparsetrain import runtime
 from sparsetrain.compiler import schedule
 from sparsetrain.runtime import gpu, staging
+from sparsetrain.runtime.compiling import build_relax
 from tests.cuda import emulator
 from tests.devices import show
 
-_FOUND = {"problem": gpu.problem, "target": gpu.target}  # what the package says by itself
+_FOUND = {
+    "unavailable_reason": gpu.unavailable_reason,
+    "target": gpu.target,
+}  # what the package says by itself
 
 
 @cache
@@ -34,7 +37,7 @@ def problem() -> str | None:
     """Why CUDA cannot be used here, with all devices shown."""
     with pytest.MonkeyPatch.context() as patch:
         show(patch)
-        return gpu.problem()
+        return gpu.unavailable_reason()
 
 
 def skip_without_any() -> None:
@@ -61,9 +64,9 @@ def as_gpu(patch: pytest.MonkeyPatch) -> Iterator[tvm.target.Target]:
 def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let the package find an emulated device, from now on or until `replace` is undone."""
     emulator.install()
-    replace(gpu, "problem", lambda: None)
+    replace(gpu, "unavailable_reason", lambda: None)
     replace(gpu, "target", hopper)
-    replace(gpu, "KEEPS_KERNELS", False)  # here it takes longer to link one than to compile it
+    replace(gpu, "CACHE_KERNELS", False)  # here it takes longer to link one than to compile it
     replace(staging, "CopyStream", emulator.LateCopies)
 
 
@@ -82,7 +85,7 @@ def one_program(
         builder = relax.BlockBuilder()
         for name in names:
             add(builder, name)
-        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+        yield build_relax(builder.get(), target, schedule.pipeline(target))
 
 
 @contextmanager

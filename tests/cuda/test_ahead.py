@@ -16,6 +16,9 @@ from sparsetrain import runtime
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.runtime import staging, streams
+from sparsetrain.runtime.compiling import intercept_kernels
+from sparsetrain.runtime.staging import StagingRing
+from sparsetrain.runtime.tensors import editable_numpy, on_gpu
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from sparsetrain.training import device_prefetch
 from tests import small_dlrm
@@ -96,7 +99,7 @@ def test_ids_that_were_sent_are_not_read_back(cuda, monkeypatch):
     read, as_numpy = [], runtime.as_numpy
 
     def noted(tensor, **options):
-        if runtime.on_gpu(tensor):
+        if on_gpu(tensor):
             read.append(tuple(tensor.shape))
         return as_numpy(tensor, **options)
 
@@ -112,7 +115,7 @@ def test_a_step_reads_nothing_before_all_that_it_reads_is_on_its_way(cuda, monke
     events, as_numpy = [], runtime.as_numpy
 
     def read(tensor, **options):
-        if runtime.on_gpu(tensor):
+        if on_gpu(tensor):
             events.append("read")
         return as_numpy(tensor, **options)
 
@@ -123,7 +126,7 @@ def test_a_step_reads_nothing_before_all_that_it_reads_is_on_its_way(cuda, monke
     monkeypatch.setattr(runtime, "as_numpy", read)
     made = trainer(plan="device")
     for batch in made.ahead(batches()[:1]):
-        with runtime.watching(launch):
+        with intercept_kernels(launch):
             made.step(batch)
     assert events[:2] == ["short_plan", "check for NaN and infinity"]
     assert events[2:5] == ["read"] * 3  # finiteness, number of rows, loss
@@ -195,7 +198,7 @@ def test_a_stream_that_was_left_does_not_disturb_the_next(cuda):
 
 
 def test_a_batch_larger_than_those_before_gets_a_larger_slot(cuda):
-    stage = runtime.Stage(slots=1)
+    stage = StagingRing(slots=1)
     for size in (3, 1000, 0):
         staged = stage.send(stage.take(), {"x": np.arange(size, dtype="f4"), "n": np.array([size])})
         tensors = stage.use(staged)
@@ -205,11 +208,11 @@ def test_a_batch_larger_than_those_before_gets_a_larger_slot(cuda):
 
 
 def test_what_was_written_into_a_slot_is_sent_from_there(cuda):
-    stage = runtime.Stage(slots=1)
+    stage = StagingRing(slots=1)
     slot = stage.take()
     placed = slot.room("x", (2, 3), "int32")
-    assert not runtime.on_gpu(placed)
-    with runtime.writing(placed) as numbers:
+    assert not on_gpu(placed)
+    with editable_numpy(placed) as numbers:
         numbers[...] = np.arange(6).reshape(2, 3)
     array = runtime.as_numpy(placed)
     tensors = stage.use(stage.send(slot, {"x": array, "y": array + 1}))
@@ -218,16 +221,16 @@ def test_what_was_written_into_a_slot_is_sent_from_there(cuda):
 
 
 def test_room_outlives_the_block_that_it_was_of(cuda):
-    slot = runtime.Stage(slots=1).take()
+    slot = StagingRing(slots=1).take()
     first = slot.room("x", (4,), "float32")
-    with runtime.writing(first) as numbers:
+    with editable_numpy(first) as numbers:
         numbers[...] = 7
     slot.room("x", (4000,), "float32")
     assert runtime.as_numpy(first).tolist() == [7] * 4
 
 
 def test_a_slot_that_was_not_used_is_free_again(cuda):
-    stage = runtime.Stage(slots=1)
+    stage = StagingRing(slots=1)
     slot = stage.take()
     stage.drop(slot)
     assert stage.take() is slot
@@ -236,7 +239,7 @@ def test_a_slot_that_was_not_used_is_free_again(cuda):
 
 
 def test_a_copy_into_a_slot_waits_for_what_reads_it(cuda):
-    stage = runtime.Stage(slots=1)
+    stage = StagingRing(slots=1)
     first = stage.send(stage.take(), {"x": np.zeros(3)})
     stage.use(first)
     assert stage._stream.ordered_after_compute == 0
@@ -254,8 +257,8 @@ def test_what_cuda_refuses_is_an_error_in_one_line(cuda, monkeypatch):
 
 def test_fit_sends_ahead(cuda, monkeypatch):
     sent = []
-    send = staging.Stage.send
-    monkeypatch.setattr(staging.Stage, "send", lambda *a: sent.append(1) or send(*a))
+    send = staging.StagingRing.send
+    monkeypatch.setattr(staging.StagingRing, "send", lambda *a: sent.append(1) or send(*a))
     made, waited = trainer(), trainer()
     made.fit(batches(), shuffle=False, progress=None)
     for batch in batches():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from sparsetrain import runtime
 from sparsetrain.compiler import schedule
 from sparsetrain.compiler.schedule.cuda.sum_of_pieces import sum_kernel
+from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import BFLOAT16
 from tests.cuda import device
 from tests.cuda.test_kernels import in_every_order, there
@@ -82,7 +82,7 @@ def adder():
                     total = relax.call_tir(kernel, [parts], relax.TensorType(shape, "float32"))
                     out = builder.emit_output(total)
                 builder.emit_func_output(out)
-        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+        yield build_relax(builder.get(), target, schedule.pipeline(target))
 
 
 @pytest.mark.parametrize("pieces", PIECES)

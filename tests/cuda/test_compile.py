@@ -15,11 +15,12 @@ import tvm
 from tvm.support.nvcc import compile_cuda
 
 import sparsetrain as st
-from sparsetrain import ad, runtime
+from sparsetrain import ad
 from sparsetrain.compiler import schedule
 from sparsetrain.compiler.precision import BFLOAT16, to_half
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.runtime import gpu
+from sparsetrain.runtime.compiling import compile_relax
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.kernels import all_kernels
@@ -60,7 +61,7 @@ def sources() -> dict[str, str]:
         gpu.compile_kernels(tvm.IRModule(functions), target)
         for program in programs():
             pipeline = schedule.pipeline(target)
-            runtime.compile_relax(take_as_lookup(program), target, pipeline)
+            compile_relax(take_as_lookup(program), target, pipeline)
     return dict(zip(WHICH, found, strict=True))
 
 

@@ -9,11 +9,11 @@ import tvm
 from tvm import relax, tirx
 
 import sparsetrain as st
-from sparsetrain import runtime
 from sparsetrain.compiler.precision import BFLOAT16
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu
+from sparsetrain.runtime.tensors import to_device
 from tests.cuda import device
 from tests.cuda.reshaped import RESHAPED
 from tests.cuda.test_kernels import in_every_order, there
@@ -135,7 +135,7 @@ def test_loss_and_gradients_are_those_of_the_same_rounding_on_the_cpu(cuda, prog
     expected = values(
         st.value_and_grad(dlrm.export(), "loss", target="cpu", precision=BFLOAT16)(params, inputs)
     )
-    there = {name: runtime.moved(param, tvm.cuda()) for name, param in params.items()}
+    there = {name: to_device(param, tvm.cuda()) for name, param in params.items()}
     found = values(program(there, inputs))
     for name, array in expected.items():
         # Sums in another order may round to another half further on: an ulp of a few numbers.

@@ -18,7 +18,7 @@ def compiled(cuda, monkeypatch, tmp_path):
     """How often a kernel was really compiled."""
     calls, compile_kernels = [], gpu.compile_kernels
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "kernels"))
-    monkeypatch.setattr(gpu, "KEEPS_KERNELS", True)
+    monkeypatch.setattr(gpu, "CACHE_KERNELS", True)
     kept: dict[str, object] = {}
     monkeypatch.setattr(library_cache, "load", lambda _place, key: kept.get(key))
     monkeypatch.setattr(
@@ -55,6 +55,6 @@ def test_other_settings_of_the_compiler_make_another_kernel(compiled, monkeypatc
 
 def test_without_a_folder_nothing_is_kept(compiled, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", "")
-    assert library_cache.folder() is None
+    assert library_cache.cache_folder() is None
     assert look_up(4).tolist() == look_up(4).tolist() == [3, 1]
     assert len(compiled) == 2

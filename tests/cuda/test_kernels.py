@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.embedding import cuda_kernels
 from sparsetrain.embedding import kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.optim.gradients import global_norm, nonfinite
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.targets import device_of, resolve_target
+from sparsetrain.runtime.tensors import editable_numpy, on_gpu, target_of, to_device
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.cuda import sort as cuda_sort
@@ -29,7 +31,7 @@ ORDERS = (0, 1, 5)
 def there(array, target):
     """A tensor of an array, where `target` works."""
     tensor = runtime.as_tensor(np.asarray(array))
-    return runtime.moved(tensor, runtime.device_of(runtime.resolve_target(target)))
+    return to_device(tensor, device_of(resolve_target(target)))
 
 
 def sparse(target, indices, values, num_rows, source=None) -> RowSparse:
@@ -195,8 +197,8 @@ def interaction_kernels(features, width, target):
 
     kernels = cpu if target == "cpu" else cuda
     makers = kernels.forward_kernel, kernels.backward_kernel
-    resolved = runtime.resolve_target(target)
-    return [runtime.compile_kernel(make(features, width, "float32"), resolved) for make in makers]
+    resolved = resolve_target(target)
+    return [compile_kernel(make(features, width, "float32"), resolved) for make in makers]
 
 
 def test_a_mean_over_bags_and_its_cotangent(target):
@@ -208,11 +210,11 @@ def test_a_mean_over_bags_and_its_cotangent(target):
     table = rng.standard_normal((9, width)).astype("f4")
     cotangent = rng.standard_normal((batch, features, width)).astype("f4")
     module = embedding_kernels if target == "cpu" else cuda_kernels
-    where = runtime.resolve_target(target)
+    where = resolve_target(target)
     pool = module.bag_kernel(width, "float32", "int32", features, True, False)
-    pool = runtime.compile_kernel(pool, where)
+    pool = compile_kernel(pool, where)
     back = module.bag_mean_cotangent_kernel(width, "float32", features)
-    back = runtime.compile_kernel(back, where)
+    back = compile_kernel(back, where)
     edges = there(offsets, target)
 
     def run():
@@ -238,8 +240,8 @@ def test_a_mean_over_bags_and_its_cotangent(target):
 def test_host_and_device_exchange_what_they_hold(target):
     values = np.arange(6, dtype="f4").reshape(2, 3)
     tensor = there(values, target)
-    with runtime.writing(tensor) as view:
+    with editable_numpy(tensor) as view:
         view[1] = 9
     assert_same_bits(runtime.as_numpy(tensor), np.array([[0, 1, 2], [9, 9, 9]], "f4"))
-    assert runtime.on_gpu(tensor) == (target == "cuda")
-    assert st.runtime.target_of(tensor).kind.name == ("cuda" if target == "cuda" else "llvm")
+    assert on_gpu(tensor) == (target == "cuda")
+    assert target_of(tensor).kind.name == ("cuda" if target == "cuda" else "llvm")

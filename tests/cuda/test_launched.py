@@ -11,10 +11,11 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from sparsetrain import runtime
 from sparsetrain.compiler import schedule
 from sparsetrain.compiler.schedule.cuda.rules import Guarded
 from sparsetrain.errors import ConfigError
+from sparsetrain.runtime.compiling import build_relax, compile_relax
+from sparsetrain.runtime.targets import resolve_target
 from tests.cuda import device
 from tests.cuda.test_kernels import there
 
@@ -53,13 +54,13 @@ def test_loops_that_no_thread_runs_are_refused_by_name():
     target = device.hopper()
     message = r"kernel 'twice' has no threads, .* bind its loops to blockIdx\.x and threadIdx\.x"
     with pytest.raises(ConfigError, match=message):
-        runtime.compile_relax(Loops, target, schedule.pipeline(target))
+        compile_relax(Loops, target, schedule.pipeline(target))
 
 
 def test_loops_are_for_a_cpu_and_threads_for_a_device(target):
     module = Loops if target == "cpu" else Threads
-    resolved = runtime.resolve_target(target)
-    machine = runtime.build_relax(module, resolved, schedule.pipeline(resolved))
+    resolved = resolve_target(target)
+    machine = build_relax(module, resolved, schedule.pipeline(resolved))
     given = np.arange(8, dtype="f4")
     np.testing.assert_array_equal(machine["main"](there(given, target)).numpy(), 2 * given)
 

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 
 from sparsetrain import runtime
 from sparsetrain.compiler import schedule
+from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import BFLOAT16
 from tests.cuda import device
 from tests.cuda.test_kernels import in_every_order, there
@@ -43,7 +44,7 @@ def machine():
         builder = relax.BlockBuilder()
         for width in WIDTHS:
             add_mask(builder, width)
-        yield runtime.build_relax(builder.get(), target, schedule.pipeline(target))
+        yield build_relax(builder.get(), target, schedule.pipeline(target))
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -9,6 +9,8 @@ import pytest
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.runtime.targets import device_of
+from sparsetrain.runtime.tensors import on_gpu, to_device
 from tests import small_dlrm
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -30,7 +32,7 @@ def looped(target: str) -> dict[str, runtime.NDArray]:
 def test_a_loop_with_placed_parameters_gives_the_weights_of_the_cpu(cuda):
     found, expected = looped("cuda"), looped("cpu")
     for key, array in expected.items():
-        assert runtime.on_gpu(found[key])
+        assert on_gpu(found[key])
         np.testing.assert_allclose(runtime.as_numpy(found[key]), array.numpy(), **CLOSE)
 
 
@@ -38,7 +40,7 @@ def test_a_loop_with_placed_parameters_gives_the_weights_of_the_cpu(cuda):
 def test_parameters_that_lie_elsewhere_are_named_with_the_way_out(cuda, what):
     optimizer = st.optim.adagrad(0.1)
     params = {"w": runtime.zeros((3,), "float32")}
-    there = {"w": runtime.moved(params["w"], runtime.device_of(cuda))}
+    there = {"w": to_device(params["w"], device_of(cuda))}
     state = optimizer.init(params)
     if what == "slot 'sum'":
         params = there
@@ -52,7 +54,7 @@ def test_what_lies_beside_the_program_is_not_copied(target):
     given = {"a": np.arange(3.0, dtype="f4"), "b": st.runtime.zeros((2,), "float32")}
     placed = program.place(given)
     assert list(placed) == ["a", "b"]
-    assert all(runtime.on_gpu(tensor) == (target == "cuda") for tensor in placed.values())
+    assert all(on_gpu(tensor) == (target == "cuda") for tensor in placed.values())
     np.testing.assert_array_equal(runtime.as_numpy(placed["a"]), given["a"])
     again = program.place(placed)
     assert all(again[name] is placed[name] for name in given)

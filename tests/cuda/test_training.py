@@ -10,11 +10,13 @@ import pytest
 from tvm import relax, tirx
 
 import sparsetrain as st
-from sparsetrain import runtime
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, NumericalError
 from sparsetrain.optim import Group
+from sparsetrain.runtime import targets
+from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.runtime.tensors import on_gpu
 from tests import shared_tables, small_dlrm
 from tests.cuda import device, emulator
 from tests.optim.formulas import OPTIMIZERS
@@ -89,11 +91,11 @@ def test_two_runs_have_the_same_bits_whoever_runs_first(cuda, name, order):
 def test_parameters_slots_and_gradients_stay_on_the_device(cuda):
     trainer = trained(st.optim.adagrad(0.05), "cuda")
     slots = [slot for slots in trainer.state.values() for slot in slots.values()]
-    assert all(runtime.on_gpu(tensor) for tensor in [*trainer.params.values(), *slots])
+    assert all(on_gpu(tensor) for tensor in [*trainer.params.values(), *slots])
     inputs = trainer.model.inputs(small_dlrm.batch(5))
     loss, gradients = trainer.program(trainer.params, inputs)
     leaves = [leaf for g in gradients.values() for leaf in getattr(g, "leaves", [g])]
-    assert all(runtime.on_gpu(tensor) for tensor in [loss, *leaves])
+    assert all(on_gpu(tensor) for tensor in [loss, *leaves])
 
 
 def test_parts_of_a_batch_add_up_to_the_step_of_the_whole(cuda):
@@ -106,7 +108,7 @@ def test_what_one_target_saved_the_other_loads(cuda, tmp_path):
     optimizer = st.optim.adam(0.01)
     trained(optimizer, "cuda").save(tmp_path / "a")
     loaded = st.load(tmp_path / "a", target="cpu")
-    assert not runtime.on_gpu(next(iter(loaded.params.values())))
+    assert not on_gpu(next(iter(loaded.params.values())))
     loaded.save(tmp_path / "b")
     back = st.load(tmp_path / "b", target="cuda")
     assert_same_state(back.state_dict(), trained(optimizer, "cuda").state_dict())
@@ -124,7 +126,7 @@ def test_a_loop_on_a_device_goes_on_from_what_it_saved(cuda, tmp_path, name):
         st.optim.ftrl(0.1).load_(tmp_path / "loop", second.params, second.state)
     assert_same_state(second.state_dict(), before)
     optimizer.load_(tmp_path / "loop", second.params, second.state)
-    assert all(runtime.on_gpu(tensor) for tensor in second.params.values())
+    assert all(on_gpu(tensor) for tensor in second.params.values())
     for trainer in (first, second):
         trainer.step(small_dlrm.batch(40, seed=8))
     assert_same_state(second.state_dict(), first.state_dict())
@@ -157,9 +159,9 @@ def test_a_step_that_is_not_finite_writes_nothing(cuda):
 
 
 def test_a_gpu_is_used_by_auto(cuda):
-    runtime.targets._best_target.cache_clear()
-    assert runtime.resolve_target("auto").kind.name == "cuda"
-    runtime.targets._best_target.cache_clear()
+    targets._best_target.cache_clear()
+    assert resolve_target("auto").kind.name == "cuda"
+    targets._best_target.cache_clear()
     assert device.is_real() or emulator.missing() is None
 
 
@@ -189,7 +191,7 @@ def test_a_model_in_int8_is_made_for_the_cpu(cuda, tmp_path, precision):
         small_dlrm.model(), st.optim.adagrad(0.05), target="cuda", precision=precision
     )
     quantized = trainer.quantized()
-    assert not any(map(runtime.on_gpu, quantized.params.values()))
+    assert not any(map(on_gpu, quantized.params.values()))
     batch = small_dlrm.batch(50)
     scores = quantized.predict(batch)
     np.testing.assert_allclose(scores, trainer.predict(batch), rtol=0, atol=0.01)

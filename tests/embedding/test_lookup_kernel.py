@@ -10,6 +10,8 @@ from sparsetrain.embedding.lookup_kernel import PREFETCH, lookup_kernel
 from sparsetrain.kernels.table_formats import computed_in, stored_width
 from sparsetrain.kernels.table_formats.names import INT8_ROWS, numpy_dtype
 from sparsetrain.runtime import as_numpy, as_tensor
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 from tests.helpers import assert_same_bits
 
 STREAMED = {"streamed": 0, "kept": 1 << 60}
@@ -22,7 +24,7 @@ def looked_up(table: np.ndarray, ids: np.ndarray, width: int, dtype: str, prefet
     kernel = lookup_kernel(width, dtype, str(ids.dtype), prefetch)
     lookup_kernel.cache_clear()
     out = runtime.empty((len(ids), width), computed_in(dtype))
-    runtime.compile_kernel(kernel, runtime.host_target())(as_tensor(table), as_tensor(ids), out)
+    compile_kernel(kernel, host_target())(as_tensor(table), as_tensor(ids), out)
     return as_numpy(out)
 
 

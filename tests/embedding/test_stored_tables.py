@@ -10,6 +10,8 @@ from sparsetrain import runtime
 from sparsetrain.embedding.kernels import lookup_kernel
 from sparsetrain.kernels.table_formats.names import numpy_dtype
 from sparsetrain.runtime import as_numpy, as_tensor
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 from tests.embedding.bags import Kind
 from tests.helpers import assert_same_bits
 
@@ -47,7 +49,7 @@ def test_a_lookup_widens_every_number_exactly(dtype, width):
     bits = np.arange(65_536, dtype=np.uint16)
     table = np.resize(bits, (65_536 // width + 1, width)).view(numpy_dtype(dtype))
     ids = np.arange(len(table), dtype=np.int32)
-    kernel = runtime.compile_kernel(lookup_kernel(width, dtype, "int32"), runtime.host_target())
+    kernel = compile_kernel(lookup_kernel(width, dtype, "int32"), host_target())
     out = runtime.empty(table.shape, "float32")
     kernel(as_tensor(table), as_tensor(ids), out)
     found = as_numpy(out)

@@ -11,8 +11,10 @@ import pytest
 import sparsetrain as st
 from sparsetrain.compiler.precision import BFLOAT16, policy_for, to_half
 from sparsetrain.models.interaction import amx, bf16
-from sparsetrain.runtime import as_numpy, as_tensor, compile_kernel, empty, host_target
-from sparsetrain.runtime.instructions import has_pairs, has_tiles
+from sparsetrain.runtime import as_numpy, as_tensor, empty
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.target_features import has_amx_tiles, has_bf16_dot
 from tests.models.interactions import in_numpy, module, vjp_in_numpy
 
 CASES = [
@@ -22,8 +24,8 @@ CASES = [
         id=instructions,
     )
     for kernels, there, instructions in (
-        (bf16, has_pairs, "AVX512_BF16"),
-        (amx, has_tiles, "AMX_BF16"),
+        (bf16, has_bf16_dot, "AVX512_BF16"),
+        (amx, has_amx_tiles, "AMX_BF16"),
     )
 ]
 EACH_KERNEL = pytest.mark.parametrize("kernels", CASES)
@@ -91,7 +93,7 @@ def test_cotangents_are_sums_over_rounded_pairs(kernels, features, width):
         assert_cotangents(found, x, e, cotangent)
 
 
-@pytest.mark.skipif(not has_tiles(host_target()), reason="the CPU has no AMX_BF16")
+@pytest.mark.skipif(not has_amx_tiles(host_target()), reason="the CPU has no AMX_BF16")
 def test_cotangents_that_go_past_the_caches_are_the_same(monkeypatch):
     x, e, cotangent = draw(17, 32, 21)
     results = []
@@ -142,7 +144,7 @@ def test_bits_are_those_of_any_number_of_threads(kernels):
 
 
 @pytest.mark.cpu("the interaction of CUDA computes in float32")
-@pytest.mark.skipif(not has_pairs(host_target()), reason="the CPU has no AVX512_BF16")
+@pytest.mark.skipif(not has_bf16_dot(host_target()), reason="the CPU has no AVX512_BF16")
 def test_a_program_under_the_policy_runs_them():
     # Programs keep the whole widths alone; elsewhere the float32 kernels stay.
     for width, rounds in [(32, True), (24, False)]:
@@ -154,7 +156,7 @@ def test_a_program_under_the_policy_runs_them():
 
 
 @pytest.mark.cpu("the interaction of CUDA computes in float32")
-@pytest.mark.skipif(not has_tiles(host_target()), reason="the CPU has no AMX_BF16")
+@pytest.mark.skipif(not has_amx_tiles(host_target()), reason="the CPU has no AMX_BF16")
 def test_where_there_are_tiles_the_backward_of_wide_vectors_rounds_too():
     policy = policy_for("bf16", host_target())
     for width, rounds in [(64, True), (32, False)]:

@@ -8,14 +8,10 @@ from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.models.interaction import output_width
 from sparsetrain.models.interaction.cpu import backward_kernel, forward_kernel
 from sparsetrain.models.interaction.tile import Tile, tile_of
-from sparsetrain.runtime import (
-    as_numpy,
-    as_tensor,
-    compile_kernel,
-    empty,
-    host_target,
-    leading_rows,
-)
+from sparsetrain.runtime import as_numpy, as_tensor, empty
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.tensors import leading_rows
 from tests.models.interactions import in_numpy, program, vjp_in_numpy
 
 # Features, width, dtype: around tiles of 4 to 16 rows and the vector of 16 columns.

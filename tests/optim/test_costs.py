@@ -404,7 +404,7 @@ def test_threads_beyond_the_cores_must_wait(monkeypatch, threads, waited, ran, s
     monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     monkeypatch.setattr(waiting, "_waited", lambda: next(found))
     monkeypatch.setattr(waiting, "process_time", iter([7.0, 7.0 + ran]).__next__)
-    monkeypatch.setattr(waiting.runtime, "available_cores", lambda: 2)
+    monkeypatch.setattr(waiting, "available_cores", lambda: 2)
     monkeypatch.setattr(waiting.runtime, "num_threads", lambda: threads)
     assert waiting.share_waited(lambda: "found") == ("found", share)
 

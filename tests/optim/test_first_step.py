@@ -55,7 +55,7 @@ def test_the_program_is_compiled_beside_kernels_that_a_choice_needs(rule, works)
 
 def test_one_core_makes_the_same(works, monkeypatch):
     two = trained(st.optim.sgd(0.1))
-    monkeypatch.setattr(threads, "allowed_threads", lambda: 1)
+    monkeypatch.setattr(threads, "max_worker_threads", lambda: 1)
     monkeypatch.setenv("SPARSETRAIN_CACHE", "")
     assert_same_state(trained(st.optim.sgd(0.1)), two)
 

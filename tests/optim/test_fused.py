@@ -12,6 +12,8 @@ from sparsetrain.errors import DataError, NumericalError
 from sparsetrain.optim.fused import layout as layouts
 from sparsetrain.optim.fused.updates import fuse_updates
 from sparsetrain.runtime import as_numpy, as_tensor
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.strips import NOTES
 from sparsetrain.training.fused_step import FusedSteps
@@ -90,9 +92,9 @@ class Program:
                 for part in (((0, 4), (4, TABLE[0])) if place < 2 else ((0, TABLE[0]),))
             ),
         )
-        target = runtime.host_target()
+        target = host_target()
         module = fuse_updates(module, "f", structure, self.layout)
-        self.run = runtime.build_relax(module, target, schedule.pipeline(target))["f"]
+        self.run = build_relax(module, target, schedule.pipeline(target))["f"]
         self.report = as_tensor(np.zeros(layouts.report_size(structure), np.int64))
         self.keys = as_tensor(np.zeros((len(self.tables), 2), np.int64))
 

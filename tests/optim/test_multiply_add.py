@@ -10,6 +10,8 @@ from tvm.target import Target
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.optim.multiply_add import fused
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 
 A, B, C, D = (tirx.Var(name, "float32") for name in "abcd")
 
@@ -46,7 +48,7 @@ def test_vectors_and_single_numbers_have_the_same_bits(target):
             write(lane)
         with T.serial(0, 4) as n:
             write(16 + n)
-    run = runtime.compile_kernel(built.get(), target or runtime.host_target())
+    run = compile_kernel(built.get(), target or host_target())
     rng = np.random.default_rng(0)
     for _ in range(50):
         numbers = [np.resize(rng.standard_normal(4).astype("f4"), 20) for _ in range(2)]

@@ -197,7 +197,7 @@ def test_no_table_of_coalesced_gradients_is_said_to_be_dense(monkeypatch, clip_n
 
 
 def test_nothing_is_measured_for_a_table_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(choice.runtime, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(choice, "costs_of", None)
     table = Table(optim.sgd(0.1), 300, 4)
     said = table.optimizer.describe(table.state, table.params, 90)

@@ -7,6 +7,8 @@ import pytest
 from sparsetrain import runtime
 from sparsetrain.optim import row_prefetch
 from sparsetrain.optim.kernels import row_update_kernel
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from tests.helpers import assert_same_bits
 from tests.optim.formulas import OPTIMIZERS
@@ -30,9 +32,9 @@ def _updated(name: str, width: int, prefetch, monkeypatch) -> list[np.ndarray]:
     """Weight and slots after one update by a kernel that asks in this way."""
     monkeypatch.setattr(row_prefetch, "PREFETCH", {"": prefetch})
     recipe = OPTIMIZERS[name]._rule().recipe
-    kernel = runtime.compile_kernel(
+    kernel = compile_kernel(
         row_update_kernel(recipe, width, "float32", "int32", pooled=False, stamped=False),
-        runtime.host_target(),
+        host_target(),
     )
     rng = np.random.default_rng(0)
     plan = make_plan(runtime.as_tensor(rng.integers(0, ROWS, ENTRIES), "int32"), ROWS)

@@ -9,10 +9,11 @@ import pytest
 import tvm
 
 import sparsetrain as st
-from sparsetrain import runtime
 from sparsetrain.cli import main
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu, targets
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.targets import resolve_target
 from tests.cuda.device import pretend_nothing
 
 
@@ -59,7 +60,7 @@ def lack(what: str, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("what", LACKING)
 def test_what_is_missing_is_named(what, monkeypatch, forgetful):
     lack(what, monkeypatch)
-    assert gpu.problem() == LACKING[what]
+    assert gpu.unavailable_reason() == LACKING[what]
     with pytest.raises(ConfigError) as raised:
         st.Trainer(st.models.DLRM(rows=[3], dim=2), st.optim.sgd(0.1), target="cuda")
     assert str(raised.value) == f"target 'cuda' cannot be used: {LACKING[what]}"
@@ -74,36 +75,36 @@ def test_train_asks_for_the_device_before_it_reads_anything(monkeypatch, forgetf
 def test_auto_goes_to_the_cpu_and_says_so_once_where_there_is_a_driver(monkeypatch, forgetful):
     lack("nvcc", monkeypatch)
     with pytest.warns(RuntimeWarning, match="running on the CPU: kernels are compiled by nvcc"):
-        assert runtime.resolve_target("auto") is runtime.host_target()
+        assert resolve_target("auto") is host_target()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert runtime.resolve_target() is runtime.host_target()
+        assert resolve_target() is host_target()
 
 
 def test_auto_is_silent_where_nobody_expects_a_gpu(monkeypatch, forgetful):
     lack("driver", monkeypatch)
-    assert runtime.resolve_target("auto") is runtime.host_target()
+    assert resolve_target("auto") is host_target()
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_who_hides_all_devices_runs_on_the_cpu_without_a_word(hidden, monkeypatch, forgetful):
     lack("nvcc", monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    assert runtime.resolve_target("auto") is runtime.host_target()
+    assert resolve_target("auto") is host_target()
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES hides all devices"):
-        runtime.resolve_target("cuda")
+        resolve_target("cuda")
 
 
 def test_in_tests_auto_is_the_cpu():
     if "SPARSETRAIN_TEST_CUDA" in os.environ:
         pytest.skip("another device is asked for")
-    assert runtime.resolve_target("auto") is runtime.host_target()
+    assert resolve_target("auto") is host_target()
 
 
 def test_a_cuda_target_of_the_users_gets_this_machine_as_its_host():
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
-    assert str(runtime.resolve_target(target).host) == str(runtime.host_target())
-    assert str(runtime.resolve_target(target).attrs["arch"]) == "sm_80"
+    assert str(resolve_target(target).host) == str(host_target())
+    assert str(resolve_target(target).attrs["arch"]) == "sm_80"
 
 
 def test_kernels_are_compiled_without_fast_math():

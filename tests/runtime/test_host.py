@@ -12,13 +12,16 @@ from tvm.target.codegen import llvm_get_cpu_features, target_has_features
 
 from sparsetrain import runtime
 from sparsetrain.runtime import host
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.targets import resolve_target
 
 OLD = {"avx", "f16c", "fma", "avx2"}
 WIDE = OLD | {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 
 
 def changes(promised, flags, tiles_allowed=True):
-    return host.corrections(promised, flags, tiles_allowed=tiles_allowed)
+    return host.feature_corrections(promised, flags, tiles_allowed=tiles_allowed)
 
 
 def test_nothing_changes_where_the_name_is_right():
@@ -54,7 +57,7 @@ def test_the_host_has_what_linux_lists():
     flags = host._flags()
     if flags is None:
         pytest.skip("no list of this machine's flags")
-    features = set(map(str, llvm_get_cpu_features(runtime.host_target())))
+    features = set(map(str, llvm_get_cpu_features(host_target())))
     assert {f for f in host._VECTORS.values() if f in features} == {
         feature for flag, feature in host._VECTORS.items() if flag in flags
     }
@@ -76,7 +79,7 @@ def test_a_kernel_for_the_host_runs():
         for i in T.vectorized(64):
             y[i] = x[i] * T.float32(2)
 
-    kernel = runtime.compile_kernel(double, runtime.host_target())
+    kernel = compile_kernel(double, host_target())
     x, y = runtime.as_tensor(np.arange(64, dtype="float32")), runtime.empty((64,), "float32")
     kernel(x, y)
     np.testing.assert_array_equal(runtime.as_numpy(y), 2 * np.arange(64))
@@ -87,7 +90,7 @@ TILED = Target({"kind": "llvm", "mcpu": "sapphirerapids"})
 
 def test_a_users_target_loses_its_tiles_where_they_are_refused(monkeypatch):
     monkeypatch.setattr(host, "_may_use_tiles", lambda: False)
-    target = runtime.resolve_target(TILED)
+    target = resolve_target(TILED)
     assert target_has_features("amx-bf16", TILED)
     assert not target_has_features("amx-tile", target)
     assert not target_has_features("amx-bf16", target)
@@ -97,7 +100,7 @@ def test_a_users_target_loses_its_tiles_where_they_are_refused(monkeypatch):
 
 def test_a_users_target_stays_where_tiles_are_allowed(monkeypatch):
     monkeypatch.setattr(host, "_may_use_tiles", lambda: True)
-    assert runtime.resolve_target(TILED) is TILED
+    assert resolve_target(TILED) is TILED
 
 
 ASK = """

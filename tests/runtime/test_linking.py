@@ -13,6 +13,7 @@ from tvm.support import cc
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel
+from sparsetrain.runtime.compiling import compile_kernel
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how Linux links")
 TARGET = tvm.target.Target("llvm")  # a CPU from before halves: libgcc turns them into floats
@@ -28,7 +29,7 @@ def roots_of_halves():
 
 def run_roots():
     x, y = (runtime.as_tensor(np.full(4, n, "float16")) for n in (32, 0))
-    runtime.compile_kernel(roots_of_halves(), TARGET)(x, y)
+    compile_kernel(roots_of_halves(), TARGET)(x, y)
     assert y.numpy().tolist() == [2, 2, 2, 2]
 
 
@@ -74,7 +75,7 @@ def test_a_library_names_those_of_c_whose_functions_it_calls_and_none_of_cpp(pla
 
 def test_what_a_users_kernel_calls_of_cpp_is_found_where_tvm_has_it(place):
     found = runtime.as_tensor(np.zeros(3, "int32"))
-    runtime.compile_kernel(calling("through_memory"), TARGET)(found)
+    compile_kernel(calling("through_memory"), TARGET)(found)
     assert found.numpy().tolist() == [0, 1, 2]
     assert len(list(place.glob("*.so"))) == 1
 

@@ -13,9 +13,9 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 
 import sparsetrain as st
-from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel
-from sparsetrain.runtime import library_cache, objects, together
+from sparsetrain.runtime import library_cache, object_files, together
+from sparsetrain.runtime.host import host_target
 from tests import small_dlrm
 from tests.helpers import assert_same_bits
 
@@ -26,13 +26,13 @@ X = np.arange(6, dtype="float32").reshape(2, 3)
 @pytest.fixture
 def compiled(monkeypatch):
     """Names of the kernels that were really compiled by themselves."""
-    names, codegen_build = [], objects.codegen_build
+    names, codegen_build = [], object_files.codegen_build
 
     def noting(module, target):
         names.extend(var.name_hint for var in module.functions)
         return codegen_build(module, target)
 
-    monkeypatch.setattr(objects, "codegen_build", noting)
+    monkeypatch.setattr(object_files, "codegen_build", noting)
     return names
 
 
@@ -98,8 +98,8 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
         used.append(threading.get_ident())
         return load(file, name)
 
-    load = objects._linkable
-    monkeypatch.setattr(objects, "_linkable", noting)
+    load = object_files._linkable
+    monkeypatch.setattr(object_files, "_linkable", noting)
     monkeypatch.setattr(together.threads, "allowed_threads", lambda: threads)
     found = kept("found")  # a file is named by its content, too
     assert len(found) == 10 and (len(set(used)) > 2) == (threads > 1)
@@ -113,8 +113,8 @@ def test_one_failure_ends_the_compile_and_is_told(place, monkeypatch):
             raise RuntimeError("LLVM failed")
         return codegen_build(module, target)
 
-    codegen_build = objects.codegen_build
-    monkeypatch.setattr(objects, "codegen_build", failing)
+    codegen_build = object_files.codegen_build
+    monkeypatch.setattr(object_files, "codegen_build", failing)
     with pytest.raises(RuntimeError, match="LLVM failed"):
         run("negative", "floor", "sqrt")
 
@@ -153,7 +153,7 @@ def test_llvm_does_not_write_where_things_are_kept(place):
         places.append(Path(file))
         Path(file).write_bytes(b"x")
 
-    kept = library_cache.keep(place, "key", ".o", write)
+    kept = library_cache.write_file(place, "key", ".o", write)
     assert kept.read_bytes() == b"x"
     assert place not in places[0].parents
 
@@ -162,7 +162,7 @@ def test_objects_are_dropped_where_nothing_can_be_linked(place, monkeypatch):
     def fail(*_arguments, **_options):
         raise RuntimeError("the linker failed")
 
-    monkeypatch.setattr(library_cache, "KEEP_OBJECTS", 2)
+    monkeypatch.setattr(library_cache, "MAX_OBJECTS", 2)
     monkeypatch.setattr(relax.VMExecutable, "export_library", fail)
     run("negative", "sqrt", "floor")
     assert len(list(place.glob("*.o"))) == 2
@@ -208,13 +208,13 @@ def test_kernels_that_differ_in_what_llvm_they_bring_along_are_two(place):
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names an x86-64")
 def test_an_object_is_made_for_the_host_of_a_target(place, monkeypatch):
-    asked, codegen_build = [], objects.codegen_build
+    asked, codegen_build = [], object_files.codegen_build
 
     def noting(module, target):
         asked.append(str(target.attrs["mcpu"]))
         return codegen_build(module, target)
 
-    monkeypatch.setattr(objects, "codegen_build", noting)
+    monkeypatch.setattr(object_files, "codegen_build", noting)
     host = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
     run("negative", target=tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}, host=host))
     assert asked == ["x86-64"]
@@ -226,8 +226,8 @@ def test_a_kernel_that_calls_another_is_not_compiled_by_itself(place):
         other = tvm.ir.GlobalVar("other")
         with T.grid(*X.shape) as (i, j):
             T.buffer_store(target, tvm.ir.Call(other, [target[i, j]], ret_ty="float32"), [i, j])
-    with pytest.raises(objects.NotAloneError, match="other"):
-        objects.objects_of(tvm.IRModule({"caller": built.get()}), runtime.host_target(), place)
+    with pytest.raises(object_files.CrossKernelCallError, match="other"):
+        object_files.compile_objects(tvm.IRModule({"caller": built.get()}), host_target(), place)
 
 
 def test_what_cannot_be_linked_is_compiled_as_a_whole(place, monkeypatch):
@@ -236,7 +236,7 @@ def test_what_cannot_be_linked_is_compiled_as_a_whole(place, monkeypatch):
 
 
 def test_the_least_recently_used_objects_go_first(place, monkeypatch):
-    monkeypatch.setattr(library_cache, "KEEP_OBJECTS", 2)
+    monkeypatch.setattr(library_cache, "MAX_OBJECTS", 2)
     for age in range(3):
         file = place / f"{age:032d}-{'0' * 16}.o"
         file.write_bytes(b"")

@@ -9,7 +9,9 @@ from tvm.script import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import SCHEDULED
-from sparsetrain.runtime import lowering, on_stack
+from sparsetrain.runtime import lowering, stack_arrays
+from sparsetrain.runtime.compiling import compile_kernel, compile_relax
+from sparsetrain.runtime.host import host_target
 
 ALLOCATE = "TVMBackendAllocWorkspace"
 
@@ -39,27 +41,25 @@ def kernel(length: int, scope: str):
 def code(function) -> str:
     named = function.with_attr("global_symbol", "kernel")
     module = tvm.IRModule({"kernel": named})
-    compiled = tvm.compile(module, runtime.host_target(), tir_pipeline=lowering.PIPELINE)
+    compiled = tvm.compile(module, host_target(), tir_pipeline=lowering.PIPELINE)
     return compiled.mod.inspect_source("ll")
 
 
 @pytest.mark.parametrize("scope", ["local", "global"])
-@pytest.mark.parametrize("length", [1, 16, on_stack.MOST_BYTES // 4])
+@pytest.mark.parametrize("length", [1, 16, stack_arrays.MOST_BYTES // 4])
 def test_small_arrays_and_scalars_are_not_allocated(length, scope):
     assert ALLOCATE not in code(kernel(length, scope))
 
 
 def test_arrays_that_registers_cannot_hold_stay_in_a_workspace():
-    assert ALLOCATE in code(kernel(on_stack.MOST_BYTES // 4 + 1, "global"))
+    assert ALLOCATE in code(kernel(stack_arrays.MOST_BYTES // 4 + 1, "global"))
 
 
 @pytest.mark.parametrize("length", [1, 7, 5000])
 def test_wherever_they_live_the_result_is_the_same(length):
     x = np.linspace(-3, 4, 101, dtype="f4")
     out = runtime.empty((101,), "float32")
-    runtime.compile_kernel(kernel(length, "local"), runtime.host_target())(
-        runtime.as_tensor(x), out
-    )
+    compile_kernel(kernel(length, "local"), host_target())(runtime.as_tensor(x), out)
     np.testing.assert_array_equal(runtime.as_numpy(out), 2 * x)
 
 
@@ -69,6 +69,6 @@ def test_relax_programs_are_compiled_that_way_too():
     with builder.function("main", [x]):
         double = builder.add_func(kernel(4, "local"), "double")
         builder.emit_func_output(builder.emit(relax.call_tir(double, [x], x.ty)))
-    executable = runtime.compile_relax(builder.finalize(), runtime.host_target())
+    executable = compile_relax(builder.finalize(), host_target())
     (library,) = executable.mod.imports
     assert ALLOCATE not in library.inspect_source("ll")

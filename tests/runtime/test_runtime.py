@@ -10,6 +10,9 @@ import tvm
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError, DataError, ResourceError
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.runtime.tensors import leading_rows
 from sparsetrain.sparse_tensor import RowSparse
 from tests.heap import STATM, resident_bytes
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
@@ -123,7 +126,7 @@ def test_a_numpy_view_of_a_tensor_shares_memory_and_is_read_only_unless_asked():
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_leading_rows_share_the_memory_of_the_tensor(rows):
     tensor = runtime.as_tensor(np.arange(6.0).reshape(3, 2))
-    view = runtime.leading_rows(tensor, rows)
+    view = leading_rows(tensor, rows)
     runtime.as_numpy(tensor, writable=True)[...] += 1
     assert_same_bits(view, np.arange(1.0, 7).reshape(3, 2)[:rows])
 
@@ -139,19 +142,19 @@ AUTO = pytest.param("auto", marks=pytest.mark.cpu("it means the GPU where there 
 
 @pytest.mark.parametrize("word", [AUTO, "cpu"])
 def test_the_words_for_this_machine_name_its_cpu(word):
-    assert str(runtime.resolve_target(word)) == str(runtime.host_target())
+    assert str(resolve_target(word)) == str(host_target())
 
 
 def test_a_target_of_kind_llvm_is_taken_as_it_is():
     target = tvm.target.Target({"kind": "llvm", "opt-level": 2})
-    assert runtime.resolve_target(target) is target
-    assert runtime.resolve_target("llvm").kind.name == "llvm"
+    assert resolve_target(target) is target
+    assert resolve_target("llvm").kind.name == "llvm"
 
 
 @pytest.mark.parametrize("target", ["cpus", None, 3, tvm.target.Target("c")])
 def test_a_target_of_another_kind_is_refused_with_what_there_is(target):
     with pytest.raises(ConfigError, match="is not supported: use 'auto', 'cpu', 'cuda', 'llvm' or"):
-        runtime.resolve_target(target)
+        resolve_target(target)
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="reads the memory in use from Linux's /proc")

@@ -20,7 +20,7 @@ TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 @pytest.fixture(autouse=True, params=[1, 4])
 def cores(request, monkeypatch):
     """Whether there are threads or none, everything else is the same."""
-    monkeypatch.setattr(threads, "allowed_threads", lambda: request.param)
+    monkeypatch.setattr(threads, "max_worker_threads", lambda: request.param)
     return request.param
 
 

@@ -9,11 +9,11 @@ import pytest
 from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
 from sparsetrain.runtime import workspace
-from sparsetrain.runtime.workspace import KNOWN, PAGE, Need, layout
+from sparsetrain.runtime.workspace import MAX_LAYOUTS, PAGE, BufferLifetime, Workspace, layout
 
 
 def _need(first, last, shape, within=None, dtype="float32"):
-    return Need(first, last, within, dtype, shape)
+    return BufferLifetime(first, last, within, dtype, shape)
 
 
 def _growing(given):
@@ -50,7 +50,7 @@ def test_an_array_comes_where_the_last_one_of_its_size_was():
 
 
 def test_arrays_have_the_shapes_and_dtypes_that_are_needed():
-    arrays = _arrays(runtime.Workspace(_growing), 5)
+    arrays = _arrays(Workspace(_growing), 5)
     found = [(tuple(array.shape), str(array.dtype)) for array in arrays]
     assert found == [((5,), "float32"), ((2, 5), "float32"), ((5, 3), "int64")]
     assert all(array.data_ptr() % 64 == 0 for array in arrays)
@@ -58,7 +58,7 @@ def test_arrays_have_the_shapes_and_dtypes_that_are_needed():
 
 def test_an_array_may_show_the_memory_of_another_one():
     needs = [_need(0, 0, (2, 3)), _need(1, 1, (6,), within=0), _need(1, 1, (6,))]
-    whole, shown, other = runtime.Workspace(lambda _: needs).arrays((), [])
+    whole, shown, other = Workspace(lambda _: needs).arrays((), [])
     runtime.as_numpy(whole, writable=True)[...] = [[0, 1, 2], [3, 4, 5]]
     runtime.as_numpy(other, writable=True)[...] = -1
     assert runtime.as_numpy(shown).tolist() == [0, 1, 2, 3, 4, 5]
@@ -71,7 +71,7 @@ def test_sizes_that_were_seen_make_nothing_and_only_larger_ones_make_a_block(mon
         "empty",
         lambda shape, *rest: made.append(shape[0]) or runtime.empty(shape, *rest),
     )
-    space = runtime.Workspace(_growing)
+    space = Workspace(_growing)
     large = _arrays(space, 100)
     small = _arrays(space, 7)
     assert _arrays(space, 100) is large and _arrays(space, 7) is small
@@ -81,14 +81,14 @@ def test_sizes_that_were_seen_make_nothing_and_only_larger_ones_make_a_block(mon
 
 
 def test_of_ever_new_sizes_few_are_kept():
-    space = runtime.Workspace(_growing)
-    for rows in range(100, 100 - 3 * KNOWN, -1):
+    space = Workspace(_growing)
+    for rows in range(100, 100 - 3 * MAX_LAYOUTS, -1):
         _arrays(space, rows)
-    assert len(space._known) == KNOWN
+    assert len(space._known) == MAX_LAYOUTS
 
 
 def test_after_too_large_a_size_others_work(monkeypatch):
-    space = runtime.Workspace(_growing)
+    space = Workspace(_growing)
     _arrays(space, 3)
     with monkeypatch.context() as patched, pytest.raises(ResourceError, match="works in"):
         patched.setattr(workspace, "empty", _refuse)

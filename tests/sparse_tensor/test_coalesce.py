@@ -10,6 +10,8 @@ from tvm.tirx import const
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import RowSparse, coalesce, count_sort
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
@@ -200,9 +202,7 @@ def test_counting_gives_the_plan_of_sorting(spread, rows, dtype, monkeypatch):
     for strips, of_each in [(None, 16), (1, 16), (2, 16), (2, 1), (3, 1), (7, 1)]:
         monkeypatch.setattr(count_sort, "OF_EACH", of_each)
         made = _arrays(count, strips or 1, dtype)
-        sort = runtime.compile_kernel(
-            plan_kernel(dtype, strips is not None), runtime.host_target(), "sort"
-        )
+        sort = compile_kernel(plan_kernel(dtype, strips is not None), host_target(), "sort")
         sort(ids, *made, *digits_of(rows, dtype), rows)
         _, found, _, unique, offsets, counts = map(runtime.as_numpy, made)
         assert counts.tolist() == [len(used), 0]
@@ -265,7 +265,7 @@ def test_more_strips_than_entries_make_the_same_plan(indices):
     """As in a step of several tables, which share what the largest one sorts with."""
     count = len(indices)
     made = _arrays(count, 4, "int32")
-    sort = runtime.compile_kernel(plan_kernel("int32"), runtime.host_target())
+    sort = compile_kernel(plan_kernel("int32"), host_target())
     ids = runtime.as_tensor(np.array(indices, "int32"))
     sort(ids, *made, *digits_of(5, "int32"), 5)
     _, order, _, rows, offsets, counts = map(runtime.as_numpy, made)

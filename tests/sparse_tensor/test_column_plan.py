@@ -7,6 +7,8 @@ import pytest
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.optim.fused.layout import tables_of
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import column_plan
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.column_plan import TURN, column_plan_kernel, described
@@ -41,7 +43,7 @@ def _ids(columns, batch, dtype):
 def _plan(ids, columns):
     """Rows, order, offsets, and the number of ids outside."""
     dtype, count = str(ids.dtype), ids.size
-    kernel = runtime.compile_kernel(column_plan_kernel(dtype, len(columns)), runtime.host_target())
+    kernel = compile_kernel(column_plan_kernel(dtype, len(columns)), host_target())
     keys, rows = runtime.empty((2 * count,), dtype), runtime.empty((count,), dtype)
     order, offsets = runtime.empty((2, count), "int32"), runtime.empty((count + 1,), "int32")
     notes, counts = runtime.empty((len(columns), NOTES), "int32"), runtime.empty((2,), "int32")

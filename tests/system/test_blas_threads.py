@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from sparsetrain.system.blas_threads import other_pools, single_blas
+from sparsetrain.system.blas_threads import other_pools, single_threaded_blas
 from tests import small_dlrm
 
 threadpoolctl = pytest.importorskip("threadpoolctl")
@@ -34,12 +34,12 @@ def test_blas_has_one_thread_in_fit_and_its_own_number_after():
 
 def test_an_error_gives_the_threads_back():
     before = blas_threads()
-    with pytest.raises(KeyError), single_blas():
+    with pytest.raises(KeyError), single_threaded_blas():
         raise KeyError
     assert blas_threads() == before
 
 
 def test_without_threadpoolctl_nothing_is_limited(monkeypatch):
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    with single_blas():
+    with single_threaded_blas():
         assert other_pools() is None

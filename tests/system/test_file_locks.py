@@ -8,7 +8,7 @@ import os
 import pytest
 
 from sparsetrain.cli.replaced import replaced
-from sparsetrain.system.file_locks import locked
+from sparsetrain.system.file_locks import try_lock
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def nfs(monkeypatch):
 def test_one_alone_has_the_lock_of_a_file_or_a_folder(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path):
-        with locked(path) as first, locked(path) as second:
+        with try_lock(path) as first, try_lock(path) as second:
             assert (first, second) == (True, False)
-        with locked(path) as again:
+        with try_lock(path) as again:
             assert again
 
 
 def test_a_folder_that_cannot_be_locked_is_nobodys(tmp_path, nfs):
-    with locked(tmp_path) as held:
+    with try_lock(tmp_path) as held:
         assert not held
 
 

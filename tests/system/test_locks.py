@@ -18,8 +18,10 @@ import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.compiler import program_cache
 from sparsetrain.optim.exact import rows as exact
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.host import host_target
 from sparsetrain.system import locks
-from sparsetrain.system.locks import Turn
+from sparsetrain.system.locks import ForkSafeLock
 from tests import small_dlrm
 
 
@@ -48,12 +50,12 @@ def slow_tags(monkeypatch):
     monkeypatch.setattr(TagScope, "__enter__", slow)
 
 
-TARGET = runtime.host_target()
+TARGET = host_target()
 # What lowers operators. `Program` does both, but before Python 3.12 its `cached_property` lets one
 # thread in at a time.
 LOWERED = {
     "its digest": lambda: program_cache.digest(Exponential, TARGET),
-    "its code": lambda: runtime.build_relax(Exponential, TARGET)["main"](ONES).numpy().item(),
+    "its code": lambda: build_relax(Exponential, TARGET)["main"](ONES).numpy().item(),
     "a program": lambda: st.Program(Exponential, "main", "llvm")({}, {"x": ONES}).numpy().item(),
 }
 ONES = runtime.as_tensor(np.ones(1, "f4"))
@@ -131,7 +133,7 @@ def test_steps_of_threads_follow_one_another(monkeypatch):
 
 
 def test_a_turn_is_of_one_thread_which_may_take_it_again():
-    turn, order = Turn(), []
+    turn, order = ForkSafeLock(), []
 
     def second():
         with turn:
@@ -147,7 +149,7 @@ def test_a_turn_is_of_one_thread_which_may_take_it_again():
 
 
 def test_a_fork_that_waits_lets_a_thread_with_a_turn_take_others():
-    outer, inner, began = Turn(), Turn(), threading.Event()
+    outer, inner, began = ForkSafeLock(), ForkSafeLock(), threading.Event()
 
     def work():
         with outer:
@@ -166,8 +168,8 @@ def test_a_fork_that_waits_lets_a_thread_with_a_turn_take_others():
 
 
 def test_a_thread_that_waits_for_a_fork_leaves_the_turn_to_others(monkeypatch):
-    monkeypatch.setattr(locks, "LONGEST", 5.0)
-    outer, inner, began = Turn(), Turn(), threading.Event()
+    monkeypatch.setattr(locks, "MAX_FORK_WAIT", 5.0)
+    outer, inner, began = ForkSafeLock(), ForkSafeLock(), threading.Event()
 
     def take_inner():
         with inner:
@@ -196,8 +198,8 @@ def test_a_thread_that_waits_for_a_fork_leaves_the_turn_to_others(monkeypatch):
 
 
 def test_a_fork_waits_for_so_long_and_no_longer(monkeypatch):
-    monkeypatch.setattr(locks, "LONGEST", 0.05)
-    turn, over, began = Turn(), threading.Event(), threading.Event()
+    monkeypatch.setattr(locks, "MAX_FORK_WAIT", 0.05)
+    turn, over, began = ForkSafeLock(), threading.Event(), threading.Event()
 
     def work():
         with turn:

@@ -7,7 +7,7 @@ from sparsetrain.system import memory
 
 
 def test_memory_begins_at_a_huge_page():
-    block = memory.aligned(memory.LARGE)
+    block = memory.aligned_empty(memory.LARGE)
     assert block.shape == (memory.LARGE,)
     assert block.ctypes.data % memory.ALIGNMENT == 0
 
@@ -34,25 +34,25 @@ def machine(patch, folder, **limits):
 )
 def test_what_there_is_is_the_machines_or_the_containers(limits, gib, monkeypatch, tmp_path):
     machine(monkeypatch, tmp_path, **limits)
-    assert memory.total() == gib << 30
+    assert memory.total_memory() == gib << 30
 
 
 def test_more_than_there_is_is_refused_before_the_system_is_asked(monkeypatch):
-    monkeypatch.setattr(memory, "total", lambda: memory.LARGE)
-    monkeypatch.setattr(memory, "ASKED_FROM", memory.LARGE)
-    memory.aligned(memory.LARGE)
+    monkeypatch.setattr(memory, "total_memory", lambda: memory.LARGE)
+    monkeypatch.setattr(memory, "CHECKED_FROM", memory.LARGE)
+    memory.aligned_empty(memory.LARGE)
     with pytest.raises(
         MemoryError, match=f"^{memory.LARGE + 1} bytes are asked for, {memory.LARGE}"
     ):
-        memory.aligned(memory.LARGE + 1)
+        memory.aligned_empty(memory.LARGE + 1)
 
 
 def test_nothing_is_asked_for_what_every_machine_has(monkeypatch):
-    monkeypatch.setattr(memory, "total", lambda: pytest.fail("it was asked"))
-    memory.aligned(memory.LARGE)
+    monkeypatch.setattr(memory, "total_memory", lambda: pytest.fail("it was asked"))
+    memory.aligned_empty(memory.LARGE)
 
 
 def test_a_machine_that_does_not_tell_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "none")
-    assert memory.total() is None
-    memory.refuse_more_than_all(2**80)
+    assert memory.total_memory() is None
+    memory.check_fits_memory(2**80)

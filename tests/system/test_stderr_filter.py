@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sparsetrain.system.stderr_filter import without_lines
+from sparsetrain.system.stderr_filter import filter_stderr
 
 
 def is_known(line: bytes) -> bool:
@@ -16,13 +16,13 @@ def is_known(line: bytes) -> bool:
 
 
 def test_what_is_not_a_known_line_reaches_standard_error(capfd):
-    with without_lines(is_known):
+    with filter_stderr(is_known):
         os.write(2, b"one\n[1] x.cc:7: Warning: known\ntwo\n")
     assert capfd.readouterr().err == "one\ntwo\n"
 
 
 def test_an_error_leaves_standard_error_as_it_was(capfd):
-    with pytest.raises(ZeroDivisionError), without_lines(is_known):
+    with pytest.raises(ZeroDivisionError), filter_stderr(is_known):
         os.write(2, b"before\n")
         raise ZeroDivisionError
     os.write(2, b"Warning: known\n")
@@ -33,13 +33,13 @@ def test_threads_that_hold_back_at_once_share_it_and_give_standard_error_back(ca
     before, entered = os.fstat(2), threading.Event()
 
     def second():
-        with without_lines(lambda line: b"second" in line):
+        with filter_stderr(lambda line: b"second" in line):
             entered.set()
             first_left.wait(5)
             os.write(2, b"of the second\nof all\n")
 
     first_left, thread = threading.Event(), threading.Thread(target=second)
-    with without_lines(is_known):
+    with filter_stderr(is_known):
         thread.start()
         assert entered.wait(5)
         os.write(2, b"Warning: known\n")
@@ -50,13 +50,13 @@ def test_threads_that_hold_back_at_once_share_it_and_give_standard_error_back(ca
 
 
 def test_what_is_held_back_within_what_is_held_back_is_dropped_by_either(capfd):
-    with without_lines(is_known), without_lines(lambda line: b"inner" in line):
+    with filter_stderr(is_known), filter_stderr(lambda line: b"inner" in line):
         os.write(2, b"inner\nWarning: known\nleft\n")
     assert capfd.readouterr().err == "left\n"
 
 
 def test_a_fork_meanwhile_writes_where_its_parent_did(capfd):
-    with without_lines(is_known):
+    with filter_stderr(is_known):
         child = os.fork()
         if child == 0:
             os.write(2, b"Warning: known to the parent\n")

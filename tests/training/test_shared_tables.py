@@ -17,6 +17,8 @@ import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import Group
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.targets import resolve_target
 from tests.shared_tables import KINDS, NAMES, ROWS, SHARE, WIDTH, Reference, batch, log, model
 from tests.small_dlrm import assert_same_state
 
@@ -82,7 +84,7 @@ def test_the_gradient_is_that_of_tvms_own_pass():
     arrays = [given.labels, *given.ids.T.astype("int32"), *tables]
     wanted = [p for p in Pairs["loss"].params if p.name in ("users", "items")]
     adjoint = relax.transform.Gradient("loss", require_grads=wanted)(Pairs)
-    machine = runtime.build_relax(adjoint, runtime.resolve_target("llvm"))
+    machine = build_relax(adjoint, resolve_target("llvm"))
     outputs = machine["loss_adjoint"](*(runtime.as_tensor(np.array(a)) for a in arrays))
     dense = gradient.to_dense().numpy()
     for name, expected in zip(("user", "item"), outputs[1], strict=True):

@@ -11,6 +11,6 @@ from sparsetrain.compiler.precision.names import policy_for as policy_for
 from sparsetrain.compiler.precision.policy import BFLOAT16 as BFLOAT16
 from sparsetrain.compiler.precision.policy import FLOAT16 as FLOAT16
 from sparsetrain.compiler.precision.policy import Policy as Policy
-from sparsetrain.system.exports import exported as _exported
+from sparsetrain.system.exports import public_names as _public_names
 
-__all__ = _exported(globals())
+__all__, __dir__ = _public_names(globals())

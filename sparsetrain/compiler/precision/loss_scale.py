@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from sparsetrain.compiler.precision.policy import Policy
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import is_number, require_whole
+from sparsetrain.system.argument_checks import is_number, require_int
 
 MOST = 2.0**24  # whoever has room for more gains nothing: no gradient is rounded to zero by then
 
@@ -61,7 +61,7 @@ class LossScale:
             object.__setattr__(self, name, float(value))
         if self.every is None:
             return
-        object.__setattr__(self, "every", require_whole("loss scale: every", self.every))
+        object.__setattr__(self, "every", require_int("loss scale: every", self.every))
         if not self.least <= self.initial <= self.most:
             raise ConfigError(
                 f"loss scale: initial, {self.initial:g}, is not within {self.least:g} to "

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from sparsetrain.compiler.precision.policy import BFLOAT16, BFLOAT16_BY_TILES, FLOAT16, Policy
 from sparsetrain.errors import ConfigError
-from sparsetrain.runtime.instructions import has_pairs, has_tensor_cores, has_tiles
+from sparsetrain.runtime.target_features import has_amx_tiles, has_bf16_dot, has_tensor_cores
 
 Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
 
@@ -22,7 +22,7 @@ _POLICIES: dict[str, Policy | None] = {
 _POLICIES_BY_TILES: dict[str, Policy | None] = {"bf16": BFLOAT16_BY_TILES}
 # Kind of target and dtype of a policy -> whether a target multiplies it, and what is wrong if not.
 _NEEDS = {
-    ("llvm", "bfloat16"): (has_pairs, "the target {} has no AVX512_BF16 instructions"),
+    ("llvm", "bfloat16"): (has_bf16_dot, "the target {} has no AVX512_BF16 instructions"),
     ("cuda", "bfloat16"): (has_tensor_cores, "a device of {} has no tensor cores for bfloat16"),
     ("cuda", "float16"): (has_tensor_cores, "a device of {} has no tensor cores for float16"),
 }
@@ -63,7 +63,7 @@ def _named(precision: str, target: Target) -> Policy | None:
     if precision not in _POLICIES:
         known = " or ".join(repr(name) for name in _POLICIES)
         raise ConfigError(f"precision is {known}, not {precision!r}")
-    policies = _POLICIES | _POLICIES_BY_TILES if has_tiles(target) else _POLICIES
+    policies = _POLICIES | _POLICIES_BY_TILES if has_amx_tiles(target) else _POLICIES
     return policies[precision]
 
 

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.s_tir.dlight import ApplyDefaultSchedule, ScheduleRule
 from tvm.target import Target
 
-from sparsetrain import runtime
+from sparsetrain.runtime.library_cache import kernel_text
 
 MOST_KERNELS = 500  # remembered, those used last
 
@@ -58,12 +58,12 @@ class _Known:
     def __init__(self, rules: Sequence[ScheduleRule]) -> None:
         self._apply = ApplyDefaultSchedule(*rules)
         self._made: OrderedDict[tuple[str, str], tirx.PrimFunc] = OrderedDict()
-        self._turn = Lock()
+        self._lock = Lock()
 
     def scheduled(self, kernel: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         """`kernel` as the rules would have it, which may be as it is."""
-        key = runtime.text_of(kernel), str(target)
-        with self._turn:
+        key = kernel_text(kernel), str(target)
+        with self._lock:
             if key not in self._made:
                 self._made[key] = self._apply(tvm.IRModule({"main": kernel}))["main"]
             self._made.move_to_end(key)

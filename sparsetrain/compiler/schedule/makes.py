@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tvm.target import Target
 
-from sparsetrain.runtime.processors import by_processor
+from sparsetrain.runtime.target_features import select_by_cpu
 
 
 class Make(NamedTuple):
@@ -36,4 +36,4 @@ _MAKES = {"znver": Make(False, 16, 2), "": Make(True, 8, 3)}
 
 def make_of(target: Target) -> Make:
     """The habits for the processor that a target names."""
-    return by_processor(_MAKES, target)
+    return select_by_cpu(_MAKES, target)

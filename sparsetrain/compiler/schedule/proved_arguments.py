@@ -27,7 +27,7 @@ from tvm.ir import PrimType
 from tvm.sym import Analyzer
 from tvm.tirx.buffer import BufferType
 
-from sparsetrain.runtime import UNCHECKED
+from sparsetrain.runtime.lowering import SKIP_ASSERTS
 
 
 @tvm.transform.module_pass(opt_level=0, name="ProveArguments")
@@ -46,7 +46,7 @@ class ProveArguments:
         mod = mod.clone()
         for var in proved:
             if not _asserts(kernels[var]):
-                mod[var] = kernels[var].with_attr(UNCHECKED, True)
+                mod[var] = kernels[var].with_attr(SKIP_ASSERTS, True)
         return mod
 
 

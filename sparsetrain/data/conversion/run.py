@@ -42,7 +42,7 @@ from sparsetrain.data.read.source import Source
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.whole_file import only_one, read_json, remove_unfinished, write_json
 from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 PLAN, LOCK = "plan.json", "lock"  # in the work folder
 MIN_MEMORY = 1 << 29
@@ -125,7 +125,7 @@ def _checked(bad_rows: str, memory: int, workers: int) -> int:
         raise ConfigError(f"bad_rows is {bad_rows!r}; it must be one of {', '.join(POLICIES)}")
     if memory < MIN_MEMORY:
         raise ConfigError(f"memory is {memory:,} bytes; it must be {MIN_MEMORY:,} or more")
-    return min(require_whole("workers", workers), max(1, (memory - BASE) // WORKER))
+    return min(require_int("workers", workers), max(1, (memory - BASE) // WORKER))
 
 
 def _inputs(paths: Any, out: Path) -> list[str]:

@@ -45,7 +45,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.kinds import is_unsigned
 from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 
 class Encoder(Rules):
@@ -204,7 +204,7 @@ class Encoder(Rules):
         """
         settings = self.settings
         if min_count is not None:
-            settings = replace(settings, min_count=require_whole("min_count", min_count))
+            settings = replace(settings, min_count=require_int("min_count", min_count))
         opened = _to_learn_from(source, self.schema)
         for part in opened.parts:
             if is_converted(part.schema):

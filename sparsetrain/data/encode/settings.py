@@ -10,7 +10,7 @@ from sparsetrain.data.encode.vocabulary import MIN_CAP
 from sparsetrain.data.schema.columns import check_treat_as
 from sparsetrain.data.values.missing import NanRule
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Settings:
     treat_as: str = "auto"
 
     def __post_init__(self) -> None:
-        require_whole("min_count", self.min_count)
+        require_int("min_count", self.min_count)
         if self.max_rows is not None:
-            require_whole("max_rows", self.max_rows, MIN_CAP)
+            require_int("max_rows", self.max_rows, MIN_CAP)
         check_treat_as(self.treat_as)
         _ = self.raw_dense
 

@@ -33,7 +33,7 @@ from sparsetrain.data.values.moments import moments_of
 from sparsetrain.data.values.numeric import exact_integers, read_numbers
 from sparsetrain.data.values.place import Place
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.argument_checks import is_number, require_whole
+from sparsetrain.system.argument_checks import is_number, require_int
 
 # Given the record batch, its place and how many rows of the part come before: which rows to keep.
 Rule = Callable[[Any, Place, int], Array]
@@ -72,7 +72,7 @@ def split_share(
     >>> train.num_rows + valid.num_rows, 200 < valid.num_rows < 300
     (1000, True)
     """
-    require_whole("seed", seed, 0)
+    require_int("seed", seed, 0)
     if not (is_number(share) and 0 < share < 1):
         raise ConfigError(f"share is {share!r:.60}; it must be a number between 0 and 1")
     opened = _open(source, schema)

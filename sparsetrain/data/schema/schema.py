@@ -26,7 +26,7 @@ from sparsetrain.data.schema.schema_file import (
 )
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import as_float, is_number, require_kind
+from sparsetrain.system.argument_checks import as_float, is_number, require_type
 
 KEEP = ("first", "last")
 
@@ -173,7 +173,7 @@ class Schema:
 
     def weighed_by(self, column: str | None) -> Schema:
         """Return this schema with another column of weights; None leaves it as it is."""
-        require_kind("weights", column, str, "the name of a column")
+        require_type("weights", column, str, "the name of a column")
         return self if column is None else replace(self, weights=column)
 
     @property
@@ -195,7 +195,7 @@ class Schema:
         """
         if given is None or isinstance(given, Schema):
             return given or cls()
-        require_kind("schema_file", given, (str, Path), "a Schema, or the path of a file")
+        require_type("schema_file", given, (str, Path), "a Schema, or the path of a file")
         return cls.from_dict(parse(Path(given)), str(given))
 
     @classmethod
@@ -264,12 +264,12 @@ def _names_of(key: str, names: Any) -> tuple[str, ...] | None:
 def _check(schema: Schema) -> None:
     """Refuse what cannot hold for any data."""
     for key in ("label", "time", "weights"):
-        require_kind(key, getattr(schema, key), str, "the name of a column")
+        require_type(key, getattr(schema, key), str, "the name of a column")
     for key, kind in (("derived", Derived), ("columns", ColumnRule), ("linear", Linear)):
         of_columns = getattr(schema, key)
-        require_kind(key, of_columns, Mapping, f"a dict, of columns to a {kind.__name__} each")
+        require_type(key, of_columns, Mapping, f"a dict, of columns to a {kind.__name__} each")
         for name, rule in of_columns.items():
-            require_kind(f"{key}.{name}", rule, kind, f"a {kind.__name__}")
+            require_type(f"{key}.{name}", rule, kind, f"a {kind.__name__}")
     named = [*(schema.categories or ()), *schema.dense]
     twice = [name for name in named if named.count(name) > 1]
     if twice:
@@ -303,7 +303,7 @@ def _check_sharing(schema: Schema) -> None:
     """Refuse columns that cannot share a table by what is said of them alone."""
     share = schema.share_embedding
     for name, owner in share.items():
-        require_kind(f"columns.{name}.share_embedding", owner, str, "the name of a column")
+        require_type(f"columns.{name}.share_embedding", owner, str, "the name of a column")
     # Without names the columns are known only once there are data.
     known = schema.categories or tuple(dict.fromkeys([*share, *share.values()]))
     owners_of(known, share)

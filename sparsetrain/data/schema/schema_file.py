@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError, first_line
-from sparsetrain.system.argument_checks import is_number, require_whole
+from sparsetrain.system.argument_checks import is_number, require_int
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,7 +58,7 @@ def text_of(value: Any, where: str) -> str:
 
 def whole(value: Any, where: str) -> int:
     """Return a whole number, 1 or more."""
-    return require_whole(where, value)
+    return require_int(where, value)
 
 
 def number_of(value: Any, where: str) -> float:

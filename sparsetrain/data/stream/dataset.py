@@ -30,7 +30,7 @@ from sparsetrain.data.stream.ranges import check_ranges
 from sparsetrain.data.stream.window import Spare, windows
 from sparsetrain.data.stream.workers import ordered_map
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.argument_checks import require_kind, require_whole
+from sparsetrain.system.argument_checks import require_int, require_type
 
 BUFFER_ROWS = 262_144
 
@@ -158,13 +158,13 @@ class Dataset:
         ConfigError
             At once, if an argument is out of range.
         """
-        require_kind("position", position, Position, "a Position, as Batch.position has it")
+        require_type("position", position, Position, "a Position, as Batch.position has it")
         start = position or Position(epoch)
         limits = {"batch_size": (batch_size, 1), "epoch": (epoch, 0), "prefetch": (prefetch, 0)}
         limits |= {"buffer_rows": (buffer_rows, 1), "seed": (seed or 0, 0), "workers": (workers, 1)}
         limits |= {f"position: {name}": (value, 0) for name, value in start._asdict().items()}
         for name, (value, least) in limits.items():
-            require_whole(name, value, least)
+            require_int(name, value, least)
         if isinstance(self._source, BatchSource):
             return islice(self._source.batches(), start.batch, None)
         plan = _Plan(batch_size, seed, start, buffer_rows, workers)

@@ -22,7 +22,7 @@ from sparsetrain.data.synthetic.sample import Sample, Sampler
 from sparsetrain.data.synthetic.streams import CHUNK, PILOT, WORLD, Stream
 from sparsetrain.data.synthetic.writing import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 _PILOT_ROWS = 1 << 17
 _MAX_ROWS = 1 << 24  # a chunk's text offsets are int32, and a chunk is held in memory
@@ -68,12 +68,12 @@ class SyntheticCriteo:
         bayes_auc: float = 0.80,
         max_cardinality: int | None = None,
     ) -> None:
-        self.seed = require_whole("seed", seed, 0)
+        self.seed = require_int("seed", seed, 0)
         self.click_rate = _between("click_rate", click_rate, 0.01, 0.99)
         self.bayes_auc = _between("bayes_auc", bayes_auc, 0.55, 0.99)
         self.max_cardinality = max_cardinality
         if max_cardinality is not None:
-            self.max_cardinality = require_whole("max_cardinality", max_cardinality, 2)
+            self.max_cardinality = require_int("max_cardinality", max_cardinality, 2)
         self._sampler = Sampler(figures.load(), self.max_cardinality)
         world = Stream(self.seed, WORLD)
         self._keys = world.integers(len(figures.CATEGORIES)) >> 32
@@ -95,9 +95,7 @@ class SyntheticCriteo:
 
     def chunk_with_truth(self, k: int, rows: int = 65536) -> tuple[pa.Table, np.ndarray]:
         """Return chunk `k` and the true probability of a click of each row, float64 (rows,)."""
-        table, logits = self._make(
-            require_whole("k", k, 0), require_whole("rows", rows, 1, _MAX_ROWS)
-        )
+        table, logits = self._make(require_int("k", k, 0), require_int("rows", rows, 1, _MAX_ROWS))
         return table, sigmoid(logits)
 
     def write(
@@ -138,10 +136,10 @@ class SyntheticCriteo:
             If the disk is full.
         """
         rows, chunk_rows = (
-            require_whole("rows", rows, 1),
-            require_whole("chunk_rows", chunk_rows, 1, _MAX_ROWS),
+            require_int("rows", rows, 1),
+            require_int("chunk_rows", chunk_rows, 1, _MAX_ROWS),
         )
-        first = require_whole("first_chunk", first_chunk, 0)
+        first = require_int("first_chunk", first_chunk, 0)
         chunks = (self._make(first + i, chunk_rows) for i in range(math.ceil(rows / chunk_rows)))
         made_by = {
             "seed": self.seed,

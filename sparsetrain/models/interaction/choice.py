@@ -10,7 +10,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.models.interaction.cross import LAYERS, CrossInteraction, default_rank
 from sparsetrain.models.interaction.operator import dot_interaction
 from sparsetrain.models.interaction.places import output_width
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 Interaction: TypeAlias = Literal["dot", "cross"]
 CROSS_NUMBERS = ("cross_layers", "cross_rank")
@@ -34,7 +34,7 @@ def interaction_config(
             raise ConfigError(f"DLRM: {key} is for interaction='cross'; 'dot' has no layers")
         return {"interaction": name, **numbers}
     for key, number in given.items():
-        require_whole(f"DLRM: {key}", number, 1)
+        require_int(f"DLRM: {key}", number, 1)
     defaults = {"cross_layers": LAYERS, "cross_rank": default_rank(width)}
     return {"interaction": name, **defaults, **{key: int(n) for key, n in given.items()}}
 

@@ -27,7 +27,7 @@ from sparsetrain.kernels.llvm.transpose import HELPER, LANES, PRAGMA, transpose
 from sparsetrain.models.interaction.parts import round_up
 from sparsetrain.models.interaction.places import output_width, pair_place
 from sparsetrain.models.interaction.tile import Tile, tile_of
-from sparsetrain.runtime import host_target
+from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 

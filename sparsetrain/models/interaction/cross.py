@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.system.argument_checks import require_int
 
 # As MLPerf trains it: three layers of rank 512 with N = 3456.
 LAYERS = 3
@@ -65,7 +65,7 @@ class CrossInteraction(nn.Module):
     ) -> None:
         given = {"features": features, "dim": dim, "layers": layers, "rank": rank}
         features, dim, layers, rank = (
-            require_whole(f"CrossInteraction: {name}", number) for name, number in given.items()
+            require_int(f"CrossInteraction: {name}", number) for name, number in given.items()
         )
         self.width = (features + 1) * dim
         self.layers = nn.ModuleList([CrossLayer(self.width, rank, dtype) for _ in range(layers)])

@@ -24,12 +24,12 @@ from sparsetrain.ad import defvjp
 from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
 from sparsetrain.models.interaction import amx, bf16, cpu, cuda
 from sparsetrain.models.interaction.places import output_width
-from sparsetrain.runtime.instructions import has_pairs, has_tiles
+from sparsetrain.runtime.target_features import has_amx_tiles, has_bf16_dot
 
 # Whether a target has the instructions -> the kernels that round by them, the fastest first. Where
 # AVX512_BF16 is slow (Intel has 0.4 products of vectors a cycle) its kernels take about as long as
 # the float32 ones, so no CPU is told apart.
-_ROUNDING = ((has_tiles, amx), (has_pairs, bf16))
+_ROUNDING = ((has_amx_tiles, amx), (has_bf16_dot, bf16))
 
 
 def _kernels(call: Any) -> Any:

@@ -18,6 +18,7 @@ from sparsetrain.optim.group import Range, Tables
 from sparsetrain.optim.range_update import Target, matrix_shape, replay_, segment_spans
 from sparsetrain.optim.state import LAST, UNTOUCHED, State
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import editable_numpy, to_device
 from sparsetrain.sparse_tensor import CoalescePlan
 from sparsetrain.sparse_tensor.coalesce import make_plan
 
@@ -48,7 +49,7 @@ def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: Sta
             continue
         height = matrix_shape(params[name])[0]
         tensor = _checked_rows(name, indices, height)
-        plan = make_plan(runtime.moved(tensor, params[name].device), height)
+        plan = make_plan(to_device(tensor, params[name].device), height)
         state.caught[name] = runtime.as_numpy(tensor), plan
         replayed += sum(
             replay_range_(params, state, name, number, (plan, span))
@@ -100,7 +101,7 @@ def restored_(state: State, before: Collection[str] | None = None) -> None:
         untold = [rows for table, rows in pieces.items() if table not in known]
         waiting = part.rule.recipe.idle != "untouched"
         if untold or (waiting and (last[part.first : part.end] == UNTOUCHED).any()):
-            with runtime.writing(state[name][LAST]) as view:
+            with editable_numpy(state[name][LAST]) as view:
                 for rows in untold:
                     view[rows] = now
                 of_part = view[part.first : part.end]

@@ -19,7 +19,6 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sparsetrain import runtime
 from sparsetrain.errors import ResourceError
 from sparsetrain.optim.group import Range, merge, shortened
 from sparsetrain.optim.paths.costs import (
@@ -33,7 +32,8 @@ from sparsetrain.optim.paths.costs import (
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
-from sparsetrain.system.argument_checks import require_whole
+from sparsetrain.runtime.tensors import on_gpu
+from sparsetrain.system.argument_checks import require_int
 
 REMEMBERED = 256  # choices; batches of bags have a new number of ids in every step
 DOUBT = 0.4  # of the sparse path's time: unless the lines predict such a loss, it is tried
@@ -194,14 +194,14 @@ def reasons(
     GPU nothing is chosen by cost.
     """
     if lookups is not None:
-        require_whole("lookups", lookups, 0)
-    on_gpu = {name: params is not None and runtime.on_gpu(params[name]) for name in state.tables}
+        require_int("lookups", lookups, 0)
+    is_on_gpu = {name: params is not None and on_gpu(params[name]) for name in state.tables}
     choices = {
-        name: None if on_gpu[name] else _choice(state, name, params, lookups)
+        name: None if is_on_gpu[name] else _choice(state, name, params, lookups)
         for name in state.tables
     }
     of_tables = tuple(
-        (table.rule.path if on_gpu[name] else _reason(table, choices[name]), label)
+        (table.rule.path if is_on_gpu[name] else _reason(table, choices[name]), label)
         for name in state.tables
         for part in state.ranges[name]
         for table in _tables(state, name, part)

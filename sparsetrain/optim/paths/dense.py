@@ -30,6 +30,7 @@ from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
+from sparsetrain.runtime.tensors import leading_rows
 from sparsetrain.sparse_tensor import RowSparse
 
 
@@ -115,15 +116,15 @@ class DensePath:
         if outside:
             raise DataError(f"{outside} of {size} row indices lie outside the {rows} rows")
         near = Near(
-            runtime.leading_rows(work.near_rows, here),
-            runtime.leading_rows(work.near_source, here),
+            leading_rows(work.near_rows, here),
+            leading_rows(work.near_source, here),
             gradient.values,
             work,
         )
         if not there:
             return near, None
-        others = runtime.leading_rows(work.far_rows, there)
-        drawn = runtime.leading_rows(work.far_source, there)
+        others = leading_rows(work.far_rows, there)
+        drawn = leading_rows(work.far_source, there)
         return near, replace(gradient, indices=others, source=drawn, coalesced=False)
 
     def _workspace(self, size: int, dtype: str) -> _Workspace:

@@ -22,6 +22,7 @@ from sparsetrain.optim.paths.dense import DensePath, Near
 from sparsetrain.optim.range_update import trivial_plan
 from sparsetrain.optim.state import State
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import Sort
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
@@ -57,7 +58,7 @@ def begin_sorts(
     for name, gradient in gradients.items():
         if (
             not isinstance(gradient, RowSparse)
-            or not runtime.on_gpu(gradient.values)
+            or not on_gpu(gradient.values)
             or gradient.coalesced
             or name in state.plans
             or name in state.caught
@@ -103,7 +104,7 @@ def paths_of(
 
 def _sorted(gradient: RowSparse) -> tuple[CoalescePlan, Sort | None]:
     """A plan of a gradient that has none."""
-    if runtime.on_gpu(gradient.indices):
+    if on_gpu(gradient.indices):
         return gradient.plan(), None
     sort = Sort(gradient.indices, gradient.num_rows)
     return sort(gradient.indices), sort if sort.is_small else None
@@ -113,7 +114,7 @@ def _parted(
     state: State, name: str, gradient: RowSparse, lookups: int | None
 ) -> tuple[tuple[DensePath, Near] | None, RowSparse | None]:
     """The entries of dense rows, see `dense_parts`, and all others."""
-    if runtime.on_gpu(gradient.values):  # there a dense gradient is made of the plan
+    if on_gpu(gradient.values):  # there a dense gradient is made of the plan
         return None, gradient
     parts = dense_parts(state, name, gradient.width, lookups)
     path = _dense_path(state, name, parts, gradient) if parts else None

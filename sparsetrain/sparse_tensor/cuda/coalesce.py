@@ -16,6 +16,8 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.device_pool import scratch_tensor
+from sparsetrain.runtime.tensors import leading_rows, reshape_view, target_of
 from sparsetrain.sparse_tensor.cuda.kernels import row_squares_kernel
 from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
@@ -42,16 +44,16 @@ class DeviceSort:
 
     def __init__(self, indices: NDArray, num_rows: int) -> None:
         count, index_dtype = int(indices.shape[0]), str(indices.dtype)
-        target = runtime.target_of(indices)
+        target = target_of(indices)
         passes, bits = digits_of(num_rows, index_dtype, DIGIT_BITS)
 
         def made(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
-            return runtime.temporary(shape, dtype, indices)
+            return scratch_tensor(shape, dtype, indices)
 
         self._kind = indices.shape, indices.dtype, num_rows
         keys, order = made((2, count), index_dtype), made((2, count))
         self._rows, self._offsets = made((count,), index_dtype), made((count + 1,))
-        self._order, self._counts = runtime.reshaped(order, (count,)), made((2,))
+        self._order, self._counts = reshape_view(order, (count,)), made((2,))
         self._arrays: tuple[NDArray, ...] = keys, order, self._rows, self._offsets, self._counts
         self._numbers: tuple[int, ...] = passes, bits, num_rows
         if count <= TILE:
@@ -82,17 +84,17 @@ class DeviceSort:
         if outside:
             (count,), _, num_rows = self._kind
             raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
-        rows = runtime.leading_rows(self._rows, used)
-        return rows, self._order, runtime.leading_rows(self._offsets, used + 1)
+        rows = leading_rows(self._rows, used)
+        return rows, self._order, leading_rows(self._offsets, used + 1)
 
 
 def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDArray, NDArray]:
     """Sums of the chunks of 32 and of 1024 entries of `plan` that lie within one run."""
     count, (_, width) = int(plan.order.shape[0]), map(int, values.shape)
     dtype = str(values.dtype)
-    chunks = runtime.temporary((_chunks(count, CHUNK), width), dtype, values)
-    blocks = runtime.temporary((_chunks(count, CHUNK**2), width), dtype, values)
-    run = _chunk_sums(runtime.target_of(values), width, dtype, source is not None)
+    chunks = scratch_tensor((_chunks(count, CHUNK), width), dtype, values)
+    blocks = scratch_tensor((_chunks(count, CHUNK**2), width), dtype, values)
+    run = _chunk_sums(target_of(values), width, dtype, source is not None)
     run(plan.order, plan.offsets, _or_order(source, plan), values, chunks, blocks)
     return chunks, blocks
 
@@ -101,9 +103,9 @@ def segment_sum(plan: Any, values: NDArray, source: NDArray | None) -> NDArray:
     """Sum value rows (M, D) into (U, D), each run in a fixed order."""
     width, dtype = int(values.shape[1]), str(values.dtype)
     # As long as it can get: the pool keeps a block for every size that it has seen.
-    most = runtime.temporary((int(plan.order.shape[0]), width), dtype, values)
-    out = runtime.leading_rows(most, plan.num_unique)
-    run = _segment_sum(runtime.target_of(values), width, dtype, source is not None)
+    most = scratch_tensor((int(plan.order.shape[0]), width), dtype, values)
+    out = leading_rows(most, plan.num_unique)
+    run = _segment_sum(target_of(values), width, dtype, source is not None)
     sums = chunk_sums(plan, values, source)
     run(plan.order, plan.offsets, _or_order(source, plan), values, *sums, out)
     return out
@@ -111,8 +113,8 @@ def segment_sum(plan: Any, values: NDArray, source: NDArray | None) -> NDArray:
 
 def row_squares(values: NDArray) -> np.ndarray:
     """Sum of squares of each row of (U, D), in float64."""
-    partial = runtime.temporary((int(values.shape[0]),), "float64", values)
-    target = runtime.target_of(values)
+    partial = scratch_tensor((int(values.shape[0]),), "float64", values)
+    target = target_of(values)
     _row_squares(target, int(values.shape[1]), str(values.dtype))(values, partial)
     return runtime.as_numpy(partial)
 

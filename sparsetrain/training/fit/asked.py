@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import require_kind
+from sparsetrain.system.argument_checks import require_type
 from sparsetrain.training.fit.plan import EarlyStopping
 from sparsetrain.training.run import Run
 
@@ -24,9 +24,9 @@ def check_asked(
     """
     if stop is not None and not callable(stop):
         raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
-    require_kind("run", run, (Run, str, Path), "a Run, or the path of its folder")
+    require_type("run", run, (Run, str, Path), "a Run, or the path of its folder")
     fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
-    require_kind("early_stopping", early_stopping, EarlyStopping, fix)
+    require_type("early_stopping", early_stopping, EarlyStopping, fix)
     needing = {
         "validate_every": validate_every,
         "early_stopping": early_stopping and early_stopping.patience,

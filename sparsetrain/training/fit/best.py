@@ -51,7 +51,7 @@ class Best:
         if not self._wanted or self._run is not None:
             return
         try:
-            with trainer._turn:
+            with trainer._lock:
                 self._arrays = _copied(trainer._arrays(), self._arrays)
         except MemoryError:
             raise ResourceError(
@@ -73,7 +73,7 @@ class Best:
         """
         if trainer.steps == step:
             return None
-        with _interrupts_wait(), trainer._turn:
+        with _interrupts_wait(), trainer._lock:
             if self._run is None:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import require_finite, require_whole
+from sparsetrain.system.argument_checks import require_int, require_non_negative
 
 # Score -> whether a larger one is better.
 MONITORS = {"logloss": False, "ne": False, "auc": True}
@@ -39,8 +39,8 @@ class EarlyStopping:
         if self.monitor not in MONITORS:
             raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(MONITORS)}")
         if self.patience is not None:
-            object.__setattr__(self, "patience", require_whole("patience", self.patience))
-        object.__setattr__(self, "min_delta", require_finite("min_delta", self.min_delta))
+            object.__setattr__(self, "patience", require_int("patience", self.patience))
+        object.__setattr__(self, "min_delta", require_non_negative("min_delta", self.min_delta))
 
     def is_better(self, score: float | None, best: float | None) -> bool:
         """Return whether `score` beats `best`; a score that is not defined beats nothing."""
@@ -87,7 +87,7 @@ class Plan:
         numbers = {"batch_size": self.batch_size, "validate_every": self.validate_every}
         for name, value in numbers.items():
             if value is not None or name == "batch_size":
-                object.__setattr__(self, name, require_whole(name, value))
+                object.__setattr__(self, name, require_int(name, value))
 
     def fixed(self) -> dict[str, Any]:
         """Return what decides the weights, as plain values by the names of `fit`'s arguments."""

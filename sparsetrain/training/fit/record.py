@@ -90,7 +90,7 @@ class Record:
         assert self._log is not None
         with checkpoint.errors_of(self._run.folder):
             self._log.sync()
-        with trainer._turn:  # the arrays are views
+        with trainer._lock:  # the arrays are views
             arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
             self._run.save(trainer.steps, arrays, manifest, best=best)
         self._saved = key

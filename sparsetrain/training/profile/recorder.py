@@ -19,6 +19,7 @@ from math import prod, sqrt
 from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.runtime.compiling import intercept_kernels
 from sparsetrain.training.profile.names import in_words
 
 
@@ -51,7 +52,7 @@ class Recorder:
     def single_of(self, step: Callable[[], Any]) -> tuple[float, dict[str, Entry]]:
         """Seconds of a step, and the kernels in it that belong to no program."""
         self._kernels = defaultdict(Entry)
-        with runtime.watching(self._call):
+        with intercept_kernels(self._call):
             began = time.perf_counter()
             step()
             seconds = time.perf_counter() - began

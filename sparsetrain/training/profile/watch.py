@@ -13,6 +13,7 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.runtime import gpu
 from sparsetrain.training.profile.recorder import Entry, Recorder
 from sparsetrain.training.profile.result import StepProfile, kernel_times, longest_first
 
@@ -46,7 +47,7 @@ class Watch:
         ConfigError
             If the target is CUDA.
         """
-        if runtime.gpu.is_cuda(self._trainer.target):
+        if gpu.is_cuda(self._trainer.target):
             raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
         self._trainer._watch = self
         try:

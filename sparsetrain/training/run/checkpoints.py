@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsetrain.checkpoint.places import aside
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.system.argument_checks import require_folder
+from sparsetrain.system.argument_checks import require_path
 from sparsetrain.training.run.lock import FILE as LOCK
 from sparsetrain.training.run.pointer import POINTERS, STEP, read_pointer
 
@@ -37,7 +37,7 @@ def checkpoint_in(
     """
     if not isinstance(which, str) or which.upper() not in POINTERS:
         raise ConfigError(f"which is {which!r}; it must be 'latest', 'best' or 'auto'")
-    path = require_folder("folder", folder).absolute()
+    path = require_path("folder", folder).absolute()
     name = read_pointer(path, which.upper())
     if name is not None:
         _require_target(path, which.upper(), name)

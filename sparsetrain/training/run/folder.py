@@ -23,7 +23,7 @@ import numpy as np
 
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError
-from sparsetrain.system.argument_checks import require_folder, require_whole
+from sparsetrain.system.argument_checks import require_int, require_path
 from sparsetrain.training.run.checkpoints import checkpoint_in, lost, steps_in
 from sparsetrain.training.run.lock import FILE as LOCK
 from sparsetrain.training.run.lock import locked
@@ -67,8 +67,8 @@ class Run:
     ) -> None:
         for name, value in {"every": every, "keep": keep, "log_every": log_every}.items():
             if value is not None or name != "every":
-                require_whole(f"Run: {name}", value)
-        self.folder = require_folder("folder", folder).absolute()
+                require_int(f"Run: {name}", value)
+        self.folder = require_path("folder", folder).absolute()
         self.every, self.keep, self.log_every = every, keep, log_every
         self.extra = dict(extra or {})
         self.tensorboard = tensorboard

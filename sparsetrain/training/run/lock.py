@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.errors import CheckpointError
-from sparsetrain.system.file_locks import take_lock
+from sparsetrain.system.file_locks import lock_file
 
 FILE = ".lock"
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
     with os.fdopen(descriptor, "r+b") as file:
         holder = _holder(file)
         try:
-            take_lock(file.fileno())
+            lock_file(file.fileno())
         except OSError as error:
             if error.errno in _TAKEN or _is_alive(holder):
                 raise _refusal(folder, holder) from None

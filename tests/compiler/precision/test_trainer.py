@@ -8,6 +8,7 @@ import sparsetrain as st
 from sparsetrain.compiler.precision import lacks
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.kernels.table_formats.names import target_word
+from sparsetrain.runtime.targets import resolve_target
 
 CROSS = {"interaction": "cross", "cross_layers": 2, "cross_rank": 16}
 # What trains in bfloat16 -> what of the model is not as usual.
@@ -22,7 +23,7 @@ MODELS = {
 def needs_bfloat16(kind="dot"):
     """Skips where the target that "auto" means for a model has no products of bfloat16."""
     word = target_word(MODELS[kind].get("table_dtype", "float32"), "auto")
-    lacking = lacks("bfloat16", st.runtime.resolve_target(word))
+    lacking = lacks("bfloat16", resolve_target(word))
     return pytest.mark.skipif(lacking is not None, reason=str(lacking))
 
 

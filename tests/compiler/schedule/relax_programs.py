@@ -10,7 +10,9 @@ from tvm.target import Target
 
 from sparsetrain.compiler.schedule import pipeline
 from sparsetrain.compiler.schedule.pipeline import CPU_RULES, passes
-from sparsetrain.runtime import build_relax, device_of, host_target, resolve_target
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.targets import device_of, resolve_target
 
 
 def without_tiles(target):

@@ -9,6 +9,8 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 
 
 def compiled(function, lanes):
@@ -21,7 +23,7 @@ def compiled(function, lanes):
             T.buffer_store(out, function(x[v * lanes + lane]), [v * lanes + lane])
         with T.serial(zero, length - whole * lanes) as n:
             T.buffer_store(out, function(x[whole * lanes + n]), [whole * lanes + n])
-    run = runtime.compile_kernel(built.get(), runtime.host_target())
+    run = compile_kernel(built.get(), host_target())
 
     def apply(x):
         out = runtime.empty(x.shape, "float32")
@@ -76,5 +78,5 @@ def test_outside_of_this_package_tvm_lowers_exp_its_own_way():
     with kernel() as built:
         x = buffer("x", (1,), "float32")
         T.buffer_store(x, tirx.exp(x[tirx.const(0, "int64")]), [tirx.const(0, "int64")])
-    code = tvm.compile(built.get().with_attr("global_symbol", "main"), runtime.host_target())
+    code = tvm.compile(built.get().with_attr("global_symbol", "main"), host_target())
     assert "expf" in code.mod.inspect_source("asm") or "exp" in code.mod.inspect_source("ll")

@@ -10,8 +10,10 @@ from tvm.script import tirx as T
 from sparsetrain import runtime
 from sparsetrain.compiler import schedule
 from sparsetrain.kernels.builder import SCHEDULED
-from sparsetrain.runtime import UNCHECKED, host_target
-from sparsetrain.runtime.lowering import PIPELINE
+from sparsetrain.runtime.compiling import build_relax
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.lowering import PIPELINE, SKIP_ASSERTS
+from sparsetrain.runtime.tensors import leading_rows
 from tests.compiler.schedule.relax_programs import function, run_passes
 
 
@@ -58,7 +60,7 @@ def calling(kernel, extents):
 
 def run(module, x):
     """Its results for an array."""
-    machine = runtime.build_relax(module, host_target(), schedule.pipeline(host_target()))
+    machine = build_relax(module, host_target(), schedule.pipeline(host_target()))
     results = machine["main"](runtime.as_tensor(x))
     return [runtime.as_numpy(result) for result in results]
 
@@ -66,7 +68,7 @@ def run(module, x):
 def marked(module):
     lowered = run_passes(module, until="KeepMemory")
     return {
-        var.name_hint: bool((kernel.attrs or {}).get(UNCHECKED))
+        var.name_hint: bool((kernel.attrs or {}).get(SKIP_ASSERTS))
         for var, kernel in lowered.functions.items()
         if isinstance(kernel, tirx.PrimFunc)
     }
@@ -122,7 +124,7 @@ NOT_PLAIN = {
 @pytest.mark.parametrize("case", NOT_PLAIN)
 def test_what_may_have_an_offset_or_any_shape_is_checked_when_it_is_read(case):
     tvm.register_global_func(
-        "sparsetrain.test.upper_half", lambda x: runtime.leading_rows(x, 4), override=True
+        "sparsetrain.test.upper_half", lambda x: leading_rows(x, 4), override=True
     )
     module = function({"x": (16, 8)}, lambda x: relax.op.nn.relu(NOT_PLAIN[case](x)))
     assert marked(module)["relu"] is False
@@ -139,7 +141,7 @@ def test_what_a_kernel_asserts_itself_stays():
 
 @pytest.mark.parametrize("unchecked", [False, True])
 def test_checks_are_code_unless_a_kernel_is_marked(unchecked):
-    kernel = first_differences.with_attr({"global_symbol": "kernel", UNCHECKED: unchecked})
+    kernel = first_differences.with_attr({"global_symbol": "kernel", SKIP_ASSERTS: unchecked})
     module = tvm.IRModule({"kernel": kernel})
     text = tvm.compile(module, host_target(), tir_pipeline=PIPELINE).mod.inspect_source("ll")
     assert ("Mismatched" in text) is not unchecked

@@ -8,7 +8,7 @@ from tvm import relax
 
 from sparsetrain.compiler.schedule.row_product.kernel import row_product
 from sparsetrain.compiler.schedule.row_product.shape import Shape, shape_of
-from sparsetrain.runtime import compile_kernel
+from sparsetrain.runtime.compiling import compile_kernel
 from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_close,

@@ -11,6 +11,9 @@ from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.kernels.table_formats.half import narrowed, widened
 from sparsetrain.kernels.table_formats.names import HALVES
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.targets import resolve_target
 from tests.kernels.table_formats.in_numpy import largest, neighbours, rounded
 
 LANES = 16
@@ -38,8 +41,8 @@ def _kernel(make, dtypes, result, target):
         out = buffer("out", (rows, LANES), result)
         with T.parallel(0, rows) as row, T.vectorized(0, LANES) as lane:
             T.buffer_store(out, make(*(array[row, lane] for array in given)), [row, lane])
-    target = runtime.host_target() if target == "auto" else runtime.resolve_target(target)
-    compiled = runtime.compile_kernel(built.get(), target)
+    target = host_target() if target == "auto" else resolve_target(target)
+    compiled = compile_kernel(built.get(), target)
 
     def run(*arrays):
         found = runtime.empty(arrays[0].shape, result)

@@ -11,6 +11,8 @@ from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel, scalar
 from sparsetrain.kernels.table_formats.noise import element_bits, keys_of, row_bits
 from sparsetrain.kernels.table_formats.words import holding
+from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 from tests.kernels.table_formats.in_numpy import random_bits
 
 WIDTH = 16
@@ -29,7 +31,7 @@ def _kernel():
             with T.vectorized(0, WIDTH) as column:
                 bits = element_bits(shared, column, holding(words, column))
                 T.buffer_store(out, bits, [row, column])
-    return runtime.compile_kernel(built.get(), runtime.host_target())
+    return compile_kernel(built.get(), host_target())
 
 
 def drawn(keys, first=0, rows=4096):

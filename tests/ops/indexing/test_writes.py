@@ -9,8 +9,8 @@ from tvm.relax import op
 
 from sparsetrain.errors import DataError
 from sparsetrain.ops.indexing import cpu_kernel
-from sparsetrain.runtime import host_target
 from sparsetrain.runtime.compiling import compile_kernel
+from sparsetrain.runtime.host import host_target
 from tests.cuda.test_kernels import in_every_order
 from tests.ops.indexing.programs import compiled, run
 

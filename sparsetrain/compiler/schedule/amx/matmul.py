@@ -44,7 +44,7 @@ from sparsetrain.compiler.schedule.half_match import HalfProduct, match_half_pro
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
 from sparsetrain.compiler.schedule.product import Product
 from sparsetrain.compiler.schedule.rule import CpuRule, vectorize_if_whole
-from sparsetrain.runtime.instructions import has_tiles
+from sparsetrain.runtime.target_features import has_amx_tiles
 
 
 class TileMatmul(CpuRule):
@@ -54,7 +54,7 @@ class TileMatmul(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Pad, pack in steps, tile and fuse; None for another function or a CPU without tiles."""
-        if not has_tiles(target):
+        if not has_amx_tiles(target):
             return None
         found = match_half_product(sch, blocks)
         if found is None:

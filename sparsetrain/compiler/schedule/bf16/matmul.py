@@ -34,7 +34,7 @@ from sparsetrain.compiler.schedule.half_match import HalfProduct, match_half_pro
 from sparsetrain.compiler.schedule.last_panel import narrow_last_panel
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue, prefetch_next_rows
 from sparsetrain.compiler.schedule.rule import CpuRule, dtype_of, vectorize_if_whole
-from sparsetrain.runtime.instructions import has_pairs
+from sparsetrain.runtime.target_features import has_bf16_dot
 
 
 class HalfMatmul(CpuRule):
@@ -44,7 +44,7 @@ class HalfMatmul(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Pad, pack in pairs, tile and fuse; None for another function or a CPU without pairs."""
-        if not has_pairs(target):
+        if not has_bf16_dot(target):
             return None
         found = match_half_product(sch, blocks)
         if found is None:

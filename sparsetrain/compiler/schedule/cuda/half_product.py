@@ -18,7 +18,7 @@ from sparsetrain.compiler.schedule.cuda.epilogue import stored
 from sparsetrain.compiler.schedule.cuda.kinds import scheduled, tiled_product
 from sparsetrain.compiler.schedule.half_bits import HALVES
 from sparsetrain.compiler.schedule.half_match import match_half_product
-from sparsetrain.runtime.instructions import has_tensor_cores
+from sparsetrain.runtime.target_features import has_tensor_cores
 
 
 def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:

@@ -23,7 +23,7 @@ from sparsetrain.compiler.schedule.cuda.sum_of_pieces import sum_kernel
 from sparsetrain.compiler.schedule.cuda.tiles import Store, TiledProduct, wide
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.relax_op import compiles_for
-from sparsetrain.runtime.instructions import has_tensor_cores
+from sparsetrain.runtime.target_features import has_tensor_cores
 
 _THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
 

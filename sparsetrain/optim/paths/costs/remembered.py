@@ -21,8 +21,8 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sparsetrain import runtime
 from sparsetrain.runtime import library_cache
+from sparsetrain.runtime.host import host_target
 
 WAITED = 0.3  # seconds of each second; in quiet minutes below 0.2, beside a busy process 0.9
 TRIES = 3  # runs that must agree against the default
@@ -67,7 +67,7 @@ def remembered(
         Whether figures speak against the default, so that more than one run should find them.
     """
     if key not in _known:
-        place = library_cache.folder()
+        place = library_cache.cache_folder()
         if place is None:
             _known[key] = _quiet(measure)
         else:
@@ -82,7 +82,7 @@ def is_known(
     """Whether `remembered` measures nothing, or nothing that it did not measure before."""
     if key in _known:
         return True
-    place = library_cache.folder()
+    place = library_cache.cache_folder()
     return place is not None and _read(_file(place, described), kind, least) is not None
 
 
@@ -111,7 +111,7 @@ def _kept(
 
 
 def _file(place: Path, described: tuple[object, ...]) -> Path:
-    digest = library_cache.digest("figures", repr(described), str(runtime.host_target()))
+    digest = library_cache.digest("figures", repr(described), str(host_target()))
     return place / f"costs-{digest}.json"
 
 

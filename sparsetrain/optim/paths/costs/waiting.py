@@ -19,6 +19,7 @@ from time import process_time
 from typing import TypeVar
 
 from sparsetrain import runtime
+from sparsetrain.runtime.threads import available_cores
 
 Found = TypeVar("Found")
 
@@ -39,7 +40,7 @@ def share_waited(measure: Callable[[], Found]) -> tuple[Found, float]:
 
 def _for_one_another(wanted: float, took: float) -> float:
     """Seconds that kernels' own threads must wait, which `wanted` so many seconds of cores."""
-    cores, threads = runtime.available_cores(), runtime.num_threads()
+    cores, threads = available_cores(), runtime.num_threads()
     return max(min(wanted - cores * took, (threads - cores) * took), 0.0)
 
 

@@ -15,11 +15,11 @@ from tvm import relax
 from sparsetrain.errors import ResourceError
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import build_relax
-from sparsetrain.runtime.tensors import NDArray, copy_, empty, extents, on_gpu
-from sparsetrain.system.locks import in_turn
+from sparsetrain.runtime.tensors import NDArray, as_shape, copy_, empty, on_gpu
+from sparsetrain.system.locks import with_builder_lock
 
 
-def temporary(shape: tuple[int, ...], dtype: str, beside: NDArray) -> NDArray:
+def scratch_tensor(shape: tuple[int, ...], dtype: str, beside: NDArray) -> NDArray:
     """Uninitialised memory where `beside` lies, for as long as a step needs it.
 
     On a device it comes from the virtual machine's pool and goes back there.
@@ -27,7 +27,7 @@ def temporary(shape: tuple[int, ...], dtype: str, beside: NDArray) -> NDArray:
     return _pooled(shape, dtype) if on_gpu(beside) else empty(shape, dtype)
 
 
-def sent(tensors: list[NDArray], target: tvm.target.Target) -> list[NDArray]:
+def to_target(tensors: list[NDArray], target: tvm.target.Target) -> list[NDArray]:
     """Tensors where programs for a target want them; what is not there goes into the pool."""
     if not gpu.is_cuda(target):
         return tensors
@@ -42,7 +42,7 @@ def _sent(tensor: NDArray) -> NDArray:
 
 def _pooled(shape: tuple[int, ...], dtype: str) -> NDArray:
     try:
-        return _pool(len(shape), dtype)(extents(shape))
+        return _pool(len(shape), dtype)(as_shape(shape))
     except RuntimeError as error:  # TVM gives CUDA's word as an InternalError
         size = prod(shape) * np.dtype(dtype).itemsize
         raise ResourceError(
@@ -52,7 +52,7 @@ def _pooled(shape: tuple[int, ...], dtype: str) -> NDArray:
 
 
 @cache
-@in_turn
+@with_builder_lock
 def _pool(rank: int, dtype: str) -> Any:
     """A function that allocates tensors of the shape it is given."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(rank)]
@@ -72,7 +72,7 @@ _POOLED_SIZES = 16  # batch sizes, say: of a training run there are two, of bags
 _seen_sizes: set[Sizes] = set()
 
 
-def bound_pool(tensors: Iterable[NDArray]) -> Sizes:
+def limit_pool(tensors: Iterable[NDArray]) -> Sizes:
     """Tell what a program is about to run on; too many different shapes empty the pool."""
     sizes = tuple(tuple(tensor.shape) for tensor in tensors)
     if sizes not in _seen_sizes:

@@ -26,11 +26,11 @@ from sparsetrain.runtime import library_cache, lowering
 from sparsetrain.runtime.together import MOST_THREADS, together
 
 
-class NotAloneError(Exception):
+class CrossKernelCallError(Exception):
     """A kernel calls another function."""
 
 
-def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) -> list[Any]:
+def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) -> list[Any]:
     """A library to link for each kernel, from `place` if it is kept there.
 
     Parameters
@@ -51,11 +51,11 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
     """
     keys = {
         var: library_cache.digest(
-            "object", var.name_hint, library_cache.text_of(kernel), str(target)
+            "object", var.name_hint, library_cache.kernel_text(kernel), str(target)
         )
         for var, kernel in kernels.functions.items()
     }
-    files = library_cache.listed(place, ".o", keys.values())
+    files = library_cache.list_files(place, ".o", keys.values())
     found = {var: _kept(files[key], key, var.name_hint) for var, key in keys.items()}
     missing = [var for var, kept in found.items() if kept is None]
     for var in missing:
@@ -64,7 +64,7 @@ def objects_of(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) ->
 
     def made(var: tvm.ir.GlobalVar) -> Any:
         code = codegen_build(_lowered(var, kernels[var], target), host)
-        file = library_cache.keep(place, keys[var], ".o", code.write_to_file)
+        file = library_cache.write_file(place, keys[var], ".o", code.write_to_file)
         return _linkable(file, var.name_hint)
 
     found.update(zip(missing, _each(made, missing, host), strict=True))
@@ -83,7 +83,7 @@ def _each(made: Callable[[Any], Any], kernels: list[Any], host: tvm.target.Targe
 
 
 def _kept(files: Iterable[Path], key: str, name: str) -> Any:
-    for file in library_cache.whole(files, key):
+    for file in library_cache.intact_files(files, key):
         with suppress(OSError, RuntimeError):
             return _linkable(file, name)
     return None
@@ -108,4 +108,4 @@ def _require_alone(kernel: tirx.PrimFunc) -> None:
     called: list[tvm.ir.GlobalVar] = []
     tvm_ffi.structural_walk(kernel.body, (tvm.ir.GlobalVar, called.append))
     if called:
-        raise NotAloneError(called[0].name_hint)
+        raise CrossKernelCallError(called[0].name_hint)

@@ -67,6 +67,6 @@ _REBUILD = {
 
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)
-def claim_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+def place_on_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
     """The function with its small local arrays on the stack."""
     return function.with_body(_claim(function.body))

@@ -7,7 +7,7 @@ from tvm.target import Target
 from sparsetrain.compiler.schedule.makes import make_of
 from sparsetrain.embedding import lookup_kernel
 from sparsetrain.optim.row_prefetch import PREFETCH
-from sparsetrain.runtime import processors
+from sparsetrain.runtime import target_features
 from sparsetrain.sparse_tensor.coalesce import SHARED_FROM
 
 CHOICES = {"znver": "Zen", "": "others"}
@@ -19,8 +19,8 @@ CHOICES = {"znver": "Zen", "": "others"}
 )
 def test_the_name_of_the_processor_decides(name, choice, monkeypatch):
     target = Target({"kind": "llvm"} if name is None else {"kind": "llvm", "mcpu": name})
-    monkeypatch.setattr(processors, "host_target", lambda: target)
-    assert processors.by_processor(CHOICES) == choice
+    monkeypatch.setattr(target_features, "host_target", lambda: target)
+    assert target_features.select_by_cpu(CHOICES) == choice
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_every_table_ends_with_a_choice_for_all_others(choices):
 
 def test_a_target_that_names_none_is_for_this_machine(monkeypatch):
     zen = Target({"kind": "llvm", "mcpu": "znver5"})
-    monkeypatch.setattr(processors, "host_target", lambda: zen)
-    assert processors.by_processor(CHOICES, Target("llvm")) == "Zen"
+    monkeypatch.setattr(target_features, "host_target", lambda: zen)
+    assert target_features.select_by_cpu(CHOICES, Target("llvm")) == "Zen"
 
 
 @pytest.mark.parametrize(("mcpu", "steadily"), [("znver5", False), ("sapphirerapids", True)])
