@@ -43,7 +43,7 @@ class Program:
     function : str
         Name of the function to run.
     target : str or tvm.target.Target
-        See `sparsetrain.runtime.resolve_target`.
+        See `sparsetrain.runtime.targets.resolve_target`.
     precision : Policy, optional
         What is computed in half precision, see `sparsetrain.compiler.precision`; by default
         nothing.

@@ -63,7 +63,7 @@ class RowPrefetch(NamedTuple):
     streamed_width: int | None
 
 
-# See `by_processor`.
+# See `select_by_cpu`.
 PREFETCH = {
     "znver": RowPrefetch(Prefetch(write=False, near=3), 4, 64, None),
     "": RowPrefetch(Prefetch(write=False, near=2), 64, 256, 64),

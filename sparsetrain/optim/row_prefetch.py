@@ -52,7 +52,7 @@ class RowPrefetch(NamedTuple):
     narrow_at_once: bool
 
 
-# See `by_processor`.
+# See `select_by_cpu`.
 PREFETCH = {
     "znver3": RowPrefetch(Prefetch(write=False, near=3), narrow_at_once=False),
     "znver": RowPrefetch(Prefetch(write=True, near=3), narrow_at_once=True),

@@ -25,7 +25,7 @@ from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
 from sparsetrain.sparse_tensor.strips import NOTES, digits_of
 
-# Ids from which on all threads sort digit by digit, see `by_processor`. What one thread writes the
+# Ids from which on all threads sort digit by digit, see `select_by_cpu`. What one thread writes the
 # others read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3, of a million rows: one sorts
 # 16,384 in 162, two take 287; 53,248 in 640 and 567; of 34 million rows 8,192 in 80 and 90. Intel:
 # one sorts 8,192 in 40, two take 169; 53,248 in 365 and 373; 131,072 in 849 and 729.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches on their way to a device while it computes: checked, located, copied, sorted.
 
-A thread of its own turns batches into the program's inputs and sends them (`runtime.Stage`). With
+A thread of its own turns batches into the program's inputs and sends them (`StagingRing`). With
 them may go the plan of their rows, sorted on the host by that thread, in place of the device's
 radix sort. Either plan gives the same bits: which is made decides about time alone.
 

@@ -141,7 +141,7 @@ def test_the_least_recently_used_files_go_first(place, monkeypatch):
 
 
 def test_two_processes_may_race(place):
-    script = "from tests.test_cache import run; run()"
+    script = "from tests.compiler.test_program_cache import run; run()"
     racers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2)]
     assert [racer.wait() for racer in racers] == [0, 0]
     assert not [entry for entry in place.iterdir() if entry.is_dir()]

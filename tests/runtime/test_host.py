@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_features, target_has_features
 
-from sparsetrain import runtime
+from sparsetrain.runtime import targets
 from sparsetrain.runtime import host
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
@@ -106,8 +106,8 @@ def test_a_users_target_stays_where_tiles_are_allowed(monkeypatch):
 ASK = """
 import ctypes
 from tvm.target import Target
-from sparsetrain import runtime
-runtime.resolve_target(Target({"kind": "llvm", "mcpu": "sapphirerapids"}))
+from sparsetrain.runtime import targets
+targets.resolve_target(Target({"kind": "llvm", "mcpu": "sapphirerapids"}))
 allowed = ctypes.c_uint64()
 ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(allowed))
 print(allowed.value >> 18 & 1)

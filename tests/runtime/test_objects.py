@@ -100,10 +100,10 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
 
     load = object_files._linkable
     monkeypatch.setattr(object_files, "_linkable", noting)
-    monkeypatch.setattr(together.threads, "allowed_threads", lambda: threads)
+    monkeypatch.setattr(together.threads, "max_worker_threads", lambda: threads)
     found = kept("found")  # a file is named by its content, too
     assert len(found) == 10 and (len(set(used)) > 2) == (threads > 1)
-    monkeypatch.setattr(together.threads, "allowed_threads", lambda: 1)
+    monkeypatch.setattr(together.threads, "max_worker_threads", lambda: 1)
     assert found == kept("one by one")
 
 

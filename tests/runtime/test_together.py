@@ -61,7 +61,7 @@ LATE = """
 import threading
 from sparsetrain.runtime import threads
 from sparsetrain.runtime.together import together
-threads.allowed_threads = lambda: 4
+threads.max_worker_threads = lambda: 4
 def work():
     threading.main_thread().join()
     print(together([lambda: 1, lambda: 2]))

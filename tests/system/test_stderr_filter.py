@@ -67,8 +67,8 @@ def test_a_fork_meanwhile_writes_where_its_parent_did(capfd):
 
 def test_a_process_without_standard_error_holds_nothing_back():
     code = (
-        "from sparsetrain.system.stderr_filter import without_lines\n"
-        "with without_lines(bool): print('in')"
+        "from sparsetrain.system.stderr_filter import filter_stderr\n"
+        "with filter_stderr(bool): print('in')"
     )
     command = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", code]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)

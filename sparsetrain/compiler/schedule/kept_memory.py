@@ -4,7 +4,7 @@
 Between two kernels the virtual machine works on cold caches: to make a storage, a shape and a
 tensor for each result, and to drop them again, took 0.25 ms of a step on Criteo Kaggle. So arrays
 that do not leave a function become arguments at its end. A second function tells what they are;
-whoever calls lays them out, once for each size of the inputs (`sparsetrain.runtime.Workspace`).
+whoever calls lays them out, once for each size of the inputs (`sparsetrain.runtime.workspace`).
 
 Precondition: the module is as `CallTIRRewrite` leaves it.
 """

@@ -37,7 +37,7 @@ class ProveArguments:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Give them the attribute `sparsetrain.runtime.UNCHECKED`."""
+        """Give them the attribute `SKIP_ASSERTS`."""
         kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
         calls = [call for call in _calls(mod) if call.kernel in kernels]
         proved = {call.kernel for call in calls}

@@ -2,7 +2,7 @@
 """Recording the kernels of a step, without a change to what it computes.
 
 Kernels run in two ways: a program's inside TVM's virtual machine, which can be instrumented, and
-single ones (coalescing, the optimizer's) through `runtime.Kernel`, which can be watched. The
+single ones (coalescing, the optimizer's) through `Kernel`, which can be watched. The
 virtual machine's calls to Python take longer than a small kernel does and slow what lies between
 kernels. So steps of two kinds alternate: one gives the times of single kernels and of the whole,
 the other those of the program's kernels.
