@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_features, target_has_features
 
-from sparsetrain.runtime import targets
+from sparsetrain import runtime
 from sparsetrain.runtime import host
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
