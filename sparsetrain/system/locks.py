@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for whom: threads that build Relax functions, that use one object, that fork.
+"""Locks: one for TVM's global BlockBuilder, one per object, and safety across ``fork()``.
 
-A `Turn` is a lock of one object, such as a trainer: a thread that has it may read and write what
-the object holds. A fork waits until no other thread has a turn, and those that come meanwhile wait
-for the fork: a child has the locks as they were, but not the threads that would give them back.
-Cost of a turn: two microseconds.
+A `ForkSafeLock` guards one object, such as a trainer. A fork waits until no other thread holds or
+wants such a lock, and threads that come later wait for the fork: a child inherits the locks as they
+were, but not the threads that would release them. A lock costs two microseconds.
 """
 
 from __future__ import annotations
@@ -12,141 +11,126 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from threading import Condition, RLock, get_ident
+from threading import Condition, RLock, local
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 Self = TypeVar("Self")
-_turn = RLock()
+_builder_lock = RLock()
 
-# A fork gives up waiting then, in seconds: what has a turn may itself wait for what forks.
+# Seconds after which a fork goes ahead: a thread with a lock may itself wait for the forking one.
 MAX_FORK_WAIT = 60.0
 
 
-def with_builder_lock(build: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Let one thread at a time run what opens a function of a `BlockBuilder`, or lowers operators.
+def with_builder_lock(build: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Let one thread at a time run a function that uses a `BlockBuilder` or lowers operators.
 
-    TVM keeps the stack of open builders once for all threads: two that build at the same time would
-    write into each other's functions. So it does with the tag of the operator that is described.
+    TVM keeps one stack of open builders, and one operator tag, for all threads: two that build at
+    once would write into each other's functions.
     """
 
     @wraps(build)
-    def built(*args: Given.args, **kwargs: Given.kwargs) -> Made:
-        with _turn:
+    def locked(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        with _builder_lock:
             return build(*args, **kwargs)
 
-    return built
+    return locked
 
 
 class ForkSafeLock:
-    """One thread at a time; a thread that has the turn may take it again."""
+    """Reentrant lock that no other thread holds while this process forks."""
 
     def __init__(self) -> None:
         self._lock = RLock()
-        _turns.add(self)
+        _locks.add(self)
 
     def __enter__(self) -> None:
-        while not self._is_taken():
-            _forks.wait()
-
-    def _is_taken(self) -> bool:
-        """Take the turn, unless a fork waits: that may be for a thread which needs this turn."""
-        self._lock.acquire()
-        taken = False
+        _gate.enter()  # first, so that a thread that waits for the lock keeps out forks, too
         try:
-            taken = _forks.begin(self)
-        finally:
-            if not taken:
-                self._lock.release()
-        return taken
+            self._lock.acquire()
+        except BaseException:
+            _gate.leave()
+            raise
 
     def __exit__(self, *_: object) -> None:
         try:
-            _forks.end()
-        finally:
             self._lock.release()
+        finally:
+            _gate.leave()
 
 
 def synchronized(
-    method: Callable[Concatenate[Self, Given], Made],
-) -> Callable[Concatenate[Self, Given], Made]:
-    """Let a method of an object with a `_lock` run while no other thread has that."""
+    method: Callable[Concatenate[Self, Params], Result],
+) -> Callable[Concatenate[Self, Params], Result]:
+    """Hold the `_lock` of a method's object while the method runs."""
 
     @wraps(method)
-    def waiting(self: Self, /, *args: Given.args, **kwargs: Given.kwargs) -> Made:
+    def locked(self: Self, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         owner: Any = self
         with owner._lock:
             return method(self, *args, **kwargs)
 
-    return waiting
+    return locked
 
 
-class _Forks:
-    """Lets a fork and the turns of other threads wait for each other."""
+class _ForkGate:
+    """Makes forks wait for threads that hold or want a lock, and other threads for forks."""
 
-    def __init__(self) -> None:
-        self._forget({})
-
-    def _forget(self, held: dict[int, list[ForkSafeLock]]) -> None:
-        """Know of no turn but these, and of no fork that waits."""
+    def __init__(self, depth: int = 0) -> None:
         self._changed = Condition()
-        self._held = held  # thread -> turns that it has
-        self._waiting = 0  # forks
+        self._forks = 0  # that wait
+        self._threads = int(bool(depth))  # that hold or want a lock
+        self._local = local()
+        self._local.depth = depth
 
-    def begin(self, turn: ForkSafeLock) -> bool:
-        """Note that this thread has the turn; not while a fork waits, unless it has others."""
-        me = get_ident()
-        with self._changed:
-            if self._waiting and me not in self._held:
-                return False
-            self._held.setdefault(me, []).append(turn)
-            return True
+    @property
+    def _depth(self) -> int:
+        """Locks that this thread holds or wants."""
+        return getattr(self._local, "depth", 0)
 
-    def wait(self) -> None:
-        """Return after the forks that wait."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
+    def enter(self) -> None:
+        """Count a lock for this thread; the first waits for forks."""
+        if not self._depth:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._forks)
+                self._threads += 1
+        self._local.depth = self._depth + 1
 
-    def end(self) -> None:
-        """Note that this thread gave back the turn that it took last."""
-        me = get_ident()
-        with self._changed:
-            self._held[me].pop()
-            if not self._held[me]:
-                del self._held[me]
-                if self._waiting:
+    def leave(self) -> None:
+        """Count a lock of this thread as released."""
+        self._local.depth -= 1
+        if not self._local.depth:
+            with self._changed:
+                self._threads -= 1
+                if self._forks:
                     self._changed.notify_all()
 
-    def before(self) -> None:
-        """Wait until no other thread has a turn; none takes one until `after_in_parent`."""
-        me = get_ident()
+    def before_fork(self) -> None:
+        """Wait until no other thread is inside; keep them out until `after_in_parent`."""
         self._changed.acquire()
-        self._waiting += 1
-        self._changed.wait_for(lambda: not self._held.keys() - {me}, MAX_FORK_WAIT)
+        self._forks += 1
+        self._changed.wait_for(lambda: self._threads <= bool(self._depth), MAX_FORK_WAIT)
 
     def after_in_parent(self) -> None:
-        """Let the others go on."""
-        self._waiting -= 1
+        """Let the other threads go on."""
+        self._forks -= 1
         self._changed.notify_all()
         self._changed.release()
 
     def after_in_child(self) -> None:
-        """Give back the turns of threads that this process has not."""
-        me = get_ident()
-        mine = self._held.get(me, [])
-        self._forget({me: mine} if mine else {})
-        for turn in _turns:
-            if turn not in mine:
-                turn._lock = RLock()
+        """Forget the threads that this process does not have, and release their locks."""
+        self.__init__(self._depth)  # type: ignore[misc]
+        for lock in _locks:
+            if not lock._lock._is_owned():  # type: ignore[attr-defined]
+                lock._lock = RLock()
 
 
-_turns: WeakSet[ForkSafeLock] = WeakSet()
-_forks = _Forks()
-
+_locks: WeakSet[ForkSafeLock] = WeakSet()
+_gate = _ForkGate()
 os.register_at_fork(
-    before=_forks.before,
-    after_in_parent=_forks.after_in_parent,
-    after_in_child=_forks.after_in_child,
+    before=_gate.before_fork,
+    after_in_parent=_gate.after_in_parent,
+    after_in_child=_gate.after_in_child,
 )

@@ -81,7 +81,7 @@ def at_once(*calls):
         return [future.result(60) for future in [pool.submit(call, one) for one in calls]]
 
 
-# What reads or writes all rows; in exact mode they are made current first.
+# All that reads or writes every row; in exact mode they are made current first.
 USES = {
     "predict": lambda trainer, place: trainer.predict([small_dlrm.batch(16, 99)]),
     "evaluate": lambda trainer, place: trainer.evaluate([small_dlrm.batch(16, 99)]),
@@ -132,15 +132,15 @@ def test_steps_of_threads_follow_one_another(monkeypatch):
     small_dlrm.assert_same_state(trainer.state_dict(), expected.state_dict())
 
 
-def test_a_turn_is_of_one_thread_which_may_take_it_again():
-    turn, order = ForkSafeLock(), []
+def test_a_lock_is_of_one_thread_which_may_take_it_again():
+    lock, order = ForkSafeLock(), []
 
     def second():
-        with turn:
+        with lock:
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with turn, turn:
+    with lock, lock:
         thread.start()
         time.sleep(0.05)
         order.append("first")
@@ -148,28 +148,35 @@ def test_a_turn_is_of_one_thread_which_may_take_it_again():
     assert order == ["first", "second"]
 
 
-def test_a_fork_that_waits_lets_a_thread_with_a_turn_take_others():
-    outer, inner, began = ForkSafeLock(), ForkSafeLock(), threading.Event()
+def run_beside_a_fork(work):
+    """Fork, in name only, once `work` of a thread has set the event that it is given."""
+    began, over = threading.Event(), []
+    thread = threading.Thread(target=lambda: (work(began), over.append(True)))
+    thread.start()
+    began.wait(20)
+    locks._gate.before_fork()
+    seen = list(over)
+    locks._gate.after_in_parent()
+    thread.join()
+    return seen
 
-    def work():
+
+def test_a_fork_that_waits_lets_a_thread_with_a_lock_take_others():
+    outer, inner = ForkSafeLock(), ForkSafeLock()
+
+    def work(began):
         with outer:
             began.set()
             time.sleep(0.1)
             with inner:
                 pass
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    began.wait(20)
-    locks._forks.before()
-    locks._forks.after_in_parent()
-    assert not locks._forks._held
-    thread.join()
+    assert run_beside_a_fork(work)
 
 
-def test_a_thread_that_waits_for_a_fork_leaves_the_turn_to_others(monkeypatch):
+def test_a_thread_that_waits_for_a_fork_leaves_the_lock_to_others(monkeypatch):
     monkeypatch.setattr(locks, "MAX_FORK_WAIT", 5.0)
-    outer, inner, began = ForkSafeLock(), ForkSafeLock(), threading.Event()
+    outer, inner = ForkSafeLock(), ForkSafeLock()
 
     def take_inner():
         with inner:
@@ -177,32 +184,25 @@ def test_a_thread_that_waits_for_a_fork_leaves_the_turn_to_others(monkeypatch):
 
     late = threading.Thread(target=take_inner)
 
-    def work():
+    def work(began):
         with outer:
             began.set()
-            while not locks._forks._waiting:
+            while not locks._gate._forks:
                 time.sleep(0.001)
             late.start()
             time.sleep(0.05)
             take_inner()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    began.wait(20)
-    locks._forks.before()
-    held = dict(locks._forks._held)
-    locks._forks.after_in_parent()
-    thread.join()
+    assert run_beside_a_fork(work)
     late.join()
-    assert not held
 
 
 def test_a_fork_waits_for_so_long_and_no_longer(monkeypatch):
     monkeypatch.setattr(locks, "MAX_FORK_WAIT", 0.05)
-    turn, over, began = ForkSafeLock(), threading.Event(), threading.Event()
+    lock, over, began = ForkSafeLock(), threading.Event(), threading.Event()
 
     def work():
-        with turn:
+        with lock:
             began.set()
             over.wait(20)
 
@@ -211,7 +211,7 @@ def test_a_fork_waits_for_so_long_and_no_longer(monkeypatch):
     began.wait(20)
     child = os.fork()
     if child == 0:
-        with turn:  # whose thread is not there
+        with lock:  # whose thread is not there
             os._exit(0)
     over.set()
     thread.join()

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is dropped from standard error, and that all else reaches it."""
+"""Known lines are dropped from standard error, and all else reaches it."""
 
 import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
+from sparsetrain.system import locks
 from sparsetrain.system.stderr_filter import filter_stderr
 
 
@@ -29,21 +31,19 @@ def test_an_error_leaves_standard_error_as_it_was(capfd):
     assert capfd.readouterr().err == "before\nWarning: known\n"
 
 
-def test_threads_that_hold_back_at_once_share_it_and_give_standard_error_back(capfd):
+def test_threads_take_turns_and_give_standard_error_back(capfd):
     before, entered = os.fstat(2), threading.Event()
 
     def second():
+        entered.set()
         with filter_stderr(lambda line: b"second" in line):
-            entered.set()
-            first_left.wait(5)
             os.write(2, b"of the second\nof all\n")
 
-    first_left, thread = threading.Event(), threading.Thread(target=second)
+    thread = threading.Thread(target=second)
     with filter_stderr(is_known):
         thread.start()
         assert entered.wait(5)
         os.write(2, b"Warning: known\n")
-    first_left.set()
     thread.join()
     assert os.path.samestat(os.fstat(2), before)
     assert capfd.readouterr().err == "of all\n"
@@ -55,13 +55,24 @@ def test_what_is_held_back_within_what_is_held_back_is_dropped_by_either(capfd):
     assert capfd.readouterr().err == "left\n"
 
 
-def test_a_fork_meanwhile_writes_where_its_parent_did(capfd):
-    with filter_stderr(is_known):
-        child = os.fork()
-        if child == 0:
-            os.write(2, b"Warning: known to the parent\n")
-            os._exit(0)
-        os.waitpid(child, 0)
+def test_a_fork_waits_and_writes_where_its_parent_does(capfd):
+    entered = threading.Event()
+
+    def hold():
+        with filter_stderr(is_known):
+            entered.set()
+            while not locks._gate._forks:
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert entered.wait(5)
+    child = os.fork()
+    if child == 0:
+        os.write(2, b"Warning: known to the parent\n")
+        os._exit(0)
+    os.waitpid(child, 0)
+    thread.join()
     assert capfd.readouterr().err == "Warning: known to the parent\n"
 
 
