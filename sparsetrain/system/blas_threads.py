@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thread pools beside ours: NumPy's BLAS keeps its threads spinning for a while after a product.
+"""Limit on NumPy's BLAS threads, which spin for a while after each product.
 
 A spinning thread takes a core from a kernel, which waits for all its threads. With a NumPy product
 of 0.3 ms before every step of 2.3 ms on 2 cores, the median step took 2.8 ms and the 90th
-percentile 3 to 100 ms in four runs; with BLAS on one thread 2.3 and 2.4. So training runs with BLAS
-limited and gives it back after. That takes the package threadpoolctl, the extra ``threads``;
-without it nothing is limited.
+percentile 3 to 100 ms in four runs; with BLAS on one thread 2.3 and 2.4. So `Trainer.fit` limits
+BLAS to one thread. This needs the package threadpoolctl (the extra ``threads``); without it nothing
+is limited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Run NumPy's products on one thread meanwhile; for a loop around `Trainer.step`."""
+    """Limit NumPy's BLAS to one thread during the block; for a loop around `Trainer.step`."""
     try:
         from threadpoolctl import threadpool_limits
     except ModuleNotFoundError:
@@ -27,7 +27,7 @@ def single_threaded_blas() -> Iterator[None]:
 
 
 def other_pools() -> dict[str, int] | None:
-    """Threads of each pool in this process but TVM's; None if threadpoolctl is not installed."""
+    """Threads of each pool of this process except TVM's; None without threadpoolctl."""
     try:
         from threadpoolctl import threadpool_info
     except ModuleNotFoundError:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large memory that is cheap to touch for the first time: aligned, and on huge pages.
+"""Large aligned arrays on huge pages, and the size of the machine's memory.
 
-Linux hands out memory page by page, as it is first written. With pages of 4 KiB that took 0.34 s
-for each GiB here, as long as reading it from the disk; with pages of 2 MiB, 0.05 s. NumPy asks for
-those from 4 MiB on. They also spare the processor most of its address look-ups when rows are read
-at random.
+Linux maps memory page by page, on the first write. With pages of 4 KiB that took 0.34 s for each
+GiB here, as long as reading it from disk; with pages of 2 MiB, which NumPy requests from 4 MiB on,
+0.05 s. Huge pages also save most TLB misses when rows are read at random.
 
-A request for more than there is can be granted: where Linux is told to overcommit, whatever is
-asked for is, and the process is killed when it writes. So such a request is refused here.
+Where Linux overcommits, it grants a request for more memory than the machine has, and kills the
+process when it writes. So such a request is refused here.
 """
 
 from collections.abc import Iterator
@@ -18,27 +17,27 @@ import numpy as np
 
 ALIGNMENT = 2 << 20  # a huge page; a multiple of what disks and kernels need
 LARGE = 4 << 20  # bytes
-CHECKED_FROM = 64 << 20  # bytes: to write so many takes long beside asking what there is
+CHECKED_FROM = 64 << 20  # bytes: writing these takes much longer than the check
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def total_memory() -> int | None:
-    """Bytes of memory and swap that there are, used or not; None where that is not told.
+    """Bytes of memory and swap, used or free; None where the system does not say.
 
-    Those of the machine, or of the control group that this process is the root of, as in a
-    container. They are read each time: a virtual machine may be given more.
+    The machine's, or those of the control group that this process is the root of, as in a
+    container. They are read each time, since a virtual machine may grow.
     """
     return min(_totals(), default=None)
 
 
 def meminfo(name: str) -> int:
-    """Bytes that Linux tells of the machine's memory under a name.
+    """Bytes under a name in ``/proc/meminfo``.
 
     Raises
     ------
     OSError, KeyError, ValueError
-        Where it does not.
+        If the system does not tell them.
     """
     lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
     return int(lines[name].split()[0]) << 10
@@ -55,10 +54,10 @@ def _totals() -> Iterator[int]:
 
 
 def check_fits_memory(size: int) -> None:
-    """Raise MemoryError if `size` bytes are more than this machine has."""
-    there = total_memory() if size >= CHECKED_FROM else None
-    if there is not None and size > there:
-        raise MemoryError(f"{size} bytes are asked for, {there} is all there is")
+    """Raise MemoryError if `size` bytes exceed the memory of this machine."""
+    limit = total_memory() if size >= CHECKED_FROM else None
+    if limit is not None and size > limit:
+        raise MemoryError(f"{size} bytes requested, but this machine has {limit}")
 
 
 def aligned_empty(size: int) -> np.ndarray:
