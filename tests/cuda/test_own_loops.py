@@ -18,7 +18,7 @@ OPTIMIZER = st.optim.adam(0.01)
 
 
 def looped(target: str) -> dict[str, runtime.NDArray]:
-    """Parameters after three steps of a loop as in docs/own-models.md."""
+    """Parameters after three steps of a loop as in docs/models.md."""
     model = small_dlrm.model()
     program = st.value_and_grad(model.export(), "loss", target=target)
     params = program.place(model.initialize(0))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/**/README.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/**/*.md")])
 PAGES = [page for page in PAGES if not any(p.startswith(".") for p in page.relative_to(ROOT).parts)]
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 

@@ -5,7 +5,6 @@ import pickle
 import re
 from copy import deepcopy
 from pathlib import Path
-from textwrap import dedent
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,9 @@ from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.models import DLRM, ClickModel
 from tests.small_dlrm import assert_same_state
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own-models.md").read_text()
-CODE = [dedent(block) for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)]
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+OF_DLRM, CODE = BLOCKS[:2], BLOCKS[2:]
 
 
 def _clicks(rows: int) -> pd.DataFrame:
@@ -60,6 +60,16 @@ def _of_towers(rows: pd.DataFrame) -> dict[str, np.ndarray]:
         "tags": np.concatenate(rows["tags"].to_list()),
         "offsets": np.concatenate([[0], lengths.cumsum()]),
     }
+
+
+def test_the_models_that_are_there_are_made_as_the_page_makes_them():
+    train = _clicks(100).rename(columns={"click": "label"})
+    rule = {"item": st.data.ColumnRule(share_embedding="user")}
+    schema = st.data.Schema("label", ("price",), ("user", "item"), columns=rule)
+    names = {"st": st, "rows": [40, 30], "encoder": st.data.Encoder.fit(train, schema_file=schema)}
+    for block in OF_DLRM:
+        exec(block, names)
+    assert names["model"].tables == ["user"]
 
 
 def test_a_model_of_ones_own_is_trained_saved_and_loaded(page):

@@ -18,7 +18,7 @@ from tests.ad.cases import Case, build
 from tests.helpers import assert_same_bits
 from tests.ops.indexing.programs import module, of_variables
 
-GUIDE = Path(__file__).parents[3] / "docs" / "own-models.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "models.md"
 
 
 def gradients(body, arrays, wrt, target="cpu"):
