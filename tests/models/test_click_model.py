@@ -69,7 +69,8 @@ def test_the_models_that_are_there_are_made_as_the_page_makes_them():
     names = {"st": st, "rows": [40, 30], "encoder": st.data.Encoder.fit(train, schema_file=schema)}
     for block in OF_DLRM:
         exec(block, names)
-    assert names["model"].tables == ["user"]
+    (tables,) = names["model"].tables().values()
+    assert list(tables) == ["user"]
 
 
 def test_a_model_of_ones_own_is_trained_saved_and_loaded(page):
