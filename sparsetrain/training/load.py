@@ -16,7 +16,7 @@ from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
 from sparsetrain.kernels.table_formats import target_word
 from sparsetrain.models import MODELS
-from sparsetrain.models.required import require_class
+from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.optim.saving import KIND as LOOP

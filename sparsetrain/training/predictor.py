@@ -16,13 +16,13 @@ from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics import ClickMetrics
-from sparsetrain.models.required import (
-    check_shared,
+from sparsetrain.models.model_checks import (
+    check_shared_tables,
     config_of,
-    exported,
-    initialized,
+    export_checked,
+    initialize_checked,
+    require_loadable,
     require_model,
-    require_remade,
 )
 from sparsetrain.optim.state_dict import named_arrays, require_own_names
 from sparsetrain.runtime.targets import device_of
@@ -92,10 +92,10 @@ class Predictor:
         self._policy = policy_of(precision, target)
         self._lock = ForkSafeLock()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
-        require_remade(model)
-        check_shared(model, encoder)
-        self._module = exported(model)
-        params = initialized(model, seed, initialize)
+        require_loadable(model)
+        check_shared_tables(model, encoder)
+        self._module = export_checked(model)
+        params = initialize_checked(model, seed, initialize)
         require_own_names(type(model).__name__, params, model.tables())
         self.params = self._on_device(params)
 

@@ -20,7 +20,7 @@ from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scalin
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
-from sparsetrain.models.required import config_of
+from sparsetrain.models.model_checks import config_of
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import (

@@ -22,7 +22,7 @@ from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import target_word
-from sparsetrain.models.required import left_out_by_loss
+from sparsetrain.models.model_checks import unused_parameters_error
 from sparsetrain.optim import Applied, Optimizer
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import resolve_target
@@ -143,7 +143,7 @@ class Trainer(TrainedModel):
                 scaled=self.scaling is not None,
             )
         except Unreached as error:
-            raise left_out_by_loss(self.model, error.names) from None
+            raise unused_parameters_error(self.model, error.names) from None
         if program.gradient.others:
             raise ConfigError(
                 f"the loss of {type(self.model).__name__} returns a tuple: a Trainer needs the "

@@ -42,7 +42,8 @@ def test_more_than_there_is_is_refused_before_the_system_is_asked(monkeypatch):
     monkeypatch.setattr(memory, "CHECKED_FROM", memory.LARGE)
     memory.aligned_empty(memory.LARGE)
     with pytest.raises(
-        MemoryError, match=f"^{memory.LARGE + 1} bytes are asked for, {memory.LARGE}"
+        MemoryError,
+        match=f"^{memory.LARGE + 1} bytes requested, but this machine has {memory.LARGE}$",
     ):
         memory.aligned_empty(memory.LARGE + 1)
 

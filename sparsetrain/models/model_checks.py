@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a model before training: its class, its saved form, its parameters, its encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, signature
+from itertools import combinations
+from typing import Any
+
+import tvm
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.kernels.relax_op import find_function
+from sparsetrain.models import MODELS, ClickModel
+from sparsetrain.system.locks import with_builder_lock
+
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def require_model(model: Any) -> None:
+    """Refuse anything but a constructed `ClickModel`.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such model, or claims the kind of another class.
+    """
+    if isinstance(model, type):
+        raise ConfigError(f"model is the class {model.__name__}; make one: {model.__name__}(rows)")
+    cls = type(model)
+    if not isinstance(model, ClickModel):
+        raise ConfigError(
+            f"a {cls.__name__} is no sparsetrain.models.ClickModel, which Trainer needs: derive it "
+            "from that; whatever can be exported trains by sparsetrain.value_and_grad and an "
+            "optimizer, see examples/dlrm/train.py"
+        )
+    if "_config" not in vars(model):
+        raise ConfigError(f"{cls.__name__}: its constructor does not call super().__init__")
+    owner: type = MODELS.get(cls.kind, cls)
+    if owner is not cls:
+        raise ConfigError(
+            f"{cls.__name__} has the kind {cls.kind!r}, which is that of {owner.__name__}: "
+            "leave kind out, or choose another"
+        )
+
+
+def require_class(model: Any) -> None:
+    """Refuse anything but a subclass of `ClickModel`; None is accepted."""
+    is_class = isinstance(model, type) and issubclass(model, ClickModel) and model != ClickModel
+    if model is not None and not is_class:
+        raise ConfigError(f"model is {model!r:.60}; give the class of what was saved, a ClickModel")
+
+
+def config_of(model: ClickModel) -> dict[str, Any]:
+    """Return what `config` gives, if that is a dict."""
+    config = model.config()
+    if not isinstance(config, dict):
+        raise _not_loadable(type(model), f"gives {config!r:.60}")
+    return config
+
+
+def require_loadable(model: ClickModel) -> None:
+    """Refuse a model that its class and its config, written as JSON, would not make again.
+
+    Raises
+    ------
+    ConfigError
+        With the argument that is missing from the config, or that differs.
+    """
+    cls, config = type(model), config_of(model)
+    arguments = signature(cls).parameters.values()
+    missing = [a.name for a in arguments if a.kind not in _VARIADIC and a.name not in config]
+    if missing:
+        raise _not_loadable(cls, f"lacks {', '.join(missing)}, which the constructor takes")
+    try:
+        loaded = cls(**json.loads(json.dumps(config, allow_nan=False)))
+    except Exception as error:  # whatever the constructor raises
+        raise _not_loadable(cls, f"does not make the model again: {error}") from error
+    before, after = ({**_as_json(m._config), **_as_json(config_of(m))} for m in (model, loaded))
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            raise _not_loadable(cls, f"makes a model with another {name}")
+    if loaded.tables() != model.tables() or _shapes(loaded) != _shapes(model):
+        raise _not_loadable(cls, "makes a model of other parameters")
+
+
+def export_checked(model: ClickModel) -> tvm.IRModule:
+    """Return the module that `export` gives, if names of its functions' arguments are unique.
+
+    Raises
+    ------
+    ConfigError
+        With the first name that occurs twice.
+    """
+    module = with_builder_lock(model.export)()
+    for function in ("loss", "logits"):
+        find_function(module, function)
+    return module
+
+
+def initialize_checked(model: ClickModel, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
+    """Return the parameters that `initialize` gives, as tensors, if they are the model's.
+
+    Raises
+    ------
+    ConfigError
+        With the first name, shape or dtype that differs.
+    """
+    name = type(model).__name__
+    arrays = model.initialize(seed, fill=fill)
+    try:
+        params = {name: runtime.as_tensor(array) for name, array in arrays.items()}
+    except (AttributeError, DataError) as error:
+        raise ConfigError(f"{name}.initialize gives no dict of arrays: {error}") from error
+    expected, actual = _shapes(model), {key: _shape(param) for key, param in params.items()}
+    for key in {**expected, **actual}:
+        own, wanted = actual.get(key, "nothing"), expected.get(key, "nothing")
+        if own != wanted:
+            raise ConfigError(f"{name}.initialize gives {own} for {key!r}; the model has {wanted}")
+    return params
+
+
+def check_shared_tables(model: ClickModel, encoder: Any) -> None:
+    """Refuse a model whose features share other tables than those of its encoder do.
+
+    A model of ids that came encoded may share tables by itself: their meaning is fixed already.
+
+    Raises
+    ------
+    ConfigError
+        With the feature that differs.
+    """
+    if encoder is None or (encoder.encoded and not encoder.share_embedding):
+        return
+    own, wanted = model.owners(), encoder.owners
+    if len(own) != len(wanted):  # the first batch is refused for that
+        return
+    for name, mine, theirs in zip(encoder.columns, own, wanted, strict=True):
+        if mine != theirs:
+            raise ConfigError(
+                f"{type(model).__name__}: {name} {_describe_owner(mine, encoder.columns, name)}, "
+                f"but in the encoder it {_describe_owner(theirs, encoder.columns, name)}: give the "
+                "model share_embedding=encoder.share_embedding"
+            )
+
+
+def unused_parameters_error(model: ClickModel, names: Sequence[str]) -> ConfigError:
+    """Return the error for parameters that a model's loss does not depend on."""
+    cls = type(model).__name__
+    for (one, param), (other, same) in combinations(model.named_parameters(), 2):
+        if one != other and param is same and not {one, other}.isdisjoint(names):
+            return ConfigError(
+                f"{cls}: {one} and {other} are one parameter under two names: keep one attribute, "
+                "and use that wherever it is needed"
+            )
+    if not model.tables().keys().isdisjoint(names):
+        return ConfigError(
+            f"{cls}: the loss does not depend on embedded, so that no table would learn: "
+            "forward(dense, embedded) has to use embedded"
+        )
+    return ConfigError(
+        f"{cls}: the loss does not depend on {', '.join(names)}, so that they would never learn: "
+        "use their layers in forward, or leave them out of the constructor"
+    )
+
+
+def _not_loadable(cls: type, reason: str) -> ConfigError:
+    return ConfigError(
+        f"a {cls.__name__} could not be loaded once it is saved, since its config() {reason}: "
+        "return {**super().config(), ...} with plain values for all that the constructor takes"
+    )
+
+
+def _as_json(value: Any) -> Any:
+    """A value with lists in place of tuples, as JSON returns it."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(item) for key, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _shapes(model: ClickModel) -> dict[str, str]:
+    """Dtype and shape of each parameter."""
+    return {name: _shape(param) for name, param in model.named_parameters()}
+
+
+def _shape(array: Any) -> str:
+    return f"{array.dtype} ({', '.join(str(extent) for extent in array.shape)})"
+
+
+def _describe_owner(owner: int, columns: Sequence[str], name: str) -> str:
+    whose = columns[owner]
+    return "has a table of its own" if whose == name else f"shares that of {whose}"
