@@ -1,23 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether `update="auto"` is as fast as the better of the two ways that it chooses from.
+"""Exact mode by touched rows against every row: the crossing, `MOST_WEIGHTS_DENSE`.
 
-    python benchmarks/update.py                      # each table of Criteo Kaggle by itself
-    python benchmarks/update.py --whole              # all 26 in one storage, as a DLRM has them
-    python benchmarks/update.py --target cuda        # gpu.py rows and flat at width 16: see there
+    python benchmarks/update.py                            # Adam, uniform ids
+    python benchmarks/update.py --optimizer momentum --skew zipf
 
-Tables have the rows of Criteo Kaggle and width 16, ids follow a Zipf law (as in step.py), batches
-rotate. A time is that of one `apply_` without the check for NaN; coalescing is in it. The ways take
-turns of a few steps, in one order and then the other, so that a disturbance meets all and `sparse`
-follows `dense` as often as `auto` does. They are compared within a round, as the machine may be
-another one a moment later: the ratio to a way is the median of the rounds' ratios. A machine that
-others use changes every few tenths of a second, so a table is visited for four rounds at a time,
-all tables in turn, until the ratio is known to `WIDE` and known to lie on one side of `LIMIT`, each
-visit with what it keeps between steps at another of a few places in memory: two that run the same
-code were up to 8 % apart by their places alone. Beside it stand the 2.5th and 97.5th percentile of
-what resampled visits give. For a table by itself `auto` runs the code of one of the forced ways, so
-its ratio to that way is noise; what the choice costs is `choice`, the forced way that it took
-beside the better one. What is above `--most-rows` is not updated densely: the buffer would take as
-much memory as the table, and the outcome is known.
+One table is trained for some steps (catch up, then `apply_`) with `update="sparse"` and
+`update="dense"`, which give the same bits. The two take turns of a few steps, in one order and then
+the other; printed are the medians of the turns, in microseconds a step, and the median ratio of
+neighbouring turns. Before the first turn enough steps run for most rows to have been touched, since
+only touched rows have steps to replay.
 """
 
 from __future__ import annotations
@@ -25,242 +16,85 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable
 from itertools import cycle
-from typing import NamedTuple
 
-import gpu
 import numpy as np
-from harness.batches import make_batches
-from harness.configs import KAGGLE_ROWS, Config
 
 from sparsetrain import optim, runtime
-from sparsetrain.embedding import EmbeddingBagCollection, Table
-from sparsetrain.optim.step import Step
-from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 
-WIDTH, BATCHES = 16, 17
-WARM, TURN = 2, 3  # steps of a turn: not measured, because another way was there before; measured
-VISIT = (1, -1, -1, 1)  # rounds of a visit: steps from one way to the next
-WIDE = 0.03  # of the ratio's interval
-MOST = 10  # times the wanted steps
-RESAMPLED = 400
-PLACES = 7  # in memory, of what a way keeps between steps
-WAYS = ("sparse", "dense", "auto")
-LIMIT = 1.05  # what auto may take of the better of the others
-MAKERS = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.rowwise_adagrad}
+BATCHES, TURN, TURNS = 64, 8, 12
+MOST_WARM_UP = 1000  # steps
+MAKERS = {"adam": optim.adam, "momentum": optim.momentum, "rmsprop": optim.rmsprop}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--optimizer", choices=MAKERS, default="sgd")
-    parser.add_argument("--batch", type=int, nargs="+", default=[128, 2048, 16_384])
-    parser.add_argument("--steps", type=int, default=120, help="least steps of each way")
-    parser.add_argument("--most-rows", type=int, default=300_000)
-    parser.add_argument("--whole", action="store_true", help="one storage of all tables")
-    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
-    chosen = parser.parse_args()
-    if chosen.target == "cuda":
-        return on_cuda(chosen, parser)
-    measure = whole if chosen.whole else apart
-    for size in chosen.batch:
-        ids = [b.ids for b in make_batches(Config(KAGGLE_ROWS, WIDTH, (), ()), size, BATCHES)]
-        contests = list(measure(MAKERS[chosen.optimizer](0.01), ids, chosen))
-        while some := [each for each in contests if each.is_open(chosen.steps)]:
-            for contest in some:
-                contest.visit()
-        report(chosen.optimizer, size, [contest.case() for contest in contests])
+    parser.add_argument("--optimizer", choices=MAKERS, default="adam")
+    parser.add_argument("--skew", choices=("uniform", "zipf"), default="uniform")
+    parser.add_argument("--ids", type=int, nargs="+", default=[128, 2048, 16_384])
+    parser.add_argument("--rows", type=int, nargs="+", default=[300, 3000, 30_000, 300_000])
+    parser.add_argument("--width", type=int, default=16)
+    options = parser.parse_args()
+    make, width, skew = MAKERS[options.optimizer], options.width, options.skew
+    print(f"{options.optimizer}, {skew}, width {width}, {runtime.num_threads()} threads")
+    print(f"{'ids':>8}{'rows':>10}{'sparse us':>11}{'dense us':>10}{'sparse / dense':>16}")
+    for count in options.ids:
+        for rows in options.rows:
+            sparse, dense, ratio = compare(make, (rows, width), count, skew)
+            print(f"{count:8,}{rows:10,}{sparse:11.1f}{dense:10.1f}{ratio:16.2f}", flush=True)
     return 0
 
 
-def on_cuda(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """A device always takes the sparse way; its cost is measured by `gpu.py`."""
-    given = [name for name, value in vars(chosen).items() if value != parser.get_default(name)]
-    if given != ["target"]:
-        parser.error("--target cuda has no further options: see gpu.py rows and gpu.py flat")
-    return max(gpu.main([measure, f"--width={WIDTH}"]) for measure in ("rows", "flat"))
+def compare(
+    make: Callable[..., optim.Optimizer], shape: tuple[int, int], count: int, skew: str
+) -> tuple[float, float, float]:
+    """Median microseconds of a sparse and of a dense step, and the median ratio of the turns."""
+    gradients = [gradient_of(shape, count, skew, seed) for seed in range(BATCHES)]
+    tables = [Table(make(1e-3, mode="exact", update=u), shape) for u in ("sparse", "dense")]
+    for table in tables:
+        for step in range(min(MOST_WARM_UP, 3 * shape[0] // count + BATCHES)):
+            table.step(gradients[step % BATCHES])
+    times = []
+    draws = cycle(gradients)
+    for turn in range(TURNS):
+        some = [next(draws) for _ in range(TURN)]
+        order = (0, 1) if turn % 2 == 0 else (1, 0)
+        taken = {which: turn_of(tables[which], some) for which in order}
+        times.append((taken[0], taken[1]))
+    both = 1e6 * np.array(times)
+    return *np.median(both, axis=0), float(np.median(both[:, 0] / both[:, 1]))
 
 
-class Ratio(NamedTuple):
-    """How many times as long as the better forced way something took, and how sure that is."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
-
-    @property
-    def verdict(self) -> str:
-        """On which side of the limit it lies."""
-        if self.high <= LIMIT:
-            return "within"
-        return "BEYOND" if self.low > LIMIT else "NOT KNOWN to be within"
+def turn_of(table: Table, gradients: list[RowSparse]) -> float:
+    """Seconds of a step, over some."""
+    begin = time.perf_counter()
+    for gradient in gradients:
+        table.step(gradient)
+    return (time.perf_counter() - begin) / len(gradients)
 
 
-class Case(NamedTuple):
-    """Median microseconds of each way, which tables auto updates densely, and what that cost.
+class Table:
+    """A table, its optimizer and its state."""
 
-    `auto` and `choice` are the ratios of auto, and of the forced way that it took, if it took one.
-    """
+    def __init__(self, optimizer: optim.Optimizer, shape: tuple[int, int]) -> None:
+        self.optimizer = optimizer
+        self.params = {"t": runtime.zeros(shape, "float32")}
+        self.state = optimizer.init(self.params, {"t": {"t": slice(0, shape[0])}})
 
-    label: str
-    times: dict[str, float]
-    dense: str
-    auto: Ratio
-    choice: Ratio | None
-
-
-def apart(
-    optimizer: optim.Optimizer, ids: Sequence[np.ndarray], chosen: argparse.Namespace
-) -> Iterator[Contest]:
-    """Each table by itself."""
-    for table in np.argsort(KAGGLE_ROWS, kind="stable"):
-        rows = KAGGLE_ROWS[table]
-        weight = runtime.zeros((rows, WIDTH), "float32")
-        label = f"C{table + 1}, {rows:,} rows"
-        columns = [batch[:, table] for batch in ids]
-        tables = {label: slice(0, rows)}
-        ways = WAYS if rows <= chosen.most_rows else ("sparse", "auto")
-        yield Contest(label, optimizer, ways, (weight, tables), columns)
+    def step(self, gradient: RowSparse) -> None:
+        """Read the rows, then update."""
+        self.optimizer.catch_up_(self.params, {"t": gradient.indices}, self.state)
+        self.optimizer.apply_(self.params, {"t": gradient}, self.state)
 
 
-def whole(
-    optimizer: optim.Optimizer, ids: Sequence[np.ndarray], chosen: argparse.Namespace
-) -> Iterator[Contest]:
-    """All tables in one storage, as a model has them."""
-    names = [f"C{n}" for n in range(1, 1 + len(KAGGLE_ROWS))]
-    sizes = zip(names, KAGGLE_ROWS, strict=True)
-    collection = EmbeddingBagCollection([Table(name, rows, WIDTH) for name, rows in sizes])
-    slices = collection.slices()
-    tables = {name: slices[name][1] for name in sorted(names, key=lambda n: slices[n][1].start)}
-    weight = runtime.zeros((sum(KAGGLE_ROWS), WIDTH), "float32")
-    rows = [collection.locate(batch)[WIDTH][0] for batch in ids]
-    yield Contest("26 tables", optimizer, ("sparse", "auto"), (weight, tables), rows)
-
-
-class Contest:
-    """The ways to update one storage, timed by turns; the last of them is auto."""
-
-    def __init__(
-        self,
-        label: str,
-        optimizer: optim.Optimizer,
-        ways: Sequence[str],
-        storage: tuple[NDArray, dict[str, slice]],
-        ids: Sequence[np.ndarray],
-    ) -> None:
-        weight, tables = storage
-        self.label, self.ways = label, ways
-        gradients = [gradient_of(batch, int(weight.shape[0]), n) for n, batch in enumerate(ids)]
-        self._gradients = cycle(gradients)
-        self._updates = [Update(optimizer, way, weight, tables) for way in ways]
-        others = [
-            [Update(optimizer, way, weight, tables) for way in ways] for _ in range(PLACES - 1)
-        ]
-        self._places = cycle([self._updates, *others])
-        self._visits: list[list[list[float]]] = []  # microseconds of each way's turn in each round
-
-    def visit(self) -> None:
-        """Take some rounds."""
-        rounds, updates = [], next(self._places)
-        for step in VISIT:
-            order = range(len(self.ways))[::step]
-            times = {way: self._turn(updates[way]) for way in order}
-            rounds.append([times[way] for way in range(len(self.ways))])
-        self._visits.append(rounds)
-
-    def _turn(self, update: Update) -> float:
-        taken = []
-        for _ in range(WARM + TURN):
-            gradient = next(self._gradients)
-            begin = time.perf_counter()
-            update(gradient)
-            taken.append(time.perf_counter() - begin)
-        return 1e6 * float(np.median(taken[WARM:]))
-
-    def is_open(self, steps: int) -> bool:
-        """Whether more visits would tell more; `steps` is the least number of each way."""
-        done = TURN * len(VISIT) * len(self._visits)
-        if done < steps or done >= MOST * steps:
-            return done < steps
-        auto = self._ratio(len(self.ways) - 1)
-        return auto.high - auto.low >= WIDE or auto.low <= LIMIT < auto.high
-
-    def case(self) -> Case:
-        """What was found."""
-        medians = np.median(self._visits, axis=(0, 1))
-        shown = dict(zip(self.ways, map(float, medians), strict=True))
-        dense = self._updates[-1].dense
-        took = {"-": "sparse", self.label.split(",")[0]: "dense"}.get(dense)
-        choice = self._ratio(self.ways.index(took)) if took in self.ways else None
-        return Case(self.label, shown, dense, self._ratio(len(self.ways) - 1), choice)
-
-    def _ratio(self, way: int) -> Ratio:
-        """Of a way to the better of the forced ones."""
-        visits = np.array(self._visits)  # (visits, rounds, ways)
-        ratios = visits[..., way, None] / visits[..., :-1]
-
-        def worst(some: np.ndarray) -> np.ndarray:
-            rounds = some.reshape(*some.shape[:-3], -1, some.shape[-1])
-            return np.median(rounds, axis=-2).max(axis=-1)
-
-        drawn = np.random.default_rng(0).integers(0, len(ratios), (RESAMPLED, len(ratios)))
-        low, high = np.percentile(worst(ratios[drawn]), [2.5, 97.5])
-        return Ratio(float(worst(ratios)), float(low), float(high))
-
-
-class Update:
-    """A storage updated in one way; the ways share the weights and have slots of their own."""
-
-    def __init__(
-        self, optimizer: optim.Optimizer, way: str, weight: NDArray, tables: dict[str, slice]
-    ) -> None:
-        self.params = {"t": weight}
-        self.state = replace(optimizer, update=way).init(self.params, {"t": tables})
-
-    def __call__(self, gradient: RowSparse) -> None:
-        Step(self.params, {"t": gradient}, self.state, 1.0, None).finish_()
-
-    @property
-    def dense(self) -> str:
-        """The tables whose rows are all updated."""
-        path = self.state.paths.get("t")
-        if path is None:
-            return "-"
-        return ", ".join(name.split(",")[0] for part in path.parts for name in part.names)
-
-
-def gradient_of(ids: np.ndarray, rows: int, seed: int) -> RowSparse:
-    return RowSparse(runtime.as_tensor(ids.ravel(), "int32"), values_of(ids.size, seed), rows)
-
-
-@lru_cache(maxsize=BATCHES)
-def values_of(count: int, seed: int) -> NDArray:
-    """Value rows; all tables share them."""
-    drawn = np.random.default_rng(seed).standard_normal((count, WIDTH), dtype="f4")
-    return runtime.as_tensor(drawn)
-
-
-def report(name: str, size: int, cases: Sequence[Case]) -> None:
-    print(
-        f"\n{name}, B = {size:,}, width {WIDTH}, {runtime.num_threads()} threads: median us a step"
-    )
-    head = "".join(f"{way:>9}" for way in WAYS)
-    print(f"{'':24}{head}  auto / better (95 %)    choice                   dense in auto")
-    for case in cases:
-        shown = {way: f"{micro:.1f}" for way, micro in case.times.items()}
-        cells = "".join(f"{shown.get(way, '-'):>9}" for way in WAYS)
-        print(f"{case.label:24}{cells}  {case.auto!s:24}{case.choice or '-'!s:24} {case.dense}")
-    worst = max(cases, key=lambda case: case.auto.value)
-    print(f"worst: {worst.label}, {worst.auto} of the better, {worst.auto.verdict} {LIMIT}")
-    for verdict in ("BEYOND", "NOT KNOWN to be within"):
-        found = [case.label for case in cases if case.auto.verdict == verdict]
-        print(f"{verdict} {LIMIT}: {'; '.join(found) or 'none'}", flush=True)
+def gradient_of(shape: tuple[int, int], count: int, skew: str, seed: int) -> RowSparse:
+    rows, width = shape
+    rng = np.random.default_rng(seed)
+    drawn = rng.zipf(1.05, count) * 7919 if skew == "zipf" else rng.integers(0, rows, count)
+    values = rng.standard_normal((count, width), dtype="f4")
+    return RowSparse.from_numpy((drawn % rows).astype("i4"), values, rows)
 
 
 if __name__ == "__main__":

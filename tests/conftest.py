@@ -99,11 +99,9 @@ def _no_wait_for_the_disk():
         yield
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _brief_measurements():
-    """Choose paths of updates by figures that took no time; a file may measure them well."""
-    from tests.brief import measure_briefly
-
+@pytest.fixture(autouse=True, scope="session")
+def _no_table_is_small():
+    """Let exact mode catch up the tables of tests as it does large ones."""
     with pytest.MonkeyPatch.context() as patch:
-        measure_briefly(patch.setattr)
+        patch.setattr("sparsetrain.optim.owner.MOST_WEIGHTS_DENSE", 0)
         yield

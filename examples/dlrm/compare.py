@@ -37,7 +37,6 @@ def tell(report: st.compare.Report) -> None:
     print(
         f"{best.unique:,.0f} of {best.case.rows:,} rows touched; the roof is {best.roof_us:.1f} µs"
     )
-    print(f"with update='auto' the trainer takes the {best.auto} path")
 
 
 def by_hand(rows: int) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sparsetrain.cli.compare_auto import describe_auto
-
 if TYPE_CHECKING:
     import sparsetrain as st
 
@@ -27,7 +25,7 @@ _AXIS = {
 _BEFORE = ("unique", "roof")
 _AFTER = (
     *("after a lookup", "stock/sparse", "dense/sparse"),
-    *("roof/update", "roof/writes", "roof/kernel", "auto"),
+    *("roof/update", "roof/writes", "roof/kernel"),
 )
 _WIDEST = 1000  # nothing is cut; a narrow terminal wraps lines
 _DISTURBED = 0.1  # cores
@@ -38,7 +36,6 @@ def describe(report: st.compare.Report) -> str:
     parts = [_machine(report)]
     found = sorted(report.measurements, key=_group)
     parts += [_table(list(group)) for _, group in groupby(found, key=_group)]
-    parts += describe_auto(report)
     parts += [_crossing(crossing) for crossing in report.crossings]
     parts += _left_out(report)
     return "\n".join(parts)
@@ -111,7 +108,6 @@ def _ratios(found: dict[str, st.compare.Measurement]) -> Iterator[str]:
         other = found.get(name)
         yield f"{other.median_us / sparse.median_us:,.1f}" if other and sparse else "-"
     yield from _roof_shares(sparse) if sparse else ["-"] * 3
-    yield next(iter(found.values())).auto
 
 
 def _roof_shares(sparse: st.compare.Measurement) -> Iterator[str]:

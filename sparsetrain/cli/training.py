@@ -60,7 +60,7 @@ def run_training(
     if files.out is None:
         note(f"the trained model will not be kept: {keeps} FOLDER keeps it")
     trainer = trainer_for(settings, data, begun, start)
-    _tell_updates(trainer, settings, verbose)
+    _tell_updates(trainer, verbose)
     with stop.deferred():
         history = _fit(trainer, settings, files, data, stop, begun, profile)
     if trainer.state.skipped:
@@ -83,22 +83,14 @@ def run_training(
     }
 
 
-def _tell_updates(trainer: "st.Trainer", settings: Settings, verbose: bool) -> None:
-    asked = trainer.state, trainer.params, _lookups(trainer, settings)
+def _tell_updates(trainer: "st.Trainer", verbose: bool) -> None:
     if verbose:
-        lines = trainer.optimizer.describe(*asked)
+        lines = trainer.optimizer.describe(trainer.state)
     else:
-        summary = trainer.optimizer.summarize(*asked)
+        summary = trainer.optimizer.summarize(trainer.state)
         lines = [f"updates: {summary}; --verbose says of which tables, and why"]
     for line in lines:
         note(line)
-
-
-def _lookups(trainer: "st.Trainer", settings: Settings) -> int | None:
-    """Ids of a step in each table: one a row; accumulated gradients are coalesced, bags unknown."""
-    if trainer.encoder is None or trainer.encoder.has_bags:
-        return None
-    return settings.train.batch_size if trainer.accumulate == 1 else 0
 
 
 def _fit(

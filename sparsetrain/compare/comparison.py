@@ -11,7 +11,6 @@ from itertools import groupby
 
 from sparsetrain import runtime
 from sparsetrain.compare.arms import ARMS, Arm
-from sparsetrain.compare.auto import auto_paths
 from sparsetrain.compare.case import Case
 from sparsetrain.compare.ids import check_skew
 from sparsetrain.compare.machine import machine
@@ -20,7 +19,7 @@ from sparsetrain.compare.memory import available_bytes
 from sparsetrain.compare.others import Others
 from sparsetrain.compare.report import LeftOut, Report
 from sparsetrain.compare.roofs import stream_bandwidth
-from sparsetrain.compare.sweeps import STORAGE, TABLES, Item
+from sparsetrain.compare.sweeps import Item
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim import OPTIMIZERS
 
@@ -69,29 +68,14 @@ def run(
     for item in items:
         _check(item, arms, given)
     report = Report(machine(), stream_bandwidth())
-    auto, others = _auto(report, items), Others()
+    others = Others()
     for case, group in groupby(items, key=lambda item: item.case):
         say(str(case))
         with _threads(case.threads):
-            _measure_case(report, list(group), given.get(case.label), arms, auto[case], others)
+            _measure_case(report, list(group), given.get(case.label), arms, others)
         report.machine["others_cores"] = others.cores
         keep(report)
     return report
-
-
-def _auto(report: Report, items: Sequence[Item]) -> dict[Case, str]:
-    """The trainer's choice for each case: tables of a model together, others by themselves."""
-    model = [item.case for item in items if item.sweep == TABLES]
-    alone = dict.fromkeys(item.case for item in items if item.sweep not in (TABLES, STORAGE))
-    chosen, whole = dict[Case, str](), ""  # of no tables nothing is chosen
-    for cases in ([model] if model else []) + [[case] for case in alone]:
-        with _threads(cases[0].threads):
-            found = auto_paths(cases)
-        report.machine["auto_known"] = report.machine.get("auto_known", True) and found.known
-        chosen |= dict(zip(cases, found.paths, strict=True))
-        if cases is model:
-            whole = found.together
-    return chosen | {item.case: whole for item in items if item.sweep == STORAGE}
 
 
 def _check(item: Item, arms: Mapping[str, Arm], given: Mapping[str, Ids]) -> None:
@@ -128,7 +112,6 @@ def _measure_case(
     items: Sequence[Item],
     given: Ids | None,
     arms: Mapping[str, Arm],
-    auto: str,
     others: Others,
 ) -> None:
     """All arms of one case; they share ids and the roof."""
@@ -144,7 +127,7 @@ def _measure_case(
             roof = roof_seconds(case, given or ids_of(case, dear=False, seed=1))
         ids = given or ids_of(case, dear=name == "stock")
         with others.watched() if arm.elsewhere is None else nullcontext():
-            report.measurements.append(measure(sweep, arm, case, ids, roof, auto))
+            report.measurements.append(measure(sweep, arm, case, ids, roof))
 
 
 def _too_slow(report: Report, sweep: str, arm: Arm, case: Case) -> str | None:

@@ -69,9 +69,7 @@ def roof_seconds(case: Case, ids: Ids) -> float:
     return float(np.median(times[min(WARM, len(times) // 2) :]))
 
 
-def measure(
-    sweep: str, arm: Arm, case: Case, ids: Ids, roof: float | None, auto: str
-) -> Measurement:
+def measure(sweep: str, arm: Arm, case: Case, ids: Ids, roof: float | None) -> Measurement:
     """Take the steps of one arm.
 
     Parameters
@@ -86,8 +84,6 @@ def measure(
         Of each step; at least `LEAST_STEPS`, and three more that do not count.
     roof : float or None
         Seconds of the case's roof.
-    auto : str
-        What the trainer would take.
 
     Raises
     ------
@@ -121,7 +117,6 @@ def measure(
         memory_bytes=found.memory,
         formula_memory_bytes=arm.memory(case),
         roof_us=None if roof is None else 1e6 * roof,
-        auto=auto,
     )
 
 

@@ -49,8 +49,6 @@ class Measurement:
         update. Where rows are caught up that comes before a lookup, and nothing is measured.
     roof_us : float or None
         Microseconds of the roof: the distinct rows read and written, nothing else.
-    auto : {"sparse", "dense"}
-        What the trainer takes for such a table.
     """
 
     sweep: str
@@ -72,7 +70,6 @@ class Measurement:
     memory_bytes: int | None
     formula_memory_bytes: int
     roof_us: float | None
-    auto: str
 
     @property
     def bandwidth(self) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
@@ -87,7 +88,11 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def resolve(
-    rule: Rule, groups: Sequence[Group], heights: Mapping[str, int], tables: Tables
+    rule: Rule,
+    groups: Sequence[Group],
+    heights: Mapping[str, int],
+    tables: Tables,
+    small: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[Range, ...]]:
     """The ranges of each parameter.
 
@@ -101,6 +106,8 @@ def resolve(
         Rows of each parameter.
     tables : mapping
         For storages, the rows of each table by logical name; the other parameters are one range.
+    small : mapping of str to int, optional
+        Most rows of a table of each parameter that exact mode updates densely; by default 0.
 
     Raises
     ------
@@ -118,11 +125,16 @@ def resolve(
         parts = tables.get(param, {param: slice(0, height)})
         ordered = sorted(parts.items(), key=lambda item: item[1].start)
         found = [
-            Range((name,), rows.start, rows.stop, _rule_of(name, rule, groups))
+            _range(name, rows, _rule_of(name, rule, groups), small.get(param, 0))
             for name, rows in ordered
         ]
         ranges[param] = merge(found)
     return ranges
+
+
+def _range(name: str, rows: slice, rule: Rule, small: int) -> Range:
+    decided = rule.with_update(rows.stop - rows.start <= small)
+    return Range((name,), rows.start, rows.stop, decided)
 
 
 def _rule_of(name: str, rule: Rule, groups: Sequence[Group]) -> Rule:

@@ -21,11 +21,11 @@ from typing import Any, Literal
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import owner, preparing, saving
 from sparsetrain.optim.check import check_formula
+from sparsetrain.optim.describe import count_tables, describe_tables, tables_by_path
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.group import Group, Tables
-from sparsetrain.optim.paths.choice import Reasons, reasons
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
@@ -62,9 +62,10 @@ class Optimizer:
         Scale all gradients so that their global norm is at most this.
     on_nonfinite : {"stop", "skip"}
         A gradient with NaN or infinity raises, or the step is left out and counted.
-    update : {"auto", "sparse", "dense"}
-        How row-sparse gradients reach a table where two ways mean the same: sparse writes touched
-        rows, dense every row; auto takes the cheaper one, table by table.
+    update : {"sparse", "dense"}, optional
+        Rows that a row-sparse gradient updates: those it names, or every row, where both give the
+        same bits. By default those it names, but every row in dense mode, and in exact mode of
+        small tables, where that is quicker.
     groups : sequence of Group
         What differs for some parameters or tables.
 
@@ -90,7 +91,7 @@ class Optimizer:
     clip_value: float | None = None
     clip_norm: float | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    update: Update = "auto"
+    update: Update | None = None
     groups: Sequence[Group] = ()
 
     def __post_init__(self) -> None:
@@ -343,45 +344,16 @@ class Optimizer:
         """
         return saving.load_(self, folder, params, state)
 
-    def describe(
-        self,
-        state: State,
-        params: Mapping[str, NDArray] | None = None,
-        lookups: int | None = None,
-    ) -> list[str]:
-        """For each table which path its updates take and why; neighbours alike share a line.
+    def describe(self, state: State) -> list[str]:
+        """Describe which rows of each table are updated, and why; equal neighbours share a line."""
+        return describe_tables(tables_by_path(state))
 
-        `summarize` says in one line how many tables take which path.
-
-        Parameters
-        ----------
-        state : State
-            From `init`.
-        params : mapping of str to Tensor, optional
-            The parameters.
-        lookups : int, optional
-            Ids that a step looks up in each table: with both, the cheaper path is named. 0 if
-            gradients come coalesced, as accumulated ones do.
-        """
-        return self._reasons(state, params, lookups).lines()
-
-    def summarize(
-        self,
-        state: State,
-        params: Mapping[str, NDArray] | None = None,
-        lookups: int | None = None,
-    ) -> str:
-        """What `describe` says without names and reasons: each path, and how many tables take it.
+    def summarize(self, state: State) -> str:
+        """Count the tables that are updated in each way; `describe` has their names.
 
         Examples
         --------
         >>> trainer.optimizer.summarize(trainer.state)  # doctest: +SKIP
         'touched rows, lazy: the slots of other rows stand still (26 tables)'
         """
-        return self._reasons(state, params, lookups).summary()
-
-    def _reasons(
-        self, state: State, params: Mapping[str, NDArray] | None, lookups: int | None
-    ) -> Reasons:
-        # The global norm needs coalesced gradients, and with them the sparse path costs least.
-        return reasons(state, params, 0 if self.clip_norm is not None else lookups)
+        return count_tables(tables_by_path(state))

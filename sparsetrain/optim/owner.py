@@ -14,7 +14,12 @@ from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.group import Range, Tables, resolve
 from sparsetrain.optim.state import LAST, State, new_last, new_slots, rows_of, tracked
 from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.system.argument_checks import require_int
+
+# V * D up to which exact mode updates every row of a table on a CPU, instead of catching up touched
+# rows: benchmarks/update.py finds the crossing there for batches of 128 ids; of 2,048, beyond it.
+MOST_WEIGHTS_DENSE = 2**17
 
 if TYPE_CHECKING:
     from sparsetrain.optim.optimizer import Optimizer
@@ -63,7 +68,6 @@ def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> N
             "optimizer's init"
         )
     state.owner, state.ranges = optimizer, ranges
-    state.chosen.clear()
     state.bound = None
 
 
@@ -71,4 +75,14 @@ def _resolved(
     optimizer: Optimizer, params: Mapping[str, NDArray], tables: Tables, scaled: bool
 ) -> dict[str, tuple[Range, ...]]:
     heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
-    return resolve(optimizer._rule(scaled), optimizer.groups, heights, tables)
+    small = {
+        name: MOST_WEIGHTS_DENSE // max(1, int(param.shape[-1]))
+        for name, param in params.items()
+        if _is_table(name, param, tables) and not on_gpu(param)
+    }
+    return resolve(optimizer._rule(scaled), optimizer.groups, heights, tables, small)
+
+
+def _is_table(name: str, param: NDArray, tables: Tables) -> bool:
+    """Whether a parameter may get row-sparse gradients: without `tables`, any matrix may."""
+    return name in tables or (not tables and len(param.shape) > 1)

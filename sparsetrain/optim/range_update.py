@@ -24,7 +24,6 @@ from sparsetrain.optim.state import LAST, rows_of
 from sparsetrain.runtime import NDArray, tensors
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.runtime.device_pool import scratch_tensor
-from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.tensors import target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.cuda.coalesce import chunk_sums
@@ -100,11 +99,6 @@ class RowUpdate:
         param = self._target.param
         kind = matrix_shape(param)[1], str(param.dtype), index_dtype
         return _row_kernel(target_of(param), self._recipe, *kind, pooled, stamped)
-
-
-def compile_row_update(recipe: Recipe, width: int, dtype: str, index_dtype: str) -> None:
-    """Have the kernel ready by which a `RowUpdate` takes an entry for a value row, on the host."""
-    _row_kernel(host_target(), recipe, width, dtype, index_dtype, False, False)
 
 
 def update_dense_(

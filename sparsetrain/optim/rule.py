@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import isfinite
 from typing import Any, Literal, get_args
@@ -18,7 +18,7 @@ from sparsetrain.system.argument_checks import is_number
 Number = float | Schedule | Callable[[int], float]
 Mode = Literal["lazy", "exact", "dense"]
 MODES = get_args(Mode)
-Update = Literal["auto", "sparse", "dense"]
+Update = Literal["sparse", "dense"]
 UPDATES = get_args(Update)
 
 
@@ -44,8 +44,9 @@ class Rule:
         Limit of each element of the gradient.
     scaled : bool
         Whether steps come with a factor for the gradient.
-    update : {"auto", "sparse", "dense"}
-        Which of the paths that mean the same is taken.
+    update : {"sparse", "dense"}, optional
+        Whether touched rows or all rows are updated, where both give the same bits; None leaves it
+        to `with_update`.
     """
 
     formula: Formula
@@ -56,7 +57,7 @@ class Rule:
     decoupled: bool = False
     clip_value: float | None = None
     scaled: bool = False
-    update: Update = "auto"
+    update: Update | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -89,10 +90,12 @@ class Rule:
         """Whether every row is updated in every step, by mode or by force."""
         return "dense" in (self.mode, self.update)
 
-    @property
-    def by_cost(self) -> bool:
-        """Whether the cheaper path may be taken, because both give the same bits."""
-        return self.update == "auto" and self.mode != "dense" and self.recipe.idle == "always"
+    def with_update(self, small: bool) -> Rule:
+        """The rule with `update` decided, for a small table or another one."""
+        if self.update is not None or self.mode == "dense":
+            return self
+        dense = small and self.catches_up and self.cap is None
+        return replace(self, update="dense" if dense else "sparse")
 
     @property
     def path(self) -> str:
@@ -100,7 +103,7 @@ class Rule:
         if self.mode == "dense":
             return "dense: every row in every step, as asked for"
         if self.dense:
-            return f"every row, as asked for; {self.mode} means the same here"
+            return f"every row; {self.mode} means the same here"
         if self.recipe.idle == "always":
             return f"touched rows; {self.mode} is exact here: a gradient of 0 changes nothing"
         if self.mode == "lazy":
@@ -199,7 +202,7 @@ def check_options(rule: Rule) -> None:
     if rule.weight_decay and rule.decoupled and "lr" not in dict(rule.hyper):
         raise ConfigError(f"{name}: decoupled weight_decay needs a hyper-parameter 'lr'")
     check_limit(name, "clip_value", rule.clip_value)
-    if rule.update not in UPDATES:
+    if rule.update not in (None, *UPDATES):
         raise ConfigError(f"{name}: update is one of {', '.join(UPDATES)}, not {rule.update!r}")
     if rule.update == "sparse" and rule.mode == "dense":
         raise ConfigError(

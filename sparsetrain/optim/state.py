@@ -57,8 +57,6 @@ class State(dict[str, dict[str, NDArray]]):
         Parameter -> the gradient of the step to come and a plan of its rows, made elsewhere.
     paths : dict
         Parameter -> the dense path of its last step, with the buffer.
-    chosen : dict
-        Parameter, its rules and looked-up ids of a step -> the ranges that are updated densely.
     bound : Bound or None
         What the last step found out about parameters and slots, see `optim.bound`.
     """
@@ -82,7 +80,6 @@ class State(dict[str, dict[str, NDArray]]):
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
         self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
         self.paths: dict[str, Any] = {}
-        self.chosen: dict[Any, tuple[Range, ...]] = {}
         self.bound: Any = None
         self.histories = {
             (name, number): History(recipe, dtype=dtypes[name])

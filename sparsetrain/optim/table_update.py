@@ -30,7 +30,7 @@ class TableUpdate:
         Formula and numbers; without `clip_norm`.
     weight : Tensor or array (V, D)
         A tensor is updated where it is, an array is copied.
-    update : {"sparse", "dense", "auto"}
+    update : {"sparse", "dense"}
         The path.
     mode : {"lazy", "exact", "dense"}, optional
         In place of the optimizer's: ``"dense"`` for the dense path of a formula that moves rows

@@ -203,7 +203,7 @@ def write_file(place: Path, key: str, suffix: str, write: Callable[[str], Any]) 
 
 
 def _prune(place: Path) -> None:
-    """Drop the least recently used, and the oldest of the measured costs beside them.
+    """Drop the least recently used.
 
     Of names alone, until there are too many: when each file was used last is not asked before. Then
     one in ten goes, so that the next programs ask for it no more.
@@ -214,7 +214,6 @@ def _prune(place: Path) -> None:
         ([name for name in libraries if not name.startswith(KERNEL_PREFIX)], MAX_PROGRAMS),
         ([name for name in libraries if name.startswith(KERNEL_PREFIX)], MAX_KERNELS),
         ([name for name in names if name.endswith(".o")], MAX_OBJECTS),
-        ([n for n in names if n.startswith("costs-") and n.endswith(".json")], MAX_PROGRAMS),
     ):
         if len(found) > most:  # rarely
             files = sorted((place / n for n in found), key=lambda f: f.stat().st_mtime)

@@ -8,7 +8,7 @@ made current, all gradients are computed and checked, everything is written. A `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -21,12 +21,10 @@ from sparsetrain.data import Batch
 from sparsetrain.data.micro_batches import micro_batches
 from sparsetrain.optim import Applied, accumulate_
 from sparsetrain.optim.fused.layout import layout_of
-from sparsetrain.optim.paths.choice import dense_parts, kernels_to_choose
 from sparsetrain.optim.step import Step
 from sparsetrain.runtime import NDArray, gpu
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import on_gpu, to_device
-from sparsetrain.runtime.together import together
 from sparsetrain.training.fused_step import FusedProgram, FusedSteps
 
 Taken = tuple[NDArray, Applied]  # the loss of the whole batch, and what became of the step
@@ -150,9 +148,7 @@ class Fused(Separate):
         inputs = _inputs(trainer, batch)
         steps = self._steps_of(trainer)
         lookups = {n: prod(rows.shape) for n, rows in trainer.model.rows_read(inputs).items()}
-        if steps is not None and not steps.program.is_compiled:
-            _compile(steps.program, trainer, lookups)
-        if steps is None or _some_rows_densely(trainer, lookups):
+        if steps is None:
             return _update_(trainer, *trainer.program(trainer.params, inputs))
         return steps.take_(
             trainer.params,
@@ -185,34 +181,6 @@ class Fused(Separate):
         if layout not in known:
             known[layout] = FusedProgram(gradient, layout, trainer.target, trainer._policy)
         return FusedSteps(known[layout], trainer.state)
-
-
-def _compile(program: FusedProgram, trainer: Any, lookups: Mapping[str, int]) -> None:
-    """Compile a program beside the kernels that tell whether a step takes it, if any are missing.
-
-    A step that does not take it shares most of its kernels.
-    """
-    kernels = [
-        kernel
-        for name, count in lookups.items()
-        for kernel in kernels_to_choose(trainer.state, name, _width(trainer, name), count)
-    ]
-    if kernels:
-        different = {(kernel.func, kernel.args): kernel for kernel in kernels}
-        works: list[Callable[[], object]] = [program.compile, *different.values()]
-        together(works)
-
-
-def _width(trainer: Any, name: str) -> int:
-    return int(trainer.params[name].shape[-1])
-
-
-def _some_rows_densely(trainer: Any, lookups: Mapping[str, int]) -> bool:
-    """Whether some table is cheaper to update densely by so many ids."""
-    return any(
-        dense_parts(trainer.state, name, _width(trainer, name), count)
-        for name, count in lookups.items()
-    )
 
 
 def way(fused: bool, target: Any) -> Separate:

@@ -233,7 +233,7 @@ def test_the_options_of_a_formula_are_those_of_its_constructor(name):
         "cap": 5,
         "on_nonfinite": "skip",
         "decoupled": True,
-        "update": "auto",
+        "update": "sparse",
     }
     for option in own - {"cap"}:
         make(0.1, **{option: values.get(option, 0.5)})

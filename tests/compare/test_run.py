@@ -51,7 +51,6 @@ def test_quantiles_are_in_order_and_rates_follow_from_them(report):
         assert m.bandwidth == pytest.approx(m.traffic_bytes / m.median_us * 1e6)
         assert m.roof_us > 0 and m.roof_share == pytest.approx(m.roof_us / m.median_us)
         assert 0 < m.unique <= m.case.lookups
-        assert m.auto in ("sparse", "dense")
     sparse = [m for m in report.measurements if m.arm == "sparse"]
     assert all(0 < m.writes_us < m.median_us for m in sparse)
     # Kernel and roof are timed in steps of their own: of so small a table either may be the slower.
@@ -153,7 +152,6 @@ def measurement(arm: str, rows: int, us: float) -> Measurement:
         unique=1.0,
         steps=10,
         median_us=us,
-        auto="sparse",
         **figures,
         **rest,
     )

@@ -15,7 +15,6 @@ import tvm
 from sparsetrain import runtime
 from sparsetrain.kernels.table_formats import numpy_dtype
 from sparsetrain.sparse_tensor import RowSparse
-from tests.brief import measure_briefly
 from tests.embedding.bags import Kind
 from tests.models.interactions import program
 from tests.optim.formulas import OPTIMIZERS, Run
@@ -65,7 +64,6 @@ def digest() -> str:
 
 
 if __name__ == "__main__":
-    measure_briefly()
     for threads in map(int, sys.argv[1:]):
         # The variable alone gives no more threads than there are cores.
         tvm.get_global_func("runtime.config_threadpool")(1, threads)

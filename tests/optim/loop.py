@@ -34,8 +34,8 @@ CASES = {
         for name, make in OPTIMIZERS.items()
         for dtype in ("float32", "bfloat16", "float16")
     },
-    "adam exact": (lambda: optim.adam(0.1, mode="exact"), "float32"),
-    "adamw exact bfloat16": (lambda: optim.adamw(0.1, mode="exact"), "bfloat16"),
+    "adam exact": (lambda: optim.adam(0.1, mode="exact", update="sparse"), "float32"),
+    "adamw exact bfloat16": (lambda: optim.adamw(0.1, mode="exact", update="sparse"), "bfloat16"),
     "sgd, a schedule": (lambda: optim.sgd(0.1 * optim.warmup(20)), "float32"),
     "ftrl": (lambda: optim.ftrl(0.1, l1=1e-3), "float32"),
 }

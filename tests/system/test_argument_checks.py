@@ -101,7 +101,6 @@ WHOLE = {
     "workers": (1, lambda n: _batches(workers=n)),
     "position: row": (0, lambda n: _batches(position=st.data.Position(0, n))),
     "set_num_threads: count": (1, st.set_num_threads),
-    "lookups": (0, lambda n: st.optim.sgd(0.1).describe(STATE, PARAMS, n)),
     "max_rows": (1, lambda n: st.data.profile(RAW, max_rows=n)),
     "compare: rows": (1, lambda n: st.compare.Case(n)),
     "compare: threads": (0, lambda n: st.compare.Case(5, threads=n)),

@@ -23,7 +23,6 @@ from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.runtime import host
 from sparsetrain.runtime.host import host_target
 from tests import small_dlrm
-from tests.brief import measure_briefly
 
 # What is trained: a model, and how its batches are made.
 RUNS = {
@@ -149,5 +148,4 @@ def generic() -> None:
 
 
 if __name__ == "__main__":
-    measure_briefly()
     generic() if sys.argv[1:] == ["generic"] else main(map(int, sys.argv[1:]))

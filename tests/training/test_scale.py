@@ -57,7 +57,6 @@ def trainers():
     _steps(made[10**3], 10**3, count=1)  # compiles the optimizer's kernels
     for trainer in made.values():
         trainer.compile()
-        trainer.optimizer.describe(trainer.state, trainer.params, 512)  # measures costs, once
     return made
 
 

@@ -134,10 +134,10 @@ def test_every_way_to_update_gives_the_same_bits(make, kind):
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"fused": False}], ids=str)
-def test_the_path_that_auto_takes_gives_the_bits_of_the_sparse_one(options):
+def test_both_paths_give_the_same_bits(options):
     found = [
         trained(st.optim.adagrad(0.1, update=update), **options).state_dict()
-        for update in ("sparse", "auto")
+        for update in ("sparse", "dense")
     ]
     assert_same_state(found[1], found[0])
 

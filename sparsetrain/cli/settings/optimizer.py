@@ -15,7 +15,7 @@ Name = Literal[
     "sgd", "momentum", "nesterov", "adagrad", "rowwise_adagrad", "rmsprop", "adam", "adamw", "ftrl"
 ]
 Mode = Literal["lazy", "exact", "dense"]
-Update = Literal["auto", "sparse", "dense"]
+Update = Literal["sparse", "dense"]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -65,8 +65,8 @@ class OptimizerSettings(Section):
         Limits of a gradient's elements and of the global norm.
     on_nonfinite : {"stop", "skip"}
         What a gradient with NaN or infinity does.
-    update : {"auto", "sparse", "dense"}
-        Which way gradients reach a table where two ways mean the same; "auto" is the cheaper one.
+    update : {"sparse", "dense"} or None
+        Whether touched rows or every row is updated, where both give the same bits.
     schedule : {"constant", "step_decay", "polynomial", "cosine", "inverse_sqrt"}
         How the learning rate follows the step.
     schedule_steps : int or None

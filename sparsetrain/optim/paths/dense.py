@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from sparsetrain.optim.group import Range
 from sparsetrain.optim.paths import dense_kernels as kernels
 from sparsetrain.optim.paths.dense_kernels import BLOCK
 from sparsetrain.optim.range_update import Target, matrix_shape
-from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
@@ -164,17 +162,6 @@ class DensePath:
             *scalars,
             *blocks,
         )
-
-
-def kernels_of(recipe: Recipe, width: int, dtype: str, index_dtype: str) -> list[partial[Any]]:
-    """What has the kernels of a `DensePath` ready, one by one, for an entry for each value row."""
-    variant = width, computed_in(dtype), index_dtype
-    return [
-        partial(_part_kernel, index_dtype, False),
-        partial(_add_kernel, *variant),
-        partial(_clear_kernel, *variant),
-        partial(_update_rows_kernel, recipe, width, dtype),
-    ]
 
 
 def _block_rows(parts: Sequence[Range], blocks: Sequence[int]) -> tuple[NDArray, NDArray]:

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.errors import ResourceError
 from sparsetrain.optim.exact.rows import require_current_
-from sparsetrain.optim.group import Range
-from sparsetrain.optim.paths.choice import dense_parts
+from sparsetrain.optim.group import Range, merge
 from sparsetrain.optim.paths.dense import DensePath, Near
 from sparsetrain.optim.range_update import trivial_plan
 from sparsetrain.optim.state import State
@@ -90,7 +88,7 @@ def paths_of(
         If rows were read while they were behind.
     """
     plan = plan or _known_plan(state, name, gradient)
-    near, rest = _parted(state, name, gradient, gradient.nse if plan is None else None)
+    near, rest = _parted(state, name, gradient)
     if rest is None:
         return Paths(near, None)
     sort = None
@@ -111,36 +109,27 @@ def _sorted(gradient: RowSparse) -> tuple[CoalescePlan, Sort | None]:
 
 
 def _parted(
-    state: State, name: str, gradient: RowSparse, lookups: int | None
+    state: State, name: str, gradient: RowSparse
 ) -> tuple[tuple[DensePath, Near] | None, RowSparse | None]:
-    """The entries of dense rows, see `dense_parts`, and all others."""
+    """The entries of rows that are updated densely, and all others."""
     if on_gpu(gradient.values):  # there a dense gradient is made of the plan
         return None, gradient
-    parts = dense_parts(state, name, gradient.width, lookups)
-    path = _dense_path(state, name, parts, gradient) if parts else None
-    if path is None:
+    parts = merge([part for part in state.ranges[name] if part.rule.dense])
+    if not parts:
         return None, gradient
+    path = _dense_path(state, name, parts, gradient)
     near, rest = path.split(gradient)
     return (path, near), rest
 
 
 def _dense_path(
     state: State, name: str, parts: tuple[Range, ...], gradient: RowSparse
-) -> DensePath | None:
-    """The path of these ranges; its buffer is kept as long as they and the width are the same.
-
-    None where there is no memory for the buffer and nobody but the cost asked for the path.
-    """
+) -> DensePath:
+    """The path of these ranges; its buffer is kept as long as they and the width are the same."""
     path: DensePath | None = state.paths.get(name)
     if path is None or path.parts != parts or path.width != gradient.width:
         state.paths.pop(name, None)  # the old buffer goes before the new one comes
-        try:
-            path = DensePath(parts, gradient.width, state.dtypes[name])
-        except ResourceError:
-            if any(part.rule.dense for part in parts):
-                raise
-            return None
-        state.paths[name] = path
+        path = state.paths[name] = DensePath(parts, gradient.width, state.dtypes[name])
     return path
 
 
