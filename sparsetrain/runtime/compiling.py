@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From kernels and Relax modules to what runs; every compile of this package goes through here."""
+"""Compilation of kernels and Relax modules; every compile of this package goes through here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparsetrain.system.locks import with_builder_lock
 
 
 class Kernel:
-    """A compiled kernel that is called by itself, not by a program; writes its output arguments."""
+    """Compiled kernel that is called outside a program; writes its output arguments."""
 
     __slots__ = ("_run", "name")
 
@@ -30,37 +30,39 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Run on tensors and numbers."""
-        return self._run(*args) if _watch is None else _watch(self.name, self._run, args)
+        if _interceptor is None:
+            return self._run(*args)
+        return _interceptor(self.name, self._run, args)
 
 
-# (name, what runs, arguments) -> what running it returns.
+# (name, kernel, arguments) -> result
 Interceptor = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
-_watch: Interceptor | None = None
+_interceptor: Interceptor | None = None
 
 
 @contextmanager
-def intercept_kernels(watch: Interceptor) -> Iterator[None]:
-    """Let `watch` make the calls of all kernels meanwhile, to time them."""
-    global _watch
-    before, _watch = _watch, watch
+def intercept_kernels(interceptor: Interceptor) -> Iterator[None]:
+    """Let `interceptor` make all calls of kernels during the block, to time them."""
+    global _interceptor
+    before, _interceptor = _interceptor, interceptor
     try:
         yield
     finally:
-        _watch = before
+        _interceptor = before
 
 
 def compile_kernel(
     kernel: tvm.tirx.PrimFunc, target: tvm.target.Target, name: str = "kernel"
 ) -> Kernel:
-    """Compile one scheduled PrimFunc into a callable; `name` tells profilers what it does."""
+    """Compile one scheduled PrimFunc into a callable; profilers show `name`."""
     threads.mark_pool_started()
     symbol = name.replace(" ", "_")
     module = tvm.IRModule({symbol: kernel.with_attr("global_symbol", symbol)})
-    return Kernel(_kept(module, target)[symbol], name)
+    return Kernel(_load_or_compile(module, target)[symbol], name)
 
 
 def host_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
-    """Compile what `make` gives of its arguments for this machine's CPU, once for each of them."""
+    """Return a function that compiles ``make(*variant)`` for this machine's CPU, once a variant."""
 
     @cache
     def compiled(*variant: Any) -> Kernel:
@@ -70,7 +72,7 @@ def host_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[.
 
 
 def target_kernel(name: str, **makers: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
-    """As `host_kernel`, for the target that comes first; `makers` are by kind of target."""
+    """As `host_kernel`, for the target that is the first argument; `makers` by kind of target."""
 
     @cache
     def compiled(target: tvm.target.Target, *variant: Any) -> Kernel:
@@ -79,28 +81,27 @@ def target_kernel(name: str, **makers: Callable[..., tvm.tirx.PrimFunc]) -> Call
     return compiled
 
 
-def _kept(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """A kernel's library, from disk if it was compiled before: a run needs some seven of them."""
+def _load_or_compile(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """A kernel's library, from disk if it was compiled before: a run needs about seven."""
     on_gpu = gpu.is_cuda(target)
-    compile_ = gpu.compile_kernels if on_gpu else _for_cpu
-    place = library_cache.cache_folder() if gpu.CACHE_KERNELS or not on_gpu else None
-    if place is None:
+    compile_ = gpu.compile_kernels if on_gpu else _compile_for_cpu
+    folder = library_cache.cache_folder() if gpu.CACHE_KERNELS or not on_gpu else None
+    if folder is None:
         return compile_(module, target)
     key = library_cache.KERNEL_PREFIX + library_cache.digest(
         library_cache.kernel_text(module), str(target)
     )
-    found = library_cache.load(place, key)
-    if found is not None:
-        return found
-    made = compile_(module, target)
-    return (library_cache.can_link() and library_cache.store(place, key, made)) or made
+    library = library_cache.load(folder, key)
+    if library is not None:
+        return library
+    compiled = compile_(module, target)
+    return (library_cache.can_link() and library_cache.store(folder, key, compiled)) or compiled
 
 
-def _for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Shared subexpressions are left to LLVM.
+def _compile_for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Compile without TVM's common-subexpression pass, which LLVM has too.
 
-    TVM binds a float's negation to a name, of which its own analysis then makes an integer, and
-    fails.
+    TVM's takes a float's negation for an integer, and fails.
     """
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         return tvm.compile(module, target, tir_pipeline=lowering.PIPELINE)
@@ -108,10 +109,10 @@ def _for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
 
 @cache
 def vm_pipeline(kind: str) -> tvm.transform.Pass:
-    """Lower Relax to virtual-machine code for a kind of target; kernels run as they are.
+    """Pipeline that lowers Relax to virtual-machine code for a kind of target.
 
-    TVM's default pipeline without `RewriteDataflowReshape`, which aborts on hand-written
-    kernels that have no root block. On a device every kernel gets threads.
+    TVM's default without `RewriteDataflowReshape`, which aborts on hand-written kernels that have
+    no root block. For a GPU, kernels without threads get some.
     """
     passes = relax.transform
     return tvm.transform.Sequential(
@@ -136,39 +137,41 @@ def compile_relax(
     module: tvm.IRModule,
     target: tvm.target.Target,
     pipeline: tvm.transform.Pass | None = None,
-    place: Path | None = None,
+    folder: Path | None = None,
 ) -> relax.VMExecutable:
     """Compile a Relax module by a pass pipeline, `vm_pipeline` by default.
 
-    Kernels for a CPU come from `place` if they are kept there. What is returned then runs once it
-    has been linked: by `sparsetrain.runtime.library_cache.store`.
+    With a cache `folder`, a CPU's kernels are compiled one by one and kept there; the result then
+    has to be linked by `library_cache.store` before it runs.
     """
     with target:
-        module = _rewritten(module, pipeline or vm_pipeline(target.kind.name))
-        if place is not None:
+        module = _run_passes(module, pipeline or vm_pipeline(target.kind.name))
+        if folder is not None:
             with suppress(OSError, CrossKernelCallError):
-                return _linked(module, target, place)
+                return _build_by_kernel(module, target, folder)
         return relax.build(module, target, relax_pipeline=None, tir_pipeline=lowering.PIPELINE)
 
 
 @with_builder_lock
-def _rewritten(module: tvm.IRModule, passes: tvm.transform.Pass) -> tvm.IRModule:
+def _run_passes(module: tvm.IRModule, passes: tvm.transform.Pass) -> tvm.IRModule:
     return passes(module)
 
 
-def _linked(module: tvm.IRModule, target: tvm.target.Target, place: Path) -> relax.VMExecutable:
-    """As `relax.build`, of kernels that are compiled one by one."""
+def _build_by_kernel(
+    module: tvm.IRModule, target: tvm.target.Target, folder: Path
+) -> relax.VMExecutable:
+    """As `relax.build`, with kernels compiled one by one."""
     builder = relax.ExecBuilder()
     kernels = relax.vm_build._vmcodegen(builder, module)
-    made = compile_objects(kernels, target, place)
-    return relax.vm_build._vmlink(builder, target, ext_libs=made)
+    objects = compile_objects(kernels, target, folder)
+    return relax.vm_build._vmlink(builder, target, ext_libs=objects)
 
 
 def create_vm(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
-    """What runs the functions of a compiled Relax module, by name.
+    """Create the virtual machine that runs the functions of a compiled Relax module, by name.
 
-    Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of
-    a known size allocates nothing. Whoever calls it with ever new sizes calls `bound_pool`.
+    Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of a
+    known size allocates nothing. Callers with ever new sizes call `limit_pool`.
     """
     threads.mark_pool_started()
     return relax.VirtualMachine(library, device_of(target), memory_cfg="pooled")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for as long as a step: of the host's allocator, or of the pool on a device."""
+"""Temporary tensors of a step: from the host's allocator, or from TVM's pool on a device."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from sparsetrain.runtime.tensors import NDArray, as_shape, copy_, empty, on_gpu
 from sparsetrain.system.locks import with_builder_lock
 
 
-def scratch_tensor(shape: tuple[int, ...], dtype: str, beside: NDArray) -> NDArray:
-    """Uninitialised memory where `beside` lies, for as long as a step needs it.
+def scratch_tensor(shape: tuple[int, ...], dtype: str, like: NDArray) -> NDArray:
+    """Allocate uninitialised memory on the device of `like`, for as long as a step needs it.
 
-    On a device it comes from the virtual machine's pool and goes back there.
+    On a GPU it comes from the virtual machine's pool and returns there.
     """
-    return _pooled(shape, dtype) if on_gpu(beside) else empty(shape, dtype)
+    return _allocate(shape, dtype) if on_gpu(like) else empty(shape, dtype)
 
 
 def to_target(tensors: list[NDArray], target: tvm.target.Target) -> list[NDArray]:
-    """Tensors where programs for a target want them; what is not there goes into the pool."""
+    """Copy tensors to a target's device, into its pool; those that lie there are returned."""
     if not gpu.is_cuda(target):
         return tensors
-    return [tensor if on_gpu(tensor) else _sent(tensor) for tensor in tensors]
+    return [tensor if on_gpu(tensor) else _copy_to_gpu(tensor) for tensor in tensors]
 
 
-def _sent(tensor: NDArray) -> NDArray:
-    there = _pooled(tuple(map(int, tensor.shape)), str(tensor.dtype))
-    copy_(there, tensor)
-    return there
+def _copy_to_gpu(tensor: NDArray) -> NDArray:
+    copy = _allocate(tuple(map(int, tensor.shape)), str(tensor.dtype))
+    copy_(copy, tensor)
+    return copy
 
 
-def _pooled(shape: tuple[int, ...], dtype: str) -> NDArray:
+def _allocate(shape: tuple[int, ...], dtype: str) -> NDArray:
     try:
-        return _pool(len(shape), dtype)(as_shape(shape))
+        return _allocator(len(shape), dtype)(as_shape(shape))
     except RuntimeError as error:  # TVM gives CUDA's word as an InternalError
         size = prod(shape) * np.dtype(dtype).itemsize
         raise ResourceError(
@@ -53,8 +53,8 @@ def _pooled(shape: tuple[int, ...], dtype: str) -> NDArray:
 
 @cache
 @with_builder_lock
-def _pool(rank: int, dtype: str) -> Any:
-    """A function that allocates tensors of the shape it is given."""
+def _allocator(rank: int, dtype: str) -> Any:
+    """A function from a shape to a pooled tensor."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(rank)]
     builder = relax.BlockBuilder()
     shape = relax.Var("shape", relax.ShapeType(sizes))
@@ -68,15 +68,15 @@ def _pool(rank: int, dtype: str) -> Any:
 
 Sizes = tuple[tuple[int, ...], ...]
 
-_POOLED_SIZES = 16  # batch sizes, say: of a training run there are two, of bags one each step
+_MAX_SIZES = 16  # a training run has two batch sizes, or one for each step with bags
 _seen_sizes: set[Sizes] = set()
 
 
 def limit_pool(tensors: Iterable[NDArray]) -> Sizes:
-    """Tell what a program is about to run on; too many different shapes empty the pool."""
+    """Note the shapes of a program's next arguments; empty the pool after too many of them."""
     sizes = tuple(tuple(tensor.shape) for tensor in tensors)
     if sizes not in _seen_sizes:
-        if len(_seen_sizes) >= _POOLED_SIZES:
+        if len(_seen_sizes) >= _MAX_SIZES:
             tvm.get_global_func("vm.builtin.memory_manager.clear")()
             _seen_sizes.clear()
         _seen_sizes.add(sizes)

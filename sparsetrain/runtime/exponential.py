@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""exp of float32 on a CPU as arithmetic, which runs in vectors; sigmoid and tanh are made of it.
+"""Vectorised exp of float32 on a CPU, as inline arithmetic; sigmoid and tanh are made of it.
 
-TVM calls the C library for every single number: 3 ns each, in which a core could do eight. Here
+TVM calls the C library for every number, at 3 ns, in which a core could compute eight. Here
 ``exp(x) = 2^n exp(r)`` with n whole and ``|r| <= ln(2) / 2``; a polynomial of degree 6 gives
-``exp(r)`` to 3e-9. The relative error of the result is below 2^-23; infinities, what overflows,
-underflows or is not a number come out as from the C library.
+``exp(r)`` to 3e-9. The relative error of the result is below 2^-23; infinities, NaN, overflow and
+underflow give the results of the C library.
 
-Invariant: one formula for vectors and for what is left over, every multiplication and addition
-fused or not by what it says: an element's bits do not depend on its place.
+Invariant: vectors and remainders use one formula with explicit fused multiply-adds, so an element's
+bits do not depend on its position.
 
-TVM asks a table, for the whole process, how an operator is lowered. Outside of `in_arithmetic` the
-entry made here answers what TVM's own did.
+TVM has one table of lowerings for the whole process. Outside of `inline_exp` the entry registered
+here does what TVM's own did.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _ROUNDER = 1.5 * 2.0**23
 _ROUNDER_BITS = 0x4B400000
 _EXPONENT_BIAS, _MANTISSA_BITS = 127, 23
 
-_is_wanted: ContextVar[bool] = ContextVar("exp in arithmetic", default=False)
+_is_inline: ContextVar[bool] = ContextVar("inline exp", default=False)
 
 
 @contextmanager
 def inline_exp() -> Iterator[None]:
-    """Lower exp of float32 so, in this thread, until the end of the block."""
-    before = _is_wanted.set(True)
+    """Lower exp of float32 to inline arithmetic, in this thread, during the block."""
+    before = _is_inline.set(True)
     try:
         yield
     finally:
-        _is_wanted.reset(before)
+        _is_inline.reset(before)
 
 
 def exponential(x: Any) -> Any:
-    """``e ** x`` of an expression of float32, or of vectors of it."""
+    """``e ** x`` of a float32 expression, scalar or vector."""
 
     def number(value: float) -> Any:
         return tirx.const(value, str(x.ty.dtype))
 
-    # This way round: a comparison with what is not a number fails and chooses it.
+    # In this order a comparison with NaN fails and selects NaN.
     inside = tirx.Var("inside", x.ty), tirx.min(number(_HIGHEST), tirx.max(number(_LOWEST), x))
     clamped = inside[0]
     rounded = tirx.Var("rounded", x.ty)
@@ -77,7 +77,7 @@ def exponential(x: Any) -> Any:
 
 
 def _powers_of_two(rounded: Any) -> list[Any]:
-    """Two factors whose product is 2^n: by itself it can be too large or too small for a number."""
+    """Two factors with the product 2^n, which by itself may overflow or underflow."""
     lanes = tvm.DataType(str(rounded.ty.dtype)).lanes
     dtype = "int32" if lanes == 1 else f"int32x{lanes}"
 
@@ -100,7 +100,7 @@ def _register() -> None:
     def lowered(call: Any) -> Any:
         x = call.args[0]
         is_single = str(x.ty.dtype).partition("x")[0] == "float32"
-        return exponential(x) if is_single and _is_wanted.get() else stock(call)
+        return exponential(x) if is_single and _is_inline.get() else stock(call)
 
     tirx.register_intrin_lowering("tirx.exp", "llvm", f=lowered, level=11)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA: whether it can be used here, and if not, why; the target that kernels are compiled for.
+"""CUDA: its target, the reason why it cannot be used, and the compilation of its kernels.
 
 Kernels are compiled by nvcc, without fast-math: TVM's default would round square roots and
-divisions differently from a CPU and swap `expf` for an approximation. A value that the user put
-into the environment wins.
+divisions differently from a CPU and replace `expf` by an approximation. Values that the user set in
+the environment are kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ os.environ.setdefault(
     "TVM_CUDA_NVRTC_EXTRA_OPTS", "--ftz=false --prec-div=true --prec-sqrt=true --fmad=true"
 )
 
-import tvm  # noqa: E402  (after the settings, as a habit of this package)
+import tvm  # noqa: E402  (after the settings)
 
 from sparsetrain.errors import ConfigError  # noqa: E402
 from sparsetrain.runtime.host import host_target  # noqa: E402
 
 CACHE_KERNELS = True  # on disk, between processes
 KIND = "cuda"
-DEVICE_TYPE = 2  # of CUDA, in DLPack
+DEVICE_TYPE = 2  # DLPack's number for CUDA
 
 
 def has_driver() -> bool:
@@ -41,7 +41,7 @@ def has_driver() -> bool:
 
 
 def is_hidden() -> bool:
-    """Whether the user hides all devices from this process."""
+    """Whether CUDA_VISIBLE_DEVICES hides all devices from this process."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
 
 
@@ -63,21 +63,21 @@ def unavailable_reason() -> str | None:
 
 @lru_cache(maxsize=1)
 def target() -> tvm.target.Target:
-    """The CUDA device of this machine, driven by its CPU.
+    """The target of this machine's CUDA device and CPU.
 
     Raises
     ------
     ConfigError
-        If there is none that can be used.
+        If CUDA cannot be used.
     """
-    why_not = unavailable_reason()
-    if why_not is not None:
-        raise ConfigError(f"target 'cuda' cannot be used: {why_not}")
+    reason = unavailable_reason()
+    if reason is not None:
+        raise ConfigError(f"target 'cuda' cannot be used: {reason}")
     return with_host(tvm.target.Target.from_device(KIND))
 
 
 def with_host(device: tvm.target.Target) -> tvm.target.Target:
-    """A CUDA target whose host code is for this machine's CPU, unless it names a host."""
+    """A CUDA target with host code for this machine's CPU, unless it names a host."""
     if device.host is not None:
         return device
     return device.with_host(host_target())
@@ -91,11 +91,11 @@ def is_cuda(candidate: Any) -> bool:
 def compile_kernels(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """Compile hand-written kernels, which have all the barriers they need.
 
-    TVM would add its own wherever it cannot see that threads keep to their parts of shared memory,
-    and refuses where one would stand in a branch. Shared subexpressions are left to nvcc.
+    TVM would add barriers wherever it cannot prove that threads use separate parts of shared
+    memory, and fails where one would stand in a branch. Common subexpressions are left to nvcc.
     """
     context = tvm.transform.PassContext(
         disabled_pass=["s_tir.ThreadSync"], config={"tirx.disable_cse_tir": True}
     )
-    with target, context:  # nvcc is told the current target's architecture
+    with target, context:  # nvcc gets the current target's architecture
         return tvm.compile(module, target)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled libraries, kept on disk between runs, each under a digest of what decides its code.
+"""Disk cache of compiled libraries, under a digest of everything that decides their code.
 
-A file is named by that digest and by its own, so a damaged one is never loaded. A compiled library
-is code. So the folder belongs to the user (mode 0700), files of other owners or writable by others
-are ignored, and nothing is ever loaded from a checkpoint or from data. Writing is a temporary file
-and a rename: of two processes that race, either's file serves both. Whatever goes wrong here, the
-caller compiles instead.
+A file name holds that digest and one of the content, so a damaged file is never loaded. A library
+is code, so the folder belongs to the user (mode 0700), files of other owners or writable by others
+are ignored, and nothing is ever loaded from a checkpoint or from data. A file is written beside and
+renamed: of two processes that race, either's file serves both. Whatever fails here, the caller
+compiles instead.
 
-``SPARSETRAIN_CACHE`` names another folder; empty, it turns all of this off.
+``SPARSETRAIN_CACHE`` names another folder; empty, it turns the cache off.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tvm.target.codegen import llvm_version_major
 
 from sparsetrain.system.stderr_filter import filter_stderr
 
-KERNEL_PREFIX = "kernel-"  # begins the key of a kernel that is called by itself, not by a program
-# The least recently used of each go first.
-MAX_PROGRAMS = 200  # programs; a few hundred kilobytes each
-MAX_KERNELS = 1000  # kernels that are called by themselves; 30 kilobytes on average
-MAX_OBJECTS = 2000  # kernels to be linked into programs; 35 kilobytes on average
+KERNEL_PREFIX = "kernel-"  # of the key of a kernel that is called outside a program
+# Files that are kept; the least recently used go first.
+MAX_PROGRAMS = 200  # of a few hundred kilobytes
+MAX_KERNELS = 1000  # called outside programs; 30 kilobytes on average
+MAX_OBJECTS = 2000  # to be linked into programs; 35 kilobytes on average
 _METADATA = 'metadata["'
-# Mathematics, C, and what makes floats of halves where no instruction does. A C++ compiler would
-# read the library of C++ too, most of what linking takes.
+# Mathematics, C, and conversions of half floats. A C++ compiler would read the C++ library too,
+# most of the time that linking takes.
 _C_LIBRARIES = ("-lm", "-lc", "-lgcc")
-_C_ALONE = ("-nodefaultlibs",)
+_NO_CPP = ("-nodefaultlibs",)
 
 
 def cache_folder() -> Path | None:
-    """Where compiled programs are kept, or None if the cache is off or the place not private."""
+    """The cache's folder; None if the cache is off or the folder is not private."""
     named = os.environ.get("SPARSETRAIN_CACHE")
     if named == "":
         return None
@@ -59,11 +59,7 @@ def cache_folder() -> Path | None:
 
 
 def digest(*parts: str) -> str:
-    """Hexadecimal digest of these texts, of versions, machine and the sources of this package.
-
-    A TVM of one version may come with another LLVM. What the user tells TVM about compiling for
-    CUDA counts too.
-    """
+    """Hexadecimal digest of texts, versions, machine, CUDA settings and this package's sources."""
     settings = (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("TVM_CUDA_"))
     everything = [
         *parts,
@@ -79,30 +75,30 @@ def digest(*parts: str) -> str:
 
 
 def kernel_text(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
-    """All that decides the code of a kernel: its script, and the text of LLVM that it imports.
+    """Everything that decides the code of a kernel: its script, and the LLVM IR that it imports.
 
-    The script shows such text as metadata, which is not printed; and to print that ends the process
-    for some modules.
+    The script has that IR as metadata, which is not printed, and cannot be: for some modules
+    printing it ends the process.
     """
     script = str(kernel.script())
     return "\0".join([script, *imported_llvm(kernel)]) if _METADATA in script else script
 
 
 def imported_llvm(code: Any) -> list[str]:
-    """The text of LLVM that a kernel, or those of a module, bring along."""
-    found: list[str] = []
+    """The LLVM IR that a kernel, or those of a module, import."""
+    texts: list[str] = []
 
-    def look(statement: tirx.AttrStmt) -> None:
+    def collect(statement: tirx.AttrStmt) -> None:
         if isinstance(statement.value, tvm.ir.StringImm):
-            found.append(str(statement.value.value))
+            texts.append(str(statement.value.value))
 
-    tvm_ffi.structural_walk(code, (tirx.AttrStmt, look))
-    return found
+    tvm_ffi.structural_walk(code, (tirx.AttrStmt, collect))
+    return texts
 
 
 @lru_cache(maxsize=1)
 def package_sources() -> str:
-    """Digest of every source of this package."""
+    """Digest of all sources of this package."""
     root = Path(__file__).parents[1]
     return _digest_files(sorted(root.rglob("*.py")))
 
@@ -114,30 +110,27 @@ def _digest_files(files: list[Path]) -> str:
     return total.hexdigest()
 
 
-def load(place: Path, key: str) -> Any:
-    """The library kept under `key`, or None."""
-    for file in intact_files(list_files(place, ".so", [key])[key], key):
+def load(folder: Path, key: str) -> Any:
+    """Load the library under `key`; None if there is none."""
+    for file in intact_files(list_files(folder, ".so", [key])[key], key):
         with suppress(OSError, RuntimeError), filter_stderr(_is_scope_warning):
             return tvm.runtime.load_module(str(file))
     return None
 
 
-def list_files(place: Path, suffix: str, keys: Collection[str]) -> dict[str, list[Path]]:
-    """The files of a kind under each of these keys, for `whole`.
-
-    By one look at a folder that may hold thousands, of which few become paths.
-    """
+def list_files(folder: Path, suffix: str, keys: Collection[str]) -> dict[str, list[Path]]:
+    """Find the files with a suffix under each key, by one scan of the folder."""
     files: dict[str, list[Path]] = {key: [] for key in keys}
     with suppress(OSError):
-        for name in os.listdir(place):
+        for name in os.listdir(folder):
             key = name.rpartition("-")[0]
             if key in files and name.endswith(suffix):
-                files[key].append(place / name)
+                files[key].append(folder / name)
     return files
 
 
 def intact_files(files: Iterable[Path], key: str) -> Iterator[Path]:
-    """Those of the files under `key` that are whole and this user's; those that are damaged go."""
+    """Yield the files under `key` that are undamaged and this user's; delete the damaged ones."""
     for file in files:
         with suppress(OSError):
             if not _private(file.lstat(), stat.S_ISREG):
@@ -149,80 +142,79 @@ def intact_files(files: Iterable[Path], key: str) -> Iterator[Path]:
             yield file
 
 
-def store(place: Path, key: str, executable: Any) -> Any:
-    """Write the library and load it back: that links it, and spares compiling it twice."""
+def store(folder: Path, key: str, executable: Any) -> Any:
+    """Write a library and load it back, which links it; None if that fails."""
     with suppress(OSError, RuntimeError):
         try:
             with filter_stderr(_is_scope_warning):
-                write_file(place, key, ".so", partial(executable.export_library, fcompile=_link))
+                write_file(folder, key, ".so", partial(executable.export_library, fcompile=_link))
         finally:
             with suppress(OSError):  # another process may drop the same files
-                _prune(place)
-        return load(place, key)
+                _prune(folder)
+        return load(folder, key)
     return None
 
 
 def _link(file: str, objects: list[str], options: Sequence[str] = ()) -> None:
-    """Make a library that names what C may call; a compiler that cannot does as it would."""
+    """Link a library against C alone, or as the compiler does by default if that fails."""
     if sys.platform.startswith("linux"):
         with suppress(RuntimeError):
-            # Behind the objects: of a library before what calls it some linkers take nothing.
-            cc.create_shared(file, [*objects, *_C_LIBRARIES], options=[*options, *_C_ALONE])
+            # After the objects: some linkers ignore a library before its callers.
+            cc.create_shared(file, [*objects, *_C_LIBRARIES], options=[*options, *_NO_CPP])
             return
     cc.create_shared(file, objects, options=list(options))
 
 
-# TVM asks for it by this name, for every program: it runs the compiler.
+# TVM calls this attribute for every program, which runs the compiler.
 _link.get_target_triple = cache(cc.create_shared.get_target_triple)  # type: ignore[attr-defined]
 
 
 def can_link() -> bool:
-    """Whether there is a compiler to link with; without one every process compiles anew."""
+    """Whether there is a compiler to link with; without one every process compiles again."""
     return cc.get_cc() is not None
 
 
-def write_file(place: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
-    """Let `write` fill a file, and keep that under `key`.
+def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
+    """Keep the file that `write` fills under `key`.
 
-    It writes where the system keeps what is temporary: LLVM ends the process where a disk is full.
+    It is filled in the system's temporary folder, since LLVM ends the process on a full disk.
 
     Raises
     ------
     OSError
-        If the file cannot be kept.
+        If the file cannot be written.
     """
     with (
-        tempfile.TemporaryDirectory() as elsewhere,
-        tempfile.TemporaryDirectory(dir=place) as draft,
+        tempfile.TemporaryDirectory() as system,
+        tempfile.TemporaryDirectory(dir=folder) as beside,
     ):
-        written, drafted = (Path(where) / f"program{suffix}" for where in (elsewhere, draft))
+        written, draft = (Path(parent) / f"program{suffix}" for parent in (system, beside))
         write(str(written))
-        shutil.copyfile(written, drafted)
-        drafted.chmod(0o600)
-        return drafted.replace(place / f"{key}-{_digest_files([drafted])[:16]}{suffix}")
+        shutil.copyfile(written, draft)
+        draft.chmod(0o600)
+        return draft.replace(folder / f"{key}-{_digest_files([draft])[:16]}{suffix}")
 
 
-def _prune(place: Path) -> None:
-    """Drop the least recently used.
+def _prune(folder: Path) -> None:
+    """Delete the least recently used files beyond the limits, and a tenth more.
 
-    Of names alone, until there are too many: when each file was used last is not asked before. Then
-    one in ten goes, so that the next programs ask for it no more.
+    Times of last use are read only where there are too many names.
     """
-    names = os.listdir(place)
+    names = os.listdir(folder)
     libraries = [name for name in names if name.endswith(".so")]
-    for found, most in (
+    for kind, most in (
         ([name for name in libraries if not name.startswith(KERNEL_PREFIX)], MAX_PROGRAMS),
         ([name for name in libraries if name.startswith(KERNEL_PREFIX)], MAX_KERNELS),
         ([name for name in names if name.endswith(".o")], MAX_OBJECTS),
     ):
-        if len(found) > most:  # rarely
-            files = sorted((place / n for n in found), key=lambda f: f.stat().st_mtime)
+        if len(kind) > most:  # rarely
+            files = sorted((folder / n for n in kind), key=lambda f: f.stat().st_mtime)
             for file in files[: len(files) - most + most // 10]:
                 file.unlink(missing_ok=True)
 
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
-    """Of the right kind (so no link), owned by this user, and writable by nobody else."""
+    """Whether a file is of a kind (so no link), owned by this user, and writable by no other."""
     owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()
     return kind(status.st_mode) and owned and not status.st_mode & 0o022
 

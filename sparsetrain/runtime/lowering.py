@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kernels for a CPU are lowered: as TVM does, but for three things.
+"""Lowering pipeline of CPU kernels: TVM's, with three changes.
 
-They have no checks that are proved, small arrays live on the stack (`on_stack`), and exp of float32
-is arithmetic (`exponential`). The checks are asserts that TVM puts in front of a kernel: that its
-arguments fit.
+Asserts about arguments are dropped where they are proved, small arrays live on the stack
+(`stack_arrays`), and exp of float32 is inline arithmetic (`exponential`).
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from tvm import tirx
 from sparsetrain.runtime.exponential import inline_exp
 from sparsetrain.runtime.stack_arrays import place_on_stack
 
-PIPELINE = "sparsetrain"  # name of the pipeline, for TVM
-SKIP_ASSERTS = "sparsetrain.unchecked"  # attribute of a kernel; it has no asserts of its own
+PIPELINE = "sparsetrain"  # the name it is registered by
+SKIP_ASSERTS = "sparsetrain.skip_asserts"  # attribute of a kernel without asserts of its own
 
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)
-def _drop_checks(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
-    """The function without asserts, if it is marked."""
+def _drop_asserts(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Remove asserts from a function with the attribute `SKIP_ASSERTS`."""
     if not (function.attrs and function.attrs.get(SKIP_ASSERTS)):
         return function
     return tirx.transform.SkipAssert()(tvm.IRModule({"main": function}))["main"]
@@ -33,11 +32,11 @@ def _make() -> tuple[Any, Any, Any]:
 
     def finish() -> Any:
         @tvm.transform.module_pass(opt_level=0, name="FinishHost")
-        def finish_in_arithmetic(module: Any, _context: Any) -> Any:
+        def finish_with_inline_exp(module: Any, _context: Any) -> Any:
             with inline_exp():
                 return finish_host()(module)
 
-        return tvm.transform.Sequential([_drop_checks, place_on_stack, finish_in_arithmetic])
+        return tvm.transform.Sequential([_drop_asserts, place_on_stack, finish_with_inline_exp])
 
     return lower, finish, finish_device
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of a program, each compiled by itself and kept: programs share most of them.
+"""Object files of a program's kernels, each compiled by itself and kept on disk.
 
-With another optimizer, or tables of other sizes, nearly all its kernels are the same to the
-letter. LLVM takes most of a compile, so those that were compiled before are linked again.
-Where kernels call each other, the program is compiled as a whole; code and results are the same.
-A kernel of its own costs about 30 ms more on one core of an EPYC (Zen 3). All cores compile: each
-kernel has a module of TVM and a context of LLVM for itself, so its code is the same on any number
-of threads.
+With another optimizer, or tables of other sizes, nearly all kernels of a program stay the same.
+LLVM takes most of the compile time, so kernels that were compiled before are only linked. Where
+kernels call each other, the program is compiled as a whole, to the same code. A separate kernel
+costs about 30 ms more on one core of an EPYC (Zen 3). All cores compile; each kernel has its own
+TVM module and LLVM context, so its code does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class CrossKernelCallError(Exception):
     """A kernel calls another function."""
 
 
-def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, place: Path) -> list[Any]:
-    """A library to link for each kernel, from `place` if it is kept there.
+def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, folder: Path) -> list[Any]:
+    """Compile each kernel to a static library, or load it from `folder`.
 
     Parameters
     ----------
@@ -39,15 +38,15 @@ def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, place: Pat
         Scheduled functions for a CPU, which call no function of the module.
     target : tvm.target.Target
         The CPU.
-    place : Path
-        From `sparsetrain.runtime.library_cache.folder`.
+    folder : Path
+        From `library_cache.cache_folder`.
 
     Raises
     ------
     NotAloneError
         If a kernel calls another.
     OSError
-        If what was compiled cannot be written.
+        If an object file cannot be written.
     """
     keys = {
         var: library_cache.digest(
@@ -55,52 +54,52 @@ def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, place: Pat
         )
         for var, kernel in kernels.functions.items()
     }
-    files = library_cache.list_files(place, ".o", keys.values())
-    found = {var: _kept(files[key], key, var.name_hint) for var, key in keys.items()}
-    missing = [var for var, kept in found.items() if kept is None]
+    files = library_cache.list_files(folder, ".o", keys.values())
+    libraries = {var: _load(files[key], key, var.name_hint) for var, key in keys.items()}
+    missing = [var for var, library in libraries.items() if library is None]
     for var in missing:
         _require_alone(kernels[var])
     host = target.host or target
 
-    def made(var: tvm.ir.GlobalVar) -> Any:
-        code = codegen_build(_lowered(var, kernels[var], target), host)
-        file = library_cache.write_file(place, keys[var], ".o", code.write_to_file)
-        return _linkable(file, var.name_hint)
+    def compile_(var: tvm.ir.GlobalVar) -> Any:
+        code = codegen_build(_lower(var, kernels[var], target), host)
+        file = library_cache.write_file(folder, keys[var], ".o", code.write_to_file)
+        return _load_static(file, var.name_hint)
 
-    found.update(zip(missing, _each(made, missing, host), strict=True))
-    return list(found.values())
+    libraries.update(zip(missing, _compile_each(compile_, missing, host), strict=True))
+    return list(libraries.values())
 
 
-def _each(made: Callable[[Any], Any], kernels: list[Any], host: tvm.target.Target) -> list[Any]:
-    """What `made` gives of each, on all cores.
+def _compile_each(
+    compile_: Callable[[Any], Any], kernels: list[Any], host: tvm.target.Target
+) -> list[Any]:
+    """Compile kernels on all cores.
 
-    The first comes before the others, which find LLVM set up. Options of LLVM's command line
-    belong to the process, so a target that brings some has one thread.
+    The first one alone, since it initialises LLVM. A target with options of LLVM's command line has
+    one thread, since these are global.
     """
-    first = [made(kernel) for kernel in kernels[:1]]
+    first = [compile_(kernel) for kernel in kernels[:1]]
     most = 1 if "cl-opt" in host.attrs else MOST_THREADS
-    return first + together([partial(made, kernel) for kernel in kernels[1:]], most)
+    return first + together([partial(compile_, kernel) for kernel in kernels[1:]], most)
 
 
-def _kept(files: Iterable[Path], key: str, name: str) -> Any:
+def _load(files: Iterable[Path], key: str, name: str) -> Any:
     for file in library_cache.intact_files(files, key):
         with suppress(OSError, RuntimeError):
-            return _linkable(file, name)
+            return _load_static(file, name)
     return None
 
 
-def _linkable(file: Path, name: str) -> Any:
+def _load_static(file: Path, name: str) -> Any:
     return tvm.runtime.load_static_library(str(file), [name])
 
 
-def _lowered(
-    var: tvm.ir.GlobalVar, kernel: tirx.PrimFunc, target: tvm.target.Target
-) -> tvm.IRModule:
-    """What of a kernel LLVM compiles. TVM's own `build` would make one piece of all."""
+def _lower(var: tvm.ir.GlobalVar, kernel: tirx.PrimFunc, target: tvm.target.Target) -> tvm.IRModule:
+    """Lower a kernel for LLVM, without the parts of TVM's `build` that join all kernels."""
     lower, finish, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
     bound = tirx.transform.BindTarget(target.with_host(target.host or target))
     lowered = finish()(lower(bound(tvm.IRModule({var: kernel}))))
-    # Of a kernel by itself TVM says so; its code is to be that of one of many.
+    # TVM marks a single kernel; its code has to be that of one among many.
     return tvm.IRModule({var: lowered[var].without_attr("tirx.is_entry_func")})
 
 

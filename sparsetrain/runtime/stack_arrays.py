@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small local arrays of a kernel live on the stack, hence in registers.
+"""Pass that places a kernel's small local arrays on the stack, hence in registers.
 
-TVM 0.27 takes a local array from a heap of workspaces, by a call to its runtime each time the
-array comes into scope, unless it is "global" and shorter than 1024 bytes. A named scalar of
-TVMScript (``row = ...``) is such an array of one element. In a loop over rows those calls
-serialise cache misses: a gather took twelve times as long, a register tile of 1024 bytes is no
-register tile. So this pass, the last before arrays are lowered, claims the stack for all that
-registers could hold. Larger arrays stay where TVM aligns them to 64 bytes: allocate those once
-per task, not once per row.
+TVM 0.27 takes a local array from a heap of workspaces, by a call of its runtime each time the array
+comes into scope, unless it is "global" and shorter than 1024 bytes. A named scalar of TVMScript
+(``row = ...``) is such an array, too. In a loop over rows these calls serialise cache misses: a
+gather took twelve times as long. So this pass, the last before arrays are lowered, places all that
+registers could hold on the stack. Larger arrays stay on the heap: allocate them once per task, not
+once per row.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-MOST_BYTES = 4096  # half the tile registers of a core with AMX
+MAX_BYTES = 4096  # half the tile registers of a core with AMX
 _ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
 
 
-def _claim(statement: Any) -> Any:
-    """The same statement, its small arrays marked."""
+def _mark(statement: Any) -> Any:
+    """The same statement with its small arrays marked."""
     if isinstance(statement, tirx.AllocBuffer):
         small = _is_small(statement.buffer)
         return tirx.AllocBuffer(statement.buffer, _ON_STACK) if small else statement
@@ -36,24 +35,24 @@ def _is_small(array: Any) -> bool:
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return False
     bits = array.dtype.bits * array.dtype.lanes
-    # LLVM has no place on the stack for an array of nothing.
-    return 0 < prod(map(int, extents)) * bits <= 8 * MOST_BYTES
+    # LLVM cannot place an empty array on the stack.
+    return 0 < prod(map(int, extents)) * bits <= 8 * MAX_BYTES
 
 
 def _sequence(s: Any) -> Any:
-    return tirx.SeqStmt([_claim(part) for part in s.seq], s.span)
+    return tirx.SeqStmt([_mark(part) for part in s.seq], s.span)
 
 
 def _loop(s: Any) -> Any:
     return tirx.For(
-        s.loop_var, s.min, s.extent, s.kind, _claim(s.body), s.thread_binding, s.annotations,
+        s.loop_var, s.min, s.extent, s.kind, _mark(s.body), s.thread_binding, s.annotations,
         s.step, s.span,
     )  # fmt: skip
 
 
 def _branch(s: Any) -> Any:
-    otherwise = None if s.else_case is None else _claim(s.else_case)
-    return tirx.IfThenElse(s.condition, _claim(s.then_case), otherwise, s.span)
+    otherwise = None if s.else_case is None else _mark(s.else_case)
+    return tirx.IfThenElse(s.condition, _mark(s.then_case), otherwise, s.span)
 
 
 # Statements that hold others.
@@ -61,12 +60,12 @@ _REBUILD = {
     tirx.SeqStmt: _sequence,
     tirx.For: _loop,
     tirx.IfThenElse: _branch,
-    tirx.While: lambda s: tirx.While(s.condition, _claim(s.body), s.span),
-    tirx.AttrStmt: lambda s: tirx.AttrStmt(s.node, s.attr_key, s.value, _claim(s.body), s.span),
+    tirx.While: lambda s: tirx.While(s.condition, _mark(s.body), s.span),
+    tirx.AttrStmt: lambda s: tirx.AttrStmt(s.node, s.attr_key, s.value, _mark(s.body), s.span),
 }
 
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)
 def place_on_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
-    """The function with its small local arrays on the stack."""
-    return function.with_body(_claim(function.body))
+    """Place the small local arrays of a function on the stack."""
+    return function.with_body(_mark(function.body))

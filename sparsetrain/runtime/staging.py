@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays on their way to the device while it computes.
+"""Ring of staging buffers: arrays are copied to the GPU while it computes.
 
 A ring of slots, each with pinned host memory and as much device memory. Arrays are written into the
-pinned memory and cross on a stream of their own. A slot is taken (`take` waits for a free one) and
-sent by whoever prepares, read by whoever computes (`use`), and given back (`release`) after the
-launches that read it: copies into it wait, on the device, for those launches. So nothing is
-overwritten that is still read, however long the ring is.
+pinned memory and copied on a stream of their own. The thread that prepares batches calls `take`,
+which waits for a free slot, and `send`; the thread that computes calls `use`, and `release` after
+the launches that read the slot. Later copies into it wait for those launches, on the device, so
+nothing is overwritten that is still read.
 
-Cost: one copy on the host, into pinned memory, which CUDA's driver would make without it; none of
+Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; none of
 what is computed into a slot's memory (`Slot.room`). Blocks grow to the largest batch seen.
 """
 
@@ -26,11 +26,11 @@ from sparsetrain.runtime.streams import CopyStream
 from sparsetrain.runtime.tensors import NDArray, empty, view_as
 
 SLOTS = 3
-_PINNED = 3  # memory of the host that a device may read, in DLPack
+_PINNED = 3  # DLPack's number for pinned host memory
 
 
 class Block(NamedTuple):
-    """Bytes of pinned host memory, the same as kernels of the host take them, and of the device."""
+    """Pinned host memory, its view for kernels of the CPU, and device memory of the same size."""
 
     host: NDArray
     writable: NDArray
@@ -43,43 +43,37 @@ class Block(NamedTuple):
 
 
 class StagingSlot:
-    """Room for one batch: a pair of blocks for each array, which grow to the largest seen.
-
-    A block for each, because kernels want tensors that begin where their memory does.
-    """
+    """Memory of one batch: a block for each array, which grows to the largest seen."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, Block] = {}
 
     def block(self, name: str, size: int) -> Block:
-        """The blocks of an array of `size` bytes; what they held is lost."""
+        """The block of an array of `size` bytes; its content is lost."""
         block = self._blocks.get(name)
         if block is None or block.size < size:
             room = (max(1, size + size // 4),)
             pinned = type(tvm.cuda())(_PINNED, 0)
             host = empty(room, "uint8", f"{name!r} in pinned memory", pinned)
             device = empty(room, "uint8", repr(name), tvm.cuda())
-            block = self._blocks[name] = Block(host, _of_the_host(host), device)
+            block = self._blocks[name] = Block(host, _as_cpu_tensor(host), device)
         return block
 
     def room(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
-        """Pinned memory for an array that will be sent, as a tensor of the host."""
+        """Pinned memory for an array to be sent, as a tensor of the CPU."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return view_as(self.block(name, size).writable, shape, dtype)
 
 
-def _of_the_host(pinned: NDArray) -> NDArray:
-    """The same bytes under the host's name, which DLPack would not give pinned memory.
-
-    They are the pinned tensor's: whoever holds this holds that.
-    """
+def _as_cpu_tensor(pinned: NDArray) -> NDArray:
+    """View pinned memory as a tensor of the CPU, which DLPack refuses; it keeps `pinned` alive."""
     memory: Any = (ctypes.c_uint8 * int(pinned.shape[0])).from_address(pinned.data_ptr())
     memory.owner = pinned
     return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
 
 
 class StagedBatch:
-    """Arrays that were sent, as tensors on the device by name; valid until released."""
+    """Sent arrays as tensors on the device, by name; valid until released."""
 
     def __init__(self, slot: StagingSlot, tensors: dict[str, NDArray]) -> None:
         self.slot, self.tensors = slot, tensors
@@ -91,7 +85,7 @@ class StagingRing:
     Parameters
     ----------
     slots : int
-        Batches at once: one that is computed on, one on its way, one that is being prepared.
+        Batches at once: one in computation, one in transfer, one in preparation.
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
@@ -104,11 +98,11 @@ class StagingRing:
         """Wait for a free slot; None once the ring is closed."""
         slot = self._free.get()
         if slot is None:
-            self._free.put(None)  # for whoever else waits
+            self._free.put(None)  # for other threads that wait
         return slot
 
     def drop(self, slot: StagingSlot) -> None:
-        """Give back a slot of which nothing was used."""
+        """Release a slot that was not used."""
         self._free.put(slot)
 
     def send(self, slot: StagingSlot, arrays: Mapping[str, np.ndarray]) -> StagedBatch:
@@ -117,7 +111,7 @@ class StagingRing:
         Parameters
         ----------
         slot : Slot
-            That was taken.
+            From `take`.
         arrays : mapping of str to array
             Checked already; of the dtypes that kernels want. Those that lie in the slot's `room`
             are not copied on the host.
@@ -139,19 +133,19 @@ class StagingRing:
         return StagedBatch(slot, tensors)
 
     def use(self, staged: StagedBatch) -> dict[str, NDArray]:
-        """The tensors, for what is launched from now on."""
+        """The tensors, for kernels that are launched from now on."""
         self._stream.compute_waits()
         return staged.tensors
 
     def release(self, staged: StagedBatch) -> None:
-        """Give the slot back; the last launch that reads it was made, and its loss was read."""
+        """Release the slot, after the last launch that reads it and after its loss was read."""
         self._stream.copies_wait()
         self._free.put(staged.slot)
 
     def close(self) -> None:
-        """Send nothing more; wake whoever waits for a slot."""
+        """Send nothing more; wake threads that wait for a slot."""
         self._free.put(None)
 
     def finish(self) -> None:
-        """Wait for copies on their way, before the memory that they read goes."""
+        """Wait for copies in progress, before their memory is freed."""
         self._stream.finish()

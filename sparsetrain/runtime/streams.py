@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream of copies beside the one that computes.
+"""CUDA stream for copies of batches, parallel to the default stream that computes.
 
-Kernels run on CUDA's default stream, and so do all other copies of this package: whoever reads a
-result waits for what made it. Copies of batches to come run on a stream of their own, which CUDA
-does not order with the default one; `compute_waits` and `copies_wait` do, on the device, without
-stopping the host.
+Kernels and all other copies run on CUDA's default stream. CUDA does not order the two streams;
+`compute_waits` and `copies_wait` do, on the device, without stopping the host.
 
-TVM makes streams (not blocking the default one) and lets one wait for another by an event, but its
-copies cannot be given a stream from Python. That one call goes to CUDA's runtime, the library
-that TVM itself has loaded.
+TVM creates streams and lets one wait for another, but its copies take no stream from Python. That
+one call goes to CUDA's runtime, the library that TVM itself has loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ _RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
 
 
 class CopyStream:
-    """The stream, and what orders it with the computation; any thread may call."""
+    """Stream of copies, and its order with the computation; any thread may call."""
 
     def __init__(self) -> None:
         self._device = tvm.cuda()
@@ -55,11 +52,11 @@ class CopyStream:
             raise ResourceError(f"CUDA refused to copy a batch of {size} bytes: error {code}")
 
     def compute_waits(self) -> None:
-        """What is launched from now on starts when the copies so far are done."""
+        """Let later launches wait for the copies so far."""
         self._wait(self._device, self._stream, _DEFAULT)
 
     def copies_wait(self) -> None:
-        """Copies from now on start when what was launched so far is done."""
+        """Let later copies wait for the launches so far."""
         self._wait(self._device, _DEFAULT, self._stream)
 
     def finish(self) -> None:
@@ -69,7 +66,7 @@ class CopyStream:
 
 @cache
 def _library() -> Any:
-    """CUDA's runtime, which TVM has loaded already: the same one is found by its name."""
+    """CUDA's runtime, which TVM has loaded already."""
     for name in _RUNTIMES:
         with suppress(OSError):
             return ctypes.CDLL(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a user's word for a target to TVM's, and to the device that it means."""
+"""Resolution of target names to TVM targets, and of targets to devices."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sparsetrain.runtime.host import host_target, without_forbidden_amx
 
 
 def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:
-    """Turn a user's word for a target into a TVM target.
+    """Return the TVM target that a name, or a target, stands for.
 
     Parameters
     ----------
     target : str or tvm.target.Target
         ``"cpu"`` is this machine's CPU, ``"llvm"`` a generic one, ``"cuda"`` this machine's GPU,
-        ``"auto"`` the GPU if there is one that can be used, else the CPU; a `tvm.target.Target` of
-        kind ``llvm`` or ``cuda`` is taken as it is.
+        ``"auto"`` the GPU if it can be used, else the CPU; a `tvm.target.Target` of kind ``llvm``
+        or ``cuda`` stands for itself.
 
     Raises
     ------
     ConfigError
-        If the target is neither, or ``"cuda"`` cannot be used.
+        If it is none of these, or ``"cuda"`` cannot be used.
     """
     if isinstance(target, str) and target in _NAMED_TARGETS:
         return _NAMED_TARGETS[target]()
@@ -42,11 +42,11 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
 
 @cache
 def _best_target() -> tvm.target.Target:
-    why_not = gpu.unavailable_reason()
-    if why_not is None:
+    reason = gpu.unavailable_reason()
+    if reason is None:
         return gpu.target()
-    if gpu.has_driver() and not gpu.is_hidden():  # others expect no GPU
-        warnings.warn(f"running on the CPU: {why_not}", RuntimeWarning, stacklevel=4)
+    if gpu.has_driver() and not gpu.is_hidden():
+        warnings.warn(f"running on the CPU: {reason}", RuntimeWarning, stacklevel=4)
     return host_target()
 
 
@@ -59,5 +59,5 @@ _NAMED_TARGETS = {
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
-    """Where programs for a target run and keep their tensors."""
+    """The device that runs programs for a target and holds their tensors."""
     return tvm.cuda() if gpu.is_cuda(target) else tvm.cpu()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many threads kernels run on; the settings that must be made before TVM is imported."""
+"""Number of threads of TVM's pool, and the settings that must precede the import of TVM."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from sparsetrain.system.argument_checks import require_int
 
 
 def available_cores() -> int:
-    """Cores this process may run on (its affinity mask, not the machine's count)."""
+    """Cores that this process may run on, by its affinity mask."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-MOST = 4096  # TVM starts as many as it is told, or ends the process
+MAX_THREADS = 4096  # TVM starts any number, or ends the process
 
 
 def _check_setting() -> None:
-    """Refuse a number of threads that TVM would take for another, or end the process by."""
-    said = os.environ["TVM_NUM_THREADS"]
-    if not (said.isascii() and said.isdecimal() and 1 <= int(said[:9]) <= MOST):
+    """Refuse a setting that TVM would misread, or end the process for."""
+    text = os.environ["TVM_NUM_THREADS"]
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_THREADS):
         raise ConfigError(
-            f"environment variable TVM_NUM_THREADS: {said!r:.40} is no number from 1 to {MOST:,}; "
-            "unset it to use every core"
+            f"environment variable TVM_NUM_THREADS: {text!r:.40} is no number from 1 to "
+            f"{MAX_THREADS:,}; unset it to use every core"
         )
 
 
-# TVM's own default is half the cores, and it pins threads from core 0 up, so that two jobs
-# on one machine share a core. Both must be set before the pool starts; the user's values win.
+# By default TVM uses half the cores, and pins threads from core 0 up, so that two jobs on one
+# machine share a core. Both must be set before the pool starts; the user's values are kept.
 if not os.environ.get("TVM_NUM_THREADS"):
     os.environ["TVM_NUM_THREADS"] = str(available_cores())
 _check_setting()
@@ -40,30 +40,29 @@ import tvm  # noqa: E402  (the two settings above must come first)
 
 
 def num_threads() -> int:
-    """Threads that kernels started from this Python thread run on."""
+    """Threads of kernels that this Python thread calls."""
     return int(tvm.get_global_func("runtime.NumThreads")())
 
 
 def max_worker_threads() -> int:
-    """Threads that work beside kernels may have: as many as them. To ask starts no pool."""
-    said = os.environ.get("TVM_NUM_THREADS", "")
-    return min(max(int(said), 1) if said.isdecimal() else available_cores(), available_cores())
+    """Most threads for other work of this process; does not start TVM's pool."""
+    text = os.environ.get("TVM_NUM_THREADS", "")
+    return min(max(int(text), 1) if text.isdecimal() else available_cores(), available_cores())
 
 
 def set_num_threads(count: int) -> None:
-    """Run kernels started from this Python thread on `count` threads from now on.
+    """Run kernels that this Python thread calls on `count` threads from now on.
 
-    Results do not depend on the number. ``TVM_NUM_THREADS``, or the cores this process may use,
-    decide before the first call.
+    Results do not depend on the number. Without a call it is ``TVM_NUM_THREADS``, or the number of
+    cores that this process may use.
 
     Raises
     ------
     ConfigError
-        If `count` is below 1 or above 4,096, or above what the pool was started with: it cannot
-        grow. A process that was forked after kernels ran has one thread. The number stays as it
-        was then.
+        If `count` is below 1 or above 4,096; if kernels have run on fewer threads, since the pool
+        cannot grow; if this process was forked after kernels ran, since it has one thread.
     """
-    count = require_int("set_num_threads: count", count, most=MOST)
+    count = require_int("set_num_threads: count", count, most=MAX_THREADS)
     if _forked and count > 1:
         raise ConfigError(
             "set_num_threads: TVM's threads stay with the process that this one was forked from: "
@@ -80,21 +79,21 @@ def set_num_threads(count: int) -> None:
         )
 
 
-# TVM's mode that leaves it to the system which core a thread runs on.
+# TVM's mode without pinning.
 _SHARE_ALL_CORES = -3
 
-_started = False  # whether there may be a pool
-_forked = False  # whether its threads stayed with the parent
+_started = False  # whether TVM may have started its pool
+_forked = False  # whether the pool's threads stayed in the parent process
 
 
 def mark_pool_started() -> None:
-    """Say that kernels are about to run, which starts the pool."""
+    """Note that kernels are about to run, which starts the pool."""
     global _started
     _started = True
 
 
 def _after_fork() -> None:
-    """Run kernels on the one thread that a forked process has: TVM would wait for the others."""
+    """Run kernels on the only thread of a forked process: TVM would wait for the others."""
     global _forked
     if _started:
         _forked = True

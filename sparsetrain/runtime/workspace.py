@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that a program works in: one block, laid out once for each size of its inputs.
+"""Workspace of a program: one block of memory, laid out once for each size of its inputs.
 
-Arrays of one size that are not in use at the same time share memory. The block is as large as the
-largest inputs so far needed it; for inputs of sizes that were seen before nothing is made.
+Buffers of equal size with disjoint lifetimes share memory. The block fits the largest inputs so
+far; inputs of known sizes allocate nothing.
 
-Precondition: one thread at a time, as TVM's virtual machine demands too; `Program` sees to it.
+Precondition: one thread at a time, as for TVM's virtual machine; `Program` holds a lock.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import tvm_ffi
 
 from sparsetrain.runtime.tensors import NDArray, as_numpy, as_shape, empty
 
-PAGE = 4096  # bytes: what an array takes is a multiple, as in TVM's pool
-MAX_LAYOUTS = 8  # sizes of inputs whose arrays are kept
+PAGE = 4096  # bytes; sizes are rounded up to it, as in TVM's pool
+MAX_LAYOUTS = 8  # input sizes whose buffers are kept
 
 
 class BufferLifetime(NamedTuple):
-    """An array that a program works in.
+    """Size and lifetime of a temporary array of a program.
 
     Parameters
     ----------
     first, last : int
-        Between which steps of the program it is in use, both included.
+        First and last step of the program that uses it.
     within : int or None
-        The number of another array whose memory it shows in another shape.
+        Number of another array whose memory it views.
     dtype : str
     shape : tuple of int
     """
@@ -48,86 +48,88 @@ class BufferLifetime(NamedTuple):
 
 
 class Workspace:
-    """The arrays of one program.
+    """Temporary arrays of one program.
 
     Parameters
     ----------
-    needs : callable
-        Gives, for the program's arguments, what it works in.
+    lifetimes : callable
+        From the program's arguments to the lifetimes of its temporary arrays.
     """
 
-    def __init__(self, needs: Callable[[Sequence[NDArray]], Sequence[BufferLifetime]]) -> None:
-        self._needs = needs
-        self._sizes: list[int] = []  # bytes that the places have room for
-        self._places: list[NDArray] = []  # spans of one block
-        self._known: dict[Hashable, list[NDArray]] = {}
+    def __init__(self, lifetimes: Callable[[Sequence[NDArray]], Sequence[BufferLifetime]]) -> None:
+        self._lifetimes = lifetimes
+        self._sizes: list[int] = []  # bytes of each buffer
+        self._buffers: list[NDArray] = []  # spans of one block
+        self._views: dict[Hashable, list[NDArray]] = {}  # by the sizes of inputs
 
     def arrays(self, sizes: Hashable, arguments: Sequence[NDArray]) -> list[NDArray]:
-        """Those for arguments of some sizes; the next call with other sizes writes into them."""
-        known = self._known.get(sizes)
-        if known is None:
-            known = self._views(self._needs(arguments))
-            if len(self._known) >= MAX_LAYOUTS:
-                del self._known[next(iter(self._known))]
-            self._known[sizes] = known
-        return known
+        """Arrays for arguments of these sizes; calls with other sizes overwrite them."""
+        arrays = self._views.get(sizes)
+        if arrays is None:
+            arrays = self._create_views(self._lifetimes(arguments))
+            if len(self._views) >= MAX_LAYOUTS:
+                del self._views[next(iter(self._views))]
+            self._views[sizes] = arrays
+        return arrays
 
-    def _views(self, needs: Sequence[BufferLifetime]) -> list[NDArray]:
-        sizes = [need.size for need in needs]
+    def _create_views(self, lifetimes: Sequence[BufferLifetime]) -> list[NDArray]:
+        sizes = [lifetime.size for lifetime in lifetimes]
         if not self._sizes or any(new > old for new, old in zip(sizes, self._sizes, strict=True)):
-            self._make_room_(needs, sizes)
+            self._allocate_(lifetimes, sizes)
         return [
-            self._places[number if need.within is None else need.within]._create_view(
-                as_shape(need.shape), need.dtype
+            self._buffers[number if lifetime.within is None else lifetime.within]._create_view(
+                as_shape(lifetime.shape), lifetime.dtype
             )
-            for number, need in enumerate(needs)
+            for number, lifetime in enumerate(lifetimes)
         ]
 
-    def _make_room_(self, needs: Sequence[BufferLifetime], sizes: Sequence[int]) -> None:
-        """Lay out arrays of these sizes, or of those before where they were larger."""
-        wanted = [max(each) for each in zip(sizes, self._sizes or sizes, strict=True)]
-        self._known.clear()
-        self._sizes, self._places = [], []  # the old block goes before the new one comes
-        spans, whole = layout(needs, wanted)
-        block = as_numpy(empty((whole,), "uint8", "what a program works in"), writable=True)
-        self._places = [tvm.runtime.from_dlpack(block[begin:end]) for begin, end in spans]
-        self._sizes = wanted
+    def _allocate_(self, lifetimes: Sequence[BufferLifetime], sizes: Sequence[int]) -> None:
+        """Lay out arrays of these sizes, or of the former ones where those were larger."""
+        largest = [max(each) for each in zip(sizes, self._sizes or sizes, strict=True)]
+        self._views.clear()
+        self._sizes, self._buffers = [], []  # frees the old block before the new one is allocated
+        spans, total = layout(lifetimes, largest)
+        block = as_numpy(empty((total,), "uint8", "the workspace of a program"), writable=True)
+        self._buffers = [tvm.runtime.from_dlpack(block[begin:end]) for begin, end in spans]
+        self._sizes = largest
 
 
 def layout(
-    needs: Sequence[BufferLifetime], sizes: Sequence[int]
+    lifetimes: Sequence[BufferLifetime], sizes: Sequence[int]
 ) -> tuple[list[tuple[int, int]], int]:
-    """Where arrays of so many bytes lie that do not meet, begin and end, and the bytes of all.
+    """Lay out arrays of these bytes: the span of each, and the bytes of all.
 
-    An array gets the place of the one of its size, in pages, that was in use last: its lines are
-    still in the cache. Filling gaps instead takes less memory and more time.
+    An array reuses the span of equal size, in pages, that was free for the shortest time: its lines
+    are still in the cache. Filling gaps would take less memory and more time.
     """
-    last = [need.last for need in needs]
-    for need in needs:
-        if need.within is not None:
-            last[need.within] = max(last[need.within], need.last)
-    spans = [(0, PAGE)] * len(needs)
-    latest: dict[tuple[int, int], int] = {}  # of each place: when it is in use for the last time
-    whole = 0
-    for number in sorted(range(len(needs)), key=lambda n: needs[n].first):
-        if needs[number].within is not None:
+    last = [lifetime.last for lifetime in lifetimes]
+    for lifetime in lifetimes:
+        if lifetime.within is not None:
+            last[lifetime.within] = max(last[lifetime.within], lifetime.last)
+    spans = [(0, PAGE)] * len(lifetimes)
+    last_use: dict[tuple[int, int], int] = {}  # of each span
+    total = 0
+    for number in sorted(range(len(lifetimes)), key=lambda n: lifetimes[n].first):
+        if lifetimes[number].within is not None:
             continue
         size = -(-max(sizes[number], 1) // PAGE) * PAGE
-        free = [s for s in latest if s[1] - s[0] == size and latest[s] < needs[number].first]
-        span = max(free, key=latest.__getitem__, default=(whole, whole + size))
-        whole = max(whole, span[1])
-        latest[span] = last[number]
+        free = [
+            s for s in last_use if s[1] - s[0] == size and last_use[s] < lifetimes[number].first
+        ]
+        span = max(free, key=last_use.__getitem__, default=(total, total + size))
+        total = max(total, span[1])
+        last_use[span] = last[number]
         spans[number] = span
-    return spans, whole
+    return spans, total
 
 
 def parse_lifetimes(rows: Sequence[Any], kinds: Sequence[str]) -> list[BufferLifetime]:
-    """Translate the needs that `KeepMemory` writes for a program; `kinds` are of numbers."""
-    needs = []
+    """Read the rows that the pass `KeepMemory` writes; `kinds` are dtypes without their bits."""
+    lifetimes = []
     for row in rows:
         first, last, within, kind, bits, *shape = map(int, row)
         dtype = f"{kinds[kind]}{bits}"
-        needs.append(
+        lifetimes.append(
             BufferLifetime(first, last, None if within < 0 else within, dtype, tuple(shape))
         )
-    return needs
+    return lifetimes

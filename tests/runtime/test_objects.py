@@ -98,8 +98,8 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
         used.append(threading.get_ident())
         return load(file, name)
 
-    load = object_files._linkable
-    monkeypatch.setattr(object_files, "_linkable", noting)
+    load = object_files._load_static
+    monkeypatch.setattr(object_files, "_load_static", noting)
     monkeypatch.setattr(together.threads, "max_worker_threads", lambda: threads)
     found = kept("found")  # a file is named by its content, too
     assert len(found) == 10 and (len(set(used)) > 2) == (threads > 1)

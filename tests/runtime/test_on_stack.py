@@ -46,13 +46,13 @@ def code(function) -> str:
 
 
 @pytest.mark.parametrize("scope", ["local", "global"])
-@pytest.mark.parametrize("length", [1, 16, stack_arrays.MOST_BYTES // 4])
+@pytest.mark.parametrize("length", [1, 16, stack_arrays.MAX_BYTES // 4])
 def test_small_arrays_and_scalars_are_not_allocated(length, scope):
     assert ALLOCATE not in code(kernel(length, scope))
 
 
 def test_arrays_that_registers_cannot_hold_stay_in_a_workspace():
-    assert ALLOCATE in code(kernel(stack_arrays.MOST_BYTES // 4 + 1, "global"))
+    assert ALLOCATE in code(kernel(stack_arrays.MAX_BYTES // 4 + 1, "global"))
 
 
 @pytest.mark.parametrize("length", [1, 7, 5000])
