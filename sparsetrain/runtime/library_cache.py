@@ -3,9 +3,9 @@
 
 A file name holds that digest and one of the content, so a damaged file is never loaded. A library
 is code, so the folder belongs to the user (mode 0700), files of other owners or writable by others
-are ignored, and nothing is ever loaded from a checkpoint or from data. A file is written beside and
-renamed: of two processes that race, either's file serves both. Whatever fails here, the caller
-compiles instead.
+are ignored, and nothing is ever loaded from a checkpoint or from data. Files are written under a
+temporary name and renamed: of two processes that race, either's file serves both. Whatever fails
+here, the caller compiles instead.
 
 ``SPARSETRAIN_CACHE`` names another folder; empty, it turns the cache off.
 """
