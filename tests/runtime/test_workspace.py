@@ -90,7 +90,10 @@ def test_of_ever_new_sizes_few_are_kept():
 def test_after_too_large_a_size_others_work(monkeypatch):
     space = Workspace(_growing)
     _arrays(space, 3)
-    with monkeypatch.context() as patched, pytest.raises(ResourceError, match="the workspace of a program"):
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(ResourceError, match="the workspace of a program"),
+    ):
         patched.setattr(workspace, "empty", _refuse)
         _arrays(space, 1000)
     assert tuple(_arrays(space, 3)[0].shape) == (3,)
