@@ -112,7 +112,7 @@ def _digest_files(files: list[Path]) -> str:
 
 def load(folder: Path, key: str) -> Any:
     """Load the library under `key`; None if there is none."""
-    for file in intact_files(list_files(cache_folder, ".so", [key])[key], key):
+    for file in intact_files(list_files(folder, ".so", [key])[key], key):
         with suppress(OSError, RuntimeError), filter_stderr(_is_scope_warning):
             return tvm.runtime.load_module(str(file))
     return None
@@ -122,10 +122,10 @@ def list_files(folder: Path, suffix: str, keys: Collection[str]) -> dict[str, li
     """Find the files with a suffix under each key, by one scan of the folder."""
     files: dict[str, list[Path]] = {key: [] for key in keys}
     with suppress(OSError):
-        for name in os.listdir(cache_folder):
+        for name in os.listdir(folder):
             key = name.rpartition("-")[0]
             if key in files and name.endswith(suffix):
-                files[key].append(cache_folder / name)
+                files[key].append(folder / name)
     return files
 
 
@@ -147,13 +147,11 @@ def store(folder: Path, key: str, executable: Any) -> Any:
     with suppress(OSError, RuntimeError):
         try:
             with filter_stderr(_is_scope_warning):
-                write_file(
-                    cache_folder, key, ".so", partial(executable.export_library, fcompile=_link)
-                )
+                write_file(folder, key, ".so", partial(executable.export_library, fcompile=_link))
         finally:
             with suppress(OSError):  # another process may drop the same files
-                _prune(cache_folder)
-        return load(cache_folder, key)
+                _prune(folder)
+        return load(folder, key)
     return None
 
 
@@ -188,13 +186,13 @@ def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any])
     """
     with (
         tempfile.TemporaryDirectory() as system,
-        tempfile.TemporaryDirectory(dir=cache_folder) as beside,
+        tempfile.TemporaryDirectory(dir=folder) as beside,
     ):
         written, draft = (Path(parent) / f"program{suffix}" for parent in (system, beside))
         write(str(written))
         shutil.copyfile(written, draft)
         draft.chmod(0o600)
-        return draft.replace(cache_folder / f"{key}-{_digest_files([draft])[:16]}{suffix}")
+        return draft.replace(folder / f"{key}-{_digest_files([draft])[:16]}{suffix}")
 
 
 def _prune(folder: Path) -> None:
@@ -202,7 +200,7 @@ def _prune(folder: Path) -> None:
 
     Times of last use are read only where there are too many names.
     """
-    names = os.listdir(cache_folder)
+    names = os.listdir(folder)
     libraries = [name for name in names if name.endswith(".so")]
     for kind, most in (
         ([name for name in libraries if not name.startswith(KERNEL_PREFIX)], MAX_PROGRAMS),
@@ -210,7 +208,7 @@ def _prune(folder: Path) -> None:
         ([name for name in names if name.endswith(".o")], MAX_OBJECTS),
     ):
         if len(kind) > most:  # rarely
-            files = sorted((cache_folder / n for n in kind), key=lambda f: f.stat().st_mtime)
+            files = sorted((folder / n for n in kind), key=lambda f: f.stat().st_mtime)
             for file in files[: len(files) - most + most // 10]:
                 file.unlink(missing_ok=True)
 

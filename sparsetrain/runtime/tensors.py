@@ -100,14 +100,14 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
         assert not writable, "a tensor on a device has no writable view"
         return _copy_to_host(tensor)
     try:
-        view_as = np.from_dlpack(tensor)
+        view = np.from_dlpack(tensor)
     except (BufferError, RuntimeError):  # not tested before: a step calls this often
         if tensor.dtype != "bfloat16":
             raise
-        view_as = np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
+        view = np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
     if not writable:
-        view_as.flags.writeable = False
-    return view_as
+        view.flags.writeable = False
+    return view
 
 
 def _copy_to_host(tensor: NDArray) -> np.ndarray:
