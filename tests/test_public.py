@@ -33,9 +33,9 @@ PUBLIC = {
     "metrics": "ClickMetrics",
     "models": "ClickModel CrossInteraction DLRM MLP MODELS dot_interaction",
     "optim": (
-        "Applied Formula Group OPTIMIZERS Optimizer Schedule Slot State TableUpdate accumulate_ "
-        "adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum minimum "
-        "momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
+        "Applied Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State TableUpdate "
+        "accumulate_ adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum "
+        "minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),
     "precision": (
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"

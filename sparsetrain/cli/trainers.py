@@ -150,7 +150,7 @@ def _optimizer(settings: Settings) -> st.optim.Optimizer:
     lr = chosen.lr if len(factors) == 1 else st.optim.Schedule.from_config(factors)
     arguments: dict[str, Any] = {**chosen.arguments(), "lr": lr}
     if chosen.groups:
-        arguments["groups"] = [st.optim.Group(**group) for group in chosen.group_arguments()]
+        arguments["groups"] = [st.optim.ParamGroup(**group) for group in chosen.group_arguments()]
     made: st.optim.Optimizer = getattr(st.optim, chosen.name)(**arguments)
     return made
 

@@ -131,7 +131,7 @@ def _stock_lacks(case: Case) -> str | None:
 
 
 def _exact_is_lazy(case: Case) -> str | None:
-    if traffic.formula_of(case).idle != "always":
+    if traffic.formula_of(case).noop_on_zero_grad != "always":
         return None
     return f"{case.formula}: lazy is exact, a gradient of 0 changes nothing"
 

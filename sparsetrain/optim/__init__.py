@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers as values: a formula each, from which the dense and the row kernel are made.
 
-From a rule to what is written: `formula` (the update of one element), `recipe` (with what is done
+From a rule to what is written: `formula` (the update of one element), `spec` (with what is done
 to the gradient before: the key of a kernel), `rule` (with its numbers and its mode), `group` (which
-rows of which parameter follow which rule: a `Range`), `optimizer` (options, and the way in),
+rows of which parameter follow which rule: a `RowRange`), `optimizer` (options, and the way in),
 `owner` (makes its state), `preparing` (checks a step), `step` (goes through parameters and ranges),
 `range_update` (calls the kernel of a range), `kernels` (has it).
 
@@ -29,8 +29,8 @@ from sparsetrain.optim.formulas.rowwise_adagrad import rowwise_adagrad as rowwis
 from sparsetrain.optim.formulas.sgd import sgd as sgd
 from sparsetrain.optim.gradients import accumulate_ as accumulate_
 from sparsetrain.optim.gradients import global_norm as global_norm
-from sparsetrain.optim.group import Group as Group
 from sparsetrain.optim.optimizer import Optimizer as Optimizer
+from sparsetrain.optim.param_groups import ParamGroup as ParamGroup
 from sparsetrain.optim.schedules import Schedule as Schedule
 from sparsetrain.optim.schedules import constant as constant
 from sparsetrain.optim.schedules import cosine as cosine

@@ -15,8 +15,8 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.state import LAST
 
-RESERVED = ("row_mean", "weight_decay", "keep", "scale", "clip")  # what a recipe adds to `h`
-KINDS = {"per": ("element", "row"), "idle": ("always", "untouched", "never")}
+RESERVED = ("row_mean", "weight_decay", "keep", "scale", "clip")  # what a spec adds to `h`
+KINDS = {"per": ("element", "row"), "noop_on_zero_grad": ("always", "untouched", "never")}
 
 
 def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
@@ -25,22 +25,25 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
     Raises
     ------
     ConfigError
-        If a name is taken, if `fade` or `idle` is wrong, if its step fails on symbols, returns
-        another number of slots than it has, or computes a per-row slot from a single element, or if
-        a gradient of 0 changes something that it must not by `idle`.
+        If a name is taken, if `slot_decay` or `noop_on_zero_grad` is wrong, if its step fails on
+        symbols, returns another number of slots than it has, or computes a per-row slot from a
+        single element, or if a gradient of 0 changes what it must not by `noop_on_zero_grad`.
     """
     names = [slot.name for slot in formula.slots]
     if len(set(names)) < len(names) or any(s.per not in KINDS["per"] for s in formula.slots):
         raise ConfigError(f"{formula.name}: slots need names that differ, per 'element' or 'row'")
     if LAST in names:
         raise ConfigError(f"{formula.name}: a slot cannot be named {LAST!r}; exact mode uses it")
-    if formula.idle not in KINDS["idle"]:
-        raise ConfigError(f"{formula.name}: idle is one of {KINDS['idle']}, not {formula.idle!r}")
+    if formula.noop_on_zero_grad not in KINDS["noop_on_zero_grad"]:
+        raise ConfigError(
+            f"{formula.name}: noop_on_zero_grad is one of {KINDS['noop_on_zero_grad']}, "
+            f"not {formula.noop_on_zero_grad!r}"
+        )
     numbers = _numbers(formula, hyper)
     for name in numbers:
         if name in RESERVED or numbers.count(name) > 1:
             raise ConfigError(f"{formula.name}: the number {name!r} needs another name")
-    _check_fade(formula, numbers)
+    _check_slot_decay(formula, numbers)
     _check_step(formula, numbers)
     _check_idle(formula, hyper)
 
@@ -55,12 +58,12 @@ def _numbers(formula: Formula, hyper: Mapping[str, float]) -> tuple[str, ...]:
     return (*hyper, *more)
 
 
-def _check_fade(formula: Formula, numbers: tuple[str, ...]) -> None:
-    wrong = [name for name in formula.fade if name not in (None, *numbers)]
-    if wrong or (formula.fade and len(formula.fade) != len(formula.slots)):
+def _check_slot_decay(formula: Formula, numbers: tuple[str, ...]) -> None:
+    wrong = [name for name in formula.slot_decay if name not in (None, *numbers)]
+    if wrong or (formula.slot_decay and len(formula.slot_decay) != len(formula.slots)):
         raise ConfigError(
-            f"{formula.name}: fade names, for each slot, a number of the formula or None, not "
-            f"{formula.fade}"
+            f"{formula.name}: slot_decay names a number of the formula or None for each slot, not "
+            f"{formula.slot_decay}"
         )
 
 
@@ -91,11 +94,11 @@ def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
 
 
 def _check_idle(formula: Formula, hyper: Mapping[str, float]) -> None:
-    """Try a gradient of 0: what `idle` says decides which rows are left alone.
+    """Try a gradient of 0: what `noop_on_zero_grad` says decides which rows are left alone.
 
     Tried are the initial slots, and for "always" those after a step, in float32 as in kernels.
     """
-    if formula.idle == "never":
+    if formula.noop_on_zero_grad == "never":
         return
     more = formula.per_step(hyper, 1) if formula.per_step else {}
     with np.errstate(over="ignore"):
@@ -110,7 +113,7 @@ def _check_idle(formula: Formula, hyper: Mapping[str, float]) -> None:
     tried = [tuple(np.full_like(weight, slot.initial) for slot in formula.slots)]
     try:
         with np.errstate(all="ignore"):
-            if formula.idle == "always":
+            if formula.noop_on_zero_grad == "always":
                 tried.append(tuple(stepped(np.ones_like(weight), tried[0])[1:]))
             after = [stepped(np.zeros_like(weight), slots) for slots in tried]
     except Exception:  # a step that takes symbols alone is believed
@@ -118,8 +121,8 @@ def _check_idle(formula: Formula, hyper: Mapping[str, float]) -> None:
     for slots, found in zip(tried, after, strict=True):
         if not all(map(np.array_equal, found, (weight, *slots))):
             raise ConfigError(
-                f"{formula.name}: idle is {formula.idle!r}, but with these numbers a gradient of 0 "
-                "changes a weight or a slot, or makes them NaN"
+                f"{formula.name}: noop_on_zero_grad is {formula.noop_on_zero_grad!r}, but with "
+                "these numbers a gradient of 0 changes a weight or a slot, or makes them NaN"
             )
 
 

@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.group import Group
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Options
+from sparsetrain.optim.param_groups import ParamGroup
 from sparsetrain.optim.schedules import Schedule
 
 OPTIONS = tuple(name for name in Options.__annotations__ if name != "groups")
@@ -63,7 +63,7 @@ def from_config(config: Mapping[str, Any], known: Constructors) -> Optimizer:
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise ConfigError(f"optimizer option {unknown[0]!r} is unknown; known: {list(OPTIONS)}")
-    groups = tuple(Group(**{**g, "lr": _number(g["lr"])}) for g in config.get("groups", ()))
+    groups = tuple(ParamGroup(**{**g, "lr": _number(g["lr"])}) for g in config.get("groups", ()))
     initial = {"initial": config["initial"]} if "initial" in config else {}
     return replace(known[config["name"]](**hyper, **initial), **options, groups=groups)
 

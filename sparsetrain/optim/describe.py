@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from sparsetrain.optim.group import shortened
+from sparsetrain.optim.param_groups import shortened
 from sparsetrain.optim.state import State
 
 

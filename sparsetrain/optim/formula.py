@@ -56,13 +56,13 @@ class Formula(NamedTuple):
     per_step : callable, optional
         ``per_step(hyper, step) -> dict``: more numbers for ``h``, from the hyper-parameters of a
         step and its number, 1 for the first. Computed once a step in float64, then rounded once.
-    idle : {"always", "untouched", "never"}
+    noop_on_zero_grad : {"always", "untouched", "never"}
         When a gradient of 0 changes neither weight nor slots: always (SGD), only while the slots
         have their initial values (Adam), or never for sure, the safe answer. It decides what
         ``mode="exact"`` has to replay.
-    fade : tuple of (str or None)
+    slot_decay : tuple of (str or None)
         For each slot, the number by which a step with gradient 0 multiplies it; None leaves it as
-        it is. Needed for ``cap``, which jumps over steps with it.
+        it is. Needed for ``max_replayed_steps``, which jumps over steps with it.
     decays : bool
         Whether ``weight_decay`` means something for this rule.
     """
@@ -72,8 +72,8 @@ class Formula(NamedTuple):
     slots: tuple[Slot, ...] = ()
     row_mean: Callable[[Any], Any] | None = None
     per_step: PerStep | None = None
-    idle: Literal["always", "untouched", "never"] = "never"
-    fade: tuple[str | None, ...] = ()
+    noop_on_zero_grad: Literal["always", "untouched", "never"] = "never"
+    slot_decay: tuple[str | None, ...] = ()
     decays: bool = True
 
     @property

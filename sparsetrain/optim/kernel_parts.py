@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the kernels of an optimizer share: a parameter's arguments, the formula on an element.
 
-All kernels apply a recipe through `update`, so they perform the same arithmetic. That is why a
+All kernels apply a spec through `update`, so they perform the same arithmetic. That is why a
 row updated alone, updated densely, or caught up later has the same bits.
 
 A half-precision table is read into float32 and rounded as it is written, by random bits that belong
@@ -24,8 +24,8 @@ from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
 from sparsetrain.kernels.table_formats.half import narrowed, widened
 from sparsetrain.kernels.table_formats.noise import element_bits, row_bits
 from sparsetrain.kernels.table_formats.words import holding
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.multiply_add import fused
-from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 
@@ -49,12 +49,12 @@ def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
     return SimpleNamespace(**{name: scalar(name, dtype) for name in names})
 
 
-def step_numbers(recipe: Recipe, dtype: str) -> SimpleNamespace:
-    """What a step gives a kernel: the scalars of the recipe, then of a half-precision table `keys`.
+def step_numbers(spec: KernelSpec, dtype: str) -> SimpleNamespace:
+    """What a step gives a kernel: the scalars of the spec, then of a half-precision table `keys`.
 
     `dtype` is the parameter's; the scalars are of the dtype that it is computed in.
     """
-    h = scalars(recipe.scalars, computed_in(dtype))
+    h = scalars(spec.scalars, computed_in(dtype))
     if is_half(dtype):
         h.keys = scalar("key0", "int64"), scalar("key1", "int64")
     return h
@@ -72,20 +72,20 @@ class Parameter:
     """
 
     def __init__(
-        self, recipe: Recipe, weight: Any, slots: Sequence[Any], width: Any, stored: str
+        self, spec: KernelSpec, weight: Any, slots: Sequence[Any], width: Any, stored: str
     ) -> None:
-        self.recipe, self.weight, self.slots = recipe, weight, list(slots)
+        self.spec, self.weight, self.slots = spec, weight, list(slots)
         self.width, self.stored, self.dtype = width, stored, computed_in(stored)
         self.lanes: int | None = None  # columns of a vector, if not as many as divide the width
 
     @classmethod
-    def declared(cls, recipe: Recipe, rows: Any, width: Any, dtype: str) -> Parameter:
+    def declared(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
         """One whose weight and slots become the next arguments of the kernel."""
         shapes = {"element": (rows, width), "row": (rows,)}
         weight = buffer("weight", (rows, width), seen_as(dtype))
         computed = computed_in(dtype)
-        slots = [buffer(slot.name, shapes[slot.per], computed) for slot in recipe.formula.slots]
-        return cls(recipe, weight, slots, width, dtype)
+        slots = [buffer(slot.name, shapes[slot.per], computed) for slot in spec.formula.slots]
+        return cls(spec, weight, slots, width, dtype)
 
     def tiles(self) -> tuple[int, int]:
         """Vectors of a row, and the columns of each."""
@@ -110,13 +110,13 @@ class Parameter:
 
     def begin_row(self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace) -> Row:
         """Read what belongs to a whole row; ``gradient(column)`` is the raw gradient."""
-        formula = self.recipe.formula
+        formula = self.spec.formula
         shared = None
         if formula.row_mean is not None:
             total = T.alloc_local((1,), self.dtype)
             T.buffer_store(total, zero(self.dtype), [0])
             with T.serial(0, self.width) as d:
-                _, g = self.recipe.prepare(self.read(row, d), gradient(d), h)
+                _, g = self.spec.prepare(self.read(row, d), gradient(d), h)
                 T.buffer_store(total, fused(total[0] + formula.row_mean(g)), [0])
             shared = T.Bind(total[0] / tirx.Cast(self.dtype, self.width))
         old = tuple(
@@ -151,14 +151,14 @@ class Row:
         self._noise = parameter.noise(row, h)
 
     def update(self, column: Any, gradient: Any) -> None:
-        """Apply the recipe to one element; all results are bound before the first is stored."""
+        """Apply the spec to one element; all results are bound before the first is stored."""
         p, place = self.parameter, (self.row, column)
-        formula = p.recipe.formula
+        formula = p.spec.formula
         old = tuple(
             T.Bind(array[place]) if kept is None else kept
             for array, kept in zip(p.slots, self.old, strict=True)
         )
-        weight, gradient = p.recipe.prepare(p.read(*place), gradient, self.h)
+        weight, gradient = p.spec.prepare(p.read(*place), gradient, self.h)
         new_weight, new_slots = formula.step(weight, gradient, old, self.h)
         results = [T.Bind(fused(value)) for value in (new_weight, *new_slots)]
         p.write(*place, results[0], self._noise)
@@ -168,7 +168,7 @@ class Row:
 
     def end(self) -> None:
         """Write each per-row slot once; `check_formula` saw that no element decides its value."""
-        formula = self.parameter.recipe.formula
+        formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):
             return
         unused = zero(self.parameter.dtype)  # stands for what belongs to one element

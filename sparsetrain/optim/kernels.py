@@ -23,14 +23,14 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in
 from sparsetrain.optim.kernel_parts import Parameter, scalars, step_numbers, zero
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.row_prefetch import with_rows_ahead
 
 BLOCK = 1024  # elements of a dense parameter that one task updates
 
 
 def row_update_kernel(
-    recipe: Recipe, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
+    spec: KernelSpec, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
 ) -> PrimFunc:
     """In-place update of the rows of a plan, of segments [first, end).
 
@@ -41,9 +41,9 @@ def row_update_kernel(
     with kernel() as built:
         runs = Runs.declared(width, dtype, index_dtype, pooled)
         (table,) = extents(1)
-        parameter = Parameter.declared(recipe, table, width, dtype)
+        parameter = Parameter.declared(spec, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
-        h = step_numbers(recipe, dtype)
+        h = step_numbers(spec, dtype)
         span = scalar("first", "int64"), scalar("end", "int64")
         stamp = None if last is None else (last, scalar("now", "int32"))
         update_rows(parameter, runs, span, h, stamp)
@@ -112,9 +112,9 @@ def update_rows(
 def _update_row(
     parameter: Parameter, row: Any, span: tuple[Any, Any], runs: Runs, h: SimpleNamespace
 ) -> None:
-    """Sum the entries of a run and apply the recipe, tile by tile where a row allows it."""
+    """Sum the entries of a run and apply the spec, tile by tile where a row allows it."""
     tiles, lanes = parameter.tiles()
-    whole = parameter.recipe.formula.by_row
+    whole = parameter.spec.formula.by_row
     gradient = T.alloc_local((parameter.width if whole else lanes,), parameter.dtype)
 
     def sum_tile(start: Any, column: Any) -> None:
@@ -145,19 +145,19 @@ def _update_row(
 DenseBody = Callable[[Parameter, Any, SimpleNamespace, Any, Any], None]
 
 
-def dense_update_kernel(recipe: Recipe, dtype: str, body: DenseBody | None = None) -> PrimFunc:
+def dense_update_kernel(spec: KernelSpec, dtype: str, body: DenseBody | None = None) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns).
 
     Any shape, one compile. Arguments: gradient (end - first, C), weight (R, C), one array per slot,
-    then the scalars of the recipe, first, end. Formulas without a per-row part take elements
+    then the scalars of the spec, first, end. Formulas without a per-row part take elements
     [first, end) of (1, R * C), and a gradient (1, end - first). `body` is the CPU's by default.
     """
     with kernel() as built:
         height, width, given, across = extents(4)
-        by_row = recipe.formula.by_row
+        by_row = spec.formula.by_row
         gradient = buffer("gradient", (given, width if by_row else across), dtype)
-        parameter = Parameter.declared(recipe, height, width, dtype)
-        h = scalars(recipe.scalars, dtype)
+        parameter = Parameter.declared(spec, height, width, dtype)
+        h = scalars(spec.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         (body or dense_body)(parameter, gradient, h, first, end)
     return built.get()
@@ -190,6 +190,6 @@ def dense_tasks(
         with T.serial(0, tirx.min(BLOCK, end - first - begin)) as d:
             state.update(first + begin + d, gradient[0, begin + d])
 
-    if parameter.recipe.formula.by_row:
+    if parameter.spec.formula.by_row:
         return end - first, row
     return tirx.ceildiv(end - first, BLOCK), block

@@ -25,7 +25,7 @@ from sparsetrain.optim.describe import count_tables, describe_tables, tables_by_
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
-from sparsetrain.optim.group import Group, Tables
+from sparsetrain.optim.param_groups import ParamGroup, Tables
 from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
@@ -50,7 +50,7 @@ class Optimizer:
         Rows with a row-sparse gradient that a batch does not name: lazy leaves them as they are;
         exact replays what they missed before they are read, which gives the weights of a dense
         optimizer; dense makes the gradient dense and updates every row.
-    cap : int, optional
+    max_replayed_steps : int, optional
         In exact mode, most steps replayed for a row; see docs/optimizers.md for the error.
     weight_decay : float
         Coupled: added to the gradient as ``weight_decay * w``.
@@ -66,7 +66,7 @@ class Optimizer:
         Rows that a row-sparse gradient updates: those it names, or every row, where both give the
         same bits. By default those it names, but every row in dense mode, and in exact mode of
         small tables, where that is quicker.
-    groups : sequence of Group
+    groups : sequence of ParamGroup
         What differs for some parameters or tables.
 
     Raises
@@ -85,23 +85,24 @@ class Optimizer:
     formula: Formula
     hyper: Mapping[str, Number]
     mode: Mode = "lazy"
-    cap: int | None = None
+    max_replayed_steps: int | None = None
     weight_decay: float = 0.0
     decoupled: bool = False
     clip_value: float | None = None
     clip_norm: float | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
     update: Update | None = None
-    groups: Sequence[Group] = ()
+    groups: Sequence[ParamGroup] = ()
 
     def __post_init__(self) -> None:
         name = self.formula.name
         numbers = {key: plain(self.formula, key, value) for key, value in self.hyper.items()}
         object.__setattr__(self, "hyper", numbers)
         if not (
-            isinstance(self.groups, Sequence) and all(isinstance(g, Group) for g in self.groups)
+            isinstance(self.groups, Sequence)
+            and all(isinstance(g, ParamGroup) for g in self.groups)
         ):
-            raise ConfigError(f"{name}: groups is a list of Group, not {self.groups!r}")
+            raise ConfigError(f"{name}: groups is a list of ParamGroup, not {self.groups!r}")
         object.__setattr__(self, "groups", tuple(self.groups))
         check_formula(self.formula, {key: at(value, 1) for key, value in numbers.items()})
         if self.on_nonfinite not in ON_NONFINITE:
@@ -123,7 +124,7 @@ class Optimizer:
             self.formula,
             tuple(self.hyper.items()),
             mode=self.mode,
-            cap=self.cap,
+            max_replayed_steps=self.max_replayed_steps,
             weight_decay=self.weight_decay,
             decoupled=self.decoupled,
             clip_value=self.clip_value,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
-from sparsetrain.optim.group import Group
 from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.param_groups import ParamGroup
 from sparsetrain.optim.rule import Mode, Number, Update
 from sparsetrain.system.argument_checks import is_number
 
@@ -23,14 +23,14 @@ class Options(TypedDict, total=False):
     """See `Optimizer` for each; `adamw` has no `decoupled`, `ftrl` neither kind of decay."""
 
     mode: Mode
-    cap: int | None
+    max_replayed_steps: int | None
     weight_decay: float
     decoupled: bool
     clip_value: float | None
     clip_norm: float | None
     on_nonfinite: Literal["stop", "skip"]
     update: Update
-    groups: Sequence[Group]
+    groups: Sequence[ParamGroup]
 
 
 def make(

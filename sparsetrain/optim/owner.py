@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.exact import rows as exact
-from sparsetrain.optim.group import Range, Tables, resolve
+from sparsetrain.optim.param_groups import RowRange, Tables, resolve
 from sparsetrain.optim.state import LAST, State, new_last, new_slots, rows_of, tracked
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import on_gpu
@@ -57,7 +57,7 @@ def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> N
         return
     owned = {name: params[name] for name in state}
     ranges = _resolved(optimizer, owned, state.tables, state.scaled)
-    known = {key: history.recipe for key, history in state.histories.items()}
+    known = {key: history.spec for key, history in state.histories.items()}
     books = {name for name, slots in state.items() if LAST in slots}
     if (
         tracked(state, ranges) != known
@@ -73,7 +73,7 @@ def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> N
 
 def _resolved(
     optimizer: Optimizer, params: Mapping[str, NDArray], tables: Tables, scaled: bool
-) -> dict[str, tuple[Range, ...]]:
+) -> dict[str, tuple[RowRange, ...]]:
     heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
     small = {
         name: MOST_WEIGHTS_DENSE // max(1, int(param.shape[-1]))

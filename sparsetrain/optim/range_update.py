@@ -16,9 +16,9 @@ from sparsetrain.kernels.table_formats import seen_as
 from sparsetrain.optim.cuda import kernels as cuda_kernels
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.exact.history import History
-from sparsetrain.optim.group import Range
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.kernels import dense_update_kernel, row_update_kernel
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, rows_of
 from sparsetrain.runtime import NDArray, tensors
@@ -40,10 +40,10 @@ class Target(NamedTuple):
     param: NDArray
     slots: Mapping[str, NDArray]
 
-    def views(self, recipe: Recipe, rows: int, columns: int) -> list[NDArray]:
+    def views(self, spec: KernelSpec, rows: int, columns: int) -> list[NDArray]:
         """Weight and slots as the kernels see them."""
         shapes = {"element": (rows, columns), "row": (rows,)}
-        slots = recipe.formula.slots
+        slots = spec.formula.slots
         weight = self.param._create_view((rows, columns), seen_as(self.param.dtype))
         return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
 
@@ -56,12 +56,12 @@ class RowUpdate:
     target : Target
         The parameter (V, D) and its slots; written.
     rule : Rule
-        Its recipe is what the kernels compute.
+        Its spec is what the kernels compute.
     """
 
     def __init__(self, target: Target, rule: Rule) -> None:
-        self._recipe, self._target = rule.recipe, target
-        self._views = target.views(rule.recipe, *matrix_shape(target.param))
+        self._recipe, self._target = rule.spec, target
+        self._views = target.views(rule.spec, *matrix_shape(target.param))
         self._on_gpu = tensors.on_gpu(target.param)
         self._kernels: dict[Any, Any] = {}
 
@@ -105,20 +105,20 @@ def update_dense_(
     target: Target, gradient: NDArray, rule: Rule, scalars: Sequence[float], rows: tuple[int, int]
 ) -> None:
     """Update rows [first, end) by a gradient (end - first, D) of any shape."""
-    recipe = rule.recipe
+    spec = rule.spec
     height, width = matrix_shape(target.param)
     first, end = rows
     given = (end - first, width)
-    if not recipe.formula.by_row:  # one row of all elements
+    if not spec.formula.by_row:  # one row of all elements
         first, end, height, width = first * width, end * width, 1, height * width
         given = (1, end - first)
-    _dense_kernel(target_of(target.param), recipe, str(target.param.dtype))(
-        gradient._create_view(given), *target.views(recipe, height, width), *scalars, first, end
+    _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(
+        gradient._create_view(given), *target.views(spec, height, width), *scalars, first, end
     )
 
 
 def densified(
-    gradient: RowSparse, plan: CoalescePlan, part: Range, span: tuple[int, int]
+    gradient: RowSparse, plan: CoalescePlan, part: RowRange, span: tuple[int, int]
 ) -> NDArray:
     """The rows of one range as a dense tensor (rows, D); only where dense mode was asked for."""
     shape = (part.end - part.first, gradient.width)
@@ -139,22 +139,22 @@ def replay_(
 ) -> int:
     """Bring rows `span` of a plan, or of the table, up to now; return the steps replayed."""
     rows, width = matrix_shape(target.param)
-    recipe = history.recipe
+    spec = history.spec
     dtype = str(target.param.dtype)
     on_gpu = tensors.on_gpu(target.param)
     kernel = _catch_up_kernel(
         target_of(target.param),
-        recipe._replace(scaled=False, clipped=False),
+        spec._replace(scaled=False, clipped=False),
         width,
         dtype,
         None if plan is None else str(plan.rows.dtype),
-        rule.cap is not None,
+        rule.max_replayed_steps is not None,
     )
     tasks = max(1, -(-(span[1] - span[0]) // THREADS)) if on_gpu else catch_up.STRIPS
     replayed = scratch_tensor((tasks,), "int64", target.param)
     kernel(
         *([] if plan is None else [plan.rows]),
-        *target.views(recipe, rows, width),
+        *target.views(spec, rows, width),
         target.slots[LAST],
         to_device(history.tensor, target.param.device),
         replayed,
@@ -162,12 +162,12 @@ def replay_(
         *span,
         history.base,
         history.now,
-        rule.cap or FOREVER,
+        rule.max_replayed_steps or FOREVER,
     )
     return int(np.sum(runtime.as_numpy(replayed)))
 
 
-def segment_spans(plan: CoalescePlan, parts: Sequence[Range]) -> list[tuple[int, int]]:
+def segment_spans(plan: CoalescePlan, parts: Sequence[RowRange]) -> list[tuple[int, int]]:
     """For each range, the segments of the plan that lie in it; rows of a plan rise."""
     if len(parts) == 1:
         return [(0, plan.num_unique)]

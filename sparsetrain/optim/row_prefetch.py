@@ -116,7 +116,7 @@ def _one_by_one(
 def _lines(parameter: Parameter, values: Any) -> int:
     """Cache lines that are asked for to update a row by one entry."""
     own = sum(len(columns) for _, columns in _lines_of(parameter))
-    shared = sum(slot.per == "row" for slot in parameter.recipe.formula.slots)
+    shared = sum(slot.per == "row" for slot in parameter.spec.formula.slots)
     return own + shared + len(_line_starts(values, VALUE_LINES))
 
 
@@ -127,7 +127,7 @@ def _lines_of(parameter: Parameter) -> list[tuple[Any, range]]:
     processor, by itself, does not see the loads of the next rows.
     """
     most = 8 if is_half(parameter.stored) else 4
-    slots = zip(parameter.recipe.formula.slots, parameter.slots, strict=True)
+    slots = zip(parameter.spec.formula.slots, parameter.slots, strict=True)
     arrays = [parameter.weight, *(array for slot, array in slots if slot.per == "element")]
     return [(array, _line_starts(array, most)) for array in arrays]
 
@@ -145,7 +145,7 @@ def _ask_for(
     for array, columns in _lines_of(parameter):
         for column in columns:
             ask(array, [row, column])
-    for slot, array in zip(parameter.recipe.formula.slots, parameter.slots, strict=True):
+    for slot, array in zip(parameter.spec.formula.slots, parameter.slots, strict=True):
         if slot.per == "row":
             ask(array, [row])
     if last is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.schedules import Function, Schedule
 from sparsetrain.system.argument_checks import is_number
 
@@ -34,7 +34,7 @@ class Rule:
         Its hyper-parameters.
     mode : {"lazy", "exact", "dense"}
         What happens to rows that a batch does not name; see `Optimizer`.
-    cap : int, optional
+    max_replayed_steps : int, optional
         Most steps replayed for a row in exact mode.
     weight_decay : float
         0 for none.
@@ -52,7 +52,7 @@ class Rule:
     formula: Formula
     hyper: tuple[tuple[str, float | Function], ...]
     mode: Mode = "lazy"
-    cap: int | None = None
+    max_replayed_steps: int | None = None
     weight_decay: float = 0.0
     decoupled: bool = False
     clip_value: float | None = None
@@ -71,19 +71,19 @@ class Rule:
         return hash(tuple(getattr(self, item.name) for item in fields(self)))
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def spec(self) -> KernelSpec:
         """What the kernels compute."""
         decay: Literal["coupled", "decoupled"] | None = None
         if self.weight_decay:
             decay = "decoupled" if self.decoupled else "coupled"
         extra = {"coupled": ("weight_decay",), "decoupled": ("keep",)}.get(decay or "", ())
         names = (*_step_names(self.formula, dict(self.hyper)), *extra)
-        return Recipe(self.formula, names, decay, self.scaled, self.clip_value is not None)
+        return KernelSpec(self.formula, names, decay, self.scaled, self.clip_value is not None)
 
     @property
     def catches_up(self) -> bool:
         """Whether rows have to be replayed; not where a gradient of 0 changes nothing."""
-        return self.mode == "exact" and self.recipe.idle != "always" and not self.dense
+        return self.mode == "exact" and self.spec.noop_on_zero_grad != "always" and not self.dense
 
     @property
     def dense(self) -> bool:
@@ -94,7 +94,7 @@ class Rule:
         """The rule with `update` decided, for a small table or another one."""
         if self.update is not None or self.mode == "dense":
             return self
-        dense = small and self.catches_up and self.cap is None
+        dense = small and self.catches_up and self.max_replayed_steps is None
         return replace(self, update="dense" if dense else "sparse")
 
     @property
@@ -104,16 +104,20 @@ class Rule:
             return "dense: every row in every step, as asked for"
         if self.dense:
             return f"every row; {self.mode} means the same here"
-        if self.recipe.idle == "always":
+        if self.spec.noop_on_zero_grad == "always":
             return f"touched rows; {self.mode} is exact here: a gradient of 0 changes nothing"
         if self.mode == "lazy":
             kept = "decay and slots" if self.weight_decay else "slots"
             return f"touched rows, lazy: the {kept} of other rows stand still"
-        limit = "" if self.cap is None else f", at most {self.cap} steps a row"
+        limit = (
+            ""
+            if self.max_replayed_steps is None
+            else f", at most {self.max_replayed_steps} steps a row"
+        )
         return f"touched rows, exact: others are caught up before they are read{limit}"
 
     def numbers(self, step: int) -> tuple[float, ...]:
-        """The recipe's numbers in a step, from 1, in float64.
+        """The spec's numbers in a step, from 1, in float64.
 
         Raises
         ------
@@ -209,13 +213,13 @@ def check_options(rule: Rule) -> None:
             f"{name}: mode 'dense' updates every row; take mode 'exact' for update 'sparse': it "
             "gives the same bits"
         )
-    if rule.update == "dense" and rule.mode == "lazy" and rule.recipe.idle != "always":
+    if rule.update == "dense" and rule.mode == "lazy" and rule.spec.noop_on_zero_grad != "always":
         raise ConfigError(
             f"{name}: mode 'lazy' leaves rows alone that update 'dense' would move; take mode "
             "'dense' or 'exact'"
         )
-    if rule.cap is not None:
-        _check_cap(rule)
+    if rule.max_replayed_steps is not None:
+        _check_max_replayed_steps(rule)
 
 
 def check_limit(formula: str, option: str, value: Any) -> None:
@@ -230,18 +234,27 @@ def check_limit(formula: str, option: str, value: Any) -> None:
         raise ConfigError(f"{formula}: {option} must be above 0, not {value!r}")
 
 
-def _check_cap(rule: Rule) -> None:
-    name = rule.formula.name
-    if isinstance(rule.cap, bool) or not isinstance(rule.cap, int) or rule.cap < 1:
-        raise ConfigError(f"{name}: cap must be a whole number from 1, not {rule.cap!r}")
+def _check_max_replayed_steps(rule: Rule) -> None:
+    name, limit = rule.formula.name, rule.max_replayed_steps
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigError(
+            f"{name}: max_replayed_steps must be a whole number from 1, not {limit!r}"
+        )
     if rule.mode != "exact":
-        raise ConfigError(f"{name}: cap belongs to mode 'exact'; the mode is {rule.mode!r}")
+        raise ConfigError(
+            f"{name}: max_replayed_steps belongs to mode 'exact'; the mode is {rule.mode!r}"
+        )
     if rule.update == "dense":
-        raise ConfigError(f"{name}: cap limits what rows catch up; with update 'dense' none does")
+        raise ConfigError(
+            f"{name}: max_replayed_steps limits what rows catch up; with update 'dense' none does"
+        )
     if rule.weight_decay and not rule.decoupled:
-        raise ConfigError(f"{name}: coupled weight_decay has no cap; decouple it or leave cap out")
-    if rule.formula.idle != "always" and not rule.formula.fade:
-        raise ConfigError(f"{name} has no cap: it does not say how its slots fade")
+        raise ConfigError(
+            f"{name}: coupled weight_decay allows no max_replayed_steps; decouple it or leave the "
+            "limit out"
+        )
+    if rule.formula.noop_on_zero_grad != "always" and not rule.formula.slot_decay:
+        raise ConfigError(f"{name} allows no max_replayed_steps: its formula has no slot_decay")
 
 
 def _step_names(formula: Formula, hyper: Mapping[str, float | Function]) -> tuple[str, ...]:

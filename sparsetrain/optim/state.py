@@ -19,8 +19,8 @@ from sparsetrain import runtime
 from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of
 from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.formula import Formula, Slot
-from sparsetrain.optim.group import Range, Tables
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.param_groups import RowRange, Tables
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import editable_numpy, to_device
@@ -41,7 +41,7 @@ class State(dict[str, dict[str, NDArray]]):
         Steps left out because a number was not finite.
     owner : Optimizer
         Whose rules `ranges` holds.
-    ranges : dict of str to tuple of Range
+    ranges : dict of str to tuple of RowRange
         The rules of each parameter.
     dtypes : mapping of str to str
         What each parameter is stored in.
@@ -65,7 +65,7 @@ class State(dict[str, dict[str, NDArray]]):
         self,
         slots: dict[str, dict[str, NDArray]],
         owner: Any,
-        ranges: dict[str, tuple[Range, ...]],
+        ranges: dict[str, tuple[RowRange, ...]],
         tables: Tables,
         dtypes: Mapping[str, str],
         seed: int = 0,
@@ -82,8 +82,8 @@ class State(dict[str, dict[str, NDArray]]):
         self.paths: dict[str, Any] = {}
         self.bound: Any = None
         self.histories = {
-            (name, number): History(recipe, dtype=dtypes[name])
-            for (name, number), recipe in tracked(slots, ranges).items()
+            (name, number): History(spec, dtype=dtypes[name])
+            for (name, number), spec in tracked(slots, ranges).items()
         }
 
     def __reduce__(self) -> Any:
@@ -119,11 +119,11 @@ class State(dict[str, dict[str, NDArray]]):
 
 
 def tracked(
-    slots: Mapping[str, Mapping[str, NDArray]], ranges: Mapping[str, tuple[Range, ...]]
-) -> dict[tuple[str, int], Recipe]:
+    slots: Mapping[str, Mapping[str, NDArray]], ranges: Mapping[str, tuple[RowRange, ...]]
+) -> dict[tuple[str, int], KernelSpec]:
     """Parameter and number of each range that is caught up, with what is replayed there."""
     return {
-        (name, number): part.rule.recipe
+        (name, number): part.rule.spec
         for name, parts in ranges.items()
         for number, part in enumerate(parts)
         if LAST in slots[name] and part.rule.catches_up
@@ -145,17 +145,19 @@ def new_slots(name: str, formula: Formula, param: NDArray, fill: bool = True) ->
     return {slot.name: _new_slot(name, slot, param, fill) for slot in formula.slots}
 
 
-def new_last(name: str, param: NDArray, parts: tuple[Range, ...], fill: bool = True) -> NDArray:
+def new_last(name: str, param: NDArray, parts: tuple[RowRange, ...], fill: bool = True) -> NDArray:
     """The steps up to which rows are current, (V,) int32."""
     shape = (rows_of(tuple(map(int, param.shape))),)
     tensor = runtime.empty(shape, "int32", f"slot {LAST!r} of parameter {name!r}")
     view = runtime.as_numpy(tensor, writable=True)
     for part in parts if fill else ():
-        view[part.first : part.end] = UNTOUCHED if part.rule.recipe.idle == "untouched" else 0
+        view[part.first : part.end] = (
+            UNTOUCHED if part.rule.spec.noop_on_zero_grad == "untouched" else 0
+        )
     return to_device(tensor, param.device, f"slot {LAST!r} of parameter {name!r}")
 
 
-def set_last_(slots: Any, part: Range, step: int) -> None:
+def set_last_(slots: Any, part: RowRange, step: int) -> None:
     """Note that all rows of a range are current."""
     with editable_numpy(slots[LAST]) as view:
         view[part.first : part.end] = step

@@ -14,7 +14,7 @@ from sparsetrain import runtime
 from sparsetrain.optim.bound import Bound, bound_to
 from sparsetrain.optim.exact.rows import replay_range_
 from sparsetrain.optim.gradients import Gradient
-from sparsetrain.optim.group import Range
+from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.paths.parting import Paths, paths_of
 from sparsetrain.optim.range_update import (
     Target,
@@ -175,6 +175,6 @@ class Step:
                 set_last_(self.state[name], part, history.now + 1)
                 history.append(self._numbers[part.rule])
 
-    def _range_(self, name: str, gradient: NDArray, part: Range) -> None:
+    def _range_(self, name: str, gradient: NDArray, part: RowRange) -> None:
         target, scalars = Target(self.params[name], self.state[name]), self.scalars(part.rule)
         update_dense_(target, gradient, part.rule, scalars, (part.first, part.end))

@@ -123,7 +123,7 @@ class TrainedModel(Predictor):
     def load_table(self, name: str, rows: np.ndarray) -> None:
         """Write an embedding table, such as one that was trained elsewhere; its slots stay.
 
-        A table that shall stay as it is has the group ``Group("embeddings.NAME.*", lr=0)``.
+        A table that shall stay as it is has the group ``ParamGroup("embeddings.NAME.*", lr=0)``.
 
         Parameters
         ----------

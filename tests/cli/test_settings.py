@@ -230,12 +230,12 @@ def test_the_options_of_a_formula_are_those_of_its_constructor(name):
             make(0.1, **{option: 0.5})
     values = {
         "mode": "exact",
-        "cap": 5,
+        "max_replayed_steps": 5,
         "on_nonfinite": "skip",
         "decoupled": True,
         "update": "sparse",
     }
-    for option in own - {"cap"}:
+    for option in own - {"max_replayed_steps"}:
         make(0.1, **{option: values.get(option, 0.5)})
 
 

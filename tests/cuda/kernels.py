@@ -34,7 +34,7 @@ def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
         yield f"short_plan_{index}", short_plan_kernel(index)
     yield from _by_width()
     for name, make in OPTIMIZERS.items():
-        yield from _of_optimizer(name, make(0.1)._rule().recipe)
+        yield from _of_optimizer(name, make(0.1)._rule().spec)
     yield from _of_operators()
     yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=cuda_arrays.search_all)
     yield "squares", cuda_arrays.squares_kernel("float32")
@@ -73,16 +73,16 @@ def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     yield "running_sum_before", running_sum_kernel("int32", "int64", True)
 
 
-def _of_optimizer(name: str, recipe) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+def _of_optimizer(name: str, spec) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     """The path that every formula has; widths, stamps and replays for one of each kind."""
     for width in WIDTHS if name == "adagrad" else WIDTHS[:1]:
-        kernel = optim.row_update_kernel(recipe, width, "float32", "int32", False, False)
+        kernel = optim.row_update_kernel(spec, width, "float32", "int32", False, False)
         yield f"rows{width}_{name}", kernel
-    yield f"all_{name}", together_kernel(recipe, "float32", (2, 1), cuda_arrays.update_all)
+    yield f"all_{name}", together_kernel(spec, "float32", (2, 1), cuda_arrays.update_all)
     if name in ("adam", "rowwise_adagrad"):
-        stamped = optim.row_update_kernel(recipe, 16, "float32", "int64", True, True)
+        stamped = optim.row_update_kernel(spec, 16, "float32", "int64", True, True)
         yield f"rows_stamped_{name}", stamped
-        yield f"dense_{name}", optim.dense_update_kernel(recipe, "float32")
-        plain = recipe._replace(scaled=False, clipped=False)
+        yield f"dense_{name}", optim.dense_update_kernel(spec, "float32")
+        plain = spec._replace(scaled=False, clipped=False)
         yield f"replay_{name}", optim.catch_up_kernel(plain, 16, "float32", "int32", False)
         yield f"replay_table_{name}", optim.catch_up_kernel(plain, 16, "float32", None, False)

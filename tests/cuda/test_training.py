@@ -13,7 +13,7 @@ import sparsetrain as st
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, NumericalError
-from sparsetrain.optim import Group
+from sparsetrain.optim import ParamGroup
 from sparsetrain.runtime import targets
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.runtime.tensors import on_gpu
@@ -28,10 +28,10 @@ STEPS = 3
 VARIANTS = {
     **{name: OPTIMIZERS[name] for name in ("adagrad", "rowwise_adagrad", "mixed")},
     "exact": st.optim.adam(0.01, mode="exact"),
-    "capped": st.optim.adamw(0.01, weight_decay=0.1, mode="exact", cap=1),
+    "capped": st.optim.adamw(0.01, weight_decay=0.1, mode="exact", max_replayed_steps=1),
     "dense": st.optim.momentum(0.01, mode="dense"),
     "clipped": st.optim.adagrad(0.1, clip_norm=0.1, clip_value=0.05),
-    "groups": st.optim.adagrad(0.1, groups=[Group("embeddings.C2.*", lr=0.01)]),
+    "groups": st.optim.adagrad(0.1, groups=[ParamGroup("embeddings.C2.*", lr=0.01)]),
 }
 
 

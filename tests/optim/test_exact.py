@@ -84,15 +84,17 @@ def test_a_formula_that_is_exact_as_it_is_keeps_no_book_of_rows(make):
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "momentum", "rmsprop"])
-def test_a_cap_replays_no_more_steps_and_errs_by_little(name):
+def test_a_limit_of_replayed_steps_replays_no_more_steps_and_errs_by_little(name):
     dense = Table(MAKERS[name](lr(600), mode="dense"), 500, 8).train(600, 20)
     errors = {}
-    for cap in (10, 200):
-        capped = Table(MAKERS[name](lr(600), mode="exact", cap=cap), 500, 8).train(600, 20)
-        errors[cap] = np.abs(capped.arrays()["w"] - dense.arrays()["w"]).max()
+    for limit in (10, 200):
+        capped = Table(MAKERS[name](lr(600), mode="exact", max_replayed_steps=limit), 500, 8).train(
+            600, 20
+        )
+        errors[limit] = np.abs(capped.arrays()["w"] - dense.arrays()["w"]).max()
     print(f"{name}: {errors}")
     assert errors[200] < 2e-5
-    for key, slot in dense.arrays().items():  # slots fade in one multiplication
+    for key, slot in dense.arrays().items():  # slots decay in one multiplication
         np.testing.assert_allclose(capped.arrays()[key], slot, rtol=1e-3, atol=2e-5)
 
 
@@ -125,8 +127,8 @@ def test_a_dense_gradient_of_a_tracked_parameter_is_exact_too():
 def test_tables_of_one_storage_may_differ_in_mode_rate_and_decay():
     names = {"a": slice(0, 100), "b": slice(100, 300), "c": slice(300, 400)}
     groups = [
-        optim.Group("b", mode="exact", weight_decay=1e-2),
-        optim.Group("c", scale=0.5, mode="dense"),
+        optim.ParamGroup("b", mode="exact", weight_decay=1e-2),
+        optim.ParamGroup("c", scale=0.5, mode="dense"),
     ]
     mixed = Table(optim.adam(0.01), 400, 4)
     mixed.optimizer = optim.adam(0.01, groups=groups)

@@ -20,7 +20,7 @@ MAKERS = {
 
 def optimizer(make, exact=(), mode="exact", **options) -> st.optim.Optimizer:
     """Lazy, but for some tables."""
-    groups = [st.optim.Group(name, mode=mode) for name in exact]
+    groups = [st.optim.ParamGroup(name, mode=mode) for name in exact]
     return make(0.05, mode="lazy", groups=groups, **options)
 
 

@@ -80,7 +80,7 @@ class Program:
         )
         numbers = {key: number for number, key in enumerate(self.cases)}
         self.layout = layouts.Layout(
-            tuple(rule.recipe for rule in self.rules),
+            tuple(rule.spec for rule in self.rules),
             tuple(
                 layouts.DenseUpdate(numbers[f"{name} {SHAPES[0]}"], names)
                 for name in EACH
@@ -162,8 +162,8 @@ CASES = {
             weight_decay=1e-2,
             clip_value=0.01,
             groups=[
-                optim.Group("*.bias", scale=0.5, weight_decay=0.0),
-                optim.Group("embeddings.C2.weight", lr=0.1),
+                optim.ParamGroup("*.bias", scale=0.5, weight_decay=0.0),
+                optim.ParamGroup("embeddings.C2.weight", lr=0.1),
             ],
         ),
         "bfloat16",

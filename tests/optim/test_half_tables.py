@@ -102,7 +102,7 @@ def test_exact_mode_is_exact_in_float16_and_after_a_flush():
 def test_a_cap_errs_by_no_more_than_steps_of_the_format():
     capped, dense = (
         Table(MAKERS["adamw"](lr(200), **options), 100, 8, "bfloat16").train(200, 20).arrays()
-        for options in ({"mode": "exact", "cap": 20}, {"mode": "dense"})
+        for options in ({"mode": "exact", "max_replayed_steps": 20}, {"mode": "dense"})
     )
     assert np.abs(capped["w"].astype("f4") - dense["w"].astype("f4")).max() < 0.05
 

@@ -34,7 +34,9 @@ def test_exact_training_equals_dense_training_and_evaluating_changes_nothing(kin
     assert_same_state(weights(steps(exact, 10, 20, kind)), weights(steps(dense, 10, 20, kind)))
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "exact"}, {"mode": "exact", "cap": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "exact"}, {"mode": "exact", "max_replayed_steps": 3}]
+)
 def test_a_run_in_any_mode_goes_on_from_a_checkpoint_as_if_never_saved(tmp_path, options):
     whole = steps(small_dlrm.trainer(optimizer=adamw(**options)), 0, 10)
     whole.save(tmp_path / "run")
@@ -106,8 +108,8 @@ def test_a_run_goes_on_after_a_skipped_step():
 
 def test_each_table_says_which_path_its_updates_take():
     groups = [
-        st.optim.Group("embeddings.C2.weight", mode="dense"),
-        st.optim.Group("embeddings.C3.weight", mode="exact", cap=9),
+        st.optim.ParamGroup("embeddings.C2.weight", mode="dense"),
+        st.optim.ParamGroup("embeddings.C3.weight", mode="exact", max_replayed_steps=9),
     ]
     trainer = small_dlrm.trainer(optimizer=st.optim.adam(0.1, groups=groups))
     third, second, first = trainer.optimizer.describe(trainer.state)

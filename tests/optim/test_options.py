@@ -13,7 +13,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim import OPTIMIZERS, Group
+from sparsetrain.optim import OPTIMIZERS, ParamGroup
 from sparsetrain.optim.config import from_config, to_config
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
@@ -46,17 +46,26 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
         (lambda: optim.ftrl(0.1, beta=0), "ftrl: one of beta, initial and l2 must be above 0"),
         (lambda: optim.ftrl(0.0), "ftrl: .*lr is 0.0 in step 1; it must stay above 0"),
         (lambda: optim.adam(0.1, mode="sparse"), "adam: mode is one of lazy, exact, dense"),
-        (lambda: optim.adam(0.1, cap=9), "adam: cap belongs to mode 'exact'; the mode is 'lazy'"),
-        (lambda: optim.adam(0.1, mode="exact", cap=0), "adam: cap must be a whole number from 1"),
         (
-            lambda: optim.adam(0.1, mode="exact", cap=9, weight_decay=0.1),
-            "adam: coupled weight_decay has no cap",
+            lambda: optim.adam(0.1, max_replayed_steps=9),
+            "adam: max_replayed_steps belongs to mode 'exact'; the mode is 'lazy'",
+        ),
+        (
+            lambda: optim.adam(0.1, mode="exact", max_replayed_steps=0),
+            "adam: max_replayed_steps must be a whole number from 1",
+        ),
+        (
+            lambda: optim.adam(0.1, mode="exact", max_replayed_steps=9, weight_decay=0.1),
+            "adam: coupled weight_decay allows no max_replayed_steps",
         ),
         (lambda: optim.sgd(0.1, weight_decay=-1), "sgd: weight_decay must be finite and 0 or more"),
         (lambda: optim.adagrad(0.1, eps=0), "adagrad: one of eps and initial must be above 0"),
         (lambda: optim.rowwise_adagrad(0.1, eps=0), "rowwise_adagrad: one of eps and initial must"),
-        (lambda: optim.adagrad(0.1, eps=1e-60), "adagrad: idle is 'always', but .* or makes them"),
-        (lambda: optim.sgd(1e39), "sgd: idle is 'always', but with these numbers"),
+        (
+            lambda: optim.adagrad(0.1, eps=1e-60),
+            "adagrad: noop_on_zero_grad is 'always', but .* or makes them",
+        ),
+        (lambda: optim.sgd(1e39), "sgd: noop_on_zero_grad is 'always', but with these numbers"),
         (lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)), "adamw: weight_decay is a number"),
         (lambda: optim.adagrad(0.1, initial=-1), "adagrad: initial must be finite and 0 or more"),
         (lambda: optim.ftrl(0.1, initial="1"), "ftrl: initial must be finite and 0 or more"),
@@ -69,14 +78,14 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
         (lambda: optim.sgd(0.1, clip_value=0), "sgd: clip_value must be above 0"),
         (lambda: optim.sgd(0.1, clip_value="1"), "sgd: clip_value must be above 0, not '1'"),
         (lambda: optim.sgd(0.1, clip_norm=True), "sgd: clip_norm must be above 0, not True"),
-        (lambda: optim.sgd(0.1, groups=["a"]), "sgd: groups is a list of Group"),
-        (lambda: optim.sgd(0.1, groups=Group("a")), "sgd: groups is a list of Group"),
-        (lambda: Group(3), "group 3: match is a name"),
-        (lambda: Group("a", scale="1"), "group 'a': scale must be 0 or more"),
+        (lambda: optim.sgd(0.1, groups=["a"]), "sgd: groups is a list of ParamGroup"),
+        (lambda: optim.sgd(0.1, groups=ParamGroup("a")), "sgd: groups is a list of ParamGroup"),
+        (lambda: ParamGroup(3), "group 3: match is a name"),
+        (lambda: ParamGroup("a", scale="1"), "group 'a': scale must be 0 or more"),
         (lambda: optim.sgd(0.1, clip_norm=math.inf), "sgd: clip_norm must be above 0, not inf"),
         (lambda: optim.sgd(0.1, on_nonfinite="warn"), "sgd: on_nonfinite is one of"),
-        (lambda: Group("a", mode="sparse"), "group 'a': mode is one of"),
-        (lambda: Group("a", scale=-1), "group 'a': scale must be 0 or more"),
+        (lambda: ParamGroup("a", mode="sparse"), "group 'a': mode is one of"),
+        (lambda: ParamGroup("a", scale=-1), "group 'a': scale must be 0 or more"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(make, message):
@@ -84,16 +93,19 @@ def test_a_value_that_makes_no_sense_is_refused(make, message):
         make()
 
 
-def test_a_formula_of_the_users_without_fading_has_no_cap():
+def test_a_formula_of_the_users_without_slot_decay_has_no_limit_of_replayed_steps():
     formula = optim.Formula("mine", lambda w, g, s, h: (w - h.lr * g, s))
-    with pytest.raises(ConfigError, match="mine has no cap: it does not say how its slots fade"):
-        optim.Optimizer(formula, {"lr": 0.1}, mode="exact", cap=5)
+    with pytest.raises(
+        ConfigError,
+        match="mine allows no max_replayed_steps: its formula has no slot_decay",
+    ):
+        optim.Optimizer(formula, {"lr": 0.1}, mode="exact", max_replayed_steps=5)
     with pytest.raises(ConfigError, match="mine: decoupled weight_decay needs .* 'lr'"):
         optim.Optimizer(formula._replace(step=lambda w, g, s, h: (w - g, s)), {}, **DECOUPLED)
 
 
 @pytest.mark.parametrize(
-    ("idle", "step"),
+    ("noop_on_zero_grad", "step"),
     [
         ("always", lambda w, g, s, h: (w - h.lr * (g + w), s)),
         ("always", lambda w, g, s, h: (w - h.lr * s[0], (s[0] + g,))),  # slots that are not initial
@@ -101,10 +113,13 @@ def test_a_formula_of_the_users_without_fading_has_no_cap():
         ("untouched", lambda w, g, s, h: (w, (s[0] + 1,))),
     ],
 )
-def test_a_formula_that_a_gradient_of_0_changes_against_its_word_is_refused(idle, step):
-    formula = optim.Formula("mine", step, (optim.Slot("s"),), idle=idle)
+def test_a_formula_that_a_gradient_of_0_changes_against_its_word_is_refused(
+    noop_on_zero_grad, step
+):
+    formula = optim.Formula("mine", step, (optim.Slot("s"),), noop_on_zero_grad=noop_on_zero_grad)
     with pytest.raises(
-        ConfigError, match=f"mine: idle is '{idle}', but .* a gradient of 0 changes"
+        ConfigError,
+        match=f"mine: noop_on_zero_grad is '{noop_on_zero_grad}', but .* gradient of 0 changes",
     ):
         optim.Optimizer(formula, {"lr": 0.1})
 
@@ -129,9 +144,9 @@ def params():
 
 def test_groups_change_rate_and_decay_by_name_and_the_last_that_matches_wins():
     groups = [
-        Group("top.*", scale=0.5),
-        Group("*.bias", lr=0.01),
-        Group("top.bias", lr=lambda s: s),
+        ParamGroup("top.*", scale=0.5),
+        ParamGroup("*.bias", lr=0.01),
+        ParamGroup("top.bias", lr=lambda s: s),
     ]
     optimizer = optim.sgd(0.1, groups=groups)
     tensors = params()
@@ -143,14 +158,14 @@ def test_groups_change_rate_and_decay_by_name_and_the_last_that_matches_wins():
 
 def test_a_group_scales_a_schedule_and_keeps_it():
     tensors = params()
-    scaled = optim.sgd(1.0 * optim.warmup(4), groups=[Group("top.*", scale=0.5)])
+    scaled = optim.sgd(1.0 * optim.warmup(4), groups=[ParamGroup("top.*", scale=0.5)])
     scaled.apply_(tensors, {n: as_tensor(np.ones(3)) for n in tensors}, scaled.init(tensors))
     assert as_numpy(tensors["top.weight"])[0] == 1 - 0.25 / 2
     assert as_numpy(tensors["bottom.bias"])[0] == 1 - 0.25
 
 
 def test_a_group_that_matches_nothing_is_refused_with_the_nearest_name():
-    optimizer = optim.sgd(0.1, groups=[Group("top.wieght", lr=1)])
+    optimizer = optim.sgd(0.1, groups=[ParamGroup("top.wieght", lr=1)])
     with pytest.raises(ConfigError, match="group 'top.wieght' matches no .* mean 'top.weight'"):
         optimizer.init(params())
 
@@ -170,11 +185,11 @@ def test_another_optimizer_may_go_on_with_a_state_if_the_slots_are_the_same():
         optim.sgd(0.1).apply_(tensors, gradients, dict(state))
 
 
-GROUPS = (Group("a*", lr=0.5 * optim.warmup(3), mode="exact"), Group("b", scale=0.1))
+GROUPS = (ParamGroup("a*", lr=0.5 * optim.warmup(3), mode="exact"), ParamGroup("b", scale=0.1))
 SAVED = [
     optim.sgd(0.1),
     optim.momentum(0.1, nesterov=True, momentum=0.5),
-    optim.adam(0.1 * optim.warmup(5) * optim.cosine(50), mode="exact", cap=7),
+    optim.adam(0.1 * optim.warmup(5) * optim.cosine(50), mode="exact", max_replayed_steps=7),
     optim.adamw(0.1, weight_decay=0.0, clip_norm=1.0, on_nonfinite="skip"),
     optim.ftrl(0.1, l1=0.5, groups=GROUPS[1:]),
     optim.ftrl(0.1, beta=0.0, initial=0.1),
@@ -182,7 +197,7 @@ SAVED = [
     optim.rmsprop(0.1, clip_value=2.0, groups=GROUPS),
     optim.rowwise_adagrad(0.1, initial=np.float32(0.1), weight_decay=np.float32(0.1)),
     optim.ftrl(0.1, initial=np.float32(0.1), clip_norm=np.float32(1), clip_value=np.float32(1)),
-    optim.sgd(0.1, groups=[Group("b", scale=np.float32(2), weight_decay=np.float32(0.1))]),
+    optim.sgd(0.1, groups=[ParamGroup("b", scale=np.float32(2), weight_decay=np.float32(0.1))]),
 ]
 
 

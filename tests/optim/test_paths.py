@@ -71,8 +71,8 @@ def test_forced_dense_gives_the_bits_of_exact_mode(name):
 
 
 def test_groups_choose_by_table():
-    groups = [optim.Group("b", update="dense"), optim.Group("d", update="dense", lr=0.5)]
-    expected = train(optim.sgd(0.1, groups=[optim.Group("d", lr=0.5)], update="sparse"))
+    groups = [optim.ParamGroup("b", update="dense"), optim.ParamGroup("d", update="dense", lr=0.5)]
+    expected = train(optim.sgd(0.1, groups=[optim.ParamGroup("d", lr=0.5)], update="sparse"))
     assert_same(train(optim.sgd(0.1, groups=groups, update="sparse")), expected)
 
 
@@ -106,12 +106,12 @@ def test_the_buffer_is_kept_and_clear_after_a_step_that_failed():
     ("make", "message"),
     [
         (lambda: optim.sgd(0.1, update="both"), "sgd: update is one of sparse, dense"),
-        (lambda: optim.Group("a", update="both"), "group 'a': update is one of"),
+        (lambda: optim.ParamGroup("a", update="both"), "group 'a': update is one of"),
         (lambda: optim.adam(0.1, update="dense"), "adam: mode 'lazy' leaves rows alone that"),
         (lambda: optim.sgd(0.1, mode="dense", update="sparse"), "take mode 'exact' for update 'sp"),
         (
-            lambda: optim.adam(0.1, mode="exact", cap=9, update="dense"),
-            "adam: cap limits what rows catch up; with update 'dense' none does",
+            lambda: optim.adam(0.1, mode="exact", max_replayed_steps=9, update="dense"),
+            "adam: max_replayed_steps limits what rows catch up; with update 'dense' none does",
         ),
     ],
 )
@@ -176,8 +176,8 @@ def test_exact_mode_gives_the_same_bits_to_small_and_large_tables(name, small_to
 
 def test_each_table_says_how_its_rows_are_updated(small_to_100_rows):
     groups = [
-        optim.Group("c", cap=9),
-        optim.Group("d", update="sparse"),
+        optim.ParamGroup("c", max_replayed_steps=9),
+        optim.ParamGroup("d", update="sparse"),
     ]
     optimizer = optim.adam(0.1, mode="exact", groups=groups)
     params = {"t": as_tensor(np.ones((300, 5), "f4"))}

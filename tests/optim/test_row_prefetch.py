@@ -31,9 +31,9 @@ def test_every_way_to_ask_gives_the_same_bits(name, width, monkeypatch):
 def _updated(name: str, width: int, prefetch, monkeypatch) -> list[np.ndarray]:
     """Weight and slots after one update by a kernel that asks in this way."""
     monkeypatch.setattr(row_prefetch, "PREFETCH", {"": prefetch})
-    recipe = OPTIMIZERS[name]._rule().recipe
+    spec = OPTIMIZERS[name]._rule().spec
     kernel = compile_kernel(
-        row_update_kernel(recipe, width, "float32", "int32", pooled=False, stamped=False),
+        row_update_kernel(spec, width, "float32", "int32", pooled=False, stamped=False),
         host_target(),
     )
     rng = np.random.default_rng(0)
@@ -42,9 +42,9 @@ def _updated(name: str, width: int, prefetch, monkeypatch) -> list[np.ndarray]:
     shapes = {"element": (ROWS, width), "row": (ROWS,)}
     arrays = [
         runtime.zeros((ROWS, width), "float32"),
-        *(runtime.zeros(shapes[slot.per], "float32") for slot in recipe.formula.slots),
+        *(runtime.zeros(shapes[slot.per], "float32") for slot in spec.formula.slots),
     ]
     rows, order, offsets = plan.arrays
-    numbers = [0.1] * len(recipe.scalars)
+    numbers = [0.1] * len(spec.scalars)
     kernel(rows, order, offsets, order, values, *arrays, *numbers, 0, plan.num_unique)
     return [runtime.as_numpy(array).copy() for array in arrays]

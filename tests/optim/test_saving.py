@@ -223,7 +223,7 @@ def test_extra_that_json_would_lose_is_refused_before_anything_is_written(tmp_pa
 
 def test_mode_exact_of_other_tables_is_refused(tmp_path):
     def loop(lazy: str) -> Loop:
-        groups = [optim.Group(lazy, mode="lazy")]
+        groups = [optim.ParamGroup(lazy, mode="lazy")]
         return Loop(optim.adam(0.1, mode="exact", groups=groups), tables=TABLES)
 
     loop("C2").train(HALF).save(tmp_path / "run")

@@ -56,7 +56,9 @@ def test_more_parameters_than_one_kernel_takes():
 
 def test_groups_with_numbers_of_their_own_keep_them():
     arrays = draw(SHAPES, "float32")
-    optimizer = optim.sgd(1.0, groups=[optim.Group("bias", lr=0.0), optim.Group("long", scale=0.5)])
+    optimizer = optim.sgd(
+        1.0, groups=[optim.ParamGroup("bias", lr=0.0), optim.ParamGroup("long", scale=0.5)]
+    )
     found = trained(optimizer, arrays, [list(SHAPES)], steps=1)
     gradients = draw(SHAPES, "float32", 1)
     for name, rate in {"weight": 1.0, "bias": 0.0, "long": 0.5, "cube": 1.0}.items():

@@ -188,7 +188,7 @@ def test_other_calls_refuse_them_too(name):
 
 def test_floats_of_numpy_are_saved_as_pythons(tmp_path):
     tenth = np.float32(0.1)
-    groups = [st.optim.Group("top.*", scale=tenth, weight_decay=tenth)]
+    groups = [st.optim.ParamGroup("top.*", scale=tenth, weight_decay=tenth)]
     options = {"weight_decay": tenth, "clip_norm": tenth, "groups": groups}
     optimizer = st.optim.adagrad(tenth, initial=tenth, **options)
     st.Trainer(small_dlrm.model(), optimizer).save(tmp_path / "saved")

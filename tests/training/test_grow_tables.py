@@ -13,7 +13,7 @@ OPTIMIZERS = {
     "adagrad": lambda: st.optim.adagrad(0.05, initial=0.1),
     "adam, exact": lambda: st.optim.adam(0.01, mode="exact"),
     "adamw, exact": lambda: st.optim.adamw(0.01, mode="exact"),
-    "ftrl": lambda: st.optim.ftrl(0.05, groups=[st.optim.Group("embeddings.C2*", lr=0.01)]),
+    "ftrl": lambda: st.optim.ftrl(0.05, groups=[st.optim.ParamGroup("embeddings.C2*", lr=0.01)]),
 }
 SECOND = {"C1": 50, "C2": 20}  # values that there are none of before
 

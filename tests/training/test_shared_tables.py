@@ -16,7 +16,7 @@ from tvm.script import relax as R
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim import Group
+from sparsetrain.optim import ParamGroup
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.targets import resolve_target
 from tests.shared_tables import KINDS, NAMES, ROWS, SHARE, WIDTH, Reference, batch, log, model
@@ -156,7 +156,7 @@ def test_one_and_two_threads_give_the_same_bits():
 
 
 def test_the_table_is_read_written_and_grouped_by_its_name():
-    optimizer = st.optim.adagrad(0.1, groups=[Group("embeddings.item.*", lr=0)])
+    optimizer = st.optim.adagrad(0.1, groups=[ParamGroup("embeddings.item.*", lr=0)])
     made = trainer("single", optimizer)
     rows = np.random.default_rng(0).normal(size=(12, WIDTH)).astype(np.float32)
     made.load_table("history", rows)

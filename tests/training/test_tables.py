@@ -49,7 +49,7 @@ def test_values_are_numbers_or_texts_and_none_where_several_share_a_row():
 
 @pytest.mark.parametrize("kind", ["single", "bfloat16"])
 def test_a_table_that_is_written_is_read_and_stays_if_its_rate_is_0(kind):
-    frozen = st.optim.Group("embeddings.C2.*", lr=0)
+    frozen = st.optim.ParamGroup("embeddings.C2.*", lr=0)
     made = small_dlrm.trainer(kind, st.optim.adam(0.01, groups=[frozen]), encoder=encoder())
     before = made.state_dict()
     table = np.linspace(-1, 1, 160).reshape(20, 8)

@@ -30,7 +30,7 @@ class GroupSettings(Section):
         A name such as `embeddings.C1.weight`, with `*` and `?`.
     lr, scale : float or None
         Another learning rate, constant; a factor for it.
-    weight_decay, mode, cap, update : optional
+    weight_decay, mode, max_replayed_steps, update : optional
         In place of the section's.
     """
 
@@ -39,7 +39,7 @@ class GroupSettings(Section):
     scale: NotNegative | None = None
     weight_decay: NotNegative | None = None
     mode: Mode | None = None
-    cap: Count | None = None
+    max_replayed_steps: Count | None = None
     update: Update | None = None
 
 
@@ -57,7 +57,7 @@ class OptimizerSettings(Section):
         Numbers of a formula; docs/optimizers.md says which has which.
     mode : {"lazy", "exact", "dense"}
         What happens to rows that a batch does not name.
-    cap : int or None
+    max_replayed_steps : int or None
         Most steps replayed for a row in exact mode.
     weight_decay, decoupled
         Decay, added to the gradient or taken off the weight.
@@ -95,7 +95,7 @@ class OptimizerSettings(Section):
     l1: NotNegative | None = None
     l2: NotNegative | None = None
     mode: Mode | None = None
-    cap: Count | None = None
+    max_replayed_steps: Count | None = None
     weight_decay: NotNegative | None = None
     decoupled: bool | None = None
     clip_value: Positive | None = None
@@ -153,7 +153,7 @@ class OptimizerSettings(Section):
 
 NUMBERS = ("lr", "eps", "initial", "momentum", "alpha", "beta1", "beta2", "beta", "l1", "l2")
 OPTIONS = (
-    *("mode", "cap", "weight_decay", "decoupled"),
+    *("mode", "max_replayed_steps", "weight_decay", "decoupled"),
     *("clip_value", "clip_norm", "on_nonfinite", "update"),
 )
 SHAPES = ("factor", "power", "floor")

@@ -34,7 +34,7 @@ def update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
 
     One launch for all, or one for each where rows share something.
     """
-    if seen[0][0].recipe.formula.by_row:
+    if seen[0][0].spec.formula.by_row:
         for parameter, gradient in seen:
             dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a formula to its CUDA kernels: in place on touched rows, dense, and caught up.
 
-The arithmetic is that of the CPU's kernels: the same recipe, applied to the same elements. What
+The arithmetic is that of the CPU's kernels: the same spec, applied to the same elements. What
 differs is who does it. Touched rows: a thread for each vector of four columns of each row. A dense
 parameter: a thread for each element; `arrays` has all those of a step. Formulas that share
 something within a row (a mean, a slot for each row): the threads of a row meet at a barrier before
@@ -25,8 +25,8 @@ from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim import kernels
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.kernels import Runs
-from sparsetrain.optim.recipe import Recipe
 from sparsetrain.sparse_tensor.cuda.parts import (
     THREADS,
     barrier,
@@ -39,7 +39,7 @@ from sparsetrain.sparse_tensor.cuda.runs import Sums, clear
 
 
 def row_update_kernel(
-    recipe: Recipe, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
+    spec: KernelSpec, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
 ) -> PrimFunc:
     """In-place update of the rows of a plan, of segments [first, end).
 
@@ -50,9 +50,9 @@ def row_update_kernel(
         table, chunk_rows, block_rows = extents(3)
         chunks = buffer("chunks", (chunk_rows, width), dtype)
         blocks = buffer("blocks", (block_rows, width), dtype)
-        parameter = Parameter.declared(recipe, table, width, dtype)
+        parameter = Parameter.declared(spec, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
-        h = scalars(recipe.scalars, dtype)
+        h = scalars(spec.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         now = scalar("now", "int32") if stamped else None
 
@@ -61,7 +61,7 @@ def row_update_kernel(
                 T.buffer_store(last, now, [row])
 
         sums = Sums(runs.values, chunks, blocks, runs.value_row)
-        body = _row_by_row if recipe.formula.by_row else _row_by_vectors
+        body = _row_by_row if spec.formula.by_row else _row_by_vectors
         body(parameter, runs, sums, h, (first, end), stamp)
     return built.get()
 
@@ -82,7 +82,7 @@ def _row_by_vectors(
             store_vector(copy, [0, 0], lanes, partial(_at, array, row, column))
         edges = runs.offsets[segment], runs.offsets[segment + 1]
         total = _sum(sums, lanes, edges, column)
-        held = Parameter(parameter.recipe, near[0], near[1:], lanes, parameter.dtype)
+        held = Parameter(parameter.spec, near[0], near[1:], lanes, parameter.dtype)
         state = held.begin_row(0, lambda d: total[d], h)
         with T.vectorized(0, lanes) as lane:
             state.update(lane, total[lane])
@@ -148,14 +148,14 @@ def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
             yield vector
 
 
-def dense_update_kernel(recipe: Recipe, dtype: str) -> PrimFunc:
+def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns); as the CPU's."""
-    return kernels.dense_update_kernel(recipe, dtype, dense_body)
+    return kernels.dense_update_kernel(spec, dtype, dense_body)
 
 
 def dense_body(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
     """Inside a kernel: update rows, or elements of the one row, [first, end)."""
-    if parameter.recipe.formula.by_row:
+    if parameter.spec.formula.by_row:
         dense_rows(parameter, gradient, h, first, end)
         return
     with each_of(end - first) as number:
@@ -181,7 +181,7 @@ def dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any
 
 
 def catch_up_kernel(
-    recipe: Recipe, width: int, dtype: str, index_dtype: str | None, capped: bool
+    spec: KernelSpec, width: int, dtype: str, index_dtype: str | None, capped: bool
 ) -> PrimFunc:
     """Bring rows up to a step; as the CPU's, but `replayed` has an entry for each block of rows.
 
@@ -190,15 +190,15 @@ def catch_up_kernel(
     with kernel() as built:
         segments, table, steps, strips = extents(4)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
-        parameter = Parameter.declared(recipe, table, width, dtype)
+        parameter = Parameter.declared(spec, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32")
-        history = buffer("history", (steps, catch_up.columns(recipe, dtype)), "float64")
+        history = buffer("history", (steps, catch_up.columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (strips,), "int64")
         nothing = scalar("zero", dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
-        past = catch_up.PastSteps(history, base, recipe, dtype)
+        base, now, max_steps = (scalar(name, "int32") for name in ("base", "now", "max_steps"))
+        past = catch_up.PastSteps(history, base, spec, dtype)
         with blocks_of_threads(tirx.ceildiv(end - first, THREADS)) as (block, thread):
             counts = T.alloc_buffer((THREADS,), "int64", scope="shared")
             mine = T.alloc_local((1,), "int64")
@@ -206,7 +206,7 @@ def catch_up_kernel(
             place = T.Bind(first + block * THREADS + thread)
             with T.If(place < end), T.Then():
                 row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
-                until = now, cap if capped else None
+                until = now, max_steps if capped else None
                 with catch_up.replay_row(parameter, row, last, past, until, nothing) as count:
                     T.buffer_store(mine, count, [0])
             T.buffer_store(counts, mine[0], [thread])

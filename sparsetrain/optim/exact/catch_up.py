@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel behind ``mode="exact"``: replay, for some rows, the steps that passed them by.
+"""Catch-up kernel of ``mode="exact"``: replays the steps that a row has missed.
 
 A row that no batch names has gradient 0, but momentum, a second moment or decay would move it in a
 dense optimizer. ``last[row]`` is the step up to which a row is current. The kernel applies the same
-recipe with gradient 0 for each step since, with the numbers that step had. The zero arrives as an
-argument: as a constant the compiler would simplify the arithmetic, and with it the bits. A table in
-half precision is rounded in every replayed step, by the random bits of that step.
+spec with gradient 0 for each step since, with the numbers of that step. The zero is an argument:
+with a constant the compiler would simplify the arithmetic, which changes the bits. A table in half
+precision is rounded in every replayed step, by the random bits of that step.
 
-Cost: D elements times the skipped steps of each row; all rows together at most what dense training
-costs, without its traffic. With a cap, at most `cap` replayed steps a row, then one multiplication
-of each slot, which leaves out what the slots would still have done to the weight.
+Cost: D elements times the missed steps of each row; over all rows at most the arithmetic of dense
+training, without its memory traffic. With `max_replayed_steps`, at most that many steps a row; the
+others become one multiplication of each slot, which leaves out what they would have done to the
+weight.
 
 What is parallel: strips of interleaved blocks of rows, because rows differ much in what they missed
 and threads get fixed shares.
@@ -29,7 +30,7 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.kernel_parts import Parameter
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.kernel_spec import KernelSpec
 
 STRIPS = 64
 LISTED_BLOCK = 4  # rows of a list that one strip takes at a time
@@ -37,26 +38,27 @@ TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
 
 
 def catch_up_kernel(
-    recipe: Recipe, width: int, dtype: str, index_dtype: str | None, capped: bool
+    spec: KernelSpec, width: int, dtype: str, index_dtype: str | None, capped: bool
 ) -> PrimFunc:
     """Bring rows up to a step.
 
     Arguments: rows (U,) unless `index_dtype` is None, weight (V, D), one array per slot, last (V,),
     history (T, K) float64, replayed (STRIPS,) int64 (receives the replayed steps of each strip),
-    then zero, first, end (of `rows`, or of the table), base (the step of ``history[0]``), now, cap.
+    then zero, first, end (of `rows`, or of the table), base (the step of ``history[0]``), now,
+    max_steps.
     """
     listed = index_dtype is not None
     with kernel() as built:
         segments, table, steps = extents(3)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
-        parameter = Parameter.declared(recipe, table, width, dtype)
+        parameter = Parameter.declared(spec, table, width, dtype)
         last = buffer("last", (table,), "int32")
-        history = buffer("history", (steps, columns(recipe, dtype)), "float64")
+        history = buffer("history", (steps, columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (STRIPS,), "int64")
         zero = scalar("zero", computed_in(dtype))
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
-        past = PastSteps(history, base, recipe, dtype)
+        base, now, max_steps = (scalar(name, "int32") for name in ("base", "now", "max_steps"))
+        past = PastSteps(history, base, spec, dtype)
         block = LISTED_BLOCK if listed else TABLE_BLOCK
         with T.parallel(0, STRIPS) as strip:
             T.buffer_store(replayed, tirx.const(0, "int64"), [strip])
@@ -66,7 +68,12 @@ def catch_up_kernel(
                 with T.If(place < end), T.Then():
                     row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
                     with replay_row(
-                        parameter, row, last, past, (now, cap if capped else None), zero
+                        parameter,
+                        row,
+                        last,
+                        past,
+                        (now, max_steps if capped else None),
+                        zero,
                     ) as count:
                         T.buffer_store(replayed, replayed[strip] + count, [strip])
     return built.get()
@@ -76,76 +83,77 @@ def catch_up_kernel(
 def replay_row(
     parameter: Parameter, row: Any, last: Any, past: PastSteps, until: tuple[Any, Any], zero: Any
 ) -> Iterator[Any]:
-    """If a row is behind, replay what it missed and note that it is current.
+    """Replay what a row missed, if it is behind, and note that it is current.
 
-    `until` is the step and the cap or None. Yields the number of steps, in the branch of such rows.
+    `until` is the step and `max_steps` or None. Yields the number of steps, in the branch of rows
+    that are behind.
     """
-    now, cap = until
+    now, max_steps = until
     since = T.Bind(last[row])
-    with T.If(_behind(parameter.recipe, since, now)), T.Then():
-        count = T.Bind(now - since if cap is None else tirx.min(now - since, cap))
+    with T.If(_behind(parameter.spec, since, now)), T.Then():
+        count = T.Bind(now - since if max_steps is None else tirx.min(now - since, max_steps))
         _replay(parameter, row, (since, count), past, zero)
-        if cap is not None:
+        if max_steps is not None:
             with T.If(count < now - since), T.Then():
-                _fade(parameter, row, past, since + count, now)
+                _decay_by_powers(parameter, row, past, since + count, now)
         T.buffer_store(last, now, [row])
         yield tirx.Cast("int64", count)
 
 
-def columns(recipe: Recipe, dtype: str) -> int:
-    """K, the columns of a history: the numbers of a step, then running logarithms for `fades`.
+def columns(spec: KernelSpec, dtype: str) -> int:
+    """Columns K of a history: the numbers of a step, then logarithms of `decay_numbers` so far.
 
     Of a parameter whose `dtype` is a half, the two keys of the step's random bits come last.
     """
-    return len(recipe.numbers) + len(fades(recipe)) + 2 * is_half(dtype)
+    return len(spec.numbers) + len(decay_numbers(spec)) + 2 * is_half(dtype)
 
 
-def fades(recipe: Recipe) -> tuple[str, ...]:
-    """The numbers whose products the cap needs: of the weight and of each slot that fades."""
-    weight = ("keep",) if recipe.decay == "decoupled" else ()
-    return weight + tuple(name for name in recipe.formula.fade if name is not None)
+def decay_numbers(spec: KernelSpec) -> tuple[str, ...]:
+    """Names of the numbers that decay the weight and the slots, for `max_replayed_steps`."""
+    weight = ("keep",) if spec.decay == "decoupled" else ()
+    return weight + tuple(name for name in spec.formula.slot_decay if name is not None)
 
 
 class PastSteps:
     """Inside a kernel: the numbers of a `history`, whose first row is of step `base`."""
 
-    def __init__(self, array: Any, base: Any, recipe: Recipe, dtype: str) -> None:
-        self.array, self.base, self.recipe, self.dtype = array, base, recipe, dtype
+    def __init__(self, array: Any, base: Any, spec: KernelSpec, dtype: str) -> None:
+        self.array, self.base, self.spec, self.dtype = array, base, spec, dtype
 
     def numbers(self, step: Any) -> SimpleNamespace:
-        """What the recipe got in a step, rounded as the host rounds scalar arguments."""
+        """What the spec got in a step, rounded as the host rounds scalar arguments."""
         row = T.Bind(tirx.Cast("int64", step - self.base))
         values = {
             name: T.Bind(tirx.Cast(computed_in(self.dtype), self.array[row, column]))
-            for column, name in enumerate(self.recipe.numbers)
+            for column, name in enumerate(self.spec.numbers)
         }
         return SimpleNamespace(**values, **self._keys(row))
 
     def _keys(self, row: Any) -> dict[str, Any]:
         if not is_half(self.dtype):
             return {}
-        end = columns(self.recipe, self.dtype)
+        end = columns(self.spec, self.dtype)
         places = (end - 2, end - 1)
         return {"keys": [T.Bind(tirx.Cast("int64", self.array[row, at])) for at in places]}
 
     def product(self, column: int, since: Any, until: Any) -> Any:
         """Product of a fading number over the steps (since, until]."""
-        place = len(self.recipe.numbers) + column
+        place = len(self.spec.numbers) + column
         begin, end = (tirx.Cast("int64", step - self.base) for step in (since, until))
         logarithm = self.array[end, place] - self.array[begin, place]
         return T.Bind(tirx.Cast(computed_in(self.dtype), tirx.exp(logarithm)))
 
 
-def _behind(recipe: Recipe, since: Any, now: Any) -> Any:
+def _behind(spec: KernelSpec, since: Any, now: Any) -> Any:
     """-1 marks a row that no step has touched; it needs nothing if zero slots stay zero."""
     behind = since < now
-    return tirx.And(since >= 0, behind) if recipe.idle == "untouched" else behind
+    return tirx.And(since >= 0, behind) if spec.noop_on_zero_grad == "untouched" else behind
 
 
 def _replay(
     parameter: Parameter, row: Any, span: tuple[Any, Any], past: PastSteps, zero: Any
 ) -> None:
-    # The recipe without scale and clip: both leave a gradient of 0 as it is.
+    # The spec without scale and clip: both leave a gradient of 0 as it is.
     tiles, lanes = parameter.tiles()
     with T.serial(0, span[1]) as step:
         h = past.numbers(span[0] + 1 + step)
@@ -155,10 +163,12 @@ def _replay(
         state.end()
 
 
-def _fade(parameter: Parameter, row: Any, past: PastSteps, since: Any, until: Any) -> None:
-    recipe = parameter.recipe
-    slots = zip(recipe.formula.fade, parameter.slots, strict=True)
-    targets = [parameter.weight] if recipe.decay == "decoupled" else []
+def _decay_by_powers(
+    parameter: Parameter, row: Any, past: PastSteps, since: Any, until: Any
+) -> None:
+    spec = parameter.spec
+    slots = zip(spec.formula.slot_decay, parameter.slots, strict=True)
+    targets = [parameter.weight] if spec.decay == "decoupled" else []
     targets += [array for name, array in slots if name is not None]
     for column, array in enumerate(targets):
         factor = past.product(column, since, until)

@@ -13,10 +13,10 @@ from math import log
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.optim.exact.catch_up import columns, fades
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.exact.catch_up import columns, decay_numbers
+from sparsetrain.optim.kernel_spec import KernelSpec
 
-SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one fades as well
+SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one decays as well
 
 
 class History:
@@ -24,7 +24,7 @@ class History:
 
     Parameters
     ----------
-    recipe : Recipe
+    spec : KernelSpec
         Decides what a step records.
     now : int
         Steps before the first that is recorded.
@@ -32,10 +32,10 @@ class History:
         Of the parameter.
     """
 
-    def __init__(self, recipe: Recipe, now: int = 0, dtype: str = "float32") -> None:
-        self.recipe = recipe
+    def __init__(self, spec: KernelSpec, now: int = 0, dtype: str = "float32") -> None:
+        self.spec = spec
         self.base = self.now = now
-        shape = (64, max(1, columns(recipe, dtype)))
+        shape = (64, max(1, columns(spec, dtype)))
         self.tensor = runtime.zeros(shape, "float64", "a history of steps")
 
     def append(self, numbers: tuple[float, ...], keys: tuple[int, ...] = ()) -> None:
@@ -44,10 +44,10 @@ class History:
         view = self._view()
         if self.now - self.base == len(view):
             view = self._grow()
-        known = dict(zip(self.recipe.numbers, numbers, strict=True))
+        known = dict(zip(self.spec.numbers, numbers, strict=True))
         row, count = self.now - self.base, len(numbers)
         view[row, :count] = numbers
-        logs = [log(max(known[name], SMALLEST)) for name in fades(self.recipe)]
+        logs = [log(max(known[name], SMALLEST)) for name in decay_numbers(self.spec)]
         fading = slice(count, count + len(logs))
         view[row, fading] = view[row - 1, fading] + logs
         view[row, fading.stop : fading.stop + len(keys)] = keys

@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
-from sparsetrain.optim.group import Range, Tables
+from sparsetrain.optim.param_groups import RowRange, Tables
 from sparsetrain.optim.range_update import Target, matrix_shape, replay_, segment_spans
 from sparsetrain.optim.state import LAST, UNTOUCHED, State
 from sparsetrain.runtime import NDArray
@@ -24,7 +24,7 @@ from sparsetrain.sparse_tensor.coalesce import make_plan
 
 
 def tracked_names(
-    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[Range, ...]], tables: Tables
+    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Tables
 ) -> set[str]:
     """Parameters that get the slot `last`: without a word about tables, any matrix may be one."""
     return {
@@ -99,7 +99,7 @@ def restored_(state: State, before: Collection[str] | None = None) -> None:
         last = runtime.as_numpy(state[name][LAST])
         now = _step_of(name, [last[rows] for rows in known.values()])
         untold = [rows for table, rows in pieces.items() if table not in known]
-        waiting = part.rule.recipe.idle != "untouched"
+        waiting = part.rule.spec.noop_on_zero_grad != "untouched"
         if untold or (waiting and (last[part.first : part.end] == UNTOUCHED).any()):
             with editable_numpy(state[name][LAST]) as view:
                 for rows in untold:
@@ -127,7 +127,7 @@ def check_saved(state: State, arrays: Mapping[str, np.ndarray]) -> None:
         _step_of(name, pieces)
 
 
-def _pieces(state: State, name: str, part: Range) -> dict[str, slice]:
+def _pieces(state: State, name: str, part: RowRange) -> dict[str, slice]:
     """Of each table in a range the rows of the parameter that are in it."""
     tables = state.tables.get(name) or {name: slice(0, part.end)}
     return {

@@ -41,5 +41,5 @@ def adagrad(
     """
     initial = require_divisor("adagrad", eps, initial)
     slots = (Slot("sum", "element", initial),)
-    formula = Formula("adagrad", _step, slots, idle="always", fade=(None,))
+    formula = Formula("adagrad", _step, slots, noop_on_zero_grad="always", slot_decay=(None,))
     return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])

@@ -41,8 +41,8 @@ ADAM = Formula(
     _step,
     (Slot("mean"), Slot("square")),
     per_step=_per_step,
-    idle="untouched",
-    fade=("beta1", "beta2"),
+    noop_on_zero_grad="untouched",
+    slot_decay=("beta1", "beta2"),
 )
 
 

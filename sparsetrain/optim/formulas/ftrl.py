@@ -64,6 +64,8 @@ def ftrl(
     if [beta, initial, l2] == [0, 0, 0]:
         raise ConfigError("ftrl: one of beta, initial and l2 must be above 0")
     slots = (Slot("linear"), Slot("square", "element", initial))
-    formula = Formula("ftrl", _step, slots, per_step=_per_step, fade=(None, None), decays=False)
+    formula = Formula(
+        "ftrl", _step, slots, per_step=_per_step, slot_decay=(None, None), decays=False
+    )
     hyper: dict[str, Number] = {"lr": lr, "l1": l1, "l2": l2, "beta": beta}
     return make(formula, hyper, options, without=["weight_decay", "decoupled"], own=["initial"])

@@ -27,9 +27,13 @@ def _nesterov(w, g, slots, h):
     return w - h.lr * (g + h.momentum * velocity), (velocity,)
 
 
-_SLOTS, _FADE = (Slot("velocity"),), ("momentum",)
-HEAVY_BALL = Formula("momentum", _heavy_ball, _SLOTS, idle="untouched", fade=_FADE)
-NESTEROV = Formula("nesterov", _nesterov, _SLOTS, idle="untouched", fade=_FADE)
+_SLOTS, _SLOT_DECAY = (Slot("velocity"),), ("momentum",)
+HEAVY_BALL = Formula(
+    "momentum", _heavy_ball, _SLOTS, noop_on_zero_grad="untouched", slot_decay=_SLOT_DECAY
+)
+NESTEROV = Formula(
+    "nesterov", _nesterov, _SLOTS, noop_on_zero_grad="untouched", slot_decay=_SLOT_DECAY
+)
 
 
 def momentum(

@@ -26,7 +26,12 @@ def _step(w, g, slots, h):
 
 
 RMSPROP = Formula(
-    "rmsprop", _step, (Slot("square"),), per_step=_per_step, idle="untouched", fade=("alpha",)
+    "rmsprop",
+    _step,
+    (Slot("square"),),
+    per_step=_per_step,
+    noop_on_zero_grad="untouched",
+    slot_decay=("alpha",),
 )
 
 

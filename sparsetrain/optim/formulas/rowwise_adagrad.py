@@ -47,6 +47,11 @@ def rowwise_adagrad(
     initial = require_divisor("rowwise_adagrad", eps, initial)
     slots = (Slot("sum", "row", initial),)
     formula = Formula(
-        "rowwise_adagrad", _step, slots, row_mean=_square, idle="always", fade=(None,)
+        "rowwise_adagrad",
+        _step,
+        slots,
+        row_mean=_square,
+        noop_on_zero_grad="always",
+        slot_decay=(None,),
     )
     return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])

@@ -13,7 +13,7 @@ def _step(w, g, slots, h):
     return w - h.lr * g, slots
 
 
-SGD = Formula("sgd", _step, idle="always")
+SGD = Formula("sgd", _step, noop_on_zero_grad="always")
 
 
 def sgd(lr: Number, **options: Unpack[Options]) -> Optimizer:

@@ -15,8 +15,8 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.finite import STRIPS
 from sparsetrain.optim.kernel_parts import Parameter
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.kernels import Runs, update_rows
-from sparsetrain.optim.recipe import Recipe
 from sparsetrain.optim.together import arguments, in_strips, seen
 
 
@@ -46,14 +46,14 @@ def verdict_kernel(arrays: int, tables: int) -> PrimFunc:
     return built.get()
 
 
-def dense_kernel(recipe: Recipe, dtype: str, ranks: Sequence[int], rule: int) -> PrimFunc:
+def dense_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int], rule: int) -> PrimFunc:
     """`together.together_kernel`, but after the parameters come report and numbers (R, K)."""
     with kernel() as built:
-        arrays = [arguments(recipe, dtype, rank) for rank in ranks]
+        arrays = [arguments(spec, dtype, rank) for rank in ranks]
         report, numbers = _report(), buffer("numbers", extents(2), "float64")
         with T.If(report[0] == 0), T.Then():
-            h = _scalars(recipe, dtype, numbers, rule)
-            in_strips([seen(recipe, *each) for each in arrays], h)
+            h = _scalars(spec, dtype, numbers, rule)
+            in_strips([seen(spec, *each) for each in arrays], h)
     return built.get()
 
 
@@ -67,7 +67,7 @@ class RowsKind(NamedTuple):
 
 
 def rows_kernel(
-    recipe: Recipe, kind: RowsKind, places: tuple[int, int], span: tuple[int, int] | None
+    spec: KernelSpec, kind: RowsKind, places: tuple[int, int], span: tuple[int, int] | None
 ) -> PrimFunc:
     """`kernels.row_update_kernel` for the rows of a plan whose size is not known outside.
 
@@ -84,7 +84,7 @@ def rows_kernel(
         offsets = buffer("offsets", (entries + 1,), "int32")
         source = buffer("source", (entries,), "int32") if pooled else None
         values = buffer("values", (stored, width), computed_in(dtype))
-        parameter = Parameter.declared(recipe, table, width, dtype)
+        parameter = Parameter.declared(spec, table, width, dtype)
         counts, report = buffer("counts", (2,), "int32"), _report()
         numbers, keys = (
             buffer("numbers", extents(2), "float64"),
@@ -92,7 +92,7 @@ def rows_kernel(
         )
         runs = Runs(rows, lambda n: order[0, n], offsets, source, values)
         with T.If(report[0] == 0), T.Then():
-            h = _scalars(recipe, computed_in(dtype), numbers, places[0])
+            h = _scalars(spec, computed_in(dtype), numbers, places[0])
             if is_half(dtype):
                 h.keys = keys[places[1], 0], keys[places[1], 1]
             used = T.Bind(tirx.Cast("int64", counts[0]))
@@ -107,12 +107,12 @@ def _report() -> Any:
     return buffer("report", extents(1), "int64")
 
 
-def _scalars(recipe: Recipe, dtype: str, numbers: Any, rule: int) -> SimpleNamespace:
-    """The scalars of a recipe from the row of an array that belongs to a rule."""
+def _scalars(spec: KernelSpec, dtype: str, numbers: Any, rule: int) -> SimpleNamespace:
+    """The scalars of a spec from the row of an array that belongs to a rule."""
     return SimpleNamespace(
         **{
             name: T.Bind(tirx.Cast(dtype, numbers[rule, column]))
-            for column, name in enumerate(recipe.scalars)
+            for column, name in enumerate(spec.scalars)
         }
     )
 

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparsetrain.optim.group import Range
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.state import State
 from sparsetrain.optim.together import MOST
 from sparsetrain.sparse_tensor import RowSparse
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
 
     Parameters
     ----------
-    recipes : tuple of Recipe
+    specs : tuple of KernelSpec
         Of the rules, by number.
     dense, rows : tuple
         The updates.
@@ -53,7 +53,7 @@ class Layout(NamedTuple):
         Of parameters whose ids can be sorted column by column: name and `Columns`.
     """
 
-    recipes: tuple[Recipe, ...]
+    specs: tuple[KernelSpec, ...]
     dense: tuple[DenseUpdate, ...]
     rows: tuple[RowsUpdate, ...]
     columns: tuple[tuple[str, Columns], ...] = ()
@@ -99,10 +99,12 @@ def layout_of(
         for start in range(0, len(names), MOST)
     ]
     apart = [each for each in (columns or {}).items() if are_sorted_apart(each[1])]
-    return Layout(tuple(rule.recipe for rule in rules), tuple(dense), tuple(rows), tuple(apart))
+    return Layout(tuple(rule.spec for rule in rules), tuple(dense), tuple(rows), tuple(apart))
 
 
-def _can_fuse(template: RowSparse | None, shape: tuple[int, ...], parts: Sequence[Range]) -> bool:
+def _can_fuse(
+    template: RowSparse | None, shape: tuple[int, ...], parts: Sequence[RowRange]
+) -> bool:
     if template is None:
         return len(parts) == 1 and len(shape) > 0
     return len(shape) == 2 and not any(part.rule.dense for part in parts)
@@ -124,8 +126,8 @@ def slot_name(parameter: str, slot: str) -> str:
 
 
 def numbers_shape(layout: Layout) -> tuple[int, int]:
-    """Rules, and the most scalars that a recipe takes."""
-    return len(layout.recipes), max((len(r.scalars) for r in layout.recipes), default=0) or 1
+    """Rules, and the most scalars that a spec takes."""
+    return len(layout.specs), max((len(r.scalars) for r in layout.specs), default=0) or 1
 
 
 def strips_of(layout: Layout) -> int:

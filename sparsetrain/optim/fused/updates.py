@@ -36,7 +36,7 @@ from sparsetrain.optim.fused.layout import (
     slot_name,
     tables_of,
 )
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.state import slot_shape
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, described
@@ -106,9 +106,9 @@ class _Tail:
         self.slots = {
             name: [
                 relax.Var(slot_name(name, slot.name), self._slot_type(name, slot))
-                for slot in recipe.formula.slots
+                for slot in spec.formula.slots
             ]
-            for name, recipe in self._recipes().items()
+            for name, spec in self._recipes().items()
         }
         strips = tvm.tirx.Var("strips", "int64")
         kinds = {
@@ -125,10 +125,10 @@ class _Tail:
         """Those that are added to the function's."""
         return [*(slot for slots in self.slots.values() for slot in slots), *self.step.values()]
 
-    def _recipes(self) -> dict[str, Recipe]:
+    def _recipes(self) -> dict[str, KernelSpec]:
         dense = {name: update.rule for update in self.layout.dense for name in update.names}
         rows = {update.name: update.rule for update in self.layout.rows}
-        return {name: self.layout.recipes[rule] for name, rule in (dense | rows).items()}
+        return {name: self.layout.specs[rule] for name, rule in (dense | rows).items()}
 
     def _slot_type(self, name: str, slot: Any) -> relax.TensorType:
         ty = self.params[name].ty
@@ -195,7 +195,7 @@ class _Tail:
         own = [[self.gradients[n], self.params[n], *self.slots[n]] for n in update.names]
         dtype = str(own[0][0].ty.dtype)
         ranks = tuple(len(array[0].ty.shape) for array in own)
-        kernel = kernels.dense_kernel(self.layout.recipes[update.rule], dtype, ranks, update.rule)
+        kernel = kernels.dense_kernel(self.layout.specs[update.rule], dtype, ranks, update.rule)
         numbers = [self.step[REPORT], self.step[NUMBERS]]
         self._call("dense_updates", kernel, [*(array for each in own for array in each), *numbers])
 
@@ -212,8 +212,8 @@ class _Tail:
         )
         whole = update.first == 0 and update.end == int(param.ty.shape[0])
         span = None if whole else (update.first, update.end)
-        recipe = self.layout.recipes[update.rule]
-        kernel = kernels.rows_kernel(recipe, kind, (update.rule, table), span)
+        spec = self.layout.specs[update.rule]
+        kernel = kernels.rows_kernel(spec, kind, (update.rule, table), span)
         source = [] if gradient.source is None else [gradient.source]
         arrays = [plan["rows"], plan["order"], plan["offsets"], *source, gradient.values]
         if is_half(dtype):  # seen as integers

@@ -21,7 +21,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.kernels.table_formats import computed_in
-from sparsetrain.optim.group import Range
+from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.paths import dense_kernels as kernels
 from sparsetrain.optim.paths.dense_kernels import BLOCK
 from sparsetrain.optim.range_update import Target, matrix_shape
@@ -63,7 +63,7 @@ class DensePath:
 
     Parameters
     ----------
-    parts : sequence of Range
+    parts : sequence of RowRange
         Disjoint, in rising order.
     width : int
         D.
@@ -76,7 +76,7 @@ class DensePath:
         If there is no memory for the buffer.
     """
 
-    def __init__(self, parts: Sequence[Range], width: int, dtype: str) -> None:
+    def __init__(self, parts: Sequence[RowRange], width: int, dtype: str) -> None:
         self.parts, self.width = tuple(parts), width
         self.stored, self.dtype = dtype, computed_in(dtype)
         heights = [part.end - part.first for part in parts]
@@ -154,9 +154,9 @@ class DensePath:
         self, target: Target, rule: Rule, scalars: Sequence[float], blocks: tuple[int, int]
     ) -> None:
         rows = matrix_shape(target.param)[0]
-        _update_rows_kernel(rule.recipe, self.width, self.stored)(
+        _update_rows_kernel(rule.spec, self.width, self.stored)(
             self.gradient,
-            *target.views(rule.recipe, rows, self.width),
+            *target.views(rule.spec, rows, self.width),
             self._first,
             self._count,
             *scalars,
@@ -164,7 +164,7 @@ class DensePath:
         )
 
 
-def _block_rows(parts: Sequence[Range], blocks: Sequence[int]) -> tuple[NDArray, NDArray]:
+def _block_rows(parts: Sequence[RowRange], blocks: Sequence[int]) -> tuple[NDArray, NDArray]:
     """First row and number of rows of each block."""
     firsts = [p.first + BLOCK * np.arange(n) for p, n in zip(parts, blocks, strict=True)]
     counts = [np.minimum(BLOCK, p.end - f) for p, f in zip(parts, firsts, strict=True)]

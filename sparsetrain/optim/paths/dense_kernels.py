@@ -21,7 +21,7 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in
 from sparsetrain.optim.kernel_parts import Parameter, step_numbers, zero
-from sparsetrain.optim.recipe import Recipe
+from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 BLOCK = 64  # rows; a multiple of 16 keeps every block on a cache line
@@ -119,7 +119,7 @@ def _each_element(entries: Any, width: int, work: Any) -> None:
         work(n, tile * lanes + lane)
 
 
-def block_update_kernel(recipe: Recipe, width: int, dtype: str) -> PrimFunc:
+def block_update_kernel(spec: KernelSpec, width: int, dtype: str) -> PrimFunc:
     """In-place update of every row of blocks [begin, stop).
 
     Arguments: gradient (H, D), weight (V, D), one array per slot, first (K,) int64 and count (K,)
@@ -129,11 +129,11 @@ def block_update_kernel(recipe: Recipe, width: int, dtype: str) -> PrimFunc:
     with kernel() as built:
         height, table, blocks = extents(3)
         gradient = buffer("gradient", (height, width), computed_in(dtype))
-        parameter = Parameter.declared(recipe, table, width, dtype)
+        parameter = Parameter.declared(spec, table, width, dtype)
         first = buffer("first", (blocks,), "int64")
         count = buffer("count", (blocks,), "int32")
         tiles, lanes = parameter.tiles()
-        h = step_numbers(recipe, dtype)
+        h = step_numbers(spec, dtype)
         begin, stop = scalar("begin", "int64"), scalar("stop", "int64")
         with T.parallel(0, stop - begin) as task:
             block = T.Bind(begin + task)

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.optim.exact.rows import require_current_
-from sparsetrain.optim.group import Range, merge
+from sparsetrain.optim.param_groups import RowRange, merge
 from sparsetrain.optim.paths.dense import DensePath, Near
 from sparsetrain.optim.range_update import trivial_plan
 from sparsetrain.optim.state import State
@@ -123,7 +123,7 @@ def _parted(
 
 
 def _dense_path(
-    state: State, name: str, parts: tuple[Range, ...], gradient: RowSparse
+    state: State, name: str, parts: tuple[RowRange, ...], gradient: RowSparse
 ) -> DensePath:
     """The path of these ranges; its buffer is kept as long as they and the width are the same."""
     path: DensePath | None = state.paths.get(name)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from sparsetrain.optim.formula import Formula, maximum, minimum
 
 
-class Recipe(NamedTuple):
+class KernelSpec(NamedTuple):
     """What a kernel computes, apart from shapes and dtypes.
 
     Parameters
@@ -36,9 +36,9 @@ class Recipe(NamedTuple):
     clipped: bool = False
 
     @property
-    def idle(self) -> str:
+    def noop_on_zero_grad(self) -> str:
         """When a gradient of 0 changes nothing; with decay, never."""
-        return "never" if self.decay else self.formula.idle
+        return "never" if self.decay else self.formula.noop_on_zero_grad
 
     @property
     def scalars(self) -> tuple[str, ...]:

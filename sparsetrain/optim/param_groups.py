@@ -25,7 +25,7 @@ Tables = Mapping[str, Mapping[str, slice]]
 
 
 @dataclass(frozen=True)
-class Group:
+class ParamGroup:
     """What differs for the parameters whose names match.
 
     Of several groups that match a name, the last wins, number by number.
@@ -39,7 +39,7 @@ class Group:
         In place of the optimizer's.
     scale : float
         Multiplies the learning rate.
-    weight_decay, mode, cap, update : optional
+    weight_decay, mode, max_replayed_steps, update : optional
         In place of the optimizer's.
     """
 
@@ -48,7 +48,7 @@ class Group:
     scale: float = 1.0
     weight_decay: float | None = None
     mode: Mode | None = None
-    cap: int | None = None
+    max_replayed_steps: int | None = None
     update: Update | None = None
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Group:
             object.__setattr__(self, name, as_float(getattr(self, name)))
 
 
-class Range(NamedTuple):
+class RowRange(NamedTuple):
     """Rows [first, end) of a parameter that follow one rule; `names` are the tables in it."""
 
     names: tuple[str, ...]
@@ -89,18 +89,18 @@ def shortened(names: Sequence[str]) -> str:
 
 def resolve(
     rule: Rule,
-    groups: Sequence[Group],
+    groups: Sequence[ParamGroup],
     heights: Mapping[str, int],
     tables: Tables,
     small: Mapping[str, int] = MappingProxyType({}),
-) -> dict[str, tuple[Range, ...]]:
+) -> dict[str, tuple[RowRange, ...]]:
     """The ranges of each parameter.
 
     Parameters
     ----------
     rule : Rule
         What holds where no group matches.
-    groups : sequence of Group
+    groups : sequence of ParamGroup
         In order.
     heights : mapping of str to int
         Rows of each parameter.
@@ -132,26 +132,26 @@ def resolve(
     return ranges
 
 
-def _range(name: str, rows: slice, rule: Rule, small: int) -> Range:
+def _range(name: str, rows: slice, rule: Rule, small: int) -> RowRange:
     decided = rule.with_update(rows.stop - rows.start <= small)
-    return Range((name,), rows.start, rows.stop, decided)
+    return RowRange((name,), rows.start, rows.stop, decided)
 
 
-def _rule_of(name: str, rule: Rule, groups: Sequence[Group]) -> Rule:
+def _rule_of(name: str, rule: Rule, groups: Sequence[ParamGroup]) -> Rule:
     for group in groups:
         if fnmatchcase(name, group.match):
             rule = _changed(rule, group)
     return rule
 
 
-def _changed(rule: Rule, group: Group) -> Rule:
+def _changed(rule: Rule, group: ParamGroup) -> Rule:
     """A rule with what a group says; None leaves a thing as it is."""
     hyper = dict(rule.hyper)
     if group.lr is not None:
         hyper["lr"] = plain(rule.formula, "lr", group.lr)
     if group.scale != 1:
         hyper["lr"] = _scaled(hyper["lr"], group.scale)
-    names = ("weight_decay", "mode", "cap", "update")
+    names = ("weight_decay", "mode", "max_replayed_steps", "update")
     said = {name: getattr(group, name) for name in names if getattr(group, name) is not None}
     return replace(rule, hyper=tuple(hyper.items()), **said)
 
@@ -162,12 +162,12 @@ def _scaled(lr: float | Function, scale: float) -> float | Function:
     return Schedule((lr,)) * scale if callable(lr) else lr * scale
 
 
-def merge(ranges: Sequence[Range]) -> tuple[Range, ...]:
+def merge(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
     """Join neighbours that follow the same rule; the ranges rise."""
-    merged: list[Range] = []
+    merged: list[RowRange] = []
     for new in ranges:
         if merged and merged[-1].end == new.first and merged[-1].rule == new.rule:
             old = merged.pop()
-            new = Range(old.names + new.names, old.first, new.end, new.rule)
+            new = RowRange(old.names + new.names, old.first, new.end, new.rule)
         merged.append(new)
     return tuple(merged)
