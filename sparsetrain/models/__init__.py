@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models as library classes: `DLRM`, what it is made of, and the base of one's own."""
+"""Models: `DLRM`, its layers, and the base class of your own."""
 
 from sparsetrain.models.click_model import ClickModel as ClickModel
 from sparsetrain.models.dlrm import DLRM as DLRM
@@ -8,7 +8,7 @@ from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.mlp import MLP as MLP
 from sparsetrain.system.exports import public_names as _public_names
 
-# Kind, as written in a saved run -> class. Loading constructs nothing else.
+# Kind in a saved run -> class. Loading constructs no other.
 MODELS = {DLRM.kind: DLRM}
 
 __all__, __dir__ = _public_names(globals())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every click model here has: tables of features, inputs of a batch, a loss, weights.
+"""Base class of click models: embedding tables, inputs of a batch, loss and initial weights.
 
-A model of one's own is a subclass that says in `forward` how dense features and embeddings become a
-logit; `DLRM` is one. All of `Trainer` works for it, and `st.load(folder, model=CLASS)` reads it.
+A model of your own is a subclass whose `forward` maps dense features and embeddings to a logit;
+`DLRM` is one. All of `Trainer` works for it, and `st.load(folder, model=CLASS)` loads it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from sparsetrain.embedding.collection import Placement, Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
-from sparsetrain.models.config import checked_config
+from sparsetrain.models.config import check_config
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
 
 class ClickModel(nn.Module):
-    """Dense features and the embeddings of ids, to a logit for each row.
+    """Model from dense features and embeddings of ids to a logit for each row.
 
-    A subclass makes its layers, and says in `forward` what they compute. What its constructor takes
-    beside the parameters here it adds to `config`; what does not follow the rule of `initialize`,
-    such as the weight of a normalisation, it fills there.
+    A subclass constructs its layers, and computes with them in `forward`. It adds further arguments
+    of its constructor to `config`, and overrides `initialize` for weights with other distributions,
+    such as those of a normalisation.
 
     Parameters
     ----------
@@ -44,28 +44,28 @@ class ClickModel(nn.Module):
     dim : int
         D, width of all tables.
     num_dense : int
-        Dense features of an example. With 0 the model is given a column that is constantly 1.
+        Dense features of a row. With 0 the model gets a column of ones.
     pooling : {None, "sum", "mean"}
-        None: one id per feature. Otherwise bags of ids, given as `sparsetrain.data.Ragged`.
+        None: one id per feature. Otherwise bags of ids, as `sparsetrain.data.Ragged`.
     weighted : bool
         Bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
         Names of the features and their tables; ``C1``, ``C2``, ... by default.
     table_dtype : {"float32", "bfloat16", "float16", "int8"}
-        What the tables are stored in. Of a half, rows are read into float32 and rounded as they are
-        written, stochastically; everything else is float32. With int8 a model can predict, no more;
-        see `Trainer.quantized`.
+        Storage of the tables. Rows in half precision are read into float32 and rounded
+        stochastically when written; everything else is float32. A model with int8 tables can only
+        predict; see `Trainer.quantized`.
     row_weights : bool
-        Batches to train on have a weight for each row, by which its loss is multiplied. The loss is
-        still divided by the number of rows. Scores are those of unweighted rows.
+        Training batches have a weight for each row, which multiplies its loss. The loss is still
+        divided by the number of rows. Metrics do not use the weights.
     share_embedding : mapping from str to str, optional
-        From the name of a feature without a table of its own to that of the feature whose table it
-        looks up, as ``encoder.share_embedding`` has it. Both have as many rows.
+        From the name of a feature without a table of its own to the feature whose table it looks
+        up, as in ``encoder.share_embedding``. Both have the same number of rows.
 
     Attributes
     ----------
     kind : str
-        What a saved model of this class is called: the name of the class, unless it has its own.
+        Name of the class in saved runs; by default the class's own name.
 
     Examples
     --------
@@ -83,11 +83,11 @@ class ClickModel(nn.Module):
 
     kind: str
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        # Never inherited: what a subclass computes is not what its base does.
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # Never inherited: a subclass computes something else.
         if "kind" not in vars(cls):
             cls.kind = cls.__name__
-        super().__init_subclass__(**given)
+        super().__init_subclass__(**kwargs)
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ClickModel(nn.Module):
         row_weights: bool = False,
         share_embedding: Mapping[str, str] | None = None,
     ) -> None:
-        given = {
+        arguments = {
             "rows": rows,
             "dim": dim,
             "num_dense": num_dense,
@@ -112,21 +112,21 @@ class ClickModel(nn.Module):
             "row_weights": row_weights,
             "share_embedding": share_embedding,
         }
-        self._config = checked_config(type(self).__name__, given)
+        self._config = check_config(type(self).__name__, arguments)
         self._placing: Placing | None = None
-        # NumPy's integers, which a caller may give, are not accepted as extents: take the config's.
+        # TVM rejects NumPy's integers as extents; the config has Python's.
         rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))
         owners = self.owners()
         tables = [Table(names[f], rows[f], dim) for f in range(len(rows)) if owners[f] == f]
-        of_features = [names[owner] for owner in owners]
-        self.embeddings = EmbeddingBagCollection(tables, of_features, pooling, table_dtype)
+        features = [names[owner] for owner in owners]
+        self.embeddings = EmbeddingBagCollection(tables, features, pooling, table_dtype)
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
         return dict(self._config)
 
     def __reduce__(self) -> Any:
-        # A model holds no values, and to pickle what TVM makes of it ends the process.
+        # A model holds no values, and pickling its TVM objects ends the process.
         return partial(type(self), **self.config()), ()
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
@@ -142,24 +142,24 @@ class ClickModel(nn.Module):
     ) -> nn.Tensor:
         """(B, num_dense) floats and located ids -> (B, 1) logits."""
         embedded = self.embed(rows, offsets, weights)
-        # Of bags the compiler knows only how many offsets there are, not that they are for B rows.
+        # The compiler knows the number of offsets of bags, not that they are for B rows.
         if offsets is not None:
             extents = (dense.shape[0], len(self._config["rows"]), self._config["dim"])
             embedded = nn.op.reshape(embedded, extents)
-        return self._column(self.forward(dense, embedded), dense)
+        return self._check_logits(self.forward(dense, embedded), dense)
 
-    def _column(self, logits: nn.Tensor, dense: nn.Tensor) -> nn.Tensor:
-        """What `forward` gave, if it is one number for each row."""
-        made = type(self).__name__
+    def _check_logits(self, logits: nn.Tensor, dense: nn.Tensor) -> nn.Tensor:
+        """Return what `forward` returned, if it has the shape (B, 1)."""
+        cls = type(self).__name__
         if not isinstance(logits, nn.Tensor):
             raise ConfigError(
-                f"{made}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, 1)"
+                f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, 1)"
             )
         shape = list(logits.shape)
         same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], dense.shape[0])
         if not same or not isinstance(shape[1], int) or shape[1] != 1:
             raise ConfigError(
-                f"{made}: forward gave the shape ({', '.join(map(str, shape))}), not (B, 1) with B "
+                f"{cls}: forward gave the shape ({', '.join(map(str, shape))}), not (B, 1) with B "
                 "as in dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], 1))"
             )
         return logits
@@ -214,13 +214,13 @@ class ClickModel(nn.Module):
 
         Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
         ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code. A
-        table in half precision gets the numbers nearest to those of one in float32.
-        Without `fill` the memory is left as it is, for weights that are about to be read.
+        table in half precision gets the numbers nearest to those of one in float32. Without `fill`
+        the memory is uninitialised, for weights that are about to be loaded.
 
         Raises
         ------
         ConfigError
-            If the seed is not a whole number of 0 or more.
+            If the seed is no integer of 0 or more.
         ResourceError
             If there is no memory for a parameter.
         """
@@ -257,23 +257,23 @@ class ClickModel(nn.Module):
         return super().named_parameters(prefix)
 
     def owners(self) -> tuple[int, ...]:
-        """For each feature, the position of the one whose table it looks up."""
+        """For each feature, the index of the feature whose table it looks up."""
         return owners_of(self._config["names"], self._config["share_embedding"] or {})
 
     def inputs(
         self, batch: Any, *, threads: bool = False, room: Room | None = None
     ) -> dict[str, Any]:
-        """Check a batch against this model and turn it into the arguments of its functions.
+        """Convert a batch, after checks against this model, to arguments of its functions.
 
         Parameters
         ----------
         batch : Batch
         threads : bool
-            Whether a kernel may do it, on its threads, for the thread that runs the functions; its
-            results are tensors.
+            Whether a kernel may convert it on all threads, for the thread that runs the functions;
+            the results are then tensors.
         room : callable, optional
-            (name, shape, dtype) -> tensor: memory that a kernel may write an argument into, on the
-            calling thread alone. What no kernel writes is an array, as without it.
+            (name, shape, dtype) -> tensor: output memory of a kernel that runs on the calling
+            thread alone. Arguments that no kernel writes are arrays.
 
         Raises
         ------
@@ -288,9 +288,9 @@ class ClickModel(nn.Module):
         located = self.embeddings.locate(batch.ids)[self._config["dim"]]
         wanted = 3 if self._config["weighted"] else 2 if self._config["pooling"] else 1
         if len(located) != wanted:
-            given = "has" if len(located) > wanted else "lacks"
+            verb = "has" if len(located) > wanted else "lacks"
             raise ConfigError(
-                f"the batch {given} per-sample weights, but the model's weighted is "
+                f"the batch {verb} per-sample weights, but the model's weighted is "
                 f"{self._config['weighted']}"
             )
         names = ("rows", "offsets", "weights")
@@ -299,18 +299,18 @@ class ClickModel(nn.Module):
         return {**arrays, **self._of_rows(batch)}
 
     def _of_rows(self, batch: Any) -> dict[str, np.ndarray]:
-        """What a batch has for the loss alone."""
+        """Arguments of the loss alone."""
         weights = batch.weights if self._config["row_weights"] else None
-        given = {"labels": batch.labels, "row_weights": weights}
-        return {name: array for name, array in given.items() if array is not None}
+        arrays = {"labels": batch.labels, "row_weights": weights}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def check_weights(self, batch: Any) -> None:
-        """Refuse a batch to train on whose rows have weights where the model wants none, or lack.
+        """Refuse a training batch that has weights of rows where the model has none, or lacks them.
 
         Raises
         ------
         DataError
-            With what to change.
+            If it does.
         """
         wanted = self._config["row_weights"]
         if wanted and batch.weights is None:
@@ -325,7 +325,7 @@ class ClickModel(nn.Module):
             )
 
     def _placed(self, batch: Any, room: Room | None) -> dict[str, Any] | None:
-        """The arguments, for single ids that are inside their tables; None for all others."""
+        """The arguments by a kernel, for single ids in their tables; None for all other ids."""
         count, ids = len(self._config["rows"]), batch.ids
         if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
             return None
@@ -333,16 +333,16 @@ class ClickModel(nn.Module):
             first, dtype = self._placement.first_rows, self._placement.index_dtype
             self._placing = Placing(first, self._config["rows"], dtype)
         floats = {**self._of_rows(batch), "dense": batch.dense}
-        given = {name: array for name, array in floats.items() if array.size}
-        tensors = self._placing(ids, given, room)
+        nonempty = {name: array for name, array in floats.items() if array.size}
+        tensors = self._placing(ids, nonempty, room)
         if tensors is None:
             return None
-        return tensors if "dense" in given else {**tensors, "dense": _constant(batch)}
+        return tensors if "dense" in nonempty else {**tensors, "dense": _constant(batch)}
 
     def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """For each storage that (B, F) ids are looked up in: each feature's first row, and rows.
+        """For each storage of (B, F) ids: each feature's first row and number of rows.
 
-        `inputs` lets no other ids pass, so columns can be sorted one by one.
+        `inputs` refuses other ids, so columns can be sorted one by one.
         """
         if self._config["pooling"]:
             return {}
@@ -350,7 +350,7 @@ class ClickModel(nn.Module):
         return {self._storage: tuple(zip(first, self._config["rows"], strict=True))}
 
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """For each storage, the rows that its functions will read, given what `inputs` returned."""
+        """For each storage, the rows that the functions read for what `inputs` returned."""
         return {self._storage: inputs["rows"]}
 
     @property
@@ -366,17 +366,17 @@ class ClickModel(nn.Module):
 def _by_name(
     method: Callable[..., nn.Tensor], inputs: Mapping[str, nn.spec.Tensor]
 ) -> nn.spec.MethodSpec:
-    """A method to export that is given its inputs by name, since those amid them may lack."""
+    """Specify a method for export, with inputs by name since some in between may be absent."""
     names, specs = list(inputs), list(inputs.values())
 
-    def named(*given: nn.Tensor) -> nn.Tensor:
-        return method(**dict(zip(names, given, strict=True)))
+    def named(*inputs: nn.Tensor) -> nn.Tensor:
+        return method(**dict(zip(names, inputs, strict=True)))
 
     return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
 
 
 def _constant(batch: Any) -> np.ndarray:
-    """What stands for the dense features of a batch that has none."""
+    """The dense column of a model without dense features."""
     return np.ones((len(batch), 1), np.float32)
 
 

@@ -17,12 +17,12 @@ from sparsetrain import runtime
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.kernels.table_formats import TableDtype
 from sparsetrain.models.click_model import ClickModel
-from sparsetrain.models.config import checked_widths
-from sparsetrain.models.interaction.choice import (
-    CROSS_NUMBERS,
+from sparsetrain.models.config import check_widths
+from sparsetrain.models.interaction.options import (
+    CROSS_OPTIONS,
     Interaction,
-    interaction_config,
-    interaction_of,
+    check_interaction,
+    make_interaction,
 )
 from sparsetrain.models.mlp import MLP
 from sparsetrain.system.argument_checks import require_int
@@ -43,13 +43,12 @@ class DLRM(ClickModel):
         Hidden widths of the top MLP; its input and its single output are added.
     num_dense : int
         Dense features of an example. With 0 the bottom MLP is fed a constant 1, so that its output
-        is a learnt vector that takes part in the interaction as ever.
+        is a learnt vector in the interaction.
     interaction : {"dot", "cross"}
-        How the bottom MLP's result and the embeddings meet: as dot products of all pairs, or
-        through cross layers, see `models.interaction.cross`.
+        Interaction of the bottom MLP's result and the embeddings: dot products of all pairs, or
+        cross layers, see `models.interaction.cross`.
     cross_layers, cross_rank : int, optional
-        Of the cross interaction. By default 3 layers, of a rank that is a quarter of the numbers
-        that they cross, (F + 1) D, and at most 512.
+        For the cross interaction. By default 3 layers of rank (F + 1) D / 4, at most 512.
     pooling, weighted, names, table_dtype, row_weights, share_embedding
         As of `ClickModel`.
     """
@@ -73,27 +72,27 @@ class DLRM(ClickModel):
         cross_rank: int | None = None,
         share_embedding: Mapping[str, str] | None = None,
     ) -> None:
-        made = type(self).__name__
-        dim = require_int(f"{made}: dim", dim)
-        num_dense = require_int(f"{made}: num_dense", num_dense, 0)
+        cls = type(self).__name__
+        dim = require_int(f"{cls}: dim", dim)
+        num_dense = require_int(f"{cls}: num_dense", num_dense, 0)
         hidden = {"bottom": bottom, "top": top}
-        self._hidden = {name: checked_widths(made, name, given) for name, given in hidden.items()}
-        # Parameters are in the order in which they are made, in saved runs too.
+        self._hidden = {name: check_widths(cls, name, widths) for name, widths in hidden.items()}
+        # Parameters are in the order of their construction, in saved runs too.
         self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)
         of_rows = (table_dtype, row_weights, share_embedding)
         super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = len(self._config["rows"])
-        self._interaction = interaction_config(interaction, numbers, (features + 1) * dim)
-        self.interaction, width = interaction_of(self._interaction, features, dim)
+        self._interaction = check_interaction(interaction, numbers, (features + 1) * dim)
+        self.interaction, width = make_interaction(self._interaction, features, dim)
         self.top = MLP([width, *self._hidden["top"], 1], last_relu=False)
 
     def __repr__(self) -> str:
-        given = self.config()
+        config = self.config()
         rows = [table.rows for table in self.embeddings.tables]
-        tables = f"{len(rows)} tables of {sum(rows):,} rows x {given['dim']}"
-        crossing = "".join(f"{key} {given[key]}, " for key in CROSS_NUMBERS if given[key])
-        return f"<DLRM: {tables}, bottom {given['bottom']}, {crossing}top {given['top']}>"
+        tables = f"{len(rows)} tables of {sum(rows):,} rows x {config['dim']}"
+        crossing = "".join(f"{key} {config[key]}, " for key in CROSS_OPTIONS if config[key])
+        return f"<DLRM: {tables}, bottom {config['bottom']}, {crossing}top {config['top']}>"
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""

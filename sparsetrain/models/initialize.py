@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial weights: the laws of the reference DLRM, drawn so that a table of any size fits.
+"""Initial weights by the distributions of the reference DLRM, drawn in place.
 
-Every block of rows has its own counter-based stream, keyed by (seed, name, block): the numbers do
-not depend on how many tables there are, in what order they are made, or how they are stored.
-Tables are filled in place, `BLOCK` elements at a time, so initialising needs no second copy.
+Every block of rows has its own counter-based stream, keyed by (seed, name, block), so its numbers
+do not depend on the number, order or storage of tables. Tables are filled `BLOCK` elements at a
+time, without a second copy.
 """
 
 from __future__ import annotations

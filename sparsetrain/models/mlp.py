@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack of linear layers with ReLU between them, the dense part of every model here."""
+"""Multilayer perceptron: linear layers with ReLU between them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.models.interaction import output_width
 from sparsetrain.models.interaction.cpu import backward_kernel, forward_kernel
-from sparsetrain.models.interaction.tile import Tile, tile_of
+from sparsetrain.models.interaction.tile_shape import Tile, select_tile
 from sparsetrain.runtime import as_numpy, as_tensor, empty
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
@@ -65,7 +65,7 @@ def test_whole_vectors_stored_for_a_row_end_within_its_sample(features, width):
     x, e, _ = draw(features, width, "float32", 2)
     out = empty((3, output_width(features, width)), "float32")
     as_numpy(out, writable=True)[...] = 7
-    tile = tile_of(vector_unit(host_target()))
+    tile = select_tile(vector_unit(host_target()))
     kernel = compile_kernel(forward_kernel(features, width, "float32", tile), host_target())
     kernel(as_tensor(x), as_tensor(e), leading_rows(out, 2))
     assert_close(as_numpy(out)[:2], in_numpy(x.astype("f8"), e.astype("f8")), "float32")
@@ -77,7 +77,7 @@ def test_bits_do_not_depend_on_the_registers(features, width):
     x, e, cotangent = draw(features, width, "float32", 3)
     results = []
     for unit in [(512, 32), (256, 16), (128, 16)]:
-        sizes = (features, width, "float32", tile_of(VectorUnit(*unit)))
+        sizes = (features, width, "float32", select_tile(VectorUnit(*unit)))
         outs = [empty(a.shape, "float32") for a in (cotangent, x, e)]
         given = [as_tensor(a) for a in (x, e, cotangent)]
         compile_kernel(forward_kernel(*sizes), host_target())(*given[:2], outs[0])
@@ -98,7 +98,7 @@ def test_bits_do_not_depend_on_the_registers(features, width):
     ids=["AVX-512", "AVX2", "SSE"],
 )
 def test_sums_fit_the_registers(unit, tile, heights, rows):
-    assert tile_of(VectorUnit(*unit)) == tile
+    assert select_tile(VectorUnit(*unit)) == tile
     assert tile.forward_rows(16) == heights
     assert {lanes: tile.backward_rows(27, lanes) for lanes in rows} == rows
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction's CPU kernels in bfloat16 by AMX tiles; `operator` says what they compute.
+"""CPU kernels of the dot interaction in bfloat16, by AMX tiles; `operator` has the formula.
 
-Operands are rounded as a sample is read, products are summed in float32, results are float32.
+Operands are rounded as a sample is read; sums and results are float32.
 
 Forward, the Gram matrix is blocks of 16 x 16 sums, those above the diagonal left out: rows are the
 embeddings, columns all vectors but the last, transposed in pairs. Backward, the symmetric matrix
 ``G`` of the pairs' cotangents times the vectors, which lie in pairs of neighbours as they are;
 its rows are taken in parts of 16, and that of the dense vector alone, as it goes elsewhere.
 
-What is parallel: blocks of samples. Sums of a pair go over 32 columns at a time in one thread.
+Parallel: blocks of samples. Sums of a pair go over 32 columns at a time in one thread.
 
-Precondition: the width is a multiple of 16. Cost: tiles multiply in no time; what is left is
-packing and memory, so what samples read and write is asked for ahead, and large cotangents go past
-the caches. Packing some samples before multiplying them was slower: they leave the first level.
+Precondition: the width is a multiple of 16. Cost: the products are cheap; packing and memory
+dominate, so memory is prefetched and large cotangents bypass the caches. Packing several samples
+before multiplying them was slower: they leave the first-level cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import kernel
 from sparsetrain.kernels.llvm import streaming_stores
-from sparsetrain.models.interaction.amx_samples import (
+from sparsetrain.models.interaction.amx_packing import (
     NUMBERS,
     PACKING,
     ROW_BYTES,
@@ -33,7 +33,7 @@ from sparsetrain.models.interaction.amx_samples import (
     symmetric,
     tiles,
 )
-from sparsetrain.models.interaction.parts import (
+from sparsetrain.models.interaction.cpu_common import (
     LANES,
     address,
     backward_arguments,
@@ -46,7 +46,7 @@ from sparsetrain.models.interaction.parts import (
     run,
     samples_of_tasks,
 )
-from sparsetrain.models.interaction.places import pair_place
+from sparsetrain.models.interaction.result_layout import pair_column
 
 TILE = NUMBERS * LANES
 AHEAD = 3  # samples from the one at hand to the one whose memory is asked for
@@ -82,7 +82,7 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                     T.buffer_store(out, dense[b, lanes(v)], [b, lanes(v)])
                 for i in range(features):
                     for j in range(0, i + 1, LANES):
-                        to = address(out, b, pair_place(width, i + 1, j))
+                        to = address(out, b, pair_column(width, i + 1, j))
                         call_("store", to, gram[i, run(j, LANES)], min(i + 1 - j, LANES))
             call_("amx_end")
     return built.get()

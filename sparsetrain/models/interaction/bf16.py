@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction's CPU kernels in bfloat16; `operator` says what they compute.
+"""CPU kernels of the dot interaction in bfloat16, by AVX512_BF16; `operator` has the formula.
 
-Operands are rounded as a sample is read, products are summed in float32, results are float32. An
-instruction multiplies pairs of neighbours in the summed axis, so what it reads is laid out in
-pairs first: forward pairs of columns, ``X`` transposed; backward pairs of vectors, and of the
-symmetric matrix ``G`` of the pairs' cotangents.
+Operands are rounded as a sample is read; sums and results are float32. An instruction multiplies
+pairs of neighbours along the summed axis, so operands are laid out in pairs first: forward pairs of
+columns of ``X`` transposed; backward pairs of vectors, and of the symmetric matrix ``G`` of the
+pairs' cotangents.
 
-What is parallel: blocks of samples. What is vectorised: forward the columns of the Gram matrix,
-backward the width. Sums run first to last in one thread.
+Parallel: blocks of samples. Vectorised: forward the columns of the Gram matrix, backward the width.
+Sums run first to last in one thread.
 
 Precondition: the width is a multiple of `LANES`. Cost: twice the float32 kernels' products per
-instruction, for a rounding and a transpose of every vector. That gains forward; backward memory
-bounds both, and only samples that stay in the caches gain
+instruction, for a rounding and a transpose of every vector. Forward that is faster; backward, where
+memory is the limit, only for samples that stay in the caches
 (`sparsetrain.compiler.precision.policy`).
 """
 
@@ -28,7 +28,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
 from sparsetrain.kernels.builder import kernel
-from sparsetrain.models.interaction.parts import (
+from sparsetrain.models.interaction.cpu_common import (
     LANES,
     address,
     backward_arguments,
@@ -42,10 +42,10 @@ from sparsetrain.models.interaction.parts import (
     run,
     samples_of_tasks,
 )
-from sparsetrain.models.interaction.places import pair_place
+from sparsetrain.models.interaction.result_layout import pair_column
 
 PAIRS = 2 * LANES  # numbers of a vector of pairs
-MOST_SUMS = 28  # vectors of LANES in registers, beside what is multiplied
+MAX_SUMS = 28  # vectors of LANES in registers, beside what is multiplied
 BESIDE = 4  # vectors of a row in a register tile: their stores fill neighbouring lines
 
 
@@ -68,7 +68,7 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                     for rows in _parts(range(block * LANES, features)):
                         _gram_(out, dots, (columns, first), b, block, rows)
                 for j in range(features):
-                    T.buffer_store(out, dots[j], [b, pair_place(width, j + 1, 0)])
+                    T.buffer_store(out, dots[j], [b, pair_column(width, j + 1, 0)])
     return built.get()
 
 
@@ -140,7 +140,7 @@ def _gram_(out: Any, dots: Any, operands: tuple[Any, Any], b: Any, block: int, r
         if row == block * LANES:
             T.buffer_store(dots, total, [tirx.Ramp(block * LANES, 1, LANES)])
         else:
-            to = T.address_of(out[b, pair_place(width, row + 1, 1 + block * LANES)])
+            to = T.address_of(out[b, pair_column(width, row + 1, 1 + block * LANES)])
             call_("store", to, total, min(row - block * LANES, LANES))
 
 
@@ -153,7 +153,7 @@ def _symmetric_(matrix: Any, lower: Any, cotangent: Any, b: Any, sizes: tuple[in
     across = int(lower.shape[1])
     for i in range(1, vectors):
         for j in range(0, i, LANES):
-            _round_(lower, [i, j], cotangent, [b, pair_place(width, i, j)], min(i - j, LANES))
+            _round_(lower, [i, j], cotangent, [b, pair_column(width, i, j)], min(i - j, LANES))
     for row in range(0, across, LANES):
         for column in range(0, across, PAIRS):
             call_(
@@ -230,7 +230,7 @@ def _zeros(rows: int) -> Any:
 
 def _parts(rows: range, vectors: int = 1) -> Iterator[range]:
     """As few parts as registers allow, all about as long; a row has so many vectors of sums."""
-    count = -(-len(rows) // ((MOST_SUMS + 1 - vectors) // vectors))
+    count = -(-len(rows) // ((MAX_SUMS + 1 - vectors) // vectors))
     size = -(-len(rows) // max(count, 1))
     return (rows[at : at + size] for at in range(0, len(rows), max(size, 1)))
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction's CPU kernels; `operator` says what they compute.
+"""CPU kernels of the dot interaction in float32 and float64; `operator` has the formula.
 
-What is parallel: samples. What is vectorised: forward the columns of the Gram matrix (the vectors
-are transposed, so that no dot product needs a sum across lanes), backward the width. A tile of rows
-shares the loads of the other operand and stays in registers whatever F and D are; forward it goes
-over the columns in blocks of 16 and leaves out those above the diagonal.
+Parallel: samples. Vectorised: forward the columns of the Gram matrix (the vectors are transposed,
+so that no dot product needs a sum across lanes), backward the width. A tile of rows shares the
+loads of the other operand and stays in registers for all F and D; forward it passes over the
+columns in blocks of 16, without those above the diagonal.
 
-A kernel is parsed once for each F and D: that takes tens of milliseconds, and programs share it.
+A kernel is parsed once for each F and D, which takes tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sparsetrain.compiler.schedule.register_tile import vector_unit
 from sparsetrain.kernels import builder
 from sparsetrain.kernels.builder import SCHEDULED
 from sparsetrain.kernels.llvm.transpose import HELPER, LANES, PRAGMA, transpose
-from sparsetrain.models.interaction.parts import round_up
-from sparsetrain.models.interaction.places import output_width, pair_place
-from sparsetrain.models.interaction.tile import Tile, tile_of
+from sparsetrain.models.interaction.cpu_common import round_up
+from sparsetrain.models.interaction.result_layout import output_width, pair_column
+from sparsetrain.models.interaction.tile_shape import Tile, select_tile
 from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
@@ -34,7 +34,7 @@ from sparsetrain.sparse_tensor.kernels import column_tiles
 def forward_kernel(features: int, width: int, dtype: str, tile: Tile | None = None) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2).
 
-    What is summed in registers is `tile`, by default as large as those of the target allow.
+    `tile` is summed in registers; by default the largest that those of the target allow.
     """
     return _forward(features, width, dtype, tile or _tile())
 
@@ -50,8 +50,8 @@ def backward_kernel(features: int, width: int, dtype: str, tile: Tile | None = N
 
 
 def _tile() -> Tile:
-    """For the registers of the target that is being compiled for; without one, this machine's."""
-    return tile_of(vector_unit(Target.current(allow_none=True) or host_target()))
+    """The tile for the current target, or else for this machine."""
+    return select_tile(vector_unit(Target.current(allow_none=True) or host_target()))
 
 
 @cache
@@ -61,7 +61,7 @@ def _forward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
     tiles, lanes = column_tiles(width)
     out_width = output_width(features, width)
     in_vectors = width % LANES == 0 and dtype == "float32"
-    turn = _transpose_vectors if in_vectors else _transpose_elements
+    transpose_into = _transpose_vectors if in_vectors else _transpose_elements
 
     @builder.prim_func(s_tir=True, private=True)
     def interaction(dense: T.handle, embeddings: T.handle, out: T.handle):
@@ -73,7 +73,7 @@ def _forward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
         T.attr(T.int32(0), PRAGMA, HELPER)
         for b in T.parallel(B):
             column = T.alloc_buffer((width, columns), dtype, scope="local")
-            turn(column, Dense, Embeddings, b)
+            transpose_into(column, Dense, Embeddings, b)
             for t in T.serial(tiles):
                 for d in T.vectorized(lanes):
                     Out[b, t * lanes + d] = Dense[b, t * lanes + d]
@@ -85,7 +85,7 @@ def _forward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
 
 
 def _transpose_elements(column: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """Write as columns all vectors but the last, which comes before none."""
+    """Transpose all vectors but the last, which is the first of no pair."""
     width, before = int(embeddings.shape[2]), int(embeddings.shape[1]) - 1
     with build.serial(0, width) as d:
         build.buffer_store(column, dense[b, d], [d, 0])
@@ -94,7 +94,7 @@ def _transpose_elements(column: Any, dense: Any, embeddings: Any, b: Any) -> Non
 
 
 def _transpose_vectors(column: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """The same, 16 x 16 numbers at a time; what follows them in `column` means nothing."""
+    """The same, 16 x 16 numbers at a time; the padding of `column` is undefined."""
     features, width = map(int, embeddings.shape[1:])
     for first in range(0, features, LANES):
         with build.serial(0, width // LANES) as t:
@@ -108,10 +108,10 @@ def _transpose_vectors(column: Any, dense: Any, embeddings: Any, b: Any) -> None
 def _multiply_group(
     column: Any, embeddings: Any, out: Any, b: Any, group: Any, heights: list[int]
 ) -> None:
-    """Vectors ``16 group + 1 ..``, in tiles of these heights, times all before each.
+    """Multiply vectors ``16 group + 1 ..``, in tiles of these heights, by all before each.
 
-    Results are stored in whole vectors of 16. What a row has too much on the diagonal lies where
-    later rows go, so that block is the first.
+    Results are stored in vectors of 16. On the diagonal a row's surplus lies where later rows are
+    stored, so that block comes first.
     """
     tiles = [range(sum(heights[:n]), sum(heights[: n + 1])) for n in range(len(heights))]
     for rows in tiles:
@@ -134,13 +134,13 @@ def _multiply_block(column: Any, embeddings: Any, out: Any, b: Any, place: Any) 
                 build.buffer_store(gram, gram[n, j] + term, [n, j])
     for n, r in enumerate(rows):
         i = group * LANES + r + 1
-        begin = pair_place(width, i, block * LANES)
+        begin = pair_column(width, i, block * LANES)
         with build.vectorized(0, _stored(features, i, r) if block is group else LANES) as j:
             build.buffer_store(out, gram[n, j], [b, begin + j])
 
 
 def _zeros(rows: int, lanes: int, dtype: str) -> Any:
-    """A register tile that sums begin with."""
+    """Allocate a register tile of zeros."""
     tile = build.alloc_buffer((rows, lanes), dtype, scope="local")
     for r in range(rows):
         with build.vectorized(0, lanes) as lane:
@@ -149,19 +149,19 @@ def _zeros(rows: int, lanes: int, dtype: str) -> Any:
 
 
 def _stored(features: int, i: Any, r: int) -> int:
-    """Columns of the block on the diagonal to store for row `i`, the `r`th of its group.
+    """Columns of the diagonal block to store for row `i`, the `r`th of its group.
 
-    All, but for rows so near the end of the sample that they would pass it.
+    All, except for rows where they would pass the end of the sample.
     """
     if not isinstance(i, int):
-        return LANES  # its group is full: rows enough come after it
-    left = features * (features + 1) // 2 - i * (i + 1) // 2
-    return LANES if LANES - (r + 1) <= left else r + 1
+        return LANES  # its group is full, so enough rows follow
+    remaining = features * (features + 1) // 2 - i * (i + 1) // 2
+    return LANES if LANES - (r + 1) <= remaining else r + 1
 
 
 @cache
 def _backward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
-    tiles, lanes = column_tiles(width, tile.most_lanes)
+    tiles, lanes = column_tiles(width, tile.max_lanes)
     tile_rows = tile.backward_rows(features + 1, lanes)
     whole, rest = divmod(features + 1, tile_rows)
     out_width = output_width(features, width)
@@ -195,7 +195,7 @@ def _backward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
 
 
 def _sum_rows(inputs: Any, outputs: Any, part: Any, first: Any, rows: int) -> None:
-    """Rows ``first ..``, `rows` of them, of ``G X`` in some columns of a sample.
+    """Sum `rows` rows of ``G X`` from `first` on, in some columns of a sample.
 
     Terms are added in the order of the columns of G.
     """
@@ -216,7 +216,7 @@ def _sum_rows(inputs: Any, outputs: Any, part: Any, first: Any, rows: int) -> No
                 x = dense[b, column + d] if j is None else embeddings[b, j - 1, column + d]
                 build.buffer_store(total, total[r, d] + factor * x, [r, d])
 
-    pair = partial(pair_place, width)
+    pair = partial(pair_column, width)
     if not at_top:
         add(None, range(rows), lambda r: pair(first + r, 0))
         with build.serial(1, first) as j:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cross interaction: layers that multiply every number of a sample by a mix of all others.
+"""Cross interaction of DCN V2: layers that multiply each number of a sample by a mix of all.
 
 With ``x_0`` the dense vector and all embeddings of a sample side by side, N numbers, layer l gives
 
@@ -10,8 +10,8 @@ rank (Wang et al. 2021, https://arxiv.org/abs/2008.13535, equation 2). TorchRec'
 and MLPerf's DLRM-DCNv2 put it where DLRM has its dot interaction. After L layers the result holds
 products of up to L + 1 of the numbers.
 
-Ordinary products and elementwise operators of Relax, so `schedule` decides how fast it is. Each
-layer costs 4 N rank multiplications and additions of a sample, thrice that with the gradients.
+It consists of ordinary Relax operators. A layer costs 4 N rank multiplications and additions for
+each sample, three times as many with the gradients.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sparsetrain.system.argument_checks import require_int
 
 # As MLPerf trains it: three layers of rank 512 with N = 3456.
 LAYERS = 3
-MOST_RANK = 512
+MAX_RANK = 512
 
 
 def default_rank(width: int) -> int:
-    """A quarter of N, which TorchRec says keeps the accuracy of full rank; at most MLPerf's."""
-    return max(1, min(width // 4, MOST_RANK))
+    """A quarter of N, which keeps the accuracy of full rank by TorchRec; at most MLPerf's."""
+    return max(1, min(width // 4, MAX_RANK))
 
 
 class CrossLayer(nn.Module):
@@ -63,9 +63,9 @@ class CrossInteraction(nn.Module):
     def __init__(
         self, features: int, dim: int, layers: int, rank: int, dtype: str = "float32"
     ) -> None:
-        given = {"features": features, "dim": dim, "layers": layers, "rank": rank}
+        numbers = {"features": features, "dim": dim, "layers": layers, "rank": rank}
         features, dim, layers, rank = (
-            require_int(f"CrossInteraction: {name}", number) for name, number in given.items()
+            require_int(f"CrossInteraction: {name}", number) for name, number in numbers.items()
         )
         self.width = (features + 1) * dim
         self.layers = nn.ModuleList([CrossLayer(self.width, rank, dtype) for _ in range(layers)])

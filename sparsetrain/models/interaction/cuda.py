@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernels of the dot interaction; `operator` says what they compute.
+"""CUDA kernels of the dot interaction; `operator` has the formula.
 
-The backward one lies in `cuda_backward`; forward, usual widths have a kernel of their own,
+The backward kernel is in `cuda_backward`; forward, common widths have a kernel of their own in
 `cuda_registers`. Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one
 value read serves `SIDE` products; the pairs leave through shared memory, because a sample's results
 lie side by side. Sums run first to last.
 
-Cost, forward: what is read and written once, 1 GB for a batch of 65,536 at F = 26 and D = 128.
+Cost, forward: inputs and results pass memory once, 1 GB for 65,536 samples with F = 26, D = 128.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.models.interaction.cuda_blocking import (
     blocks_of_samples,
     forward_blocking,
 )
-from sparsetrain.models.interaction.places import pair_place
+from sparsetrain.models.interaction.result_layout import pair_column
 from sparsetrain.sparse_tensor.cuda.parts import THREADS, Number, barrier, shared
 
 _ITEMSIZE = {"float32": 4, "float64": 8}
@@ -57,14 +57,14 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                 barrier()
                 inside = block.sample(member) < inputs.batch
                 with T.If(tirx.And(item < cut.samples * squares, inside)), T.Then():
-                    square.put_away(block, member, stage if cut.staged else None, out)
+                    square.store(block, member, stage if cut.staged else None, out)
             barrier()
             _write_results(block, stage if cut.staged else None, out)
     return built.get()
 
 
 def _touched(shape: tuple[int, ...], dtype: str) -> Any:
-    """An array of the block; TVM refuses one that nobody touches."""
+    """Allocate an array of the block and write one element: TVM refuses an unused array."""
     array = T.alloc_buffer(shape, dtype, scope="shared")
     T.buffer_store(array, tirx.const(0, dtype), [0] * len(shape))
     return array
@@ -89,13 +89,13 @@ class _PitchedRows:
     def load(self, stretch: Any) -> None:
         """Replace what is there."""
 
-        def keep(member: Any, vector: Any, column: Any, loaded: Any) -> None:
+        def store(member: Any, vector: Any, column: Any, loaded: Any) -> None:
             with T.unroll(0, self.block.lanes) as lane:
                 place = self._place(member, vector, column + lane)
                 T.buffer_store(self._array, loaded[lane], [place])
 
         barrier()
-        self.block.load(stretch, keep)
+        self.block.load(stretch, store)
         barrier()
 
     def _place(self, member: Any, vector: Any, column: Any) -> Any:
@@ -132,17 +132,17 @@ class _Square:
                     total = self.gram[r, c] + left[r] * right[c]
                     T.buffer_store(self.gram, total, [r, c])
 
-    def put_away(self, block: Block, member: Any, stage: Any, out: Any) -> None:
+    def store(self, block: Block, member: Any, stage: Any, out: Any) -> None:
         """Store the pairs below the diagonal: into `stage`, if there is one."""
         x = block.inputs
         with self._each_pair() as (r, c):
             i, j = self.upper + r, self.lower + c
             with T.If(tirx.And(i < x.vectors, j < i)), T.Then():
                 if stage is None:
-                    place = [block.sample(member), pair_place(x.width, i, j)]
+                    place = [block.sample(member), pair_column(x.width, i, j)]
                     T.buffer_store(out, self.gram[r, c], place)
                 else:
-                    T.buffer_store(stage, self.gram[r, c], [member, pair_place(0, i, j)])
+                    T.buffer_store(stage, self.gram[r, c], [member, pair_column(0, i, j)])
 
     @contextmanager
     def _each_pair(self) -> Iterator[tuple[Any, Any]]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernel of the dot interaction's cotangents; `operator` says what it computes.
+"""CUDA kernel of the dot interaction's cotangents; `operator` has the formula.
 
 A sample's cotangents are the symmetric matrix of its pairs' cotangents times its vectors. The
 matrix lies in shared memory; the vectors do not: a thread owns a few columns of all results, so it
 reads just those columns of each vector, from global memory, a few vectors ahead, and adds each to
 all rows in registers. Sums run first to last.
 
-Cost: what is read and written once, 1.95 GB for a batch of 65,536 at F = 26 and D = 128.
+Cost: inputs and results pass memory once, 1.95 GB for 65,536 samples with F = 26 and D = 128.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.models.interaction.cuda_blocking import SHARED, Inputs
-from sparsetrain.models.interaction.places import output_width, pair_place
+from sparsetrain.models.interaction.result_layout import output_width, pair_column
 from sparsetrain.sparse_tensor.cuda.parts import (
     barrier,
     blocks_of_threads,
@@ -28,7 +28,7 @@ from sparsetrain.sparse_tensor.cuda.parts import (
     vector_lanes,
 )
 
-MOST_ROWS = 28  # of results that a thread holds in registers, each with its columns
+MAX_ROWS = 28  # of results that a thread holds in registers, each with its columns
 AHEAD = 3  # vectors on their way while one is used
 TEAM = 32  # threads of a sample, if it has as many vectors of columns
 THREADS = 128
@@ -37,7 +37,7 @@ QUAD = 4  # factors read at once
 
 
 class Cut(NamedTuple):
-    """How the work is cut."""
+    """Partition of the work."""
 
     lanes: int  # columns of a thread at a time
     members: int  # threads of a sample
@@ -48,13 +48,13 @@ class Cut(NamedTuple):
     staged: bool  # whether it is there
 
 
-def cut_of(vectors: int, width: int, dtype: str) -> Cut:
+def select_cut(vectors: int, width: int, dtype: str) -> Cut:
     """Threads for all columns of a sample, few enough samples that their matrices fit."""
     itemsize = {"float32": 4, "float64": 8}[dtype]
     widest = vector_lanes(width, dtype)
     lanes = next(n for n in (widest, widest // 2, 1) if n == 1 or n and width // n >= TEAM)
     members = min(width // lanes, THREADS)
-    tiles = -(-vectors // MOST_ROWS)
+    tiles = -(-vectors // MAX_ROWS)
     rows = -(-vectors // tiles // QUAD) * QUAD
     pitch = tiles * rows
     staged = vectors * pitch * itemsize <= SHARED
@@ -66,7 +66,7 @@ def cut_of(vectors: int, width: int, dtype: str) -> Cut:
 
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
-    cut = cut_of(features + 1, width, dtype)
+    cut = select_cut(features + 1, width, dtype)
     with kernel("interaction_backward") as built:
         inputs = Inputs(features, width, dtype)
         across = output_width(features, width)
@@ -129,7 +129,7 @@ class _Factors:
         return self._first + row * self.cut.pitch + column
 
     def _read(self, row: Any, column: Any) -> Any:
-        return self.cotangent[self.sample, pair_place(self.inputs.width, row, column)]
+        return self.cotangent[self.sample, pair_column(self.inputs.width, row, column)]
 
     def load(self, into: Any, row: Any, column: Any) -> None:
         """`QUAD` factors of a row, from a column on; those behind the last are undefined."""
@@ -150,7 +150,7 @@ def _element(array: Any, first: int, lane: Any) -> Any:
 
 def _rows(vectors: int) -> Any:
     """The rows of a triangle: unrolled where loads of all of them can be on their way at once."""
-    return T.unroll(1, vectors) if vectors <= MOST_ROWS else T.serial(1, vectors)
+    return T.unroll(1, vectors) if vectors <= MAX_ROWS else T.serial(1, vectors)
 
 
 class _Sums:

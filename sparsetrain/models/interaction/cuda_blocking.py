@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a block of a CUDA interaction kernel is cut, and how the vectors of its samples come to it.
+"""Blocking of the CUDA interaction kernels, and their loads into shared memory.
 
 A block takes a few samples. Their vectors come through shared memory, a stretch of columns at a
 time, loaded by all its threads, 16 bytes each where the width allows it.
@@ -25,15 +25,15 @@ from sparsetrain.sparse_tensor.cuda.parts import (
 
 SIDE = 4  # of the tile of results that a thread owns
 SHARED = 46 * 1024  # bytes; a block may have 48 KiB without asking
-MOST_SAMPLES = 32
+MAX_SAMPLES = 32
 
 
-# Puts away what was loaded: (sample within the block, vector, first column, columns).
-Keep = Callable[[Any, Any, Any, Any], None]
+# Stores loaded columns: (sample within the block, vector, first column, columns).
+Store = Callable[[Any, Any, Any, Any], None]
 
 
 class Blocking(NamedTuple):
-    """How a block is cut: its samples, and the columns it holds at a time."""
+    """Samples of a block, and the columns that it holds at a time."""
 
     samples: int
     columns: int
@@ -49,7 +49,7 @@ def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
     tiles = -(-vectors // SIDE)
     pairs = vectors * (vectors - 1) // 2
     staged = pairs * itemsize <= SHARED // 2
-    samples = max(1, min(MOST_SAMPLES, THREADS // (tiles * (tiles + 1) // 2)))
+    samples = max(1, min(MAX_SAMPLES, THREADS // (tiles * (tiles + 1) // 2)))
     while samples > 1 and samples * (pairs + vectors * 17) * itemsize > SHARED:
         samples -= 1
     left = SHARED - samples * pairs * itemsize * staged
@@ -88,11 +88,11 @@ class Block:
             with T.If(number < count), T.Then():
                 yield number
 
-    def load(self, stretch: Any, keep: Keep) -> None:
+    def load(self, stretch: Any, store: Store) -> None:
         """Read a stretch of columns of all vectors of the block's samples.
 
-        ``keep(member, vector, column, loaded)`` puts away `lanes` columns: `member` is the sample
-        within the block, `column` the first within the stretch. None are behind the batch.
+        ``store(member, vector, column, loaded)`` stores `lanes` columns: `member` is the sample
+        within the block, `column` the first within the stretch. None are beyond the batch.
         """
         x = self.inputs
         loaded = T.alloc_local((self.lanes,), x.dtype)
@@ -110,7 +110,7 @@ class Block:
                     with T.Else():
                         other = tirx.max(vector - 1, 0)
                         fetch(lambda lane: x.embeddings[sample, other, start + lane])
-                keep(member, vector, column, loaded)
+                store(member, vector, column, loaded)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dot interaction on CUDA where all vectors of a sample fit into registers of a few threads.
+"""CUDA kernel of the dot interaction for samples that fit the registers of a few threads.
 
 A thread holds four columns of every vector, read once, side by side with its neighbours, which are
 all on their way at the same time. It multiplies its columns for every pair; what the threads of a
@@ -25,7 +25,7 @@ from sparsetrain.sparse_tensor.cuda.parts import blocks_of_threads, store_vector
 
 LANES = 4  # columns of a thread
 MEMBERS = (4, 8, 16, 32)  # threads of a sample: widths of 16 to 128
-MOST_VECTORS = 28
+MAX_VECTORS = 28
 THREADS = 128
 BLOCKS = 3  # on a multiprocessor
 
@@ -46,7 +46,7 @@ _HALVING = """
 
 def fits(features: int, width: int, dtype: str) -> bool:
     """Whether this kernel can be had for such inputs."""
-    return dtype == "float32" and width in {LANES * m for m in MEMBERS} and features < MOST_VECTORS
+    return dtype == "float32" and width in {LANES * m for m in MEMBERS} and features < MAX_VECTORS
 
 
 def forward_kernel(features: int, width: int) -> PrimFunc:

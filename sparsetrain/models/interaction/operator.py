@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM's dot interaction: every pair of a sample's F + 1 vectors gives one number.
+"""Dot interaction of DLRM as a Relax operator: the dot products of all pairs of F + 1 vectors.
 
 With ``x_0`` the dense vector and ``x_1 .. x_F`` the embeddings of a sample, the result is
 ``[x_0, x_1.x_0, x_2.x_0, x_2.x_1, x_3.x_0, ...]``: the dense vector, then the strict lower triangle
 of the Gram matrix row by row (Naumov et al. 2019, https://arxiv.org/abs/1906.00091, with
 ``interaction_itself`` off).
 
-One operator with its own kernel each way: through matrix products the (F + 1) x (F + 1) matrices
-of a batch would all go through memory. In a kernel they stay in registers and the first-level
-cache. Which kernels there are depends on the target, and on whether operands may be rounded:
-`cpu`, `bf16` and `amx`, `cuda`, each with a `forward_kernel` and a `backward_kernel`.
+It has a kernel each way: with matrix products, the (F + 1) x (F + 1) matrices of a batch would go
+through memory; in a kernel they stay in registers and the first-level cache. The kernels, each a
+`forward_kernel` and a `backward_kernel`, depend on the target and on whether operands may be
+rounded: `cpu`, `bf16`, `amx`, `cuda`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tvm.target import Target
 from sparsetrain.ad import defvjp
 from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
 from sparsetrain.models.interaction import amx, bf16, cpu, cuda
-from sparsetrain.models.interaction.places import output_width
+from sparsetrain.models.interaction.result_layout import output_width
 from sparsetrain.runtime.target_features import has_amx_tiles, has_bf16_dot
 
-# Whether a target has the instructions -> the kernels that round by them, the fastest first. Where
-# AVX512_BF16 is slow (Intel has 0.4 products of vectors a cycle) its kernels take about as long as
-# the float32 ones, so no CPU is told apart.
+# Test of a target -> kernels that round with its instructions, the fastest first. Where AVX512_BF16
+# is slow (Intel: 0.4 vector products a cycle) its kernels take about as long as the float32 ones,
+# so all CPUs are treated alike.
 _ROUNDING = ((has_amx_tiles, amx), (has_bf16_dot, bf16))
 
 
 def _kernels(call: Any) -> Any:
-    """The module of the kernels for the current target; they round if the call says so."""
+    """The module of kernels for the current target; they round if the call has ``rounds``."""
     target, rounding = Target.current(allow_none=True), None
     if call.attrs is not None and "rounds" in call.attrs:
         rounding = next((kernels for has, kernels in _ROUNDING if has(target)), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the interaction's rounding CPU kernels share: tasks of samples, arrays, calls of helpers."""
+"""Common parts of the interaction's bfloat16 CPU kernels: loops, arrays, calls of helpers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernels.builder import buffer
 from sparsetrain.kernels.llvm.transpose import LANES as LANES
 from sparsetrain.kernels.llvm.transpose import PRAGMA
-from sparsetrain.models.interaction.places import output_width
+from sparsetrain.models.interaction.result_layout import output_width
 
 SAMPLES = 16  # of a task: their arrays are allocated once
 
@@ -42,21 +42,21 @@ def backward_arguments(features: int, width: int) -> tuple[Any, Any, Any, Any, A
 
 @contextmanager
 def samples_of_tasks(batch: Any, helpers: str) -> Iterator[Any]:
-    """A parallel loop over tasks; yields the loop over a task's samples, for after its arrays."""
+    """Parallel loop over tasks; yields the loop over a task's samples, for after allocations."""
     tasks = tirx.ceildiv(batch, SAMPLES)
     with T.attr(0, PRAGMA, helpers), T.parallel(0, tasks) as task:
 
         @contextmanager
         def samples() -> Iterator[Any]:
-            left = tirx.min(batch - task * SAMPLES, tirx.const(SAMPLES, "int64"))
-            with T.serial(0, left) as sample:
+            count = tirx.min(batch - task * SAMPLES, tirx.const(SAMPLES, "int64"))
+            with T.serial(0, count) as sample:
                 yield T.Bind(task * SAMPLES + sample)
 
         yield samples
 
 
 def call_(name: str, *arguments: Any) -> None:
-    """Run a helper; a Python number is an int32."""
+    """Call a helper; Python integers are passed as int32."""
     T.evaluate(tirx.call_extern("int32", f"sparsetrain_{name}", *map(_number, arguments)))
 
 
@@ -64,23 +64,23 @@ def _number(value: Any) -> Any:
     return tirx.const(value, "int32") if isinstance(value, int) else value
 
 
-def address(array: Any, *place: Any) -> Any:
-    """Where an element is."""
-    return T.address_of(tirx.BufferLoad(array, list(place)))
+def address(array: Any, *indices: Any) -> Any:
+    """Address of an element."""
+    return T.address_of(tirx.BufferLoad(array, list(indices)))
 
 
 def long(number: Any) -> Any:
-    """A Python number as an int64."""
+    """Convert a Python integer to an int64 constant."""
     return tirx.const(int(number), "int64")
 
 
 def lanes(v: Any) -> Any:
-    """The `v`th vector of `LANES` places."""
+    """Indices of the `v`th vector of `LANES` elements."""
     return run(v * LANES, LANES)
 
 
 def run(first: Any, count: int) -> Any:
-    """Places beside one another."""
+    """`count` consecutive indices."""
     stride = 1 if isinstance(first, int) else tirx.const(1, first.ty.dtype)
     return tirx.Ramp(first, stride, count)
 
@@ -91,12 +91,12 @@ def round_up(number: int, to: int) -> int:
 
 
 def local(shape: tuple[int, ...], dtype: str) -> Any:
-    """An array of a task or a sample."""
+    """Allocate an array of a task or a sample."""
     return T.alloc_buffer(shape, dtype, scope="local")
 
 
 def cleared(shape: tuple[int, ...], dtype: str) -> Any:
-    """An array of zeros. TVM would shrink one to the places that it sees read or written."""
+    """Allocate an array of zeros, all written, since TVM shrinks arrays to what is used."""
     array = local(shape, dtype)
     rows = shape[0] if len(shape) > 1 else 1
     with T.serial(0, rows) as row, T.serial(0, shape[-1] // LANES) as v:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where numbers lie in a row of the interaction's result: the dense vector, then the pairs."""
+"""Columns of the dot interaction's result: the dense vector, then the pairs."""
 
 from typing import Any
 
@@ -9,6 +9,6 @@ def output_width(features: int, width: int) -> int:
     return width + features * (features + 1) // 2
 
 
-def pair_place(width: int, i: Any, j: Any) -> Any:
-    """Where the pair i > j is, numbers or expressions; vector 0 is the dense one."""
+def pair_column(width: int, i: Any, j: Any) -> Any:
+    """Column of the pair i > j, integers or expressions; vector 0 is the dense one."""
     return width + i * (i - 1) // 2 + j

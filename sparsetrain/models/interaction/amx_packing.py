@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a sample's vectors and pairs come to lie as AMX tiles read them, in LLVM IR.
+"""Packing of a sample's vectors and pairs into the layout of AMX tiles, in LLVM IR.
 
-A left operand is rows of bfloat16, a right one rows of pairs
-(`sparsetrain.compiler.schedule.amx.helpers`).
-Beside the helpers of there and of `sparsetrain.compiler.schedule.bf16.helpers`. One instruction
-rounds two
-vectors of 16 numbers into one of 32, so halves of a row, or two rows that become pairs, are rounded
-together.
+A left operand is rows of bfloat16, a right one rows of pairs (see
+`sparsetrain.compiler.schedule.amx.helpers`). One instruction rounds two vectors of 16 numbers into
+one of 32, so halves of a row, or two rows that become pairs, are rounded together, to nearest even.
 
-Rounding is to nearest even. What packs a sample asks for the next one's memory meanwhile: the
-rows of a sample are more streams than a processor foresees.
+Packing a sample prefetches the next one: its rows are more streams than the hardware prefetcher
+follows.
 """
 
 from collections.abc import Iterable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which interaction a DLRM has: its arguments, and what computes it."""
+"""Options of DLRM's interaction: their checks and defaults, and the layer they select."""
 
 from __future__ import annotations
 
@@ -9,41 +9,40 @@ from typing import Any, Literal, TypeAlias, get_args
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.interaction.cross import LAYERS, CrossInteraction, default_rank
 from sparsetrain.models.interaction.operator import dot_interaction
-from sparsetrain.models.interaction.places import output_width
+from sparsetrain.models.interaction.result_layout import output_width
 from sparsetrain.system.argument_checks import require_int
 
 Interaction: TypeAlias = Literal["dot", "cross"]
-CROSS_NUMBERS = ("cross_layers", "cross_rank")
+CROSS_OPTIONS = ("cross_layers", "cross_rank")
 
 
-def interaction_config(
+def check_interaction(
     name: Interaction, numbers: Mapping[str, int | None], width: int
 ) -> dict[str, Any]:
-    """What describes an interaction of `width` numbers, defaults filled in.
+    """Return the options of an interaction of `width` numbers, with defaults filled in.
 
     Raises
     ------
     ConfigError
-        For an interaction that there is not, numbers that it does not have, or none of their kind.
+        For an unknown interaction, or a number that is no positive integer or not an option of it.
     """
     if name not in get_args(Interaction):
         raise ConfigError(f"DLRM: interaction is 'dot' or 'cross', not {name!r}")
-    given = {key: number for key, number in numbers.items() if number is not None}
+    explicit = {key: number for key, number in numbers.items() if number is not None}
     if name == "dot":
-        for key in given:
+        for key in explicit:
             raise ConfigError(f"DLRM: {key} is for interaction='cross'; 'dot' has no layers")
         return {"interaction": name, **numbers}
-    for key, number in given.items():
-        require_int(f"DLRM: {key}", number, 1)
+    checked = {key: require_int(f"DLRM: {key}", number) for key, number in explicit.items()}
     defaults = {"cross_layers": LAYERS, "cross_rank": default_rank(width)}
-    return {"interaction": name, **defaults, **{key: int(n) for key, n in given.items()}}
+    return {"interaction": name, **defaults, **checked}
 
 
-def interaction_of(
+def make_interaction(
     config: Mapping[str, Any], features: int, dim: int
 ) -> tuple[Callable[..., Any], int]:
-    """What maps (B, D) and (B, F, D) to (B, columns), and how many columns those are."""
+    """Return the layer from (B, D) and (B, F, D) to (B, columns), and the number of columns."""
     if config["interaction"] == "dot":
         return dot_interaction, output_width(features, dim)
-    made = CrossInteraction(features, dim, config["cross_layers"], config["cross_rank"])
-    return made, made.width
+    cross = CrossInteraction(features, dim, config["cross_layers"], config["cross_rank"])
+    return cross, cross.width
