@@ -156,65 +156,36 @@ def test_a_model_is_copied_by_making_it_again(model, copied):
     assert all(np.array_equal(same[0][name], same[1][name]) for name in same[0])
 
 
-class Lacking(Base):
-    def config(self):
-        return {"rows": self._config["rows"]}
+def _class(name, **members):
+    """A subclass of `Base` with other methods."""
+    return type(name, (Base,), members)
 
 
-class TooMuch(Base):
-    def config(self):
-        return {**super().config(), "dim": 4}
+def _describing(name, change):
+    """A class whose config is changed."""
+    return _class(name, config=lambda self: change(Base.config(self)))
 
 
-class Another(Base):
-    def config(self):
-        return {**super().config(), "hidden": 5}
+def _taking(argument, keep):
+    """A class that takes one more argument, of which its config has what it keeps."""
+
+    class Taking(Base):
+        def __init__(self, rows, hidden=4, **rest):
+            self.kept = keep(rest.pop(argument, None))
+            super().__init__(rows, hidden, **rest)
+
+        def config(self):
+            return {**super().config(), argument: self.kept}
+
+    return Taking
 
 
-class NotPlain(Base):
-    def config(self):
-        return {**super().config(), "hidden": np.int64(4)}
-
-
-class Unseen(Base):
-    def config(self):
-        return {name: item for name, item in super().config().items() if name != "names"}
-
-
-class Keyed(Base):
-    def __init__(self, rows, hidden=4, table=None, **rest):
-        super().__init__(rows, hidden, **rest)
-        self.table = {1: 2} if table is None else table
-
-    def config(self):
-        return {**super().config(), "table": self.table}
-
-
-class Endless(Base):
-    def __init__(self, rows, hidden=4, slope=float("inf"), **rest):
-        super().__init__(rows, hidden, **rest)
-        self.slope = slope
-
-    def config(self):
-        return {**super().config(), "slope": self.slope}
-
-
-class Joined(Base):
-    def __init__(self, rows, hidden=4, widths=(1,), **rest):
-        super().__init__(rows, hidden, **rest)
-        self.widths = (1, *widths)
-
-    def config(self):
-        return {**super().config(), "widths": self.widths}
+Unseen = _describing("Unseen", lambda config: {k: v for k, v in config.items() if k != "names"})
 
 
 class NotBegun(Base):
     def __init__(self, rows):
         self.last = nn.Linear(3, 1)
-
-
-class Claiming(Base):
-    kind = "dlrm"
 
 
 def _with(name, made):
@@ -232,62 +203,35 @@ def _parameter():
     return nn.Parameter((3,), "float32")
 
 
-class Filling(Base):
-    """Changes what `initialize` gives."""
-
-    change = staticmethod(dict.copy)
+def _filling(name, change):
+    """A class that changes what `initialize` gives."""
 
     def initialize(self, seed, *, fill=True):
-        params = super().initialize(seed, fill=fill)
-        self.change(params)
+        params = Base.initialize(self, seed, fill=fill)
+        change(params)
         return params
 
-
-class OtherShape(Filling):
-    change = staticmethod(lambda params: params.update({"last.bias": np.zeros(3, np.float32)}))
-
-
-class OtherDtype(Filling):
-    change = staticmethod(lambda params: params.update({"last.bias": np.zeros(1)}))
-
-
-class Extra(Filling):
-    change = staticmethod(lambda params: params.update({"more": np.zeros(1, np.float32)}))
-
-
-class Less(Filling):
-    change = staticmethod(lambda params: params.pop("last.bias"))
-
-
-class NoForward(Base):
-    forward = ClickModel.forward
-
-
-class NoReturn(Base):
-    def forward(self, dense, embedded):
-        self.last(self.layer(dense))
-
-
-class Flat(Base):
-    def forward(self, dense, embedded):
-        return nn.op.sum(dense, axis=1)
-
-
-class Wide(Base):
-    def forward(self, dense, embedded):
-        return dense
+    return _class(name, initialize=initialize)
 
 
 REFUSED = {
-    Lacking: r"a Lacking could not be loaded .* its config\(\) lacks hidden",
-    TooMuch: "does not make the model again: .*'dim'",
-    Another: "makes a model of other parameters",
-    NotPlain: "does not make the model again: .*int64 is not JSON",
-    Keyed: "makes a model with another table",
-    Endless: "does not make the model again: .*not JSON compliant",
-    Joined: "makes a model with another widths",
+    _describing("Lacking", lambda config: {"rows": config["rows"]}): (
+        r"a Lacking could not be loaded .* its config\(\) lacks hidden"
+    ),
+    _describing("TooMuch", lambda config: {**config, "dim": 4}): (
+        "does not make the model again: .*'dim'"
+    ),
+    _describing("Another", lambda config: {**config, "hidden": 5}): (
+        "makes a model of other parameters"
+    ),
+    _describing("NotPlain", lambda config: {**config, "hidden": np.int64(4)}): (
+        "does not make the model again: .*int64 is not JSON"
+    ),
+    _taking("table", lambda table: table or {1: 2}): "makes a model with another table",
+    _taking("slope", lambda _: float("inf")): "does not make the model again: .*not JSON compliant",
+    _taking("widths", lambda widths: (1, *(widths or ()))): "makes a model with another widths",
     NotBegun: r"its constructor does not call super\(\).__init__",
-    Claiming: "Claiming has the kind 'dlrm', which is that of DLRM",
+    _class("Claiming", kind="dlrm"): "Claiming has the kind 'dlrm', which is that of DLRM",
     _with("dense", _parameter): r"function 'loss' has two arguments called 'dense': an input, "
     r".*\(B, 3\).*, and a parameter, .*\(3,\).*; rename one of them",
     _with("last.bias", _parameter): "two arguments called 'last.bias': a parameter, .*a parameter",
@@ -297,14 +241,30 @@ REFUSED = {
     _with("embeddings.C2.weight:sum", _parameter): "a parameter 'embeddings.C2.weight:sum'",
     _with("optimizer:step", _parameter): "Setting has a parameter 'optimizer:step'",
     _with("", _parameter): "Setting has a parameter ''",
-    OtherShape: r"gives float32 \(3\) for 'last.bias'; the model has float32 \(1\)",
-    OtherDtype: r"gives float64 \(1\) for 'last.bias'; the model has float32 \(1\)",
-    Extra: r"gives float32 \(1\) for 'more'; the model has nothing",
-    Less: r"gives nothing for 'last.bias'; the model has float32 \(1\)",
-    NoForward: r"NoForward has no forward\(dense, embedded\)",
-    NoReturn: r"NoReturn: forward gave None; return the logits, an nn.Tensor \(B, 1\)",
-    Flat: r"Flat: forward gave the shape \(B\), not \(B, 1\)",
-    Wide: r"Wide: forward gave the shape \(B, 3\), not \(B, 1\)",
+    _filling("OtherShape", lambda params: params.update({"last.bias": np.zeros(3, "f4")})): (
+        r"gives float32 \(3\) for 'last.bias'; the model has float32 \(1\)"
+    ),
+    _filling("OtherDtype", lambda params: params.update({"last.bias": np.zeros(1)})): (
+        r"gives float64 \(1\) for 'last.bias'; the model has float32 \(1\)"
+    ),
+    _filling("Extra", lambda params: params.update({"more": np.zeros(1, "f4")})): (
+        r"gives float32 \(1\) for 'more'; the model has nothing"
+    ),
+    _filling("Less", lambda params: params.pop("last.bias")): (
+        r"gives nothing for 'last.bias'; the model has float32 \(1\)"
+    ),
+    _class("NoForward", forward=ClickModel.forward): (
+        r"NoForward has no forward\(dense, embedded\)"
+    ),
+    _class("NoReturn", forward=lambda self, dense, embedded: None): (
+        r"NoReturn: forward gave None; return the logits, an nn.Tensor \(B, 1\)"
+    ),
+    _class("Flat", forward=lambda self, dense, embedded: nn.op.sum(dense, axis=1)): (
+        r"Flat: forward gave the shape \(B\), not \(B, 1\)"
+    ),
+    _class("Wide", forward=lambda self, dense, embedded: dense): (
+        r"Wide: forward gave the shape \(B, 3\), not \(B, 1\)"
+    ),
 }
 
 
@@ -345,16 +305,6 @@ def test_what_a_config_leaves_out_is_refused_where_the_model_was_given_it(name):
         st.Trainer(Unseen([5, 7], **{name: GIVEN[name]}), st.optim.sgd(0.1))
 
 
-class NoTables(Base):
-    def forward(self, dense, embedded):
-        return self.last(self.layer(dense))
-
-
-class Frozen(Base):
-    def forward(self, dense, embedded):
-        return nn.op.zeros((dense.shape[0], 1))
-
-
 class Spare(Base):
     def __init__(self, rows, **rest):
         super().__init__(rows, **rest)
@@ -373,9 +323,13 @@ class Tied(Base):
 
 UNUSED = {
     Tied: "Tied: layer.weight and again.weight are one parameter under two names: keep one",
-    NoTables: r"NoTables: the loss does not depend on embedded, so that no table would learn: "
+    _class(
+        "NoTables"
+    ): r"NoTables: the loss does not depend on embedded, so that no table would learn: "
     r"forward\(dense, embedded\) has to use embedded$",
-    Frozen: "does not depend on embedded",
+    _class("Frozen", forward=lambda self, dense, embedded: nn.op.zeros((dense.shape[0], 1))): (
+        "does not depend on embedded"
+    ),
     Spare: "Spare: the loss does not depend on spare.weight, spare.bias, so that they would never "
     "learn: use their layers in forward, or leave them out of the constructor$",
 }
@@ -390,10 +344,8 @@ def test_what_forward_leaves_out_is_named_in_its_words(made, capfd):
 
 
 def test_initial_weights_may_be_arrays():
-    class Zeros(Filling):
-        change = staticmethod(lambda params: params.update({"last.bias": np.zeros(1, np.float32)}))
-
-    trainer = st.Trainer(Zeros([5, 7]), st.optim.sgd(0.1))
+    made = _filling("Zeros", lambda params: params.update({"last.bias": np.zeros(1, "f4")}))
+    trainer = st.Trainer(made([5, 7]), st.optim.sgd(0.1))
     assert not trainer.params["last.bias"].numpy().any()
 
 
