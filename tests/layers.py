@@ -60,8 +60,8 @@ PARTS = {
         True,
     ),
     "compare": Part(
-        "what a sparse and a dense update cost on this machine",
-        "data embedding kernels optim runtime sparse_tensor system training",
+        "cost of sparse and dense updates on this machine",
+        "data optim runtime sparse_tensor system training",
         True,
     ),
     "cli": Part("the commands, on public names alone", "runtime system training", True),

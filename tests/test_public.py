@@ -22,7 +22,7 @@ PUBLIC = {
     ),
     "compare": (
         "ARMS AXES Arm Case Crossing FORMULAS Item LeftOut Measurement Report Tables draw "
-        "open_peers plan run tables_of_data tables_of_rows tables_of_run with_storage"
+        "plan run tables_of_data tables_of_rows tables_of_run with_storage"
     ),
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Linear Position Profile "

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update of one embedding table costs, sparse and dense, by the library's public names.
+"""Cost of an update of one embedding table, sparse and dense, by the library's public names.
 
     python examples/dlrm/compare.py [ROWS]
 
-`sparsetrain compare` does the same over all axes, and draws it; this file is for reading. The last
-part shows the update that was timed, in three lines.
+`sparsetrain compare` does the same over all axes, with plots; this file is for reading. Its last
+part shows the timed update in three lines.
 """
 
 import sys
@@ -17,13 +17,13 @@ lookups, width = 2048, 16  # ids of a step, numbers in a row
 
 
 def measure(rows: int) -> st.compare.Report:
-    """Time each way to update a table on the same ids, beside what the machine allows."""
+    """Time each way to update a table, on the same ids."""
     case = st.compare.Case(rows, lookups=lookups, width=width, formula="sgd")
     return st.compare.run([st.compare.Item("rows", case, ("stock", "dense", "sparse"))])
 
 
-def tell(report: st.compare.Report) -> None:
-    print(f"memory streams at {report.stream / 1e9:.1f} GB/s")
+def show(report: st.compare.Report) -> None:
+    """Print time and memory of each way."""
     times = {m.arm: m.median_us for m in report.measurements}
     for m in report.measurements:
         print(
@@ -32,15 +32,13 @@ def tell(report: st.compare.Report) -> None:
             f"  memory {(m.memory_bytes or 0) / 1e6:10,.3f} MB"
         )
     for left in report.left_out:
-        print(f"{left.arm}: left out, {left.why}")
-    best = report.measurements[-1]
-    print(
-        f"{best.unique:,.0f} of {best.case.rows:,} rows touched; the roof is {best.roof_us:.1f} µs"
-    )
+        print(f"{left.arm}: left out, {left.reason}")
+    sparse = report.measurements[-1]
+    print(f"{sparse.unique:,.0f} of {sparse.case.rows:,} rows touched")
 
 
-def by_hand(rows: int) -> None:
-    """The same step without the instruments: a gradient that names its rows, applied in place."""
+def update_by_hand(rows: int) -> None:
+    """Take one such step: a gradient that names its rows, applied in place."""
     rng = np.random.default_rng(0)
     table = st.runtime.zeros((rows, width), "float32")
     step = st.optim.TableUpdate(st.optim.sgd(0.01), table, "sparse")
@@ -53,5 +51,5 @@ def by_hand(rows: int) -> None:
 
 if __name__ == "__main__":
     number = int(float(sys.argv[1])) if len(sys.argv) > 1 else 1_000_000
-    tell(measure(number))
-    by_hand(number)
+    show(measure(number))
+    update_by_hand(number)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update of a table costs, sparse and dense, in time, bytes and memory, on this machine.
+"""Cost of sparse and dense updates of a table on this machine: time, memory, and the crossing.
 
-Read `case` (one thing to measure), `arms` (the ways to update, a rule table), `measure` (how a step
-is timed), `sweeps` (which cases), `report` (what was found and where the arms cross).
+Read `case` (a table and a kind of step), `arms` (the ways to update, a rule table), `measure` (one
+arm on one case), `sweeps` (the cases of each axis), `report` (results and crossings).
 """
 
 from sparsetrain.compare.arms import ARMS as ARMS
@@ -10,8 +10,7 @@ from sparsetrain.compare.arms import Arm as Arm
 from sparsetrain.compare.case import Case as Case
 from sparsetrain.compare.comparison import run as run
 from sparsetrain.compare.figures import draw as draw
-from sparsetrain.compare.measurement import Measurement as Measurement
-from sparsetrain.compare.peers import open_peers as open_peers
+from sparsetrain.compare.measure import Measurement as Measurement
 from sparsetrain.compare.report import Crossing as Crossing
 from sparsetrain.compare.report import LeftOut as LeftOut
 from sparsetrain.compare.report import Report as Report

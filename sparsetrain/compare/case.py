@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thing to measure: a table, what a step looks up in it, and the formula that updates it."""
+"""A case to measure: a table, the lookups of a step, and the optimizer formula."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
 
 FLOAT_BYTES = 4
-MOST_ROWS = 2**31 - 1  # that 32-bit ids can name
+MOST_ROWS = 2**31 - 1  # ids are int32
 
 
 @dataclass(frozen=True)
@@ -23,18 +21,18 @@ class Case:
     rows : int
         V, rows of the table.
     lookups : int
-        N, ids in a step, all bags together.
+        N, ids in a step over all bags; a multiple of `pooling`.
     width : int
         D, float32 numbers in a row.
     pooling : int
-        Ids in a bag; `lookups` is a multiple of it.
+        Ids in a bag.
     skew : str
-        How ids are spread: ``"uniform"``, ``"zipf1.05"`` with any exponent above 0, ``"same"``
-        (all equal), or a name for ids that are given.
+        Distribution of the ids: ``"uniform"``, ``"zipf1.05"`` with any positive exponent,
+        ``"same"`` (all equal), or ``"given"`` for ids that the caller passes to `run`.
     formula : str
         A name in `sparsetrain.optim.OPTIMIZERS`.
     threads : int
-        Threads that kernels run on; 0 for as many as they run on anyway.
+        Kernel threads; 0 keeps the current number.
     label : str
         Name of the table.
 
@@ -58,10 +56,10 @@ class Case:
             require_int(f"compare: {name}", getattr(self, name))
         require_int("compare: threads", self.threads, 0)
         if self.rows > MOST_ROWS:
-            raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can name")
+            raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can address")
         if self.lookups % self.pooling:
             raise ConfigError(
-                f"compare: {self.lookups} lookups are no whole number of bags of {self.pooling}"
+                f"compare: {self.lookups} lookups is not a multiple of the bag size {self.pooling}"
             )
 
     @property
@@ -86,8 +84,3 @@ class Case:
             f"{name}{self.rows:,} x {self.width}, {self.lookups:,} {self.skew} ids{bags}, "
             f"{self.formula}"
         )
-
-
-def case_of(row: Mapping[str, Any]) -> Case:
-    """The case that a row of results belongs to."""
-    return Case(**{field.name: row[field.name] for field in fields(Case)})

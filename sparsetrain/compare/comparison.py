@@ -1,41 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a plan: case after case, arm after arm, one table in memory at a time."""
+"""The measurement of a plan: case after case, arm after arm, one table in memory at a time."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 
 from sparsetrain import runtime
 from sparsetrain.compare.arms import ARMS, Arm
+from sparsetrain.compare.batches import check_skew
 from sparsetrain.compare.case import Case
-from sparsetrain.compare.ids import check_skew
-from sparsetrain.compare.machine import machine
-from sparsetrain.compare.measure import Ids, ids_of, measure, roof_seconds
-from sparsetrain.compare.memory import available_bytes
-from sparsetrain.compare.others import Others
+from sparsetrain.compare.machine import available_bytes, describe_machine
+from sparsetrain.compare.measure import Ids, draw_case_ids, measure
 from sparsetrain.compare.report import LeftOut, Report
-from sparsetrain.compare.roofs import stream_bandwidth
 from sparsetrain.compare.sweeps import Item
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim import OPTIMIZERS
 
-_PATIENCE = 1.0  # seconds of a step; larger tables are left out after it
-_SPARE = 2**28  # bytes for batches, code and the system
-
-Say = Callable[[str], None]
+_MOST_SECONDS = 1.0  # of a dense step; larger tables are left out after it
+_SPARE_BYTES = 2**28  # for batches, code and the system
 
 
 def run(
     items: Sequence[Item],
     *,
     ids: Mapping[str, Ids] | None = None,
-    arms: Mapping[str, Arm] = ARMS,
-    say: Say = lambda text: None,
-    keep: Callable[[Report], object] = lambda report: None,
+    progress: Callable[[str], object] = lambda text: None,
+    on_case: Callable[[Report], object] = lambda report: None,
 ) -> Report:
     """Measure every item on each of its arms.
 
@@ -44,116 +38,105 @@ def run(
     items : sequence of Item
         From `plan`, or made by hand.
     ids : mapping of str to sequence of (N,) int32, optional
-        Given ids of a case, by its label; all other ids are drawn.
-    arms : mapping of str to Arm
-        The ways to update.
-    say : callable
-        Told of each case before it is measured.
-    keep : callable
-        Gets the report after each case, so that a long run can save what it has.
+        Ids of a case, by its label; without them they are drawn.
+    progress : callable
+        Called with the description of each case before it is measured.
+    on_case : callable
+        Called with the report after each case, so that a long run can save its results.
 
     Returns
     -------
     Report
-        Figures, and what was left out because there is no memory or nothing to measure.
+        Measurements, and the cases that were left out, each with the reason.
 
     Raises
     ------
     ConfigError
-        If an arm, a formula or a law of ids is unknown; before anything is measured.
+        If an arm, a formula or a distribution is unknown; raised before anything is measured.
     DataError
-        If given ids are not as many as the case looks up, or rows that it has not; likewise.
+        If `ids` do not fit the case; raised before anything is measured.
     """
-    given = ids or {}
+    ids = ids or {}
     for item in items:
-        _check(item, arms, given)
-    report = Report(machine(), stream_bandwidth())
-    others = Others()
+        _check(item, ids)
+    report = Report(describe_machine())
     for case, group in groupby(items, key=lambda item: item.case):
-        say(str(case))
-        with _threads(case.threads):
-            _measure_case(report, list(group), given.get(case.label), arms, others)
-        report.machine["others_cores"] = others.cores
-        keep(report)
+        progress(str(case))
+        with _kernel_threads(case.threads):
+            _measure_case(report, list(group), ids.get(case.label))
+        on_case(report)
     return report
 
 
-def _check(item: Item, arms: Mapping[str, Arm], given: Mapping[str, Ids]) -> None:
+def _check(item: Item, ids: Mapping[str, Ids]) -> None:
+    case = item.case
     for name in item.arms:
-        if name not in arms:
-            raise ConfigError(f"compare: arm is one of {', '.join(arms)}, not {name!r}")
-    if item.case.formula not in OPTIMIZERS:
+        if name not in ARMS:
+            raise ConfigError(f"compare: arm is one of {', '.join(ARMS)}, not {name!r}")
+    if case.formula not in OPTIMIZERS:
         raise ConfigError(
-            f"compare: formula is one of {', '.join(OPTIMIZERS)}, not {item.case.formula!r}"
+            f"compare: formula is one of {', '.join(OPTIMIZERS)}, not {case.formula!r}"
         )
-    if item.case.label in given:
-        _check_ids(item.case, given[item.case.label])
+    if case.label in ids:
+        _check_ids(case, ids[case.label])
     else:
-        check_skew(item.case.skew)
+        check_skew(case.skew)
 
 
 def _check_ids(case: Case, ids: Ids) -> None:
-    """Kernels trust them: a row that is not there would be written all the same."""
+    """Kernels do not check ids: one out of range would write outside the table."""
     for number, step in enumerate(ids):
+        place = f"compare: ids of {case.label!r}, step {number}"
         if step.shape != (case.lookups,) or step.dtype.kind not in "iu":
             raise DataError(
-                f"compare: ids of {case.label!r}, step {number}: {step.dtype} {step.shape}; give "
-                f"({case.lookups},) whole numbers, as the case has lookups"
+                f"{place}: {step.dtype} {step.shape}; expected ({case.lookups},) integers, "
+                "one for each lookup"
             )
         if step.min() < 0 or step.max() >= case.rows:
             raise DataError(
-                f"compare: ids of {case.label!r}, step {number}: they go from {step.min()} to "
-                f"{step.max()}; its rows are 0 to {case.rows - 1}"
+                f"{place}: they range from {step.min()} to {step.max()}, but the table's rows "
+                f"are 0 to {case.rows - 1}"
             )
 
 
-def _measure_case(
-    report: Report,
-    items: Sequence[Item],
-    given: Ids | None,
-    arms: Mapping[str, Arm],
-    others: Others,
-) -> None:
-    """All arms of one case; they share ids and the roof."""
-    case, roof = items[0].case, None
+def _measure_case(report: Report, items: Sequence[Item], ids: Ids | None) -> None:
+    """Measure all arms of one case, on the same ids."""
+    case = items[0].case
     for sweep, name in dict.fromkeys((item.sweep, name) for item in items for name in item.arms):
-        arm = arms[name]
-        slow = _too_slow(report, sweep, arm, case)
-        why = arm.why_not(case) or _no_memory(arm.needs(case)) or slow
-        if why is not None:
-            report.left_out.append(LeftOut(sweep, name, case, why))
+        arm = ARMS[name]
+        reason = (
+            arm.unsupported(case)
+            or _too_large(arm.peak_bytes(case))
+            or _too_slow(report, sweep, arm, case)
+        )
+        if reason is not None:
+            report.left_out.append(LeftOut(sweep, name, case, reason))
             continue
-        if roof is None:
-            roof = roof_seconds(case, given or ids_of(case, dear=False, seed=1))
-        ids = given or ids_of(case, dear=name == "stock")
-        with others.watched() if arm.elsewhere is None else nullcontext():
-            report.measurements.append(measure(sweep, arm, case, ids, roof))
+        steps = ids or draw_case_ids(case, expensive=name == "stock")
+        report.measurements.append(measure(sweep, arm, case, steps))
 
 
 def _too_slow(report: Report, sweep: str, arm: Arm, case: Case) -> str | None:
-    """Whether a smaller table took so long that a dozen steps on this one are not worth it."""
+    """Say if a smaller table took too long already."""
     for m in report.measurements:
-        alike = (m.sweep, m.arm) == (sweep, arm.name) and _like(m.case, case)
-        if alike and arm.dense and m.case.rows < case.rows and m.median_us > 1e6 * _PATIENCE:
+        same_arm = arm.dense and (m.sweep, m.arm) == (sweep, arm.name)
+        # A measured case has the number of threads where the planned one may have 0.
+        smaller = replace(m.case, rows=case.rows, threads=case.threads) == case
+        if same_arm and smaller and m.case.rows < case.rows and m.median_us > 1e6 * _MOST_SECONDS:
             return f"a step on {m.case.rows:,} rows took {m.median_us / 1e6:.1f} s"
     return None
 
 
-def _like(measured: Case, case: Case) -> bool:
-    """Whether two cases differ in rows at most; a measured one knows its threads."""
-    return replace(measured, rows=case.rows, threads=case.threads) == case
-
-
-def _no_memory(needed: int) -> str | None:
+def _too_large(needed: int) -> str | None:
     free = available_bytes()
-    if free is None or needed + _SPARE <= free:
+    if free is None or needed + _SPARE_BYTES <= free:
         return None
     return f"needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Run kernels on so many threads for a while; 0 changes nothing."""
+def _kernel_threads(count: int) -> Iterator[None]:
+    """Run kernels on `count` threads inside the block; 0 changes nothing."""
     before, setting = runtime.num_threads(), os.environ.get("TVM_NUM_THREADS")
     if count:
         runtime.set_num_threads(count)

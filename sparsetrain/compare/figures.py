@@ -1,209 +1,174 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of a comparison: a rule table from a name to what draws it.
+"""Plots of a comparison: a rule table from a file name to the sweep it shows and its function.
 
-Time against rows, memory against rows, bandwidth against width, time against the other axes, and a
-bar for each table of a model. Matplotlib (extra `plot`) is needed for this alone.
+Time and memory against rows with the crossing, time against the other axes, and a bar for each
+table of a model. They need Matplotlib (extra `plot`). Colours are Okabe and Ito's, which people
+with any colour vision can tell apart; each curve has its own marker as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from math import floor, log10, nan
+from collections.abc import Callable, Iterator, Sequence
+from math import floor, log10
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sparsetrain.compare.measurement import Measurement
+from sparsetrain.compare.arms import ARMS
+from sparsetrain.compare.case import Case
+from sparsetrain.compare.measure import Measurement
 from sparsetrain.compare.report import Report
-from sparsetrain.compare.series import (
-    GREY,
-    LOOKS,
-    STYLE,
-    band,
-    by_arm,
-    curve,
-    label_of,
-    note_end,
-    spread_ends,
-)
 from sparsetrain.errors import ConfigError
 
-SUFFIXES = (".png", ".svg")
 _SIZE = (6.6, 4.2)  # inches
 _DPI = 200
+_GREY = "0.45"
+_STYLE: Any = {
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sparsetrain",
+}
 
 
-def require_matplotlib() -> None:
-    """Raise `ConfigError` if nothing can be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError("drawing needs Matplotlib: pip install 'sparsetrain[plot]'") from None
+class _Look(NamedTuple):
+    color: str
+    marker: str
+
+
+_LOOKS = {
+    "stock": _Look("#D55E00", "s"),
+    "dense": _Look("#0072B2", "D"),
+    "sparse": _Look("#009E73", "o"),
+    "exact": _Look("#CC79A7", "^"),
+}
 
 
 def draw(report: Report, folder: str | Path) -> list[Path]:
-    """Draw all that a report has figures for; returns the files, a PNG and an SVG each.
+    """Draw every plot that a report has measurements for; return the files, PNG and SVG.
 
     Raises
     ------
     ConfigError
         If Matplotlib is not installed.
     """
-    require_matplotlib()
-    from matplotlib import rc_context
+    try:
+        from matplotlib import rc_context
+    except ImportError:
+        raise ConfigError("plots need Matplotlib: pip install 'sparsetrain[plot]'") from None
 
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for formula in dict.fromkeys(m.case.formula for m in report.measurements):
-        for name, (sweep, picture) in PICTURES.items():
+        for name, (sweep, plot) in PLOTS.items():
             points = report.of(sweep, formula)
             if points:
-                with rc_context(rc=STYLE):
-                    figure = picture(report, points)
-                    files += _save(figure, folder / f"{name}-{formula}")
+                with rc_context(rc=_STYLE):
+                    files += _save(plot(report, points), Path(folder) / f"{name}-{formula}")
     return files
 
 
-def time_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
-    """Microseconds against rows, with both roofs and the crossing."""
-    figure, axes = _figure("rows of the table", "time of an update (µs)")
+def _time_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
+    figure, axes = _axes("rows of the table", "time of an update (µs)")
+    for arm, own in _by_arm(points):
+        _time_curve(axes, arm, [p.case.rows for p in own], own)
     first = points[0].case
-    for arm, some in by_arm(points).items():
-        rows = [p.case.rows for p in some]
-        band(axes, arm, rows, some)
-        curve(axes, arm, rows, [p.median_us for p in some])
-        _after_lookup(axes, arm, [p for p in some if p.after_lookup_us])
-    _roofs(axes, report, points)
-    _crossing(axes, report, points)
-    axes.set_title(
-        f"{_formula(first.formula)}: {first.lookups:,} {first.skew} lookups, width {first.width}",
-        loc="left",
-    )
-    return _finished(figure, axes)
+    for crossing in report.crossings:
+        if (crossing.formula, crossing.lookups) == (first.formula, first.lookups) and crossing.rows:
+            label = f"equal at {crossing.rounded:,} rows"
+            axes.axvline(crossing.rows, color=_GREY, linestyle=":", zorder=1, label=label)
+    title = f"{_formula(first)}: {first.lookups:,} {first.skew} lookups, width {first.width}"
+    axes.set_title(title, loc="left")
+    axes.legend()
+    return figure
 
 
-def memory_by(axis: str, title: str) -> Callable[[Report, Sequence[Measurement]], Any]:
-    """A picture of the bytes of a step: marks are measured, lines follow from the formula."""
-
-    def picture(report: Report, points: Sequence[Measurement]) -> Any:
-        del report
-        figure, axes = _figure(title, "memory of a step beside table and slots (bytes)")
-        for arm, some in by_arm([p for p in points if p.memory_bytes]).items():
-            look, xs = LOOKS[arm], [getattr(p.case, axis) for p in some]
-            axes.plot(xs, [p.formula_memory_bytes for p in some], color=look.color)
-            seen = [p.memory_bytes for p in some]
-            axes.plot(xs, seen, look.marker, color=look.color, zorder=3)
-            note_end(axes, label_of(arm), xs[-1], some[-1].formula_memory_bytes, look.color)
-        table = {getattr(p.case, axis): p.case.table_bytes for p in points}
-        _dashed(axes, list(table), list(table.values()), "the table itself")
-        axes.set_title(
-            f"{_formula(points[0].case.formula)}: marks measured, lines by formula", loc="left"
-        )
-        return _finished(figure, axes)
-
-    return picture
+def _memory_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
+    """Markers are measured, lines follow from the formula."""
+    del report
+    figure, axes = _axes("rows of the table", "memory of a step on top of table and slots (bytes)")
+    for arm, own in _by_arm(points):
+        look, rows = _LOOKS[arm], [p.case.rows for p in own]
+        formula = [p.formula_memory_bytes for p in own]
+        axes.plot(rows, formula, color=look.color, label=ARMS[arm].label)
+        measured = [(p.case.rows, p.memory_bytes) for p in own if p.memory_bytes]
+        if measured:
+            axes.plot(*zip(*measured, strict=True), look.marker, color=look.color)
+    tables = {p.case.rows: p.case.table_bytes for p in points}
+    axes.plot(list(tables), list(tables.values()), "--", color=_GREY, label="the table itself")
+    axes.set_title(f"{_formula(points[0].case)}: markers measured, lines by formula", loc="left")
+    axes.legend()
+    return figure
 
 
-def bandwidth_by_width(report: Report, points: Sequence[Measurement]) -> Any:
-    """Bytes per second against width, with the stream's roof and that of random rows."""
-    figure, axes = _figure(
-        "width of a row (float32 numbers)", "bytes that must move, per second (GB/s)"
-    )
-    for arm, some in by_arm(points).items():
-        widths = [p.case.width for p in some]
-        curve(axes, arm, widths, [p.bandwidth / 1e9 for p in some])
-        if arm == "sparse":
-            rates = [_writes_rate(p) for p in some]
-            axes.plot(widths, rates, color=LOOKS[arm].color, linestyle=":", zorder=3)
-            note_end(axes, "row-sparse, writes alone", widths[-1], rates[-1], LOOKS[arm].color)
-    widths = sorted({p.case.width for p in points})
-    _dashed(axes, widths, [report.stream / 1e9] * len(widths), "roof: stream")
-    roofs = {p.case.width: _roof_rate(p) for p in points if p.roof_us}
-    _dashed(axes, list(roofs), list(roofs.values()), "roof: random rows")
-    axes.set_xticks(widths, [str(width) for width in widths], minor=False)
-    axes.set_xticks([], minor=True)
-    first = points[0].case
-    axes.set_title(
-        f"{_formula(first.formula)}: {first.lookups:,} lookups, a table of "
-        f"{first.table_bytes / 1e6:,.0f} MB",
-        loc="left",
-    )
-    return _finished(figure, axes)
+def _time_by(axis: str, title: str) -> Callable[[Report, Sequence[Measurement]], Any]:
+    """Return a plot of time against a field of the case."""
 
-
-def time_by(axis: str, title: str) -> Callable[[Report, Sequence[Measurement]], Any]:
-    """A picture of time against a field of the case."""
-
-    def picture(report: Report, points: Sequence[Measurement]) -> Any:
+    def plot(report: Report, points: Sequence[Measurement]) -> Any:
         del report
         places = {getattr(p.case, axis): getattr(p.case, axis) for p in points}
         named = any(isinstance(place, str) for place in places)
-        figure, axes = _figure(title, "time of an update (µs)", log_x=not named)
+        figure, axes = _axes(title, "time of an update (µs)", log_x=not named)
         if named:
             places = {name: number for number, name in enumerate(places)}
             axes.set_xticks(list(places.values()), list(places))
-        for arm, some in by_arm(points).items():
-            xs = [places[getattr(p.case, axis)] for p in some]
-            band(axes, arm, xs, some)
-            curve(axes, arm, xs, [p.median_us for p in some])
-        first = points[0].case
-        axes.set_title(
-            f"{_formula(first.formula)}: {first.rows:,} rows of width {first.width}", loc="left"
-        )
-        return _finished(figure, axes)
+        for arm, own in _by_arm(points):
+            _time_curve(axes, arm, [places[getattr(p.case, axis)] for p in own], own)
+        case = points[0].case
+        axes.set_title(f"{_formula(case)}: {case.rows:,} rows of width {case.width}", loc="left")
+        axes.legend()
+        return figure
 
-    return picture
+    return plot
 
 
-def tables(report: Report, points: Sequence[Measurement]) -> Any:
-    """A bar for each table of a model and each arm, the largest table on top."""
+def _tables(report: Report, points: Sequence[Measurement]) -> Any:
+    """Draw a bar for each table of a model and each arm, the largest table on top."""
     del report
     from matplotlib.figure import Figure
 
-    arms = by_arm(points)
+    arms = list(_by_arm(points))
     cases = {p.case.label: p.case for p in points}
     labels = sorted(cases, key=lambda label: cases[label].rows)
     figure = Figure(figsize=(_SIZE[0], 1.2 + 0.28 * len(labels)), layout="constrained")
     axes = figure.subplots()
-    height, least = 0.8 / len(arms), float("inf")
-    for number, (arm, some) in enumerate(arms.items()):
-        found = {p.case.label: p for p in some}
-        place = {x: n + 0.4 - (number + 0.5) * height for n, x in enumerate(labels) if x in found}
-        times = [found[label].median_us for label in place]
-        name = f"{label_of(arm)} ({sum(times) / 1e3:,.2f} ms in all)"
-        bars = list(place.values())
-        axes.barh(bars, times, height=height, color=LOOKS[arm].color, label=name)
-        least = min(least, *times)
+    height = 0.8 / len(arms)
+    for number, (arm, own) in enumerate(arms):
+        places = [labels.index(p.case.label) + 0.4 - (number + 0.5) * height for p in own]
+        times = [p.median_us for p in own]
+        name = f"{ARMS[arm].label} ({sum(times) / 1e3:,.2f} ms in all)"
+        axes.barh(places, times, height=height, color=_LOOKS[arm].color, label=name)
     axes.set_yticks(range(len(labels)), [f"{x} ({cases[x].rows:,})" for x in labels], fontsize=8)
     axes.set_xscale("log")
-    axes.set_xlim(left=10 ** floor(log10(least)))
+    axes.set_xlim(left=10 ** floor(log10(min(p.median_us for p in points))))
     axes.set_xlabel("time of an update (µs)")
     axes.grid(axis="y", visible=False)
-    axes.margins(y=0.01)
-    first = points[0].case
     figure.legend(loc="outside upper center", frameon=False, ncols=min(len(arms), 2))
-    axes.set_ylabel(f"table (rows), {first.lookups:,} lookups, {_formula(first.formula)}")
+    first = points[0].case
+    axes.set_ylabel(f"table (rows), {first.lookups:,} lookups, {_formula(first)}")
     return figure
 
 
-# Name of a file -> sweep that it shows, and what draws it.
-PICTURES: dict[str, tuple[str, Callable[[Report, Sequence[Measurement]], Any]]] = {
-    "time-by-rows": ("rows", time_by_rows),
-    "memory-by-rows": ("rows", memory_by("rows", "rows of the table")),
-    "memory-by-lookups": ("lookups", memory_by("lookups", "lookups of a step")),
-    "bandwidth-by-width": ("width", bandwidth_by_width),
-    "time-by-lookups": ("lookups", time_by("lookups", "lookups of a step")),
-    "time-by-skew": ("skew", time_by("skew", "law of the ids")),
-    "time-by-pooling": ("pooling", time_by("pooling", "ids of a bag")),
-    "time-by-threads": ("threads", time_by("threads", "threads")),
-    "tables": ("tables", tables),
+# File name -> the sweep that it shows, and the function that draws it.
+PLOTS: dict[str, tuple[str, Callable[[Report, Sequence[Measurement]], Any]]] = {
+    "time-by-rows": ("rows", _time_by_rows),
+    "memory-by-rows": ("rows", _memory_by_rows),
+    "time-by-lookups": ("lookups", _time_by("lookups", "lookups of a step")),
+    "time-by-width": ("width", _time_by("width", "width of a row")),
+    "time-by-skew": ("skew", _time_by("skew", "distribution of the ids")),
+    "time-by-pooling": ("pooling", _time_by("pooling", "ids of a bag")),
+    "time-by-threads": ("threads", _time_by("threads", "threads")),
+    "tables": ("tables", _tables),
 }
 
 
-def _figure(x: str, y: str, *, log_x: bool = True) -> tuple[Any, Any]:
+def _axes(x: str, y: str, *, log_x: bool = True) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     axes.set(xlabel=x, ylabel=y, yscale="log")
     if log_x:
@@ -211,77 +176,30 @@ def _figure(x: str, y: str, *, log_x: bool = True) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _finished(figure: Any, axes: Any) -> Any:
-    _plain_numbers(axes.yaxis)
-    spread_ends(figure, axes)
-    return figure
+def _by_arm(points: Sequence[Measurement]) -> Iterator[tuple[str, list[Measurement]]]:
+    for arm in _LOOKS:
+        own = [p for p in points if p.arm == arm]
+        if own:
+            yield arm, own
 
 
-def _plain_numbers(axis: Any) -> None:
-    """1, 2 and 5 of each power of ten, written out, where powers of ten alone would be too few."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    low, high = axis.get_view_interval()
-    if high < 100 * low:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:,g}")
-        axis.set_minor_formatter(NullFormatter())
+def _time_curve(axes: Any, arm: str, xs: Sequence[float], points: Sequence[Measurement]) -> None:
+    """Draw medians, and shade the range from p10 to p90."""
+    look, medians = _LOOKS[arm], [p.median_us for p in points]
+    low, high = [p.p10_us for p in points], [p.p90_us for p in points]
+    axes.fill_between(xs, low, high, color=look.color, alpha=0.2, linewidth=0)
+    axes.plot(xs, medians, color=look.color, marker=look.marker, label=ARMS[arm].label)
 
 
-def _roofs(axes: Any, report: Report, points: Sequence[Measurement]) -> None:
-    """Least times: of a dense update by the stream, of a sparse one by random rows."""
-    dense = {p.case.rows: 1e6 * p.traffic_bytes / report.stream for p in points if p.arm == "dense"}
-    random = {p.case.rows: p.roof_us for p in points if p.roof_us}
-    for found, name in ((dense, "roof: stream"), (random, "roof: random rows")):
-        _dashed(axes, list(found), list(found.values()), name)
+def _formula(case: Case) -> str:
+    names = {"sgd": "SGD", "rowwise_adagrad": "row-wise Adagrad"}
+    return names.get(case.formula, case.formula.capitalize())
 
 
-def _after_lookup(axes: Any, arm: str, points: Sequence[Measurement]) -> None:
-    """Updates of rows that a lookup has just read, as in training."""
-    if points:
-        rows, times = [p.case.rows for p in points], [p.after_lookup_us or nan for p in points]
-        axes.plot(rows, times, color=LOOKS[arm].color, linestyle=":", zorder=3)
-        note_end(axes, f"{label_of(arm)}, after its lookup", rows[-1], times[-1], LOOKS[arm].color)
-
-
-def _crossing(axes: Any, report: Report, points: Sequence[Measurement]) -> None:
-    first = points[0].case
-    for crossing in report.crossings:
-        if (crossing.formula, crossing.lookups) == (first.formula, first.lookups) and crossing.rows:
-            axes.axvline(crossing.rows, color=GREY, linewidth=1, linestyle=":", zorder=1)
-            axes.annotate(
-                f"equal at {crossing.about:,} rows",
-                (crossing.rows, 0.98),
-                xycoords=("data", "axes fraction"),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="top",
-                color=GREY,
-            )
-
-
-def _dashed(axes: Any, xs: Sequence[float], ys: Sequence[float], name: str) -> None:
-    if xs:
-        axes.plot(xs, ys, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
-        note_end(axes, name, xs[-1], ys[-1], GREY)
-
-
-def _writes_rate(p: Measurement) -> float:
-    return p.traffic_bytes / 1e3 / p.writes_us if p.writes_us else nan
-
-
-def _roof_rate(p: Measurement) -> float:
-    assert p.roof_us is not None
-    return 2 * p.unique * p.case.row_bytes / 1e3 / p.roof_us
-
-
-def _formula(name: str) -> str:
-    return {"sgd": "SGD", "rowwise_adagrad": "row-wise Adagrad"}.get(name, name.capitalize())
-
-
-def _save(figure: Any, base: Path) -> Iterable[Path]:
-    files = [base.with_suffix(suffix) for suffix in SUFFIXES]
+def _save(figure: Any, base: Path) -> list[Path]:
+    base.parent.mkdir(parents=True, exist_ok=True)
+    files = [base.with_suffix(suffix) for suffix in (".png", ".svg")]
     for file in files:
-        meta = {"Date": None} if file.suffix == ".svg" else {}
-        figure.savefig(file, dpi=_DPI, metadata=meta, bbox_inches="tight", pad_inches=0.06)
+        metadata = {"Date": None} if file.suffix == ".svg" else {}  # the same bytes each time
+        figure.savefig(file, dpi=_DPI, metadata=metadata)
     return files

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's own training path for one table, as its users get it.
+"""TVM's own dense training update of one table, as its users get it.
 
 `relax.transform.Gradient` of a sum of ``take`` makes a dense gradient: zeros as large as the
 table, to which rows are added. `relax.training.optimizer` makes a function from parameters and
@@ -19,25 +19,25 @@ from tvm import relax
 from tvm.relax.training import optimizer as stock_optimizer
 
 from sparsetrain import runtime
-from sparsetrain.compare.batch import Batch
+from sparsetrain.compare.batches import Batch
 from sparsetrain.compare.case import Case
 from sparsetrain.runtime.compiling import create_vm
 from sparsetrain.runtime.host import host_target
 from sparsetrain.system.stderr_filter import filter_stderr
 
-# What TVM says of its own lowering while the stock path is compiled.
-_KNOWN = (b"Warning: Unknown pragma pragma_scope", b"Warning: Fast mode segfaults")
+# Warnings that TVM prints while it lowers its own code.
+_WARNINGS = (b"Warning: Unknown pragma pragma_scope", b"Warning: Fast mode segfaults")
 
 
 class _Adam(stock_optimizer.Adam):
-    """TVM 0.27's, which cannot make its state: it hands NumPy a dtype of TVM's."""
+    """TVM 0.27's Adam, whose state fails because NumPy gets a dtype of TVM's."""
 
     def _set_params_and_dtype(self, params: list[relax.Var]) -> None:
         super()._set_params_and_dtype(params)
         self.dtype: Any = "float32"
 
 
-# TVM has no other optimizers. The numbers are those of the other arms.
+# TVM has no other optimizers. The hyperparameters are those of the other arms.
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: stock_optimizer.SGD(0.01),
     "momentum": lambda: stock_optimizer.MomentumSGD(0.01, 0.9),
@@ -46,19 +46,19 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 class StockUpdate:
-    """Both functions, compiled for one case; a step keeps the parameters that it returned.
+    """Gradient and update, compiled for one case; each step keeps the parameters it returned.
 
     Parameters
     ----------
     case : Case
         The table and the step; the formula is one of `OPTIMIZERS`.
     weight : Tensor (V, D) float32
-        The table before the first step. It is not written.
+        The table before the first step. It is not modified.
     """
 
     def __init__(self, case: Case, weight: runtime.NDArray) -> None:
         optimizer = OPTIMIZERS[case.formula]()
-        with filter_stderr(_is_known):
+        with filter_stderr(_is_expected):
             module = _module(case, optimizer)
             target = host_target()
             machine = create_vm(tvm.compile(module, target), target)
@@ -72,7 +72,7 @@ class StockUpdate:
 
     @property
     def weight(self) -> runtime.NDArray:
-        """The table now."""
+        """The current table."""
         return self._params[0]
 
 
@@ -97,12 +97,12 @@ def _module(case: Case, optimizer: Any) -> tvm.IRModule:
 
 
 def _gradient_alone(adjoint: relax.Function) -> relax.Function:
-    """The function ``(loss, (gradient,))`` with the gradient as its only result."""
+    """Return the function ``(loss, (gradient,))`` with the gradient as its only result."""
     (block,) = adjoint.body.blocks
     gradient = adjoint.body.body.fields[1].fields[0]
     body = relax.SeqExpr([block], gradient)
     return relax.Function(adjoint.params, body, gradient.ty)
 
 
-def _is_known(line: bytes) -> bool:
-    return any(known in line for known in _KNOWN)
+def _is_expected(line: bytes) -> bool:
+    return any(known in line for known in _WARNINGS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: one axis at a time, the rest as in a base case. A rule table of axes.
+"""Plans of a comparison: one axis at a time, the rest as in a base case. A rule table of axes.
 
-`brief` fits into two minutes on two cores; `full` goes to the ends of every axis.
+The brief plan takes about two minutes on two cores; the full one goes to the ends of every axis.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparsetrain.errors import ConfigError
 
 FORMULAS = ("sgd", "momentum", "adagrad", "rowwise_adagrad", "adam")
 TABLES = "tables"  # the sweep over the tables of a model
-STORAGE = "storage"  # all of them together, as the model has them
+STORAGE = "storage"  # all of them in one array, as the model has them
 OURS = ("dense", "sparse")
 _ALL = ("stock", "dense", "sparse", "exact")
 _WIDTHS = (4, 8, 16, 32, 64, 128, 256)
@@ -24,7 +24,7 @@ _WIDTH_TABLE_BYTES = 2**28  # the same for each width, and beyond any cache
 
 
 class Item(NamedTuple):
-    """A case, what for, and the arms that are wanted."""
+    """A case to measure, the sweep it belongs to, and its arms."""
 
     sweep: str
     case: Case
@@ -32,14 +32,14 @@ class Item(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """How one axis is swept.
+    """The sweep of one axis.
 
     Parameters
     ----------
     cases : callable
-        From the base case, and whether to go to the ends, to the cases.
+        From the base case, and whether the plan is full, to the cases.
     arms : tuple of str
-        Arms of the brief sweep; the full one has all.
+        Arms of the brief plan; the full one has all.
     """
 
     cases: Callable[[Case, bool], list[Case]]
@@ -99,20 +99,20 @@ def plan(
     *,
     full: bool = False,
 ) -> list[Item]:
-    """List what to measure.
+    """Return the cases to measure.
 
     Parameters
     ----------
     base : Case, optional
-        What the axes that are not swept are fixed at: a million rows of width 16, 2,048 uniform
-        ids.
+        Values of the axes that are not swept; by default a million rows of width 16 and 2,048
+        uniform ids.
     axes : sequence of str, optional
         Names in `AXES`; by default rows, lookups and width, or all with `full`.
     formulas : sequence of str, optional
         Names in `sparsetrain.optim.OPTIMIZERS`; by default SGD, and Adagrad over rows, or with
         `full` five over rows and SGD elsewhere.
     full : bool
-        Go to the ends, on all arms.
+        Every axis to its ends, on all arms.
 
     Raises
     ------

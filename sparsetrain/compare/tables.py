@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own tables: a case for each categorical column of a file, or each number of rows.
+"""Cases from the user's own tables: one for each categorical column of a file, or row count.
 
-Bags are measured as single lookups: as many as the smallest batch has ids.
+Bags are measured as single lookups, as many as the smallest batch has ids.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsetrain.compare.batches import draw_ids
 from sparsetrain.compare.case import MOST_ROWS, Case
-from sparsetrain.compare.ids import draw_ids
-from sparsetrain.compare.measure import LEAST_STEPS, Ids
+from sparsetrain.compare.measure import LEAST_STEPS, WARM, Ids
 from sparsetrain.compare.sweeps import OURS, STORAGE, TABLES, Item
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.training.load import load
 from sparsetrain.training.run import Run
 
-_STEPS = 67  # batches that are read: more than one last cache of rows in tables of any size
-_WARM = 3
+_STEPS = 67  # batches that are read: their rows do not fit into the caches
 _ARMS = ("stock", "dense", "sparse")
 _TOGETHER = "all together"  # label of the storage
 
 
 class Tables(NamedTuple):
-    """What `run` takes: items, and the ids of each by its label."""
+    """Items for `run`, and the ids of each by its label."""
 
     items: list[Item]
     ids: dict[str, Ids]
@@ -39,7 +38,7 @@ class Tables(NamedTuple):
 def tables_of_data(
     source: str | Path, base: Case, batch_size: int = 2048, *, encoder: Encoder | None = None
 ) -> Tables:
-    """A case for each table that a model on this data would have.
+    """Return a case for each table that a model on this data would have.
 
     Parameters
     ----------
@@ -50,21 +49,21 @@ def tables_of_data(
     batch_size : int
         Rows of data in a step.
     encoder : Encoder, optional
-        Of a trained model; by default one is fitted.
+        That of a trained model; by default one is fitted.
 
     Raises
     ------
     DataError
-        If the data cannot be read, or holds fewer batches than are measured.
+        If the data cannot be read, or has too few batches.
     """
     encoder = encoder or Encoder.fit(str(source))
     dataset = Dataset(str(source), encoder, require_label=False)
-    most = _WARM + _STEPS
+    most = WARM + _STEPS
     batches = list(islice(dataset.batches(batch_size, drop_last=True), most))
-    if len(batches) < _WARM + LEAST_STEPS:
+    if len(batches) < WARM + LEAST_STEPS:
         raise DataError(
-            f"{source}: {len(batches)} batches of {batch_size:,} rows; comparing needs "
-            f"{_WARM + LEAST_STEPS} different ones: give more rows or a smaller batch size"
+            f"{source}: {len(batches)} batches of {batch_size:,} rows; a comparison needs "
+            f"{WARM + LEAST_STEPS} different ones: pass more rows or a smaller batch size"
         )
     ids = {str(name): _looked_up(batches, encoder, name) for name in encoder.tables}
     cases = [
@@ -75,37 +74,37 @@ def tables_of_data(
 
 
 def tables_of_rows(rows: Mapping[str, int], base: Case) -> list[Item]:
-    """A case for each table of a model, with ids that are drawn.
+    """Return a case for each table of a model, with random ids.
 
     Parameters
     ----------
     rows : mapping of str to int
         Rows of each table, by its name.
     base : Case
-        The rest of all cases.
+        The other fields of all cases.
     """
     cases = [replace(base, rows=count, label=name) for name, count in rows.items()]
     return [Item(TABLES, case, _ARMS) for case in cases]
 
 
 def with_storage(tables: Tables) -> Tables:
-    """The same, and the storage in which a model has all of these tables.
+    """Add a case for the storage, the one array in which a model keeps all of these tables.
 
-    A trainer updates it in one step, with one sort and one launch, and chooses its path for that.
-    So what is faster for each table by itself need not be faster there.
+    A trainer updates it in one step, with one sort and one launch, so the arm that is faster for
+    each table alone need not be faster there.
 
     Parameters
     ----------
     tables : Tables
-        Cases of one width and formula. A single one, or more rows than 32-bit ids can name, come
-        back as they are.
+        Cases of one width and formula. A single table, or more rows than 32-bit ids can
+        address, are returned unchanged.
     """
     cases = [item.case for item in tables.items]
     *firsts, rows = np.cumsum([0, *(case.rows for case in cases)]).tolist()
     if len(cases) < 2 or rows > MOST_ROWS:
         return tables
     columns = [
-        tables.ids[case.label] if case.label in tables.ids else draw_ids(case, _WARM + _STEPS)
+        tables.ids[case.label] if case.label in tables.ids else draw_ids(case, WARM + _STEPS)
         for case in cases
     ]
     ids = [
@@ -120,14 +119,14 @@ def with_storage(tables: Tables) -> Tables:
 
 
 def _looked_up(batches: Sequence[Batch], encoder: Encoder, table: str) -> Ids:
-    """The ids of a table in each batch: of its column and of those that share it."""
+    """Return the ids of a table in each batch, from all columns that share it."""
     owner = encoder.columns.index(table)
     columns = [_column(batches, f) for f, whose in enumerate(encoder.owners) if whose == owner]
     return [np.concatenate(step) for step in zip(*columns, strict=True)]
 
 
 def _column(batches: Sequence[Batch], feature: int) -> Ids:
-    """The ids of one feature in each batch, all of one length."""
+    """Return the ids of one feature in each batch, resized to one length."""
     flat = [_ids(batch, feature) for batch in batches]
     length = max(1, min(map(len, flat)))
     return [np.resize(ids, length).astype(np.int32) for ids in flat]
@@ -146,33 +145,33 @@ def tables_of_run(
     data: str | Path | None = None,
     formula: bool = False,
 ) -> Tables:
-    """A case for each table of a trained model, with the width and the formula of the run.
+    """Return a case for each table of a trained model, with its width and formula.
 
     Parameters
     ----------
     run : path
         Folder that `sparsetrain train --out` wrote.
     base : Case
-        The rest of all cases.
+        The other fields of all cases.
     batch_size : int
         Rows of data in a step.
     data : path, optional
-        Rows whose ids are taken; by default the files that the run was trained on.
+        Source of the ids; by default the files that the run was trained on.
     formula : bool
-        Take the formula of `base` and not the run's.
+        Use the formula of `base`, not the run's.
 
     Raises
     ------
     CheckpointError
         If the run cannot be read.
     ConfigError
-        If the run does not say what it was trained on, or has no encoder.
+        If the run does not name its training files, or has no encoder.
     DataError
         As `tables_of_data`.
     """
     trainer = load(run)
     if trainer.encoder is None:
-        raise ConfigError(f"{run}: it has no encoder; compare its data with tables_of_data")
+        raise ConfigError(f"{run} has no encoder; use tables_of_data on its data")
     name = base.formula if formula else trainer.optimizer.formula.name
     case = replace(base, width=int(trainer.model.config()["dim"]), formula=name)
     source = data or _trained_on(Path(run))
@@ -180,9 +179,9 @@ def tables_of_run(
 
 
 def _trained_on(run: Path) -> str:
-    """The first file that a run was trained on."""
+    """Return the first file that a run was trained on."""
     extra = Run(run).manifest().get("extra")
     files = extra.get("files", {}).get("train") if isinstance(extra, dict) else None
     if not files:
-        raise ConfigError(f"{run} does not say what it was trained on: name rows by --from-data")
+        raise ConfigError(f"{run} does not name its training files; pass rows with --from-data")
     return str(files[0])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of few steps and small pictures: how large the figures are is not judged."""
+"""Few steps and small plots: the tests do not judge how long anything takes."""
 
 import pytest
 
-from sparsetrain.compare import figures, measure, roofs
+from sparsetrain.compare import figures, measure
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -11,5 +11,4 @@ def _small_comparisons():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "MOST_STEPS", 2 * measure.LEAST_STEPS)
         patch.setattr(figures, "_DPI", 50)
-        patch.setattr(roofs, "STREAM_BYTES", 2**24)
         yield

@@ -2,8 +2,6 @@
 """`sparsetrain compare` as people call it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -19,7 +17,7 @@ def test_it_prints_a_table_and_leaves_figures_and_pictures(tmp_path, capsys):
     assert "median µs" in printed.out and "zipf1.05" in printed.out
     assert "3 of 3: 400 x 16, 64 same ids, sgd" in printed.err
     found = {file.name for file in (tmp_path / "new").iterdir()}
-    assert {"compare.csv", "compare.json", "time-by-skew-sgd.png", "time-by-skew-sgd.svg"} == found
+    assert {"compare.json", "time-by-skew-sgd.png", "time-by-skew-sgd.svg"} == found
 
 
 def test_tables_of_a_model_are_bars(tmp_path, capsys):
@@ -27,14 +25,14 @@ def test_tables_of_a_model_are_bars(tmp_path, capsys):
     options = ["--tables", "30,400", "--lookups", "64", "--arm", "sparse", "--arm", "dense"]
     assert main(["compare", *options, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "T2" in printed and "400" in printed and "stock" not in printed.split("stock/sparse")[0]
+    assert "T2" in printed and "400" in printed and "stock" not in printed
     assert (tmp_path / "tables-sgd.svg").stat().st_size > 5000
 
 
 def test_json_is_one_object_on_stdout(tmp_path, capsys):
     assert main([*QUICK, "--out", str(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["stream_gb_per_s"] > 0
+    assert result["machine"]["threads"] > 0
     assert {m["arm"] for m in result["measurements"]} == {"dense", "sparse"}
 
 
@@ -50,7 +48,6 @@ def test_json_is_one_object_on_stdout(tmp_path, capsys):
         (["--from-data", "x", "--schema", "no.toml"], "no.toml"),
         (["--tables", "5,six"], "rows of each table"),
         (["--tables", "5,0"], "rows is 0"),
-        (["--peer-python", "no/such/python"], "no/such/python"),
         (["--out", __file__ + "/x"], "not a folder"),
     ],
 )
@@ -59,22 +56,3 @@ def test_an_option_that_makes_no_sense_is_one_line_and_code_2(options, told, tmp
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1
     assert not (tmp_path / "x").exists()
-
-
-def test_an_interpreter_without_any_peer_is_refused(tmp_path, capsys):
-    bare = tmp_path / "python"
-    bare.write_text(f'#!{sys.executable}\nprint(\'{{"torch-dense": "no torch"}}\', flush=True)\n')
-    bare.chmod(0o700)
-    assert main([*QUICK, "--out", str(tmp_path / "x"), "--peer-python", str(bare)]) == 2
-    assert "neither PyTorch nor FBGEMM" in capsys.readouterr().err
-
-
-@pytest.mark.peers
-def test_peers_in_this_interpreter_are_measured_too(tmp_path):
-    command = [sys.executable, "-m", "sparsetrain", *QUICK, "--out", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--peer-python", sys.executable, "--json"], capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    arms = {m["arm"] for m in json.loads(done.stdout)["measurements"]}
-    assert {"torch-dense", "torch-sparse"} <= arms

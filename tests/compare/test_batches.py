@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sparsetrain.compare import Case
-from sparsetrain.compare.ids import distinct, draw_ids
+from sparsetrain.compare.batches import draw_ids
 from sparsetrain.errors import ConfigError
 
 LAWS = ("uniform", "zipf0.5", "zipf1", "zipf1.5", "same")
@@ -39,11 +39,3 @@ def test_steps_differ():
 def test_an_unknown_law_is_refused(skew):
     with pytest.raises(ConfigError, match="uniform, same or zipf"):
         next(draw_ids(Case(10, skew=skew), 1))
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 1000])
-def test_distinct_ids_are_those_of_numpy(count):
-    ids = np.random.default_rng(count).integers(0, 700, count).astype(np.int32)
-    found = distinct(ids)
-    assert found.dtype == np.int32
-    np.testing.assert_array_equal(found, np.unique(ids))
