@@ -30,7 +30,7 @@ from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, 
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray
-from sparsetrain.system.argument_checks import as_float, require_mapping
+from sparsetrain.system.argument_checks import as_float, require_mapping, require_type
 
 ON_NONFINITE = ("stop", "skip")
 
@@ -313,7 +313,11 @@ class Optimizer:
         ResourceError
             If the disk has not enough room.
         """
-        saving.save(self, folder, params, state, {} if extra is None else extra)
+        saving.require_tensors(params, state)
+        extra = {} if extra is None else extra
+        require_type("extra", extra, Mapping, "a mapping")
+        self.flush_(params, state)
+        saving.save(folder, self.formula.name, params, state, extra)
 
     def load_(
         self, folder: str | PathLike[str], params: Mapping[str, NDArray], state: State
@@ -343,7 +347,10 @@ class Optimizer:
         ConfigError
             If a parameter is missing or no tensor.
         """
-        return saving.load_(self, folder, params, state)
+        saving.require_tensors(params, state)
+        extra = saving.load_(folder, self.formula.name, params, state)
+        self.restored_(state)
+        return extra
 
     def describe(self, state: State) -> list[str]:
         """Describe which rows of each table are updated, and why; equal neighbours share a line."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that every constructor takes beside its own numbers, and the refusal of all others."""
+"""Options that all constructors share, and validation of their arguments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparsetrain.system.argument_checks import is_number
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
 else:
-    Unpack = dict  # read by type checkers alone
+    Unpack = dict  # for type checkers alone
 
 
 class Options(TypedDict, total=False):
-    """See `Optimizer` for each; `adamw` has no `decoupled`, `ftrl` neither kind of decay."""
+    """See `Optimizer`; `adamw` has no `decoupled`, `ftrl` neither `weight_decay` nor that."""
 
     mode: Mode
     max_replayed_steps: int | None
@@ -33,66 +33,66 @@ class Options(TypedDict, total=False):
     groups: Sequence[ParamGroup]
 
 
-def make(
+def make_optimizer(
     formula: Formula,
     hyper: Mapping[str, Number],
     options: Mapping[str, Any],
-    without: Sequence[str] = (),
-    own: Sequence[str] = (),
+    excluded: Sequence[str] = (),
+    arguments: Sequence[str] = (),
     fixed: Mapping[str, Any] | None = None,
 ) -> Optimizer:
-    """An optimizer of a formula and its options.
+    """Build the optimizer of a formula.
 
     Parameters
     ----------
     formula, hyper
         As of `Optimizer`.
     options : mapping
-        What the caller gave beside the hyper-parameters.
-    without : sequence of str
+        Keyword arguments of the constructor that are no arguments of its own.
+    excluded : sequence of str
         Options that this formula does not have.
-    own : sequence of str
-        Its constructor's arguments that are no hyper-parameters, for the message.
+    arguments : sequence of str
+        Arguments of the constructor that are no hyper-parameters, for the message.
     fixed : mapping, optional
-        Options that belong to the formula and cannot be chosen.
+        Options that the formula decides.
 
     Raises
     ------
     ConfigError
-        If there is an option that the formula does not have; names the formula and its options.
+        If the formula lacks an option; names the formula and its options.
     """
-    allowed = [name for name in Options.__annotations__ if name not in without]
+    allowed = [name for name in Options.__annotations__ if name not in excluded]
     for name in options:
         if name not in allowed:
-            known = ", ".join([*hyper, *own, *allowed])
+            known = ", ".join([*hyper, *arguments, *allowed])
             raise ConfigError(f"{formula.name} has no option {name!r}; its options are {known}")
     return Optimizer(formula, hyper, **options, **(fixed or {}))
 
 
 def require_above_zero(name: str, **numbers: Any) -> None:
-    """Refuse a number that the formula divides by when it is 0."""
+    """Refuse a number that is not above 0."""
     for key, value in numbers.items():
         if not (is_number(value) and value > 0):
             raise ConfigError(f"{name}: {key} must be above 0, not {value!r}")
 
 
-def require_start(name: str, initial: Any) -> float:
-    """Return a start as Python's own float; one from which a sum has no root is refused."""
+def require_initial(name: str, initial: Any) -> float:
+    """Return the initial value of an accumulator as a float, if it is finite and not negative."""
     if not (is_number(initial) and 0 <= initial < float("inf")):
         raise ConfigError(f"{name}: initial must be finite and 0 or more, not {initial!r}")
     return float(initial)
 
 
-def require_divisor(name: str, eps: Any, initial: Any) -> float:
-    """Return a start, unless the first gradient of 0 would be divided by 0."""
-    start = require_start(name, initial)
+def require_initial_or_eps(name: str, eps: Any, initial: Any) -> float:
+    """Return the initial value of an accumulator, unless a first gradient of 0 is divided by 0."""
+    start = require_initial(name, initial)
     if not callable(eps) and eps == 0 and initial == 0:
         raise ConfigError(f"{name}: one of eps and initial must be above 0")
     return start
 
 
 def require_below_one(name: str, **numbers: Any) -> None:
-    """Refuse a decay rate with which an average would never forget."""
+    """Refuse a decay rate outside [0, 1)."""
     for key, value in numbers.items():
         if not callable(value) and not (is_number(value) and 0 <= value < 1):
             raise ConfigError(f"{name}: {key} must be from 0 to below 1, not {value!r}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers of this package, a file each: a formula for one element, and its constructor.
+"""The optimizers of this package: one file each, with the formula and its constructor.
 
-From the simplest on: `sgd`, `momentum`, `adagrad`, `rowwise_adagrad`, `rmsprop`, `adam`, `adamw`,
+In rising complexity: `sgd`, `momentum`, `adagrad`, `rowwise_adagrad`, `rmsprop`, `adam`, `adamw`,
 `ftrl`.
 """

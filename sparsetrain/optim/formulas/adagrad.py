@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adagrad: each element's rate falls with the squares it has seen.
+"""Adagrad: learning rates that fall with the squared gradients of each element.
 
-``s <- s + g^2``, then ``w <- w - lr g / (sqrt(s) + eps)``; epsilon outside the root, as in PyTorch.
-A row that is not touched has g = 0 and does not move, so row updates equal dense ones exactly.
+A row that is not touched has gradient 0 and does not move, so row updates equal dense ones exactly.
 """
 
 from __future__ import annotations
 
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make, require_divisor
+from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial_or_eps
 from sparsetrain.optim.rule import Number
 
 
@@ -22,7 +21,10 @@ def _step(w, g, slots, h):
 def adagrad(
     lr: Number, *, eps: float = 1e-10, initial: float = 0.0, **options: Unpack[Options]
 ) -> Optimizer:
-    """Adagrad, one accumulator per element.
+    """Adagrad, with one accumulator per element.
+
+    ``s <- s + g^2``, then ``w <- w - lr g / (sqrt(s) + eps)``; epsilon outside the root, as in
+    PyTorch.
 
     Parameters
     ----------
@@ -38,8 +40,14 @@ def adagrad(
     References
     ----------
     Duchi, Hazan, Singer 2011, https://jmlr.org/papers/v12/duchi11a.html
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.adagrad(0.02, initial=0.1)
+    <Optimizer: adagrad, lr=0.02, eps=1e-10>
     """
-    initial = require_divisor("adagrad", eps, initial)
+    initial = require_initial_or_eps("adagrad", eps, initial)
     slots = (Slot("sum", "element", initial),)
     formula = Formula("adagrad", _step, slots, noop_on_zero_grad="always", slot_decay=(None,))
-    return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])
+    return make_optimizer(formula, {"lr": lr, "eps": eps}, options, arguments=["initial"])

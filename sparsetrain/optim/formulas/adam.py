@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam: a running average of the gradient over the root of one of its squares.
+"""Adam: a moving average of the gradient over the root of one of its squares.
 
-``m <- beta1 m + (1 - beta1) g``, ``v <- beta2 v + (1 - beta2) g^2``, then
-``w <- w - (lr / c1) m / (sqrt(v) / sqrt(c2) + eps)`` with ``c = 1 - beta^step``. Epsilon is added
-after the bias correction, as in PyTorch. The step is the optimizer's, also for a row that was not
-touched in most of them (as in `torch.optim.SparseAdam`). Weight decay, if any, is coupled.
+Bias is corrected by the optimizer's step count, also for a row that few of the steps touched, as in
+`torch.optim.SparseAdam`.
 """
 
 from __future__ import annotations
@@ -14,12 +12,18 @@ from math import sqrt as root
 
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make, require_above_zero, require_below_one
+from sparsetrain.optim.options import (
+    Options,
+    Unpack,
+    make_optimizer,
+    require_above_zero,
+    require_below_one,
+)
 from sparsetrain.optim.rule import Number
 
 
 def _per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:
-    # What depends on the step or is better computed in float64: kernels need no power.
+    # Computed in float64 on the host, so that kernels need no powers.
     return {
         "rise1": 1 - hyper["beta1"],
         "rise2": 1 - hyper["beta2"],
@@ -35,7 +39,7 @@ def _step(w, g, slots, h):
     return w - h.rate * mean / (sqrt(square) * h.spread + h.eps), (mean, square)
 
 
-# Of `adamw` too, by its name.
+# `adamw` has it under its own name.
 ADAM = Formula(
     "adam",
     _step,
@@ -56,21 +60,31 @@ def adam(
 ) -> Optimizer:
     """Adam.
 
+    ``m <- beta1 m + (1 - beta1) g``, ``v <- beta2 v + (1 - beta2) g^2``, then
+    ``w <- w - (lr / c1) m / (sqrt(v) / sqrt(c2) + eps)`` with ``c = 1 - beta^step``; epsilon is
+    added after the bias correction, as in PyTorch. Weight decay is coupled, see `adamw`.
+
     Parameters
     ----------
     lr : float, Schedule or function of the step
         Learning rate.
     beta1, beta2 : float
-        How much of each average a step keeps, below 1.
+        Decay rates of the two averages, below 1.
     eps : float
         Added to the corrected root, above 0.
     **options
-        See `Optimizer`. With ``mode="lazy"`` this is what others call sparse or lazy Adam.
+        See `Optimizer`. With ``mode="lazy"`` this is known as sparse or lazy Adam.
 
     References
     ----------
     Kingma, Ba 2015, https://arxiv.org/abs/1412.6980
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.adam(1e-3, mode="exact")
+    <Optimizer: adam, lr=0.001, beta1=0.9, beta2=0.999, eps=1e-08, mode='exact'>
     """
     require_below_one("adam", beta1=beta1, beta2=beta2)
     require_above_zero("adam", eps=eps)
-    return make(ADAM, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}, options)
+    return make_optimizer(ADAM, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}, options)

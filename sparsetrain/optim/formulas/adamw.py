@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW: Adam with decoupled decay, ``w <- w (1 - lr weight_decay)`` before Adam's step.
-
-The decay is scaled by the learning rate, schedule included, as in PyTorch.
-"""
+"""AdamW: Adam with decoupled weight decay."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 
 from sparsetrain.optim.formulas.adam import ADAM
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import make, require_above_zero, require_below_one
+from sparsetrain.optim.options import make_optimizer, require_above_zero, require_below_one
 from sparsetrain.optim.rule import Number
 
 ADAMW = ADAM._replace(name="adamw")
@@ -25,24 +22,31 @@ def adamw(
     weight_decay: float = 0.01,
     **options: Any,
 ) -> Optimizer:
-    """Adam with decoupled weight decay.
+    """Adam with decoupled weight decay: ``w <- w (1 - lr weight_decay)`` before Adam's step.
+
+    The decay is scaled by the learning rate, schedule included, as in PyTorch.
 
     Parameters
     ----------
     lr, beta1, beta2, eps
         As of `adam`.
     weight_decay : float
-        What a step takes off the weight, times `lr`. In lazy mode only rows that are touched decay.
+        Decay rate, which `lr` multiplies. In lazy mode only touched rows decay.
     **options
         See `Optimizer`.
 
     References
     ----------
     Loshchilov, Hutter 2019, https://arxiv.org/abs/1711.05101
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.adamw(1e-3).weight_decay
+    0.01
     """
     require_below_one("adamw", beta1=beta1, beta2=beta2)
     require_above_zero("adamw", eps=eps)
     hyper = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
-    given = {"weight_decay": weight_decay, **options}
-    fixed = {"decoupled": True}
-    return make(ADAMW, hyper, given, without=["decoupled"], fixed=fixed)
+    options = {"weight_decay": weight_decay, **options}
+    return make_optimizer(ADAMW, hyper, options, excluded=["decoupled"], fixed={"decoupled": True})

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FTRL-proximal: the weight is recomputed from what was collected, and is 0 where that is small.
+"""FTRL-proximal: weights that are recomputed from accumulated gradients, many exactly 0.
 
-``n' = n + g^2``, ``z <- z + g - (sqrt(n') - sqrt(n)) / lr w``, then ``w <- 0`` where ``|z| <= l1``,
-else ``w <- -lr (z - sign(z) l1) / (beta + sqrt(n') + lr l2)``. `z` begins at 0 and the weight is a
-function of it, so the first step forgets the initial weight; in exact and dense mode that happens
-to all rows, in lazy mode to a row when it is first touched. Decay is not offered: l1 and l2 are it.
+`z` begins at 0 and the weight is a function of it, so the first step forgets the initial weight: in
+exact and dense mode for all rows, in lazy mode for a row when it is first touched.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Mapping
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot, maximum, minimum, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make, require_start
+from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial
 from sparsetrain.optim.rule import Number
 
 
@@ -43,24 +41,33 @@ def ftrl(
 ) -> Optimizer:
     """FTRL-proximal.
 
+    ``n' = n + g^2``, ``z <- z + g - (sqrt(n') - sqrt(n)) / lr w``, then ``w <- 0`` where
+    ``|z| <= l1``, else ``w <- -lr (z - sign(z) l1) / (beta + sqrt(n') + lr l2)``.
+
     Parameters
     ----------
     lr : float, Schedule or function of the step
         Learning rate, the paper's alpha; above 0 in every step.
     l1, l2 : float
-        Strength of the two penalties; l1 makes weights exactly 0.
+        Strengths of the penalties; l1 makes weights exactly 0.
     beta : float
         Added to the root of the squares.
     initial : float
         The sum of squares before the first step.
     **options
-        See `Optimizer`, but for `weight_decay` and `decoupled`.
+        See `Optimizer`; there is no `weight_decay`, which l1 and l2 replace, and no `decoupled`.
 
     References
     ----------
     McMahan et al. 2013, https://doi.org/10.1145/2487575.2488200
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.ftrl(0.1, l1=1e-3)
+    <Optimizer: ftrl, lr=0.1, l1=0.001, l2=0.0, beta=1.0>
     """
-    initial = require_start("ftrl", initial)
+    initial = require_initial("ftrl", initial)
     if [beta, initial, l2] == [0, 0, 0]:
         raise ConfigError("ftrl: one of beta, initial and l2 must be above 0")
     slots = (Slot("linear"), Slot("square", "element", initial))
@@ -68,4 +75,6 @@ def ftrl(
         "ftrl", _step, slots, per_step=_per_step, slot_decay=(None, None), decays=False
     )
     hyper: dict[str, Number] = {"lr": lr, "l1": l1, "l2": l2, "beta": beta}
-    return make(formula, hyper, options, without=["weight_decay", "decoupled"], own=["initial"])
+    return make_optimizer(
+        formula, hyper, options, excluded=["weight_decay", "decoupled"], arguments=["initial"]
+    )

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Momentum: the gradient's running sum moves the weight.
+"""Gradient descent with momentum, heavy-ball or Nesterov.
 
-Heavy ball: ``v <- momentum v + g``, then ``w <- w - lr v``. Nesterov: the same `v`, then
-``w <- w - lr (g + momentum v)``. No dampening; `lr` outside the sum, so a schedule acts at once
-(PyTorch's form, not Sutskever's). A row that is not touched still moves by its velocity.
+A row that is not touched still moves by its velocity, unless in lazy mode.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make, require_below_one
+from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_below_one
 from sparsetrain.optim.rule import Number
 
 
@@ -41,14 +39,18 @@ def momentum(
 ) -> Optimizer:
     """Gradient descent with momentum.
 
+    Heavy ball: ``v <- momentum v + g``, then ``w <- w - lr v``. Nesterov: the same `v`, then
+    ``w <- w - lr (g + momentum v)``. No dampening; `lr` is outside the sum, so a schedule acts at
+    once (PyTorch's form, not Sutskever's).
+
     Parameters
     ----------
     lr : float, Schedule or function of the step
         Learning rate.
     momentum : float
-        How much of the velocity a step keeps, below 1.
+        Decay rate of the velocity, below 1.
     nesterov : bool
-        Look ahead by one step of the velocity.
+        Nesterov's form.
     **options
         See `Optimizer`.
 
@@ -56,15 +58,23 @@ def momentum(
     ----------
     Polyak 1964, https://doi.org/10.1016/0041-5553(64)90137-5; Sutskever et al. 2013,
     https://proceedings.mlr.press/v28/sutskever13.html
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.momentum(0.1, nesterov=True)
+    <Optimizer: nesterov, lr=0.1, momentum=0.9>
     """
     if not isinstance(nesterov, bool):
         raise ConfigError(f"momentum: nesterov is True or False, not {nesterov!r}")
     formula = NESTEROV if nesterov else HEAVY_BALL
     require_below_one(formula.name, momentum=momentum)
-    return make(formula, {"lr": lr, "momentum": momentum}, options, own=["nesterov"])
+    return make_optimizer(
+        formula, {"lr": lr, "momentum": momentum}, options, arguments=["nesterov"]
+    )
 
 
 def nesterov(lr: Number, *, momentum: float = 0.9, **options: Unpack[Options]) -> Optimizer:
-    """Nesterov's momentum; see `momentum`."""
+    """Nesterov's momentum: `momentum` with ``nesterov=True``."""
     require_below_one("nesterov", momentum=momentum)
-    return make(NESTEROV, {"lr": lr, "momentum": momentum}, options)
+    return make_optimizer(NESTEROV, {"lr": lr, "momentum": momentum}, options)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RMSProp: the rate of each element follows a running average of its squares.
+"""RMSProp: learning rates that follow a moving average of each element's squared gradients.
 
-``v <- alpha v + (1 - alpha) g^2``, then ``w <- w - lr g / (sqrt(v) + eps)``; epsilon outside the
-root and no momentum, PyTorch's defaults. A row that is not touched stays, but its `v` fades.
+In lazy mode a row that is not touched keeps its average; in a dense optimizer the average decays.
 """
 
 from __future__ import annotations
@@ -11,7 +10,13 @@ from collections.abc import Mapping
 
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make, require_above_zero, require_below_one
+from sparsetrain.optim.options import (
+    Options,
+    Unpack,
+    make_optimizer,
+    require_above_zero,
+    require_below_one,
+)
 from sparsetrain.optim.rule import Number
 
 
@@ -40,12 +45,15 @@ def rmsprop(
 ) -> Optimizer:
     """RMSProp.
 
+    ``v <- alpha v + (1 - alpha) g^2``, then ``w <- w - lr g / (sqrt(v) + eps)``; epsilon outside
+    the root and no momentum, PyTorch's defaults.
+
     Parameters
     ----------
     lr : float, Schedule or function of the step
         Learning rate.
     alpha : float
-        How much of the average a step keeps, below 1.
+        Decay rate of the moving average, below 1.
     eps : float
         Added to the root of the average, above 0.
     **options
@@ -53,8 +61,15 @@ def rmsprop(
 
     References
     ----------
-    Hinton, Tieleman 2012, Neural Networks for Machine Learning, lecture 6e.
+    Hinton, Tieleman 2012, Neural Networks for Machine Learning, lecture 6e,
+    https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.rmsprop(1e-3)
+    <Optimizer: rmsprop, lr=0.001, alpha=0.99, eps=1e-08>
     """
     require_below_one("rmsprop", alpha=alpha)
     require_above_zero("rmsprop", eps=eps)
-    return make(RMSPROP, {"lr": lr, "alpha": alpha, "eps": eps}, options)
+    return make_optimizer(RMSPROP, {"lr": lr, "alpha": alpha, "eps": eps}, options)

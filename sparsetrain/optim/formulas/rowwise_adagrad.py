@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row-wise Adagrad: one accumulator per row, so a table's state is V numbers instead of V x D.
-
-``s <- s + mean over the row of g^2``, then ``w <- w - lr g / (sqrt(s) + eps)``. A vector
-parameter (a bias) has rows of one element, which is ordinary Adagrad.
-"""
+"""Row-wise Adagrad: one accumulator per row, so a table's state is V numbers instead of V x D."""
 
 from __future__ import annotations
 
 from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make, require_divisor
+from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial_or_eps
 from sparsetrain.optim.rule import Number
 
 
@@ -28,6 +24,9 @@ def rowwise_adagrad(
 ) -> Optimizer:
     """Adagrad with one accumulator per row of a matrix or table.
 
+    ``s <- s + mean of g^2 over the row``, then ``w <- w - lr g / (sqrt(s) + eps)``. A vector (a
+    bias) has rows of one element: there it is ordinary Adagrad.
+
     Parameters
     ----------
     lr : float, Schedule or function of the step
@@ -43,8 +42,14 @@ def rowwise_adagrad(
     ----------
     Naumov et al. 2019, https://arxiv.org/abs/1906.00091; the form of FBGEMM's
     ``EXACT_ROWWISE_ADAGRAD``.
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.rowwise_adagrad(0.02)
+    <Optimizer: rowwise_adagrad, lr=0.02, eps=1e-08>
     """
-    initial = require_divisor("rowwise_adagrad", eps, initial)
+    initial = require_initial_or_eps("rowwise_adagrad", eps, initial)
     slots = (Slot("sum", "row", initial),)
     formula = Formula(
         "rowwise_adagrad",
@@ -54,4 +59,4 @@ def rowwise_adagrad(
         noop_on_zero_grad="always",
         slot_decay=(None,),
     )
-    return make(formula, {"lr": lr, "eps": eps}, options, own=["initial"])
+    return make_optimizer(formula, {"lr": lr, "eps": eps}, options, arguments=["initial"])

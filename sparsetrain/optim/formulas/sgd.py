@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stochastic gradient descent: ``w <- w - lr g``. Row updates equal dense ones exactly."""
+"""Stochastic gradient descent. Row updates equal dense ones exactly."""
 
 from __future__ import annotations
 
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make
+from sparsetrain.optim.options import Options, Unpack, make_optimizer
 from sparsetrain.optim.rule import Number
 
 
@@ -17,7 +17,7 @@ SGD = Formula("sgd", _step, noop_on_zero_grad="always")
 
 
 def sgd(lr: Number, **options: Unpack[Options]) -> Optimizer:
-    """Plain stochastic gradient descent.
+    """Stochastic gradient descent: ``w <- w - lr g``.
 
     Parameters
     ----------
@@ -25,5 +25,21 @@ def sgd(lr: Number, **options: Unpack[Options]) -> Optimizer:
         Learning rate.
     **options
         See `Optimizer`.
+
+    References
+    ----------
+    Robbins, Monro 1951, https://doi.org/10.1214/aoms/1177729586
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import sparsetrain as st
+    >>> params = {"table": st.runtime.as_tensor(np.ones((3, 2), "float32"))}
+    >>> optimizer = st.optim.sgd(0.5)
+    >>> state = optimizer.init(params)
+    >>> gradient = st.RowSparse.from_numpy([1], np.ones((1, 2), "float32"), 3)
+    >>> result = optimizer.apply_(params, {"table": gradient}, state)
+    >>> st.runtime.as_numpy(params["table"]).tolist()
+    [[1.0, 1.0], [0.5, 0.5], [1.0, 1.0]]
     """
-    return make(SGD, {"lr": lr}, options)
+    return make_optimizer(SGD, {"lr": lr}, options)
