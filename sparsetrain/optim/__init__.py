@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers as values: a formula each, from which the dense and the row kernel are made.
+"""Optimizers as values: each is a formula, from which dense and row kernels are compiled.
 
-From a rule to what is written: `formula` (the update of one element), `spec` (with what is done
-to the gradient before: the key of a kernel), `rule` (with its numbers and its mode), `group` (which
-rows of which parameter follow which rule: a `RowRange`), `optimizer` (options, and the way in),
-`owner` (makes its state), `preparing` (checks a step), `step` (goes through parameters and ranges),
-`range_update` (calls the kernel of a range), `kernels` (has it).
+From a formula to a write: `formula` (the update of one element), `kernel_spec` (the key of a
+kernel: formula, decay and clipping), `rule` (with its numbers and mode), `param_groups` (the rows
+that follow a rule: `RowRange`), `optimizer` (options and methods), `kernels` (compiled from a
+spec).
 
-Beside that, folders: `paths` (every row of a table, where that is cheaper), `exact` (rows that were
-not touched get the bits of a dense optimizer), `fused` (updates behind the gradients in one
-program), `cuda` (all of it on a GPU); and files: `bound`, `repeated` and `together` (what a step
-need not find out again, or call twice), `saving` (what a loop keeps).
+Folders: `formulas` (the optimizers of this package), `exact` (deferred updates with the bits of a
+dense optimizer), `cuda` (kernels for a GPU).
 """
 
 from sparsetrain.optim.formula import Formula as Formula

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether parameter, gradient and slots fit each other, so that kernels may trust their shapes."""
+"""Validation of parameters, gradients and slots, so that kernels may trust their shapes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_arguments(
     gradients: Mapping[str, Gradient],
     state: Mapping[str, Mapping[str, NDArray]],
 ) -> None:
-    """Check everything that a step is given.
+    """Check the arguments of a step.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer as plain values for a manifest, and back. Nothing in it is code.
+"""Conversion of an optimizer to plain values for a manifest, and back.
 
-A formula of the user's, whatever its name, and a function as a learning rate are noted as such;
-whoever loads the run must pass the optimizer.
+A custom formula, and a learning rate that is a function, are marked as such: then the optimizer
+must be passed when the run is loaded.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ OPTIONS = tuple(name for name in Options.__annotations__ if name != "groups")
 FUNCTION = "function"
 
 
-Constructors = Mapping[str, Callable[..., Optimizer]]  # by the names of their formulas
+Constructors = Mapping[str, Callable[..., Optimizer]]  # by name of the formula
 
 
 def to_config(optimizer: Optimizer, known: Constructors) -> dict[str, Any]:
     """Describe an optimizer: name, hyper-parameters, initial slot, options and groups.
 
-    It is `own` if no constructor of `known` makes its formula.
+    Its formula is `custom` if no constructor of `known` makes it.
     """
     groups = [{**asdict(g), "lr": _described(g.lr)} for g in optimizer.groups]
     return {
@@ -36,7 +36,7 @@ def to_config(optimizer: Optimizer, known: Constructors) -> dict[str, Any]:
         "options": {name: getattr(optimizer, name) for name in OPTIONS},
         "groups": groups,
         **_initial(optimizer),
-        "own": not _is_made_by(known.get(optimizer.formula.name), optimizer),
+        "custom": not _makes_formula_of(known.get(optimizer.formula.name), optimizer),
     }
 
 
@@ -48,9 +48,9 @@ def from_config(config: Mapping[str, Any], known: Constructors) -> Optimizer:
     ConfigError
         If its formula or learning rate is not of this package.
     """
-    if config.get("own"):
+    if config.get("custom"):
         raise ConfigError(
-            f"it was trained by a formula of yours named {config['name']!r}: "
+            f"it was trained by a custom formula named {config['name']!r}: "
             "pass load(..., optimizer=...)"
         )
     if config["name"] not in known:
@@ -69,19 +69,19 @@ def from_config(config: Mapping[str, Any], known: Constructors) -> Optimizer:
 
 
 def _initial(optimizer: Optimizer) -> dict[str, float]:
-    """The argument `initial` of a constructor: of our formulas one slot at most begins above 0."""
+    """The argument `initial` of a constructor: at most one slot of our formulas begins above 0."""
     above = [slot.initial for slot in optimizer.formula.slots if slot.initial]
     return {"initial": float(above[0])} if above else {}
 
 
-def _is_made_by(constructor: Callable[..., Optimizer] | None, optimizer: Optimizer) -> bool:
+def _makes_formula_of(constructor: Callable[..., Optimizer] | None, optimizer: Optimizer) -> bool:
     if constructor is None:
         return False
     try:
-        made = constructor(**optimizer.hyper, **_initial(optimizer))
+        built = constructor(**optimizer.hyper, **_initial(optimizer))
     except (ConfigError, TypeError):  # it takes other arguments
         return False
-    return made.formula == optimizer.formula
+    return built.formula == optimizer.formula
 
 
 def _described(value: Any) -> Any:
@@ -96,7 +96,7 @@ def _described(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if value == FUNCTION:
         raise ConfigError(
-            "it was trained with a learning rate that is a function of yours: "
+            "it was trained with a learning rate that is a custom function: "
             "pass load(..., optimizer=...)"
         )
     return Schedule.from_config(value) if isinstance(value, list) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of how the rows of each table are updated, for people."""
+"""Descriptions of how the rows of each table are updated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from sparsetrain.optim.param_groups import shortened
+from sparsetrain.optim.param_groups import abbreviate_names
 from sparsetrain.optim.state import State
 
 
@@ -24,7 +24,7 @@ def tables_by_path(state: State) -> list[tuple[str, str]]:
 def describe_tables(tables: Sequence[tuple[str, str]]) -> list[str]:
     """A line for each table; neighbours with the same path share one."""
     return [
-        f"{shortened([name for name, _ in group])}: {path}"
+        f"{abbreviate_names([name for name, _ in group])}: {path}"
         for path, group in groupby(tables, key=lambda table: table[1])
     ]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An update rule as a formula, written once for one element.
+"""Update formula: the rule of an optimizer, written once for one element.
 
-From the same text come the dense kernel, the in-place row kernel, the kernel that replays skipped
-steps and, with NumPy arrays in place of symbols, the reference that the tests compare all with.
+The same function gives the dense kernel, the in-place row kernel, the kernel that replays missed
+steps and, with NumPy arrays in place of symbols, the reference that the tests compare them with.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Slot(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """How one step changes one element.
+    """One step of an optimizer on one element.
 
     Parameters
     ----------
@@ -52,19 +52,19 @@ class Formula(NamedTuple):
     slots : tuple of Slot
         The state it needs.
     row_mean : callable, optional
-        ``row_mean(g)`` is averaged over a row before the step and given to it as ``h.row_mean``.
+        The average of ``row_mean(g)`` over a row is ``h.row_mean`` in `step`.
     per_step : callable, optional
         ``per_step(hyper, step) -> dict``: more numbers for ``h``, from the hyper-parameters of a
         step and its number, 1 for the first. Computed once a step in float64, then rounded once.
     noop_on_zero_grad : {"always", "untouched", "never"}
-        When a gradient of 0 changes neither weight nor slots: always (SGD), only while the slots
-        have their initial values (Adam), or never for sure, the safe answer. It decides what
-        ``mode="exact"`` has to replay.
+        When a gradient of 0 changes neither weight nor slots: always (SGD), while the slots have
+        their initial values (Adam), or never for certain, the safe default. It decides which steps
+        ``mode="exact"`` replays.
     slot_decay : tuple of (str or None)
-        For each slot, the number by which a step with gradient 0 multiplies it; None leaves it as
-        it is. Needed for ``max_replayed_steps``, which jumps over steps with it.
+        For each slot, the name of the number that multiplies it in a step with gradient 0, or None
+        if it stays. Needed for ``max_replayed_steps``, which skips steps with it.
     decays : bool
-        Whether ``weight_decay`` means something for this rule.
+        Whether the formula has ``weight_decay``.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Formula(NamedTuple):
 
     @property
     def by_row(self) -> bool:
-        """Whether rows matter to it, so that a dense parameter is seen as (rows, columns)."""
+        """Whether values are shared by a row, so that a dense parameter needs (rows, columns)."""
         return self.row_mean is not None or any(slot.per == "row" for slot in self.slots)
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of an optimizer share: a parameter's arguments, the formula on an element.
+"""Building blocks of optimizer kernels: a parameter's arguments, the formula on one element.
 
-All kernels apply a spec through `update`, so they perform the same arithmetic. That is why a
-row updated alone, updated densely, or caught up later has the same bits.
+All kernels apply a spec through `Row.update`, so they perform the same arithmetic: a row has the
+same bits whether it is updated alone, updated densely, or caught up later.
 
-A half-precision table is read into float32 and rounded as it is written, by random bits that belong
-to the step, the row and the column (`sparsetrain.kernels.table_formats`), whichever kernel does it.
+A half-precision table is read into float32 and rounded as it is written, by random bits that depend
+on the step, the row and the column alone (`sparsetrain.kernels.table_formats`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.kernels.table_formats.half import narrowed, widened
 from sparsetrain.kernels.table_formats.noise import element_bits, row_bits
 from sparsetrain.kernels.table_formats.words import holding
 from sparsetrain.optim.kernel_spec import KernelSpec
-from sparsetrain.optim.multiply_add import fused
+from sparsetrain.optim.multiply_add import fuse_multiply_adds
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 
@@ -45,12 +45,12 @@ def _size(extents: Sequence[Any]) -> Any:
 
 
 def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
-    """Numbers as arguments, by name."""
+    """Declare scalar arguments, by name."""
     return SimpleNamespace(**{name: scalar(name, dtype) for name in names})
 
 
 def step_numbers(spec: KernelSpec, dtype: str) -> SimpleNamespace:
-    """What a step gives a kernel: the scalars of the spec, then of a half-precision table `keys`.
+    """Declare the numbers of a step: scalars of the spec, then `keys` of a half-precision table.
 
     `dtype` is the parameter's; the scalars are of the dtype that it is computed in.
     """
@@ -79,7 +79,7 @@ class Parameter:
         self.lanes: int | None = None  # columns of a vector, if not as many as divide the width
 
     @classmethod
-    def declared(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
+    def declare(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
         """One whose weight and slots become the next arguments of the kernel."""
         shapes = {"element": (rows, width), "row": (rows,)}
         weight = buffer("weight", (rows, width), seen_as(dtype))
@@ -117,7 +117,7 @@ class Parameter:
             T.buffer_store(total, zero(self.dtype), [0])
             with T.serial(0, self.width) as d:
                 _, g = self.spec.prepare(self.read(row, d), gradient(d), h)
-                T.buffer_store(total, fused(total[0] + formula.row_mean(g)), [0])
+                T.buffer_store(total, fuse_multiply_adds(total[0] + formula.row_mean(g)), [0])
             shared = T.Bind(total[0] / tirx.Cast(self.dtype, self.width))
         old = tuple(
             T.Bind(array[row]) if slot.per == "row" else None
@@ -141,7 +141,7 @@ class Noise:
 
 
 class Row:
-    """A row in the middle of a step: what its elements share."""
+    """A row during a step: what its elements share."""
 
     def __init__(
         self, parameter: Parameter, row: Any, h: SimpleNamespace, shared: Any, old: tuple[Any, ...]
@@ -160,7 +160,7 @@ class Row:
         )
         weight, gradient = p.spec.prepare(p.read(*place), gradient, self.h)
         new_weight, new_slots = formula.step(weight, gradient, old, self.h)
-        results = [T.Bind(fused(value)) for value in (new_weight, *new_slots)]
+        results = [T.Bind(fuse_multiply_adds(value)) for value in (new_weight, *new_slots)]
         p.write(*place, results[0], self._noise)
         for slot, array, value in zip(formula.slots, p.slots, results[1:], strict=True):
             if slot.per == "element":
@@ -176,7 +176,7 @@ class Row:
         _, new = formula.step(unused, unused, old, self.h)
         for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):
             if slot.per == "row":
-                T.buffer_store(array, fused(value), [self.row])
+                T.buffer_store(array, fuse_multiply_adds(value), [self.row])
 
 
 def zero(dtype: str) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A formula and what is done to the gradient before it: the key of every compiled kernel.
+"""`KernelSpec`: a formula and the treatment of its gradient, the key of every compiled kernel.
 
 Order, as in PyTorch: scale (global norm), clip by value, then decay. Coupled decay adds
 ``weight_decay * w`` to the gradient. Decoupled decay multiplies the weight by ``keep``, which is
@@ -15,16 +15,16 @@ from sparsetrain.optim.formula import Formula, maximum, minimum
 
 
 class KernelSpec(NamedTuple):
-    """What a kernel computes, apart from shapes and dtypes.
+    """Computation of a kernel, apart from shapes and dtypes.
 
     Parameters
     ----------
     formula : Formula
         The rule.
     numbers : tuple of str
-        Names of the scalars that a step gets, in order; see `Rule.numbers`.
+        Names of the scalars of a step, in order; see `Rule.numbers`.
     decay : {None, "coupled", "decoupled"}
-        What decay does.
+        Kind of weight decay.
     scaled, clipped : bool
         Whether the gradient is multiplied by ``h.scale``, and limited to ``h.clip``.
     """
@@ -46,7 +46,7 @@ class KernelSpec(NamedTuple):
         return self.numbers + ("scale",) * self.scaled + ("clip",) * self.clipped
 
     def prepare(self, weight: Any, gradient: Any, h: SimpleNamespace) -> tuple[Any, Any]:
-        """Weight and gradient as the formula sees them."""
+        """Weight and gradient after scale, clipping and decay."""
         if self.scaled:
             gradient = gradient * h.scale
         if self.clipped:

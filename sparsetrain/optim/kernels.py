@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a formula to its kernels: in place on touched rows, or dense.
+"""CPU kernels of an update rule: in place on touched rows, or on a dense parameter.
 
-The row kernel coalesces and updates in one pass: it sums a row's duplicates in registers, first to
-last, applies the formula once and writes the row once. Rows that are not in the plan are not read
-or written. The update is not linear in the gradient, so summing first is no optimisation.
+The row kernel coalesces and updates in one pass: it sums the duplicates of a row in registers,
+first to last, applies the formula once and writes the row once. Rows outside the plan are neither
+read nor written. Duplicates must be summed first, because the update is not linear in the gradient.
 
-What is parallel: touched rows (one writer each) and blocks of a dense parameter; the bits do not
-depend on the number of threads. What is vectorised: the columns of a row, the elements of a block.
-The rows of a large table are in no cache: they are asked for ahead, see `row_prefetch`.
+Parallel: touched rows (one writer each) and blocks of a dense parameter; the bits do not depend on
+the number of threads. Vectorised: the columns of a row, the elements of a block. The rows of a
+large table are in no cache and are prefetched, see `row_prefetch`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in
 from sparsetrain.optim.kernel_parts import Parameter, scalars, step_numbers, zero
 from sparsetrain.optim.kernel_spec import KernelSpec
-from sparsetrain.optim.row_prefetch import with_rows_ahead
+from sparsetrain.optim.row_prefetch import with_prefetched_rows
 
 BLOCK = 1024  # elements of a dense parameter that one task updates
 
@@ -39,9 +39,9 @@ def row_update_kernel(
     first, end, and if `stamped` now, which is written to ``last[row]``. `dtype` is the weight's.
     """
     with kernel() as built:
-        runs = Runs.declared(width, dtype, index_dtype, pooled)
+        runs = Runs.declare(width, dtype, index_dtype, pooled)
         (table,) = extents(1)
-        parameter = Parameter.declared(spec, table, width, dtype)
+        parameter = Parameter.declare(spec, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
         h = step_numbers(spec, dtype)
         span = scalar("first", "int64"), scalar("end", "int64")
@@ -51,7 +51,7 @@ def row_update_kernel(
 
 
 class Runs(NamedTuple):
-    """Inside a kernel: what each touched row is updated by.
+    """Inside a kernel: the entries of the gradient for each touched row.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Runs(NamedTuple):
     values: Any
 
     @classmethod
-    def declared(cls, width: int, dtype: str, index_dtype: str, pooled: bool) -> Runs:
+    def declare(cls, width: int, dtype: str, index_dtype: str, pooled: bool) -> Runs:
         """Those whose arrays become the next arguments of the kernel; `dtype` is the weight's."""
         entries, segments, sources, stored = extents(4)
         rows = buffer("rows", (segments,), index_dtype)
@@ -106,7 +106,7 @@ def update_rows(
         if last is not None:
             T.buffer_store(last, now, [row])
 
-    with_rows_ahead(parameter, runs, span, last, update)
+    with_prefetched_rows(parameter, runs, span, last, update)
 
 
 def _update_row(
@@ -156,7 +156,7 @@ def dense_update_kernel(spec: KernelSpec, dtype: str, body: DenseBody | None = N
         height, width, given, across = extents(4)
         by_row = spec.formula.by_row
         gradient = buffer("gradient", (given, width if by_row else across), dtype)
-        parameter = Parameter.declared(spec, height, width, dtype)
+        parameter = Parameter.declare(spec, height, width, dtype)
         h = scalars(spec.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         (body or dense_body)(parameter, gradient, h, first, end)
@@ -175,7 +175,7 @@ def dense_body(
 def dense_tasks(
     parameter: Parameter, gradient: Any, h: SimpleNamespace, span: tuple[Any, Any]
 ) -> tuple[Any, Callable[[Any], None]]:
-    """How many parts an update has, any of them after any other, and what emits one by number."""
+    """Count the independent parts of an update, and return what emits one by number."""
     first, end = span
 
     def row(task: Any) -> None:

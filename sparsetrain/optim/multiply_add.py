@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which products are fused with which sums: said in a formula's expressions, not left to LLVM.
+"""Explicit fused multiply-adds in a formula's expressions, so that LLVM has no choice.
 
-``a * b + c`` is rounded twice, or once as one instruction. Left to itself LLVM 22 chooses by what
-stands around it: of ``a * b + c * d`` either product may be the fused one, and a product that its
-vectoriser packs with others is fused with none. Then the last elements of a row can differ from the
-first, and one kernel from another, by CPU. So every sum with a product is written as `fma`, the
-left product if there are two; a CPU without such an instruction rounds twice, always.
+``a * b + c`` is rounded twice, or once as one instruction. LLVM 22 decides by context: in ``a * b +
+c * d`` it may fuse either product, and none that its vectoriser packs with others. Then the last
+elements of a row can differ from the first, and one kernel from another, depending on the CPU. So
+every sum with a product is written as `fma`, with the left product if there are two; a CPU without
+such an instruction always rounds twice.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def multiply_add(x: Any, y: Any, z: Any) -> Any:
     return tvm.ir.Call(_multiply_add, [x, y, z], ret_ty=x.ty)
 
 
-def fused(value: Any) -> Any:
-    """The same expression, every sum of a product made one call.
+def fuse_multiply_adds(value: Any) -> Any:
+    """Return the expression with every sum of a product as one call.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def fused(value: Any) -> Any:
 
 
 def _sum(value: tirx.Add) -> Any:
-    left, right = fused(value.a), fused(value.b)
+    left, right = fuse_multiply_adds(value.a), fuse_multiply_adds(value.b)
     if not _is_float(value):
         return left + right
     if isinstance(left, tirx.Mul):
@@ -73,7 +73,7 @@ def _sum(value: tirx.Add) -> Any:
 
 
 def _difference(value: tirx.Sub) -> Any:
-    left, right = fused(value.a), fused(value.b)
+    left, right = fuse_multiply_adds(value.a), fuse_multiply_adds(value.b)
     if not _is_float(value):
         return left - right
     if isinstance(left, tirx.Mul):
@@ -88,21 +88,21 @@ def _is_float(value: Any) -> bool:
 
 
 def _both(value: Any) -> Any:
-    return type(value)(fused(value.a), fused(value.b))
+    return type(value)(fuse_multiply_adds(value.a), fuse_multiply_adds(value.b))
 
 
 def _call(value: tvm.ir.Call) -> Any:
-    arguments = [fused(argument) for argument in value.args]
+    arguments = [fuse_multiply_adds(argument) for argument in value.args]
     return tvm.ir.Call(value.op, arguments, attrs=value.attrs, ret_ty=value.ty)
 
 
 def _select(value: tirx.Select) -> Any:
     parts = (value.condition, value.true_value, value.false_value)
-    return tirx.Select(*map(fused, parts))
+    return tirx.Select(*map(fuse_multiply_adds, parts))
 
 
 def _cast(value: tirx.Cast) -> Any:
-    return tirx.Cast(value.ty, fused(value.value))
+    return tirx.Cast(value.ty, fuse_multiply_adds(value.value))
 
 
 _REBUILD: dict[type, Callable[[Any], Any]] = {
@@ -112,7 +112,7 @@ _REBUILD: dict[type, Callable[[Any], Any]] = {
     tvm.ir.Call: _call,
     tirx.Select: _select,
     **dict.fromkeys((tirx.Mul, tirx.Div, tirx.Max, tirx.Min), _both),
-    tirx.Not: lambda value: tirx.Not(fused(value.a)),
+    tirx.Not: lambda value: tirx.Not(fuse_multiply_adds(value.a)),
     **dict.fromkeys((tirx.And, tirx.Or), _both),
     **dict.fromkeys((tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE), _both),
 }

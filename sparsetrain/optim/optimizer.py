@@ -20,13 +20,21 @@ from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import owner, preparing, saving
-from sparsetrain.optim.check import check_formula
+from sparsetrain.optim.check_formula import check_formula
 from sparsetrain.optim.describe import count_tables, describe_tables, tables_by_path
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.param_groups import ParamGroup, Tables
-from sparsetrain.optim.rule import Mode, Number, Rule, Update, at, check_limit, plain
+from sparsetrain.optim.rule import (
+    Mode,
+    Number,
+    Rule,
+    Update,
+    as_hyper_parameter,
+    check_limit,
+    value_at,
+)
 from sparsetrain.optim.state import State
 from sparsetrain.optim.step import Applied, Step
 from sparsetrain.runtime import NDArray
@@ -96,7 +104,9 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         name = self.formula.name
-        numbers = {key: plain(self.formula, key, value) for key, value in self.hyper.items()}
+        numbers = {
+            key: as_hyper_parameter(self.formula, key, value) for key, value in self.hyper.items()
+        }
         object.__setattr__(self, "hyper", numbers)
         if not (
             isinstance(self.groups, Sequence)
@@ -104,7 +114,7 @@ class Optimizer:
         ):
             raise ConfigError(f"{name}: groups is a list of ParamGroup, not {self.groups!r}")
         object.__setattr__(self, "groups", tuple(self.groups))
-        check_formula(self.formula, {key: at(value, 1) for key, value in numbers.items()})
+        check_formula(self.formula, {key: value_at(value, 1) for key, value in numbers.items()})
         if self.on_nonfinite not in ON_NONFINITE:
             raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
         check_limit(name, "clip_norm", self.clip_norm)
@@ -134,7 +144,7 @@ class Optimizer:
 
     def number(self, name: str, step: int) -> float | None:
         """A number such as ``"lr"`` in a step, from 1, groups aside; None if there is none such."""
-        return at(self.hyper[name], step) if name in self.hyper else None
+        return value_at(self.hyper[name], step) if name in self.hyper else None
 
     @property
     def counts_steps(self) -> bool:
@@ -362,6 +372,6 @@ class Optimizer:
         Examples
         --------
         >>> trainer.optimizer.summarize(trainer.state)  # doctest: +SKIP
-        'touched rows, lazy: the slots of other rows stand still (26 tables)'
+        'touched rows, lazy: the slots of other rows do not change (26 tables)'
         """
         return count_tables(tables_by_path(state))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters get which numbers: groups by name, resolved to ranges of rows.
+"""Parameter groups: options for the parameters and tables whose names match, as ranges of rows.
 
-Tables that share a storage may differ in learning rate, decay and mode. A plan's rows are sorted
-and a table is a range of rows, so each range is one call of the same kernel. Neighbouring ranges
-with equal rules become one. Cost: resolved once, when the state is made.
+Tables that share a storage may differ in learning rate, decay and mode. The rows of a plan are
+sorted and a table is a range of rows, so each range is one call of the same kernel. Neighbouring
+ranges with equal rules are merged. Groups are resolved once, when the state is created.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, plain
+from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, as_hyper_parameter
 from sparsetrain.optim.schedules import Function, Schedule, constant
 from sparsetrain.system.argument_checks import as_float, is_number
 
@@ -26,9 +26,9 @@ Tables = Mapping[str, Mapping[str, slice]]
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """What differs for the parameters whose names match.
+    """Options for the parameters whose names match, in place of the optimizer's.
 
-    Of several groups that match a name, the last wins, number by number.
+    If several groups match a name, the last one wins, option by option.
 
     Parameters
     ----------
@@ -79,11 +79,11 @@ class RowRange(NamedTuple):
     @property
     def label(self) -> str:
         """The names, shortened."""
-        return shortened(self.names)
+        return abbreviate_names(self.names)
 
 
-def shortened(names: Sequence[str]) -> str:
-    """One name, or the first and the last."""
+def abbreviate_names(names: Sequence[str]) -> str:
+    """One name, or the first and the last of several."""
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} tables)"
 
 
@@ -94,12 +94,12 @@ def resolve(
     tables: Tables,
     small: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[RowRange, ...]]:
-    """The ranges of each parameter.
+    """Resolve groups to the ranges of each parameter.
 
     Parameters
     ----------
     rule : Rule
-        What holds where no group matches.
+        The rule where no group matches.
     groups : sequence of ParamGroup
         In order.
     heights : mapping of str to int
@@ -145,15 +145,15 @@ def _rule_of(name: str, rule: Rule, groups: Sequence[ParamGroup]) -> Rule:
 
 
 def _changed(rule: Rule, group: ParamGroup) -> Rule:
-    """A rule with what a group says; None leaves a thing as it is."""
+    """The rule with the options of a group; None leaves an option as it is."""
     hyper = dict(rule.hyper)
     if group.lr is not None:
-        hyper["lr"] = plain(rule.formula, "lr", group.lr)
+        hyper["lr"] = as_hyper_parameter(rule.formula, "lr", group.lr)
     if group.scale != 1:
         hyper["lr"] = _scaled(hyper["lr"], group.scale)
     names = ("weight_decay", "mode", "max_replayed_steps", "update")
-    said = {name: getattr(group, name) for name in names if getattr(group, name) is not None}
-    return replace(rule, hyper=tuple(hyper.items()), **said)
+    options = {name: getattr(group, name) for name in names if getattr(group, name) is not None}
+    return replace(rule, hyper=tuple(hyper.items()), **options)
 
 
 def _scaled(lr: float | Function, scale: float) -> float | Function:
@@ -163,7 +163,7 @@ def _scaled(lr: float | Function, scale: float) -> float | Function:
 
 
 def merge(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
-    """Join neighbours that follow the same rule; the ranges rise."""
+    """Merge neighbours with the same rule; `ranges` are in rising order."""
     merged: list[RowRange] = []
     for new in ranges:
         if merged and merged[-1].end == new.first and merged[-1].rule == new.rule:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of memory are asked for before they are worked on.
+"""Software prefetch of table rows before their update.
 
-The rows of a large table are in no cache, so they are asked for while others are worked on. How is
-a table by processor; the bits are the same.
+The rows of a large table are in no cache, so they are prefetched while others are updated. A table
+by processor decides how; the bits are the same.
 
-- AMD's Zen but 3 (measured: 5): into the first cache, to be written. Narrow rows dozens at once: a
-  loop of that alone is so short that as many are on their way together; between the sums of others
-  only few are, as a request waits for the processor to look its page up. Wide ones fill its queues
-  one by one.
-- Zen 3: into the first cache, to be read, one by one: 2,048 rows of a million take 26 us so, and 32
-  in the way of Zen 5.
-- Others: into the second cache, to be read, one by one. An Intel core waits for 48 lines that go
-  there, for 16 that go to the first; and what is asked for to be written leaves the other cores'
-  caches, the gradient that was computed there included.
+- AMD Zen except 3 (measured on 5): into L1, for writing. Narrow rows by the dozen: a loop of
+  nothing but prefetches is so short that many are in flight at once, whereas between the sums of
+  other rows few are, because a prefetch waits for the page walk. Wide rows fill the queues one by
+  one.
+- Zen 3: into L1, for reading, one by one: 2,048 of a million rows take 26 us, against 32 in the
+  manner of Zen 5.
+- Others: into L2, for reading, one by one. An Intel core has 48 requests to L2 in flight, and 16 to
+  L1; and lines prefetched for writing leave the caches of the other cores, including the gradient
+  computed there.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.kernel_parts import Parameter
 from sparsetrain.runtime.target_features import select_by_cpu
 
-LINES = 256  # of all rows that are asked for and not used yet
-NARROW = 2  # lines that a row takes
-MOST_ENTRIES = 2  # of the gradient, for each row: a long run is read fast enough by itself
+LINES = 256  # prefetched and not used yet
+NARROW = 2  # lines of a row
+MOST_ENTRIES = 2  # of the gradient, per row: the hardware prefetches long runs
 LINE = 64  # bytes
-VALUE_LINES = 8  # of a row of the gradient: more than of a weight, there is nothing to compute
+VALUE_LINES = 8  # of a row of the gradient; more than of a weight, as nothing is computed
 
 Emit = Callable[[Any], None]  # emits what is done for one run, or one entry
 
 
 class RowPrefetch(NamedTuple):
-    """How rows are asked for.
+    """Prefetch strategy for rows.
 
     Parameters
     ----------
     prefetch : Prefetch
-        For one line of them, and of the gradient.
+        For one cache line of them, and of the gradient.
     narrow_at_once : bool
-        Whether narrow rows are asked for dozens at once.
+        Whether narrow rows are prefetched by the dozen.
     """
 
     prefetch: Prefetch
@@ -60,40 +60,40 @@ PREFETCH = {
 }
 
 
-def with_rows_ahead(
+def with_prefetched_rows(
     parameter: Parameter, runs: Any, span: tuple[Any, Any], last: Any, update: Emit
 ) -> None:
-    """Inside a kernel: `update` each run of `span`, in parallel, after asking for what it reads."""
+    """Inside a kernel: `update` each run of `span`, in parallel, after a prefetch of its rows."""
     prefetch, narrow_at_once = select_by_cpu(PREFETCH)
     ask = prefetch.line
 
-    def ask_for(run: Any) -> None:
-        _ask_for(parameter, tirx.Cast("int64", runs.rows[run]), last, ask)
+    def prefetch_row(run: Any) -> None:
+        _prefetch_row(parameter, tirx.Cast("int64", runs.rows[run]), last, ask)
 
-    def ask_for_value(place: Any) -> None:
+    def prefetch_value(place: Any) -> None:
         for column in _line_starts(runs.values, VALUE_LINES):
             ask(runs.values, [runs.value_row(place), column])
 
     lines = _lines(parameter, runs.values)
     at_once = narrow_at_once and lines <= NARROW
     in_advance = _many_at_once if at_once else _one_by_one
-    in_advance(span, runs.offsets, lines, (ask_for, ask_for_value), update)
+    in_advance(span, runs.offsets, lines, (prefetch_row, prefetch_value), update)
 
 
 def _many_at_once(
     span: tuple[Any, Any], offsets: Any, lines: int, ask: tuple[Emit, Emit], update: Emit
 ) -> None:
-    """Work on some rows after asking for all that the next ones need."""
+    """Prefetch all that the next rows need, then update some rows."""
     first, end = span
-    ask_for, ask_for_value = ask
+    prefetch_row, prefetch_value = ask
     some = LINES // lines // 2
     with T.parallel(0, tirx.ceildiv(end - first, some)) as task:
         edges = [T.Bind(tirx.min(first + (task + n) * some, end)) for n in range(3)]
         with T.serial(edges[1], edges[2]) as later:
-            ask_for(later)
+            prefetch_row(later)
         entry, most = (T.Bind(tirx.Cast("int64", offsets[edge])) for edge in edges[1:])
         with T.serial(entry, tirx.min(most, entry + MOST_ENTRIES * some)) as later:
-            ask_for_value(later)
+            prefetch_value(later)
         with T.serial(edges[0], edges[1]) as run:
             update(run)
 
@@ -101,27 +101,27 @@ def _many_at_once(
 def _one_by_one(
     span: tuple[Any, Any], offsets: Any, lines: int, ask: tuple[Emit, Emit], update: Emit
 ) -> None:
-    """Before working on a row, ask for one some rows ahead, and for the first of its entries."""
+    """Before each row, prefetch a later one and the first of its entries."""
     first, end = span
-    ask_for, ask_for_value = ask
+    prefetch_row, prefetch_value = ask
     ahead = max(16, min(64, LINES // lines))
     with T.parallel(0, end - first) as task:
         run = T.Bind(first + task)
         later = T.Bind(tirx.min(run + ahead, end - 1))
-        ask_for(later)
-        ask_for_value(offsets[later])
+        prefetch_row(later)
+        prefetch_value(offsets[later])
         update(run)
 
 
 def _lines(parameter: Parameter, values: Any) -> int:
-    """Cache lines that are asked for to update a row by one entry."""
+    """Cache lines that are prefetched to update a row by one entry."""
     own = sum(len(columns) for _, columns in _lines_of(parameter))
     shared = sum(slot.per == "row" for slot in parameter.spec.formula.slots)
     return own + shared + len(_line_starts(values, VALUE_LINES))
 
 
 def _lines_of(parameter: Parameter) -> list[tuple[Any, range]]:
-    """The weights and slots of a row that are asked for: arrays, and where their lines begin.
+    """Weights and slots of a row that are prefetched: arrays, and the columns where lines begin.
 
     At most four lines of each. Of a half table eight: rounding takes so many instructions that the
     processor, by itself, does not see the loads of the next rows.
@@ -138,10 +138,10 @@ def _line_starts(array: Any, most: int) -> range:
     return range(0, min(int(array.shape[1]), most * step), step)
 
 
-def _ask_for(
+def _prefetch_row(
     parameter: Parameter, row: Any, last: Any, ask: Callable[[Any, list[Any]], None]
 ) -> None:
-    """Ask for the weights and slots of a row."""
+    """Prefetch the weights and slots of a row."""
     for array, columns in _lines_of(parameter):
         for column in columns:
             ask(array, [row, column])

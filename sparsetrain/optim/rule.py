@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rule`: everything that decides how a range of rows is updated, resolved and hashable."""
+"""`Rule`: formula, hyper-parameters and options of a range of rows, resolved and hashable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rule:
     hyper : tuple of (str, float or function of the step)
         Its hyper-parameters.
     mode : {"lazy", "exact", "dense"}
-        What happens to rows that a batch does not name; see `Optimizer`.
+        Treatment of rows that a batch does not name; see `Optimizer`.
     max_replayed_steps : int, optional
         Most steps replayed for a row in exact mode.
     weight_decay : float
@@ -67,12 +67,12 @@ class Rule:
 
     @cached_property
     def _hash(self) -> int:
-        """Found once: a step looks rules up many times."""
+        """Cached, because a step looks rules up many times."""
         return hash(tuple(getattr(self, item.name) for item in fields(self)))
 
     @cached_property
     def spec(self) -> KernelSpec:
-        """What the kernels compute."""
+        """The spec of the kernels."""
         decay: Literal["coupled", "decoupled"] | None = None
         if self.weight_decay:
             decay = "decoupled" if self.decoupled else "coupled"
@@ -87,7 +87,7 @@ class Rule:
 
     @property
     def dense(self) -> bool:
-        """Whether every row is updated in every step, by mode or by force."""
+        """Whether every row is updated in every step."""
         return "dense" in (self.mode, self.update)
 
     def with_update(self, small: bool) -> Rule:
@@ -99,7 +99,7 @@ class Rule:
 
     @property
     def path(self) -> str:
-        """What happens to the rows of a table, for people."""
+        """Description of how the rows of a table are updated."""
         if self.mode == "dense":
             return "dense: every row in every step, as asked for"
         if self.dense:
@@ -108,7 +108,7 @@ class Rule:
             return f"touched rows; {self.mode} is exact here: a gradient of 0 changes nothing"
         if self.mode == "lazy":
             kept = "decay and slots" if self.weight_decay else "slots"
-            return f"touched rows, lazy: the {kept} of other rows stand still"
+            return f"touched rows, lazy: the {kept} of other rows do not change"
         limit = (
             ""
             if self.max_replayed_steps is None
@@ -127,7 +127,7 @@ class Rule:
         return self._numbers(step) if self._changes else self._always
 
     def scalars(self, numbers: tuple[float, ...], factor: float) -> tuple[float, ...]:
-        """What kernels get: the numbers of a step, the factor and the limit of the gradient."""
+        """Scalar arguments of kernels: numbers of a step, scale and limit of the gradient."""
         scale = (factor,) if self.scaled else ()
         clip = () if self.clip_value is None else (self.clip_value,)
         return (*numbers, *scale, *clip)
@@ -138,11 +138,11 @@ class Rule:
 
     @cached_property
     def _always(self) -> tuple[float, ...]:
-        """The numbers of every step, where they are those of the first."""
+        """The numbers of all steps, where they do not depend on the step."""
         return self._numbers(1)
 
     def _numbers(self, step: int) -> tuple[float, ...]:
-        hyper = {name: at(value, step) for name, value in self.hyper}
+        hyper = {name: value_at(value, step) for name, value in self.hyper}
         for name, value in hyper.items():
             if not (isfinite(value) and value >= 0):
                 raise ConfigError(f"{self.formula.name}: {name} is {value} in step {step}")
@@ -153,8 +153,8 @@ class Rule:
         return (*hyper.values(), *map(float, more.values()), *extra)
 
 
-def plain(formula: Formula, name: str, value: Any) -> float | Function:
-    """A hyper-parameter as a float, or as the function of the step that it is.
+def as_hyper_parameter(formula: Formula, name: str, value: Any) -> float | Function:
+    """Return a hyper-parameter as a float, or as a function of the step.
 
     Raises
     ------
@@ -169,8 +169,8 @@ def plain(formula: Formula, name: str, value: Any) -> float | Function:
     return number
 
 
-def at(value: float | Function, step: int) -> float:
-    """A hyper-parameter in a step.
+def value_at(value: float | Function, step: int) -> float:
+    """Return the value of a hyper-parameter in a step.
 
     Raises
     ------
@@ -186,17 +186,17 @@ def at(value: float | Function, step: int) -> float:
 
 
 def check_options(rule: Rule) -> None:
-    """Refuse what the formula does not have, or what would be ignored.
+    """Refuse options that the formula lacks or that would have no effect.
 
     Raises
     ------
     ConfigError
-        Names the formula, the option and the way out.
+        Names the formula, the option and a solution.
     """
     name = rule.formula.name
     if callable(rule.weight_decay):
         raise ConfigError(f"{name}: weight_decay is a number, not a function of the step")
-    plain(rule.formula, "weight_decay", rule.weight_decay)
+    as_hyper_parameter(rule.formula, "weight_decay", rule.weight_decay)
     if not isinstance(rule.decoupled, bool):
         raise ConfigError(f"{name}: decoupled is True or False, not {rule.decoupled!r}")
     if rule.mode not in MODES:
@@ -260,5 +260,5 @@ def _check_max_replayed_steps(rule: Rule) -> None:
 def _step_names(formula: Formula, hyper: Mapping[str, float | Function]) -> tuple[str, ...]:
     if formula.per_step is None:
         return tuple(hyper)
-    first = {name: at(value, 1) for name, value in hyper.items()}
+    first = {name: value_at(value, 1) for name, value in hyper.items()}
     return (*hyper, *formula.per_step(first, 1))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning rates that follow the step: a product of factors, each a function of the step.
+"""Learning rate schedules: products of factors, each a function of the step.
 
-Steps count from 1. ``0.02 * warmup(500) * cosine(10_000)`` rises for 500 steps to the cosine's
-curve. Any function of the step is a schedule too; only those made here can be saved with a run.
+Steps count from 1. ``0.02 * warmup(500) * cosine(10_000)`` rises for 500 steps, then follows the
+cosine. Any function of the step is a schedule; only those of this module can be saved with a run.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Schedule:
         Raises
         ------
         ConfigError
-            If a factor is a function of the user's.
+            If a factor is a custom function.
         """
         if not all(isinstance(factor, Factor) for factor in self.factors):
-            raise ConfigError("a learning rate that is a function of yours cannot be saved")
+            raise ConfigError("a learning rate that is a custom function cannot be saved")
         return [{"name": f.name, **dict(f.numbers)} for f in self.factors if isinstance(f, Factor)]
 
     @staticmethod

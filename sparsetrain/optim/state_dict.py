@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for everything that training changes, independent of how tables are stored.
+"""State dictionary: parameters and slots by name, independent of how tables are stored.
 
-A storage that holds many tables appears as its tables. Arrays in host memory are views: reading
-costs nothing. What lies on a device is copied.
+A storage of many tables appears as its tables. Arrays in host memory are views, which cost nothing;
+arrays on a device are copied.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ENCODER = "encoder/"  # prefix of the encoder's arrays, which are saved beside t
 
 
 def require_own_names(
-    made: str, params: Iterable[str], tables: Mapping[str, Mapping[str, slice]]
+    model: str, params: Iterable[str], tables: Mapping[str, Mapping[str, slice]]
 ) -> None:
-    """Refuse names of parameters under which something else is or may be saved.
+    """Refuse names of parameters that checkpoints use for something else.
 
     Raises
     ------
     ConfigError
-        With the first; `made` is the class of the model.
+        Names the first; `model` is the class of the model.
     """
     names = [name for name in params if name not in tables]
     of_tables = [table for named in named_tables(tables).values() for table in named]
@@ -38,8 +38,8 @@ def require_own_names(
     for name in names:
         if name in taken or name.startswith(others):
             raise ConfigError(
-                f"{made} has a parameter {name!r}, which is what something else is called where "
-                "models are saved: rename it"
+                f"{model} has a parameter {name!r}, a name that checkpoints use for something "
+                "else: rename it"
             )
 
 
@@ -93,7 +93,7 @@ def writable_arrays(
     tables: Mapping[str, Mapping[str, slice]],
     count: runtime.NDArray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """As `named_arrays`, to be written; to a device they go when the block ends without error."""
+    """Writable `named_arrays`; copied to a device when the block ends without an error."""
     with ExitStack() as stack:
         yield named_arrays(
             params, state, tables, count, lambda t: stack.enter_context(editable_numpy(t))
@@ -133,7 +133,7 @@ def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) ->
 
 
 def _reason(names: Sequence[str], missing: bool) -> str:
-    """What the slot of exact mode says, if nothing else differs."""
+    """An explanation, if nothing but the slot of exact mode differs."""
     if not all(name.endswith(":last") for name in names):
         return ""
     now, then = ("'exact'", "another") if missing else ("another", "'exact'")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The update of one table by a path of one's choice, and nothing else: what comparisons time."""
+"""`TableUpdate`: a single table and its updates, for comparisons and benchmarks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sparsetrain.sparse_tensor import RowSparse
 class TableUpdate:
     """A table, its optimizer state, and one way to apply row-sparse gradients to it.
 
-    Calling it is a step as `Optimizer.apply_` takes it, without the check for NaN, which reads
-    values once more. Sparse: coalesce, then update touched rows in place. Dense: add the gradient
+    A call is a step of `Optimizer.apply_` without the search for NaN, which would read all values
+    again. Sparse: coalesce, then update touched rows in place. Dense: add the gradient
     into a buffer that is kept, update every row in place by one fused kernel, parallel over blocks
     of rows and vectorised, and clear the rows of the buffer that were added to.
 

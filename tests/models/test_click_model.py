@@ -235,7 +235,7 @@ REFUSED = {
     _with("dense", _parameter): r"function 'loss' has two arguments called 'dense': an input, "
     r".*\(B, 3\).*, and a parameter, .*\(3,\).*; rename one of them",
     _with("last.bias", _parameter): "two arguments called 'last.bias': a parameter, .*a parameter",
-    _with("encoder/x", _parameter): "parameter 'encoder/x', which is what something else is called",
+    _with("encoder/x", _parameter): "parameter 'encoder/x', a name that checkpoints use",
     _with("last.bias:sum", _parameter): "Setting has a parameter 'last.bias:sum'",
     _with("embeddings.C1.weight", _parameter): "Setting has a parameter 'embeddings.C1.weight'",
     _with("embeddings.C2.weight:sum", _parameter): "a parameter 'embeddings.C2.weight:sum'",

@@ -217,9 +217,9 @@ def test_an_optimizer_reads_back_from_plain_values(optimizer):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (to_config(optim.sgd(lambda step: 0.1), OPTIMIZERS), "a function of yours: pass load"),
-        (to_config(OWN, OPTIMIZERS), "a formula of yours named 'adagrad': pass load"),
-        (to_config(OWN_SLOT, OPTIMIZERS), "a formula of yours named 'sgd': pass load"),
+        (to_config(optim.sgd(lambda step: 0.1), OPTIMIZERS), "a custom function: pass load"),
+        (to_config(OWN, OPTIMIZERS), "a custom formula named 'adagrad': pass load"),
+        (to_config(OWN_SLOT, OPTIMIZERS), "a custom formula named 'sgd': pass load"),
         ({"name": "lamb", "hyper": {}}, "'lamb', which this package does not have"),
         ({"name": "sgd", "hyper": {"lr": 0.1}, "options": {"exec": "x"}}, "option 'exec' is unkn"),
     ],

@@ -36,7 +36,7 @@ def test_a_schedule_reads_back_from_plain_values(schedule):
 
 
 def test_a_function_of_the_users_cannot_become_plain_values():
-    with pytest.raises(ConfigError, match="a function of yours cannot be saved"):
+    with pytest.raises(ConfigError, match="a custom function cannot be saved"):
         (optim.constant(1) * math.sqrt).to_config()
     with pytest.raises(ConfigError, match="schedule 'zigzag' is unknown; known: "):
         optim.Schedule.from_config([{"name": "zigzag"}])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over whole arrays on CUDA: update all, search all, each in one launch; sum the squares.
+"""CUDA kernels over many whole arrays in one launch: update, search for NaN, sum of squares.
 
-Of a launch for many arrays each has blocks of threads of its own. No atomic operations: the same
-bits in every run.
+Each array has thread blocks of its own. No atomic operations: every run gives the same bits.
 """
 
 from __future__ import annotations

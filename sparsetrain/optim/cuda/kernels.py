@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a formula to its CUDA kernels: in place on touched rows, dense, and caught up.
+"""CUDA kernels of an update rule: in place on touched rows, dense, and catch-up.
 
-The arithmetic is that of the CPU's kernels: the same spec, applied to the same elements. What
-differs is who does it. Touched rows: a thread for each vector of four columns of each row. A dense
-parameter: a thread for each element; `arrays` has all those of a step. Formulas that share
-something within a row (a mean, a slot for each row): the threads of a row meet at a barrier before
-the first of them writes.
+They apply the same spec to the same elements as the CPU's kernels. Touched rows: one thread for
+each vector of four columns of each row. A dense parameter: one thread for each element; `arrays`
+updates all dense parameters of a step. Formulas with values shared by a row (a mean, a per-row
+slot): the threads of a row meet at a barrier before the first of them writes.
 
-One writer for each element, no atomic operations: the same bits in every run.
+Each element has one writer, and there are no atomic operations: every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ def row_update_kernel(
     Arguments as of the CPU's kernel, with the sums of chunks and of blocks after the values.
     """
     with kernel() as built:
-        runs = Runs.declared(width, dtype, index_dtype, pooled)
+        runs = Runs.declare(width, dtype, index_dtype, pooled)
         table, chunk_rows, block_rows = extents(3)
         chunks = buffer("chunks", (chunk_rows, width), dtype)
         blocks = buffer("blocks", (block_rows, width), dtype)
-        parameter = Parameter.declared(spec, table, width, dtype)
+        parameter = Parameter.declare(spec, table, width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
         h = scalars(spec.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
@@ -99,7 +98,7 @@ def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
 def _row_by_row(
     parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
 ) -> None:
-    """A block takes a few rows; their gradients meet in shared memory."""
+    """Let each block update a few rows, with their gradients in shared memory."""
     width = parameter.width
     lanes = vector_lanes(width, parameter.dtype)
     vectors = width // lanes
@@ -190,7 +189,7 @@ def catch_up_kernel(
     with kernel() as built:
         segments, table, steps, strips = extents(4)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
-        parameter = Parameter.declared(spec, table, width, dtype)
+        parameter = Parameter.declare(spec, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32")
         history = buffer("history", (steps, catch_up.columns(spec, dtype)), "float64")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that a batch does not name get the bits of a dense optimizer, later: ``mode="exact"``.
+"""Deferred updates of ``mode="exact"``: rows have the bits of a dense optimizer when read.
 
-`rows` says which are caught up and when, `history` keeps the numbers of the steps that they missed,
-`catch_up` is the kernel that replays those.
+`rows` tracks which rows are behind and catches them up, `history` records the numbers of past
+steps, `catch_up` is the kernel that replays them.
 """

@@ -12,8 +12,8 @@ training, without its memory traffic. With `max_replayed_steps`, at most that ma
 others become one multiplication of each slot, which leaves out what they would have done to the
 weight.
 
-What is parallel: strips of interleaved blocks of rows, because rows differ much in what they missed
-and threads get fixed shares.
+Parallel: strips of interleaved blocks of rows, because the missed steps of rows differ widely and
+each thread gets a fixed share.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def catch_up_kernel(
     with kernel() as built:
         segments, table, steps = extents(3)
         rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
-        parameter = Parameter.declared(spec, table, width, dtype)
+        parameter = Parameter.declare(spec, table, width, dtype)
         last = buffer("last", (table,), "int32")
         history = buffer("history", (steps, columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (STRIPS,), "int64")
@@ -121,7 +121,7 @@ class PastSteps:
         self.array, self.base, self.spec, self.dtype = array, base, spec, dtype
 
     def numbers(self, step: Any) -> SimpleNamespace:
-        """What the spec got in a step, rounded as the host rounds scalar arguments."""
+        """The numbers of a step, rounded as the host rounds scalar arguments."""
         row = T.Bind(tirx.Cast("int64", step - self.base))
         values = {
             name: T.Bind(tirx.Cast(computed_in(self.dtype), self.array[row, column]))
@@ -137,7 +137,7 @@ class PastSteps:
         return {"keys": [T.Bind(tirx.Cast("int64", self.array[row, at])) for at in places]}
 
     def product(self, column: int, since: Any, until: Any) -> Any:
-        """Product of a fading number over the steps (since, until]."""
+        """Product of a decay number over the steps (since, until]."""
         place = len(self.spec.numbers) + column
         begin, end = (tirx.Cast("int64", step - self.base) for step in (since, until))
         logarithm = self.array[end, place] - self.array[begin, place]
@@ -145,7 +145,7 @@ class PastSteps:
 
 
 def _behind(spec: KernelSpec, since: Any, now: Any) -> Any:
-    """-1 marks a row that no step has touched; it needs nothing if zero slots stay zero."""
+    """Whether a row has missed steps. -1 marks an untouched row, which may have none to replay."""
     behind = since < now
     return tirx.And(since >= 0, behind) if spec.noop_on_zero_grad == "untouched" else behind
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What past steps did, for rows that have not taken them yet: ``mode="exact"`` of one parameter.
+"""History of step numbers, from which rows of one parameter in exact mode are caught up.
 
-Row t of the array holds the numbers of step ``base + t``; row 0 is where all rows were current.
-Cost: K float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam. Of a table in
-half precision, a step's numbers include the keys of its random bits.
+Row t of the array holds the numbers of step ``base + t``; at row 0 all rows are current. Cost: K
+float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam. For a half-precision
+table the numbers of a step include the keys of its random bits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class History:
         self.tensor = runtime.zeros(shape, "float64", "a history of steps")
 
     def append(self, numbers: tuple[float, ...], keys: tuple[int, ...] = ()) -> None:
-        """Record one more step; `keys` are those of its random bits, if the table is half."""
+        """Record a step; `keys` are those of its random bits for a half-precision table."""
         self.now += 1
         view = self._view()
         if self.now - self.base == len(view):
@@ -53,7 +53,7 @@ class History:
         view[row, fading.stop : fading.stop + len(keys)] = keys
 
     def restart(self, now: int | None = None) -> None:
-        """Forget the steps: every row has taken them."""
+        """Forget the steps, when all rows are current."""
         view = self._view()
         view[0] = view[self.now - self.base]
         self.base = self.now = self.now if now is None else now

@@ -84,7 +84,7 @@ def rows_kernel(
         offsets = buffer("offsets", (entries + 1,), "int32")
         source = buffer("source", (entries,), "int32") if pooled else None
         values = buffer("values", (stored, width), computed_in(dtype))
-        parameter = Parameter.declared(spec, table, width, dtype)
+        parameter = Parameter.declare(spec, table, width, dtype)
         counts, report = buffer("counts", (2,), "int32"), _report()
         numbers, keys = (
             buffer("numbers", extents(2), "float64"),

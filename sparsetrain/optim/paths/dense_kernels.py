@@ -129,7 +129,7 @@ def block_update_kernel(spec: KernelSpec, width: int, dtype: str) -> PrimFunc:
     with kernel() as built:
         height, table, blocks = extents(3)
         gradient = buffer("gradient", (height, width), computed_in(dtype))
-        parameter = Parameter.declared(spec, table, width, dtype)
+        parameter = Parameter.declare(spec, table, width, dtype)
         first = buffer("first", (blocks,), "int64")
         count = buffer("count", (blocks,), "int32")
         tiles, lanes = parameter.tiles()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try a formula before it is used, so that a wrong one fails where it is made, in one line."""
+"""Validation of a formula when it is made, by a trial on symbols and on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.state import LAST
 
-RESERVED = ("row_mean", "weight_decay", "keep", "scale", "clip")  # what a spec adds to `h`
+RESERVED = ("row_mean", "weight_decay", "keep", "scale", "clip")  # added to `h` by a spec
 KINDS = {"per": ("element", "row"), "noop_on_zero_grad": ("always", "untouched", "never")}
 
 
@@ -45,7 +45,7 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
             raise ConfigError(f"{formula.name}: the number {name!r} needs another name")
     _check_slot_decay(formula, numbers)
     _check_step(formula, numbers)
-    _check_idle(formula, hyper)
+    _check_zero_gradient(formula, hyper)
 
 
 def _numbers(formula: Formula, hyper: Mapping[str, float]) -> tuple[str, ...]:
@@ -93,8 +93,8 @@ def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
             )
 
 
-def _check_idle(formula: Formula, hyper: Mapping[str, float]) -> None:
-    """Try a gradient of 0: what `noop_on_zero_grad` says decides which rows are left alone.
+def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
+    """Try a gradient of 0, because `noop_on_zero_grad` decides which rows are skipped.
 
     Tried are the initial slots, and for "always" those after a step, in float32 as in kernels.
     """
@@ -116,7 +116,7 @@ def _check_idle(formula: Formula, hyper: Mapping[str, float]) -> None:
             if formula.noop_on_zero_grad == "always":
                 tried.append(tuple(stepped(np.ones_like(weight), tried[0])[1:]))
             after = [stepped(np.zeros_like(weight), slots) for slots in tried]
-    except Exception:  # a step that takes symbols alone is believed
+    except Exception:  # a step that takes symbols alone cannot be tried
         return
     for slots, found in zip(tried, after, strict=True):
         if not all(map(np.array_equal, found, (weight, *slots))):
