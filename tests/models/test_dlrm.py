@@ -37,10 +37,7 @@ CROSS = {"interaction": "cross"}
         ({"rows": [5], "cross_rank": 4}, "cross_rank is for interaction='cross'; 'dot' has no"),
         ({"rows": [5], **CROSS, "cross_rank": 0}, "cross_rank is 0; it must be 1 or more"),
         ({"rows": [5], **CROSS, "cross_layers": -1}, "cross_layers is -1; it must be 1 or more"),
-        (
-            {"rows": [5], **CROSS, "cross_layers": 1.5},
-            "cross_layers is 1.5; it must be",
-        ),
+        ({"rows": [5], **CROSS, "cross_layers": 1.5}, "cross_layers is 1.5; it must be"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(arguments, message):
@@ -115,56 +112,29 @@ def test_a_model_of_bags_takes_single_ids_as_bags_of_one():
     assert_same_bits(inputs["offsets"], np.arange(5))
 
 
-@pytest.mark.parametrize(
-    ("model", "dense", "ids", "error", "message"),
-    [
-        (
-            SINGLE,
-            DENSE,
-            [[0, 0], [0, 4]],
-            DataError,
-            "row 1, feature C2: id 4 is outside its table",
-        ),
-        (SINGLE, DENSE, [[0], [0]], DataError, "the batch has 1 categorical features, the model 2"),
-        (SINGLE, DENSE[:, :1], [[0, 0]] * 2, DataError, "has 1 dense features, the model 2"),
-        (
-            SINGLE,
-            DENSE,
-            [Ragged([0], [0, 1, 1]), Ragged([0], [0, 1, 1])],
-            ConfigError,
-            "takes one id per feature",
-        ),
-        (
-            BAGS,
-            DENSE,
-            [Ragged([0], [0, 1, 1]), Ragged([1, 4], [0, 1, 2])],
-            DataError,
-            "row 1, feature C2: id 4 is outside its table of 4 rows",
-        ),
-        (
-            BAGS,
-            DENSE,
-            [Ragged([0], [0, 1, 1], [1]), Ragged([0], [0, 1, 1], [1])],
-            ConfigError,
-            "the batch has per-sample weights, but the model's weighted is False",
-        ),
-        (
-            WEIGHTED,
-            DENSE,
-            [Ragged([0], [0, 1, 1]), Ragged([0], [0, 1, 1])],
-            ConfigError,
-            "the batch lacks per-sample weights, but the model's weighted is True",
-        ),
-        (
-            WEIGHTED,
-            DENSE,
-            [Ragged([0], [0, 1, 1], [1]), Ragged([0], [0, 1, 1])],
-            ConfigError,
-            "for all features of a batch or none",
-        ),
+ONE, WEIGHED = Ragged([0], [0, 1, 1]), Ragged([0], [0, 1, 1], [1])
+# Error -> model, dense features and ids of a batch that does not fit, and what is said.
+MISFITS = {
+    DataError: [
+        (SINGLE, DENSE, [[0, 0], [0, 4]], "row 1, feature C2: id 4 is outside its table"),
+        (SINGLE, DENSE, [[0], [0]], "the batch has 1 categorical features, the model 2"),
+        (SINGLE, DENSE[:, :1], [[0, 0]] * 2, "has 1 dense features, the model 2"),
+        (BAGS, DENSE, [ONE, Ragged([1, 4], [0, 1, 2])], "row 1, feature C2: id 4 is outside its"),
     ],
+    ConfigError: [
+        (SINGLE, DENSE, [ONE, ONE], "takes one id per feature"),
+        (BAGS, DENSE, [WEIGHED] * 2, "has per-sample weights, but the model's weighted is False"),
+        (WEIGHTED, DENSE, [ONE] * 2, "lacks per-sample weights, but the model's weighted is True"),
+        (WEIGHTED, DENSE, [WEIGHED, ONE], "for all features of a batch or none"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "model", "dense", "ids", "message"),
+    [(error, *case) for error, cases in MISFITS.items() for case in cases],
 )
-def test_a_batch_that_does_not_fit_is_refused(model, dense, ids, error, message):
+def test_a_batch_that_does_not_fit_is_refused(error, model, dense, ids, message):
     with pytest.raises(error, match=message):
         model.inputs(Batch(dense, ids))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What depends on the make of the processor."""
+"""Choices by the make of the processor."""
 
 import pytest
 from tvm.target import Target

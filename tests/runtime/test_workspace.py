@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the arrays of a program lie: apart while both are in use, and in no more than they need."""
+"""Arrays of a program: apart while both are in use, and in no more memory than they need."""
 
 from itertools import combinations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where local arrays of kernels live: small ones on the stack, without a call for each use."""
+"""Local arrays of kernels: small ones live on the stack, without a call for each use."""
 
 import numpy as np
 import pytest
