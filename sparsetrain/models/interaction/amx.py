@@ -49,12 +49,12 @@ from sparsetrain.models.interaction.cpu_common import (
 from sparsetrain.models.interaction.result_layout import pair_column
 
 TILE = NUMBERS * LANES
-AHEAD = 3  # samples from the one at hand to the one whose memory is asked for
-# Bytes of embeddings' cotangents from which they are written past the caches. Two cores with 2 MB
-# of second-level cache each, the reader's time counted too, gain from 13 MB on and lose at 7 MB.
+AHEAD = 3  # samples between the current one and the one that is prefetched
+# Bytes of embeddings' cotangents from which stores bypass the caches. Two cores with 2 MB of
+# second-level cache each, the reader's time included, gain from 13 MB on and lose at 7 MB.
 STREAMED = 10 << 20
-# The numbers of tiles. Forward: 2 x 2 sums, two left and two right operands. Backward: sums and
-# left operands of 16 rows, of the rows that are left, and of one row; one right operand.
+# Tile registers. Forward: 2 x 2 sums, two left and two right operands. Backward: sums and left
+# operands of 16 rows, of the remaining rows, and of one row; one right operand.
 _LEFT, _RIGHT = (4, 5), (6, 7)
 _FULL, _REST, _ONE = range(3)
 _LEFTS, _VECTORS = (3, 4, 5), 6
@@ -74,7 +74,7 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
             call_("amx_begin")
             with samples() as b:
                 with T.serial(0, -(-int(out.shape[1]) // LANES)) as line:
-                    call_("amx_ask", address(out, b + AHEAD, line * LANES))
+                    call_("amx_prefetch", address(out, b + AHEAD, line * LANES))
                 _round_vectors_(rows, pairs, dense, embeddings, b)
                 for left, right in product(range(0, blocks, 2), range(0, blocks, 2)):
                     _gram_(gram, rows, pairs, range(left, min(left + 2, blocks)), right)
@@ -89,9 +89,9 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 def _round_vectors_(rows: Any, pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """All vectors of a sample as rows; all but the last transposed, in pairs of columns.
+    """Round all vectors of a sample as rows, and all but the last transposed, in pairs of columns.
 
-    What follows them in the last block means nothing: its sums are not read.
+    Padding of the last block is undefined; its sums are not read.
     """
     features, width = (int(extent) for extent in embeddings.shape[1:])
     whole, rest = divmod(width, NUMBERS)
@@ -115,7 +115,7 @@ def _round_vectors_(rows: Any, pairs: Any, dense: Any, embeddings: Any, b: Any) 
             pack(first, step, NUMBERS)
         if rest:
             pack(first, whole, rest)
-    if features % LANES == 0:  # the last vector begins a block, of which there is no column
+    if features % LANES == 0:  # the last vector begins a block without columns
         with T.serial(0, width // LANES) as v:
             source = address(embeddings, b, features - 1, v * LANES)
             call_("round_float", address(rows, features, v * LANES), source, LANES)
@@ -126,7 +126,7 @@ def _sums(i: int, j: int) -> int:
 
 
 def _gram_(gram: Any, rows: Any, pairs: Any, lefts: range, right: int) -> None:
-    """Two by two blocks of the Gram matrix, without those above the diagonal."""
+    """Compute two by two blocks of the Gram matrix, without those above the diagonal."""
     places = [(i, j) for i in lefts for j in (right, right + 1) if j <= i]
     tile = {(i, j): _sums(i % 2, j % 2) for i, j in places}
     for place in places:
@@ -178,7 +178,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 def _pair_vectors_(pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """All vectors of a sample as (pair of vectors, column and vector in the pair)."""
+    """Round all vectors of a sample to (pair of vectors, column and vector in the pair)."""
     features, width = (int(extent) for extent in embeddings.shape[1:])
 
     def pair(n: Any, even: Any, odd: Any, rows: int) -> None:
@@ -196,7 +196,7 @@ def _pair_vectors_(pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
 
 
 def _groups(features: int) -> list[list[tuple[int, int]]]:
-    """First rows of parts of the vectors, each with its tile; a group has none of them twice."""
+    """Groups of parts of the vectors: the first row and the tile of each; no tile twice a group."""
     whole, rest = divmod(features, LANES)
     parts = [(1 + n * LANES, _FULL) for n in range(whole)]
     parts += [(1 + whole * LANES, _REST)] if rest else []
@@ -205,7 +205,7 @@ def _groups(features: int) -> list[list[tuple[int, int]]]:
 
 
 def _products_(sums: Any, matrix: Any, pairs: Any, v: Any, group: list[tuple[int, int]]) -> None:
-    """Some rows of ``G`` times 16 columns of the vectors."""
+    """Multiply some rows of ``G`` by 16 columns of the vectors."""
     width = int(sums.shape[1])
     for _, part in group:
         call_(f"amx_zero_{part}")
@@ -220,7 +220,7 @@ def _products_(sums: Any, matrix: Any, pairs: Any, v: Any, group: list[tuple[int
 
 
 def _write_(to_embeddings: Any, sums: Any, b: Any) -> None:
-    """All but the first vector; see `STREAMED`."""
+    """Store all but the first vector; see `STREAMED`."""
     features, width = (int(extent) for extent in to_embeddings.shape[1:])
 
     def each(write: Any) -> None:

@@ -17,7 +17,7 @@ from sparsetrain.kernels.llvm.transpose import LANES, rounds
 
 ROW_BYTES = 64  # of a tile: 32 numbers of bfloat16, 16 pairs or sums
 NUMBERS = ROW_BYTES // 2
-_NOUGHT = "<16 x float> zeroinitializer"
+_ZEROS = "<16 x float> zeroinitializer"
 _ROUND = "call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 
 _DECLARATIONS = """
@@ -36,32 +36,32 @@ define linkonce_odr i32 @sparsetrain_{name}({arguments}) alwaysinline nounwind {
 
 
 def tiles(products: Iterable[tuple[int, int, int]]) -> str:
-    """Helpers for tiles by number; each product names its sums, its left and its right operand."""
+    """Helpers for each tile register, and for each product (sums, left operand, right operand)."""
     tile = "call void @llvm.x86.tile"
-    there = "ptr %at, i64 %stride"
+    parameters = "ptr %at, i64 %stride"
     helpers = []
     for n in range(8):
         helpers += [
             _define(f"amx_zero_{n}", "", [f"{tile}zero(i8 {n})"]),
-            _define(f"amx_load_{n}", there, [f"{tile}loadd64(i8 {n}, {there})"]),
-            _define(f"amx_store_{n}", there, [f"{tile}stored64(i8 {n}, {there})"]),
+            _define(f"amx_load_{n}", parameters, [f"{tile}loadd64(i8 {n}, {parameters})"]),
+            _define(f"amx_store_{n}", parameters, [f"{tile}stored64(i8 {n}, {parameters})"]),
         ]
-    for three in products:
-        operands = ", ".join(f"i8 {n}" for n in three)
+    for product in products:
+        operands = ", ".join(f"i8 {n}" for n in product)
         line = f"call void @llvm.x86.tdpbf16ps({operands})"
-        helpers.append(_define("amx_add_" + "_".join(map(str, three)), "", [line]))
+        helpers.append(_define("amx_add_" + "_".join(map(str, product)), "", [line]))
     return "".join(helpers)
 
 
 def rows_of_tiles(rows: Iterable[int]) -> int:
-    """What ``sparsetrain_amx_rows`` takes, for so many rows of the tiles 0 .. 7; all have some."""
+    """The argument of ``sparsetrain_amx_rows`` for these rows of the tiles 0 .. 7, all positive."""
     return int.from_bytes(bytes(rows), "little")
 
 
 def _slab(columns: int) -> str:
-    """16 rows of 32 or 16 numbers, rounded: as rows, `stride_to` apart, and as a tile of pairs.
+    """Helper that rounds 16 rows of 32 or 16 numbers to rows, `stride_to` apart, and to pairs.
 
-    The first row may lie apart from the others; below the last row, that one is read again.
+    The first row may lie apart from the others; beyond the last row, that one is read again.
     """
     lines = ["%last = sub i64 %rows, 2"]
     for r in range(LANES):
@@ -72,7 +72,7 @@ def _slab(columns: int) -> str:
             f"%from{r} = getelementptr float, ptr %rest, i64 %by{r}",
             f"%low{r} = load <16 x float>, ptr {source}, align 4",
         ]
-        high = _NOUGHT
+        high = _ZEROS
         if columns > LANES:
             lines += [
                 f"%then{r} = getelementptr float, ptr {source}, i64 {LANES}",
@@ -80,7 +80,7 @@ def _slab(columns: int) -> str:
             ]
             high = f"<16 x float> %high{r}"
         lines += [
-            *_ask_ahead(source, f"row{r}", range(0, columns, LANES)),
+            *_prefetch(source, f"row{r}", range(0, columns, LANES)),
             f"%half{r} = {_ROUND}({high}, <16 x float> %low{r})",
             f"%s0r{r} = bitcast <32 x bfloat> %half{r} to <16 x i32>",
             f"%over{r} = mul i64 %stride_to, {r}",
@@ -97,7 +97,7 @@ def _slab(columns: int) -> str:
     return _define(f"amx_slab_{columns}", f"{arguments}, i64 %rows, i64 %ahead", lines)
 
 
-def _ask_ahead(source: str, name: str, places: Iterable[int]) -> list[str]:
+def _prefetch(source: str, name: str, places: Iterable[int]) -> list[str]:
     lines = []
     for place in places:
         to = f"%{name}at{place}"
@@ -110,17 +110,17 @@ def _ask_ahead(source: str, name: str, places: Iterable[int]) -> list[str]:
 
 
 def _pair_rows() -> str:
-    """16 numbers of a row and 16 of another one, rounded, as 16 pairs; without that, of zeros."""
+    """Helper that rounds 16 numbers of each of two rows to 16 pairs; the second may be zeros."""
     mixed = ", ".join(f"i32 {n // 2 + LANES * (n % 2)}" for n in range(2 * LANES))
     load = "call <16 x float> @llvm.masked.load.v16f32.p0"
     lines = [
         "%both = icmp sgt i32 %rows, 1",
         "%one = insertelement <16 x i1> poison, i1 %both, i32 0",
         "%mask = shufflevector <16 x i1> %one, <16 x i1> poison, <16 x i32> zeroinitializer",
-        *_ask_ahead("%even", "even", [0]),
-        *_ask_ahead("%odd", "odd", [0]),
+        *_prefetch("%even", "even", [0]),
+        *_prefetch("%odd", "odd", [0]),
         "%a = load <16 x float>, ptr %even, align 4",
-        f"%b = {load}(ptr %odd, i32 4, <16 x i1> %mask, {_NOUGHT})",
+        f"%b = {load}(ptr %odd, i32 4, <16 x i1> %mask, {_ZEROS})",
         f"%half = {_ROUND}(<16 x float> %b, <16 x float> %a)",
         "%bits = bitcast <32 x bfloat> %half to <32 x i16>",
         f"%pairs = shufflevector <32 x i16> %bits, <32 x i16> poison, <32 x i32> <{mixed}>",
@@ -129,18 +129,18 @@ def _pair_rows() -> str:
     return _define("amx_pair", "ptr %to, ptr %even, ptr %odd, i32 %rows, i64 %ahead", lines)
 
 
-def _ask() -> str:
-    """Asks for a line that is about to be written."""
+def _prefetch_line() -> str:
+    """Helper that prefetches a cache line for writing."""
     return _define(
-        "amx_ask", "ptr %at", ["call void @llvm.prefetch.p0(ptr %at, i32 1, i32 3, i32 1)"]
+        "amx_prefetch", "ptr %at", ["call void @llvm.prefetch.p0(ptr %at, i32 1, i32 3, i32 1)"]
     )
 
 
 def symmetric(vectors: int) -> str:
-    """A helper: the symmetric matrix of a packed strict lower triangle, rounded.
+    """Helper that rounds a packed strict lower triangle to a symmetric matrix.
 
-    Its diagonal and what fills it up to whole tiles are zeros. A block of 16 x 16 is the triangle
-    or its transpose; on the diagonal, where one of them is zero, both.
+    The diagonal and the padding to whole tiles are zeros. A block of 16 x 16 is a part of the
+    triangle or its transpose; on the diagonal both, since one of them is zero.
     """
     blocks = -(-vectors // LANES)
     steps = -(-vectors // NUMBERS)
@@ -151,7 +151,7 @@ def symmetric(vectors: int) -> str:
     for i in range(blocks):
         for r in range(LANES):
             for k in range(0, blocks, 2):
-                high = f"<16 x float> %g{i}x{k + 1}r{r}" if k + 1 < blocks else _NOUGHT
+                high = f"<16 x float> %g{i}x{k + 1}r{r}" if k + 1 < blocks else _ZEROS
                 name = f"%row{i}x{k}r{r}"
                 begin = (i * LANES + r) * steps * ROW_BYTES + k // 2 * ROW_BYTES
                 lines += [
@@ -163,7 +163,7 @@ def symmetric(vectors: int) -> str:
 
 
 def _block(i: int, j: int, vectors: int) -> list[str]:
-    """Lines that make of a part of the triangle blocks (i, j) and (j, i); row 2 is ``%g0x1r2``."""
+    """Lines from a part of the triangle to blocks (i, j) and (j, i); row 2 is ``%g0x1r2``."""
     name = f"b{i}x{j}s"
     lines = []
     for r in range(LANES):
@@ -174,21 +174,21 @@ def _block(i: int, j: int, vectors: int) -> list[str]:
             f"%{name}at{r} = getelementptr float, ptr %triangle, "
             f"i64 {row * (row - 1) // 2 + column}",
             f"%{name}row{r} = call <16 x float> @llvm.masked.load.v16f32.p0("
-            f"ptr %{name}at{r}, i32 4, <16 x i1> <{mask}>, {_NOUGHT})",
+            f"ptr %{name}at{r}, i32 4, <16 x i1> <{mask}>, {_ZEROS})",
             f"%{name}0r{r} = bitcast <16 x float> %{name}row{r} to <16 x i32>",
         ]
     lines += rounds("i32", name)
     for r in range(LANES):
-        turned = f"%{name}4r{r}"
+        transposed = f"%{name}4r{r}"
         if i == j:
-            lines.append(f"%{name}or{r} = or <16 x i32> %{name}0r{r}, {turned}")
-            turned = f"%{name}or{r}"
+            lines.append(f"%{name}or{r} = or <16 x i32> %{name}0r{r}, {transposed}")
+            transposed = f"%{name}or{r}"
         else:
             lines.append(f"%g{i}x{j}r{r} = bitcast <16 x i32> %{name}0r{r} to <16 x float>")
-        lines.append(f"%g{j}x{i}r{r} = bitcast <16 x i32> {turned} to <16 x float>")
+        lines.append(f"%g{j}x{i}r{r} = bitcast <16 x i32> {transposed} to <16 x float>")
     return lines
 
 
 PACKING = "".join(
-    [HELPERS, BEGIN_AND_END, _DECLARATIONS, _slab(32), _slab(16), _pair_rows(), _ask()]
+    [HELPERS, BEGIN_AND_END, _DECLARATIONS, _slab(32), _slab(16), _pair_rows(), _prefetch_line()]
 )

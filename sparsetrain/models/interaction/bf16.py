@@ -45,8 +45,8 @@ from sparsetrain.models.interaction.cpu_common import (
 from sparsetrain.models.interaction.result_layout import pair_column
 
 PAIRS = 2 * LANES  # numbers of a vector of pairs
-MAX_SUMS = 28  # vectors of LANES in registers, beside what is multiplied
-BESIDE = 4  # vectors of a row in a register tile: their stores fill neighbouring lines
+MAX_SUMS = 28  # vectors of LANES in registers, which leaves some for the operands
+ADJACENT = 4  # most vectors of a row in a register tile: their stores fill adjacent lines
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
@@ -77,7 +77,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     del dtype  # float32: others are not rounded
     vectors = features + 1
     across, pairs = round_up(vectors, LANES), -(-vectors // 2)
-    beside = gcd(width // LANES, BESIDE)
+    adjacent = gcd(width // LANES, ADJACENT)
     with kernel("interaction_backward") as built:
         arguments = backward_arguments(features, width)
         dense, embeddings, cotangent, to_dense, to_embeddings = arguments
@@ -89,12 +89,12 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
             with samples() as b:
                 _symmetric_(matrix, lower, cotangent, b, (vectors, width))
                 _pair_vectors_(right, two, dense, embeddings, b)
-                with T.serial(0, width // LANES // beside) as v:
-                    for rows in _parts(range(vectors), beside):
-                        sums = _products_(matrix, right, v, rows, beside)
-                        for place, (i, n) in enumerate(product(rows, range(beside))):
+                with T.serial(0, width // LANES // adjacent) as v:
+                    for rows in _parts(range(vectors), adjacent):
+                        sums = _products_(matrix, right, v, rows, adjacent)
+                        for place, (i, n) in enumerate(product(rows, range(adjacent))):
                             total = sums[place, tirx.Ramp(0, 1, LANES)]
-                            at = lanes(v * beside + n)
+                            at = lanes(v * adjacent + n)
                             if i:
                                 T.buffer_store(to_embeddings, total, [b, i - 1, at])
                             else:
@@ -103,28 +103,28 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 def _transpose_(columns: Any, embeddings: Any, b: Any) -> None:
-    """The embeddings of a sample, as (pair of columns, embedding and column in the pair)."""
+    """Round the embeddings of a sample to (pair of columns, embedding and column in the pair)."""
     features, width = (int(extent) for extent in embeddings.shape[1:])
     for first in range(0, features, LANES):
         with T.serial(0, -(-width // PAIRS)) as step:
             whole = width % PAIRS == 0 or width < PAIRS
-            there = min(width, PAIRS) if whole else width - step * PAIRS
+            count = min(width, PAIRS) if whole else width - step * PAIRS
             call_(
                 "transposed_float",
                 T.address_of(columns[step * LANES, first * 2]),
                 long(columns.shape[1]),
                 T.address_of(embeddings[b, first, step * PAIRS]),
                 long(width),
-                there,
+                count,
                 min(features - first, LANES),
-                there,
+                count,
             )
 
 
 def _gram_(out: Any, dots: Any, operands: tuple[Any, Any], b: Any, block: int, rows: range) -> None:
-    """Products of `rows` of the embeddings with one block of columns, and of the dense vector's.
+    """Multiply `rows` of the embeddings, and the dense vector, by one block of columns.
 
-    The block's own first row has no column below the diagonal: its place is the dense vector's.
+    The block's own first row has no column below the diagonal; the dense vector takes its place.
     """
     columns, first = operands
     width = int(first.shape[0])
@@ -145,9 +145,9 @@ def _gram_(out: Any, dots: Any, operands: tuple[Any, Any], b: Any, block: int, r
 
 
 def _symmetric_(matrix: Any, lower: Any, cotangent: Any, b: Any, sizes: tuple[int, int]) -> None:
-    """``G`` as (pair of columns, row and column in the pair): a triangle and its transpose.
+    """Write ``G`` as (pair of columns, row and column in the pair): a triangle and its transpose.
 
-    Of `lower` the places on and above the diagonal are zero, and stay it.
+    On and above its diagonal `lower` is zero, and stays so.
     """
     vectors, width = sizes
     across = int(lower.shape[1])
@@ -177,7 +177,7 @@ def _symmetric_(matrix: Any, lower: Any, cotangent: Any, b: Any, sizes: tuple[in
 
 
 def _pair_vectors_(right: Any, two: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """All vectors of a sample as (pair of vectors, column and vector in the pair)."""
+    """Round all vectors of a sample to (pair of vectors, column and vector in the pair)."""
     features, width = (int(extent) for extent in embeddings.shape[1:])
     with T.serial(0, width // LANES) as v:
         # The dense vector and the first embedding lie apart in memory.
@@ -198,12 +198,12 @@ def _interleave_(right: Any, pair: Any, v: Any, source: Any, rows: int) -> None:
     call_("pairs_float", *places, source, stride, LANES, rows)
 
 
-def _products_(matrix: Any, right: Any, v: Any, rows: range, beside: int) -> Any:
-    """Some rows of ``G`` times some vectors beside one another, row by row."""
-    sums = _zeros(len(rows) * beside)
+def _products_(matrix: Any, right: Any, v: Any, rows: range, adjacent: int) -> Any:
+    """Multiply some rows of ``G`` by adjacent vectors, row by row."""
+    sums = _zeros(len(rows) * adjacent)
     with T.serial(0, int(right.shape[0])) as pair:
-        for place, (row, n) in enumerate(product(rows, range(beside))):
-            vectors = right[pair, run((v * beside + n) * PAIRS, PAIRS)]
+        for place, (row, n) in enumerate(product(rows, range(adjacent))):
+            vectors = right[pair, run((v * adjacent + n) * PAIRS, PAIRS)]
             _add_dot_(sums, place, matrix[pair, _two(row)], vectors)
     return sums
 
@@ -229,7 +229,7 @@ def _zeros(rows: int) -> Any:
 
 
 def _parts(rows: range, vectors: int = 1) -> Iterator[range]:
-    """As few parts as registers allow, all about as long; a row has so many vectors of sums."""
+    """Split rows of so many vectors of sums into the fewest, almost equal parts for registers."""
     count = -(-len(rows) // ((MAX_SUMS + 1 - vectors) // vectors))
     size = -(-len(rows) // max(count, 1))
     return (rows[at : at + size] for at in range(0, len(rows), max(size, 1)))

@@ -71,9 +71,10 @@ def _touched(shape: tuple[int, ...], dtype: str) -> Any:
 
 
 class _PitchedRows:
-    """A stretch of the block's vectors in shared memory, read one number at a time.
+    """Some columns of the block's vectors in shared memory, read one number at a time.
 
-    An odd pitch spreads rows over the banks. One axis: TVM would close a gap that it sees.
+    An odd pitch spreads rows over the banks. The array has one axis, since TVM would remove the
+    padding of two.
     """
 
     def __init__(self, block: Block) -> None:
@@ -87,7 +88,7 @@ class _PitchedRows:
         return self._array[self._place(member, vector, column)]
 
     def load(self, stretch: Any) -> None:
-        """Replace what is there."""
+        """Load other columns."""
 
         def store(member: Any, vector: Any, column: Any, loaded: Any) -> None:
             with T.unroll(0, self.block.lanes) as lane:
@@ -106,7 +107,7 @@ class _Square:
     """The pairs of `SIDE` vectors with `SIDE` others, whose products a thread sums."""
 
     def __init__(self, number: Any, tiles: int, dtype: str) -> None:
-        """Square `number`, row by row of a triangle of squares."""
+        """Begin square `number`, row by row of a triangle of squares."""
         self.gram, self.dtype = T.alloc_local((SIDE, SIDE), dtype), dtype
         row = Number()
         for below in range(1, tiles):
@@ -118,7 +119,7 @@ class _Square:
             T.buffer_store(self.gram, tirx.const(0, dtype), [r, c])
 
     def multiply(self, rows: _PitchedRows, member: Any, works: Any) -> None:
-        """Sum the products, stretch by stretch of the columns; all threads must come here."""
+        """Sum the products over all columns, some at a time; all threads must call this."""
         x, columns = rows.block.inputs, rows.block.cut.columns
         left, right = (T.alloc_local((SIDE,), self.dtype) for _ in range(2))
         with T.serial(0, x.width // columns) as stretch:
@@ -133,7 +134,7 @@ class _Square:
                     T.buffer_store(self.gram, total, [r, c])
 
     def store(self, block: Block, member: Any, stage: Any, out: Any) -> None:
-        """Store the pairs below the diagonal: into `stage`, if there is one."""
+        """Store the pairs below the diagonal into `stage`, or without one into `out`."""
         x = block.inputs
         with self._each_pair() as (r, c):
             i, j = self.upper + r, self.lower + c

@@ -28,8 +28,8 @@ from sparsetrain.sparse_tensor.cuda.parts import (
     vector_lanes,
 )
 
-MAX_ROWS = 28  # of results that a thread holds in registers, each with its columns
-AHEAD = 3  # vectors on their way while one is used
+MAX_ROWS = 28  # rows of results that a thread holds in registers, some columns of each
+AHEAD = 3  # vectors in flight while one is used
 TEAM = 32  # threads of a sample, if it has as many vectors of columns
 THREADS = 128
 BLOCKS = 3  # on a multiprocessor
@@ -37,19 +37,19 @@ QUAD = 4  # factors read at once
 
 
 class Cut(NamedTuple):
-    """Partition of the work."""
+    """Partition of the work among threads."""
 
     lanes: int  # columns of a thread at a time
     members: int  # threads of a sample
-    turns: int  # in which they take the columns
+    turns: int  # passes of these threads over the columns
     samples: int  # of a block
     rows: int  # of results that a thread sums at a time
     pitch: int  # of the matrix in shared memory
-    staged: bool  # whether it is there
+    staged: bool  # whether the matrix is in shared memory
 
 
 def select_cut(vectors: int, width: int, dtype: str) -> Cut:
-    """Threads for all columns of a sample, few enough samples that their matrices fit."""
+    """Select threads for all columns of a sample, and so few samples that their matrices fit."""
     itemsize = {"float32": 4, "float64": 8}[dtype]
     widest = vector_lanes(width, dtype)
     lanes = next(n for n in (widest, widest // 2, 1) if n == 1 or n and width // n >= TEAM)
@@ -111,7 +111,7 @@ class _Factors:
             self._matrix = T.alloc_buffer((cut.samples * size,), inputs.dtype, scope="shared")
 
     def stage(self, member: Any) -> None:
-        """Put the matrix into shared memory, row by row, by the threads of the sample."""
+        """Write the matrix to shared memory, row by row, by the threads of the sample."""
         vectors, members = self.inputs.vectors, self.cut.members
         for turn in range(-(-vectors // members)):
             column = T.Bind(turn * members + member)
@@ -132,7 +132,7 @@ class _Factors:
         return self.cotangent[self.sample, pair_column(self.inputs.width, row, column)]
 
     def load(self, into: Any, row: Any, column: Any) -> None:
-        """`QUAD` factors of a row, from a column on; those behind the last are undefined."""
+        """Load `QUAD` factors of a row, from a column on; those beyond the last are undefined."""
         if self.cut.staged:
             first = self._place(row, column)
             store_vector(into, [0], QUAD, lambda lane: self._matrix[first + lane])
@@ -149,7 +149,7 @@ def _element(array: Any, first: int, lane: Any) -> Any:
 
 
 def _rows(vectors: int) -> Any:
-    """The rows of a triangle: unrolled where loads of all of them can be on their way at once."""
+    """Loop over the rows of a triangle, unrolled where all loads can be in flight at once."""
     return T.unroll(1, vectors) if vectors <= MAX_ROWS else T.serial(1, vectors)
 
 
@@ -184,7 +184,7 @@ class _Sums:
                     self._add(factors, j)
 
     def _fetch(self, place: int, vector: Any) -> None:
-        """Begin to read a vector, or the last one again."""
+        """Begin to load a vector, or the last one again."""
         lanes, column = self.cut.lanes, self.column
         row = T.Bind(tirx.min(vector, self.inputs.features) - 1)
         embeddings = self.inputs.embeddings
@@ -209,7 +209,7 @@ class _Sums:
                 store_vector(self._total, [place], lanes, added)
 
     def write(self, cotangent: Any, dense: Any, embeddings: Any) -> None:
-        """Write the sums; the dense vector has its own columns of the cotangent on top."""
+        """Write the sums; the dense vector's gets its own columns of the cotangent added."""
         lanes, column, sample = self.cut.lanes, self.column, self.sample
         with T.unroll(0, self.cut.rows) as r:
             vector = T.Bind(self.first + r)

@@ -24,7 +24,7 @@ from sparsetrain.sparse_tensor.cuda.parts import (
 )
 
 SIDE = 4  # of the tile of results that a thread owns
-SHARED = 46 * 1024  # bytes; a block may have 48 KiB without asking
+SHARED = 46 * 1024  # bytes; without an opt-in a block has 48 KiB
 MAX_SAMPLES = 32
 
 
@@ -37,7 +37,7 @@ class Blocking(NamedTuple):
 
     samples: int
     columns: int
-    staged: bool  # whether the (F + 1)^2 matrix, or its triangle, fits into shared memory too
+    staged: bool  # whether the triangle of pairs fits into shared memory too
 
 
 def _divisors(width: int) -> list[int]:
@@ -45,7 +45,7 @@ def _divisors(width: int) -> list[int]:
 
 
 def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
-    """As many samples as there are threads for, as many columns as fit."""
+    """Select as many samples as threads allow, and as many columns as fit."""
     tiles = -(-vectors // SIDE)
     pairs = vectors * (vectors - 1) // 2
     staged = pairs * itemsize <= SHARED // 2
@@ -69,7 +69,7 @@ class Inputs:
 
 
 class Block:
-    """A block at work: its number, the thread's, and what they are to do."""
+    """Indices of a block and its thread, and their loops."""
 
     def __init__(self, inputs: Inputs, cut: Blocking, number: Any, thread: Any) -> None:
         self.inputs, self.cut, self.number, self.thread = inputs, cut, number, thread
@@ -82,14 +82,14 @@ class Block:
 
     @contextmanager
     def each(self, count: int) -> Iterator[Any]:
-        """Share numbers below `count` among the threads; yields those of one."""
+        """Distribute numbers below `count` over the threads; yields those of one."""
         with T.serial(0, -(-count // THREADS)) as turn:
             number = T.Bind(turn * THREADS + self.thread)
             with T.If(number < count), T.Then():
                 yield number
 
     def load(self, stretch: Any, store: Store) -> None:
-        """Read a stretch of columns of all vectors of the block's samples.
+        """Load some columns of all vectors of the block's samples.
 
         ``store(member, vector, column, loaded)`` stores `lanes` columns: `member` is the sample
         within the block, `column` the first within the stretch. None are beyond the batch.

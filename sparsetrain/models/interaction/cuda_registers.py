@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA kernel of the dot interaction for samples that fit the registers of a few threads.
 
-A thread holds four columns of every vector, read once, side by side with its neighbours, which are
-all on their way at the same time. It multiplies its columns for every pair; what the threads of a
-sample found is added crosswise: of as many pairs as there are threads, each thread keeps half and
-gives half to another, until it has one pair, which it writes. So a pair costs four products, one
-exchange, one sum and two choices, and nothing goes through shared memory.
+A thread holds four columns of every vector, read once by coalesced loads that are all in flight
+together. It multiplies its columns for every pair; sums of the threads of a sample are added by
+recursive halving: of as many pairs as threads, each thread keeps half and gives half to another,
+until it has one pair, which it writes. So a pair costs four products, one shuffle, one sum and two
+selects, without shared memory.
 
 Sums are taken in a fixed order: four columns, then threads by halves.
 """
