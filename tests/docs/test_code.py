@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code and commands of the pages: blocks without a test of their own run, options exist."""
+
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer.main
+
+import sparsetrain as st
+from sparsetrain.cli.app import app
+from sparsetrain.cli.settings.schema import known_keys
+from tests import small_dlrm
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = typer.main.get_command(app).commands
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Blocks of a language; commands and results have none."""
+    fences = re.findall(
+        r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
+    )
+    return [code for named, code in fences if named == language]
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch) -> dict:
+    """What the pages take for granted: files, a trained model, its batches."""
+    monkeypatch.chdir(tmp_path)
+    rows = small_dlrm.raw_rows(300)
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
+    for name in ("train", "valid", "test"):
+        frame.assign(importance=0.5).to_parquet(f"{name}.parquet")
+    encoder = small_dlrm.encoder()
+    trainer = small_dlrm.trainer(encoder=encoder)
+    batches = [small_dlrm.batch(16, seed) for seed in range(3)]
+    return {
+        "st": st,
+        "encoder": encoder,
+        "trainer": trainer,
+        "model": trainer.model,
+        "train": frame,
+        "frame": frame.drop(columns="label"),
+        "batch": batches[0],
+        "batches": batches,
+        "dataset": st.data.Dataset(frame, encoder),
+    }
+
+
+def run(page: str, names: dict) -> dict:
+    for block in blocks(page, "python"):
+        exec(block, names)
+    return names
+
+
+def test_data(names, capsys):
+    names = run("docs/data.md", names)
+    assert names["encoder"].columns and list(names["rest"]) == []
+    assert names["probabilities"].shape == (300,) and capsys.readouterr().out.startswith("{'C1'")
+
+
+def test_checkpoints(names, monkeypatch):
+    names = run("docs/checkpoints.md", names)
+    assert names["trainer"].steps and Path("run/LATEST").exists()
+
+
+@pytest.mark.cpu("profiles are of a CPU")
+def test_performance(names, capsys):
+    run("docs/performance.md", names)
+    assert "outside kernels" in capsys.readouterr().out.lower()
+
+
+def test_precision(names):
+    names = run("docs/precision.md", names)
+    assert "relax.max" in names["policy"].neighbours
+    assert list(names["products"].always) == ["relax.matmul"]
+
+
+def test_optimizers(names):
+    first, accumulate, _ = blocks("docs/optimizers.md", "python")
+    names["model"] = model = small_dlrm.model()
+    exec(first, names)
+    params = model.initialize(0)
+    optimizer = names["optimizer"]
+    program = st.value_and_grad(model.export(), "loss")
+    part = names["batch"]
+    names |= {"params": params, "state": optimizer.init(params), "total": 32}
+    names |= {"parts": [range(16), range(16)], "program": program, "inputs": model.inputs(part)}
+    exec(accumulate, names)
+    assert names["state"].step == 1
+
+
+def commands() -> list[str]:
+    """Every command of the pages, in one line, without what stands behind it."""
+    found = []
+    for page in PAGES:
+        for block in blocks(str(page), ""):
+            for line in block.replace("\\\n", " ").splitlines():
+                found += [line] if line.startswith("sparsetrain ") else []
+    return found
+
+
+def test_there_are_commands_in_the_pages():
+    assert len(commands()) > 30
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_of_the_pages_has_its_options_and_settings(line):
+    words = shlex.split(line.replace("...", ""), comments=True)[1:]
+    words = words[: words.index(">")] if ">" in words else words
+    options = {name for parameter in COMMANDS[words[0]].params for name in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+    for option, value in pairwise(words):
+        assert option != "--set" or value.partition("=")[0] in known_keys()
