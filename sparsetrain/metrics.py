@@ -12,8 +12,13 @@ import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 
+__all__ = ["ClickMetrics"]
 _LOW_BITS = 12
 _BINS = 1 << (32 - _LOW_BITS)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class ClickMetrics:
