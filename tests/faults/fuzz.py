@@ -128,18 +128,8 @@ TARGETS: dict[str, tuple[Callable[[bytes, Path], None], list[bytes]]] = {
     "state": (_state, [_STATE]),
 }
 TARGETS["manifest"][1].append((GOLDEN / "manifest.json").read_bytes())
-_TOKENS = [b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"true", b"-1", b"1e999", b"NaN"] + [
-    b"\0",
-    b"\xff\xfe",
-    b"\xf0\x9f\x98\x80",
-    b"../",
-    b"9" * 40,
-    b"[" * 50,
-    b"!!python/object:os.system",
-    b"&a [*a]",
-    b"\n",
-    b"=",
-]
+_TOKENS = rb"""{ } [ ] " : , null true -1 1e999 NaN ../ = !!python/object:os.system""".split()
+_TOKENS += [b"\0", b"\xff\xfe", b"\xf0\x9f\x98\x80", b"9" * 40, b"[" * 50, b"&a [*a]", b"\n"]
 
 
 def mutate(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:

@@ -165,18 +165,10 @@ def snapshot(folder: Path) -> dict[str, str]:
     return found
 
 
-_WATCHED = ("exec", "compile", "import", "os.system", "os.exec", "os.posix_spawn", "os.fork") + (
-    "subprocess.Popen",
-    "ctypes.dlopen",
-    "pickle.find_class",
-    "marshal.loads",
-    "socket.connect",
-    "socket.bind",
-    "os.rename",
-    "os.remove",
-    "os.mkdir",
-    "os.rmdir",
-    "os.truncate",
+_WATCHED = (
+    "exec compile import os.system os.exec os.posix_spawn os.fork subprocess.Popen ctypes.dlopen "
+    "pickle.find_class marshal.loads socket.connect socket.bind os.rename os.remove os.mkdir "
+    "os.rmdir os.truncate"
 )
 
 
@@ -192,13 +184,13 @@ def main(place: Path) -> None:
     st.load(good)
     runs = [run for run in sorted(place.glob("*/run"))]
     events: list[str] = []
-    watching = [True]
+    watched, watching = {*_WATCHED.split()}, [True]
 
     def audit(event: str, arguments: tuple) -> None:
         if not watching[0]:
             return
         writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & 3
-        if event in _WATCHED or writes:
+        if event in watched or writes:
             events.append(f"{event} {arguments!r:.200}")
 
     sys.addaudithook(audit)
