@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public names, pinned: a change here is a change of what users can rely on."""
 
+import gc
 import pydoc
 import subprocess
 import sys
@@ -101,6 +102,18 @@ def test_public_functions_and_classes_say_what_they_are(owner):
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'sparsetrain' has no attribute 'Traner'"):
         _ = st.Traner
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_looked_for_while_a_name_is_loaded(monkeypatch, enabled):
+    seen = []
+    monkeypatch.setattr(st, "import_module", lambda _name: seen.append(gc.isenabled()))
+    try:
+        (gc.enable if enabled else gc.disable)()
+        st._load("sparsetrain.training.trainer")
+        assert (seen, gc.isenabled()) == ([False], enabled)
+    finally:
+        gc.enable()
 
 
 HEAVY = ("tvm", "tvm_ffi", "pyarrow", "pandas", "torch", "scipy", "numpy")
