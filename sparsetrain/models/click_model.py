@@ -18,6 +18,7 @@ from tvm.sym import Analyzer
 
 from sparsetrain import runtime
 from sparsetrain.ad import bce_with_logits
+from sparsetrain.data.batch import Batch
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Placement, Pooling
@@ -261,7 +262,7 @@ class ClickModel(nn.Module):
         return owners_of(self._config["names"], self._config["share_embedding"] or {})
 
     def inputs(
-        self, batch: Any, *, threads: bool = False, room: Room | None = None
+        self, batch: Batch, *, threads: bool = False, room: Room | None = None
     ) -> dict[str, Any]:
         """Convert a batch, after checks against this model, to arguments of its functions.
 
@@ -298,13 +299,13 @@ class ClickModel(nn.Module):
         arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
         return {**arrays, **self._of_rows(batch)}
 
-    def _of_rows(self, batch: Any) -> dict[str, np.ndarray]:
+    def _of_rows(self, batch: Batch) -> dict[str, np.ndarray]:
         """Arguments of the loss alone."""
         weights = batch.weights if self._config["row_weights"] else None
         arrays = {"labels": batch.labels, "row_weights": weights}
         return {name: array for name, array in arrays.items() if array is not None}
 
-    def check_weights(self, batch: Any) -> None:
+    def check_weights(self, batch: Batch) -> None:
         """Refuse a training batch that has weights of rows where the model has none, or lacks them.
 
         Raises
@@ -324,7 +325,7 @@ class ClickModel(nn.Module):
                 "row_weights=True"
             )
 
-    def _placed(self, batch: Any, room: Room | None) -> dict[str, Any] | None:
+    def _placed(self, batch: Batch, room: Room | None) -> dict[str, Any] | None:
         """The arguments by a kernel, for single ids in their tables; None for all other ids."""
         count, ids = len(self._config["rows"]), batch.ids
         if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
@@ -375,7 +376,7 @@ def _by_name(
     return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
 
 
-def _constant(batch: Any) -> np.ndarray:
+def _constant(batch: Batch) -> np.ndarray:
     """The dense column of a model without dense features."""
     return np.ones((len(batch), 1), np.float32)
 

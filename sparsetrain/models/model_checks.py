@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 
 from sparsetrain import runtime
+from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.models import MODELS, ClickModel
@@ -123,7 +124,7 @@ def initialize_checked(model: ClickModel, seed: int, fill: bool) -> dict[str, ru
     return params
 
 
-def check_shared_tables(model: ClickModel, encoder: Any) -> None:
+def check_shared_tables(model: ClickModel, encoder: Encoder | None) -> None:
     """Refuse a model whose features share other tables than those of its encoder do.
 
     A model of ids that came encoded may share tables by itself: their meaning is fixed already.
