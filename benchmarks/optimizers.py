@@ -4,12 +4,12 @@
     python benchmarks/optimizers.py modes --rows 5000 --steps 1500
     python benchmarks/optimizers.py modes --rows 5000000 --steps 30
     python benchmarks/optimizers.py rows --rows 33800000
-    python benchmarks/optimizers.py fused --rows 100000 --steps 200
+    python benchmarks/optimizers.py accumulate --rows 100000 --steps 200
 
 `modes` trains one table of width 8 on 256 Zipf ids a step, with warm-up and a cosine, and checks
 that exact equals dense bit for bit. `rows` times `apply_` on 53,248 Zipf ids of 26 tables in one
-storage of width 16. `fused` times steps of the Kaggle DLRM, tables of `--rows` rows each, whose
-updates are kernels apart or part of the gradient program; the bits are the same.
+storage of width 16. `accumulate` times steps of the Kaggle DLRM, tables of `--rows` rows
+each, whose batches are computed whole or in two parts.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ WARM = 8  # steps that are not counted
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["modes", "rows", "fused"])
+    parser.add_argument("what", choices=["modes", "rows", "accumulate"])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--steps", type=int, default=100)
     chosen = parser.parse_args()
-    {"modes": modes, "rows": row_updates, "fused": fused}[chosen.what](chosen.rows, chosen.steps)
+    measures = {"modes": modes, "rows": row_updates, "accumulate": accumulate}
+    measures[chosen.what](chosen.rows, chosen.steps)
 
 
 def modes(rows: int, steps: int) -> None:
@@ -119,22 +120,21 @@ def skewed(rng: np.random.Generator, rows: int, exponent: float = 1.05) -> np.nd
     return (np.minimum(rank.astype(np.int64) - 1, rows - 1) * 2654435761) % rows
 
 
-def fused(rows: int, steps: int) -> None:
-    """Time of a training step of the Kaggle DLRM, the updates apart and fused, by turns."""
+def accumulate(rows: int, steps: int) -> None:
+    """Time of a training step of the Kaggle DLRM, batches whole and in two parts, by turns."""
     model = st.models.DLRM(rows=[rows] * 26, dim=16, bottom=(512, 256, 64), top=(512, 256))
-    for make in (optim.sgd, optim.adagrad, optim.adam):
-        for size in (128, 2048):
-            trainers = {
-                name: st.Trainer(model, make(0.01, update="sparse"), fused=name == "fused")
-                for name in ("apart", "fused")
-            }
-            times = take_turns(trainers, [random_batch(rows, size, n) for n in range(16)], steps)
-            figures = (np.percentile(ms, [10, 50, 90]) for ms in times.values())
-            found = "  ".join(
-                f"{name} {middle:.3f} ms ({low:.3f} to {high:.3f})"
-                for name, (low, middle, high) in zip(times, figures, strict=True)
-            )
-            print(f"{make.__name__:8} B = {size:5}: {found}", flush=True)
+    for size in (128, 2048):
+        trainers = {
+            f"accumulate={parts}": st.Trainer(model, optim.adagrad(0.01), accumulate=parts)
+            for parts in (1, 2)
+        }
+        times = take_turns(trainers, [random_batch(rows, size, n) for n in range(16)], steps)
+        figures = (np.percentile(ms, [10, 50, 90]) for ms in times.values())
+        found = "  ".join(
+            f"{name} {middle:.3f} ms ({low:.3f} to {high:.3f})"
+            for name, (low, middle, high) in zip(times, figures, strict=True)
+        )
+        print(f"B = {size:5}: {found}", flush=True)
 
 
 def take_turns(

@@ -103,5 +103,5 @@ def _no_wait_for_the_disk():
 def _no_table_is_small():
     """Let exact mode catch up the tables of tests as it does large ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparsetrain.optim.owner.MOST_WEIGHTS_DENSE", 0)
+        patch.setattr("sparsetrain.optim.state_factory.MOST_WEIGHTS_DENSE", 0)
         yield

@@ -33,11 +33,6 @@ PARTS = {
     "ops": Part(
         "operators that index, and the shapes operators require", "kernels sparse_tensor", True
     ),
-    "optim": Part(
-        "formulas, the kernels made from them, the update of a step",
-        "checkpoint kernels runtime sparse_tensor system",
-        True,
-    ),
     "ad": Part("reverse pass, rules, join and densify", "kernels ops sparse_tensor system", True),
     "embedding": Part(
         "lookups and bags as operators, collections of tables",
@@ -47,6 +42,11 @@ PARTS = {
     "compiler": Part(
         "programs: checks, half precision, schedules, cache of compiled code",
         "ad embedding kernels ops runtime system",
+        True,
+    ),
+    "optim": Part(
+        "formulas, the kernels made from them, the update of a step",
+        "checkpoint compiler kernels runtime sparse_tensor system",
         True,
     ),
     "models": Part(

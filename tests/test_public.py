@@ -38,7 +38,7 @@ PUBLIC = {
     "metrics": "ClickMetrics",
     "models": "ClickModel CrossInteraction DLRM MLP MODELS dot_interaction",
     "optim": (
-        "Applied Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State TableUpdate "
+        "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult TableUpdate "
         "accumulate_ adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum "
         "minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),
@@ -49,7 +49,7 @@ PUBLIC = {
         "NDArray as_numpy as_tensor empty num_threads set_num_threads single_threaded_blas zeros"
     ),
     "Trainer": (
-        "ahead compile evaluate extended first_nonfinite fit fused load_state_dict load_table "
+        "ahead compile evaluate extended first_nonfinite fit load_state_dict load_table "
         "predict profile program quantized save seed state_dict step table table_bytes"
     ),
     "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",

@@ -20,7 +20,6 @@ from sparsetrain.errors import CheckpointError, ConfigError
 FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
     | {"train.tensorboard", "train.check_numerics", "data.warn_unseen"}
-    | {"optimizer.fused"}  # the bits are the same
 )
 # Setting, or files -> what `Trainer.fit` calls it, where it compares for itself.
 _OF_FIT = {

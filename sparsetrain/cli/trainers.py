@@ -79,7 +79,6 @@ def _loaded(known: Resumed | Start, which: str) -> st.Trainer:
     )
     trainer.seed = settings.train.seed
     trainer.accumulate = settings.optimizer.accumulate
-    trainer.fused = settings.optimizer.fused
     return trainer
 
 
@@ -136,7 +135,6 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
         seed=settings.train.seed,
         encoder=encoder,
         accumulate=settings.optimizer.accumulate,
-        fused=settings.optimizer.fused,
         precision=settings.train.precision,
         loss_scale=settings.train.loss_scale,
     )

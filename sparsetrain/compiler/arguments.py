@@ -49,21 +49,14 @@ class Argument:
 
     def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
         """The value in aligned memory, with ids that lie in their table."""
-        if isinstance(value, runtime.NDArray):
-            tensor = self._read(value, checked)
-        else:
-            tensor = self._copied(value)
+        tensor = self._read(value) if isinstance(value, runtime.NDArray) else self._copied(value)
         if self.rows is not None and not checked:
             _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
         return tensor
 
-    def _read(self, tensor: runtime.NDArray, checked: bool) -> runtime.NDArray:
-        """A tensor that is only read, hence copied unless it is laid out as kernels expect.
-
-        Where a shape has letters, the program itself refuses another dtype or rank.
-        """
-        if not (checked and self.symbols):
-            self._require_fit(tensor)
+    def _read(self, tensor: runtime.NDArray) -> runtime.NDArray:
+        """Return a tensor that is only read: a copy, unless it is laid out as kernels expect."""
+        self._require_fit(tensor)
         return tensor if is_aligned(tensor) else self._copied(runtime.as_numpy(tensor))
 
     def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
@@ -186,8 +179,9 @@ class Arguments:
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
-        require_mapping("params", params)
-        require_mapping("inputs", inputs)
+        if type(params) is not dict or type(inputs) is not dict:
+            require_mapping("params", params)
+            require_mapping("inputs", inputs)
         known = self._known(params)
         bound = known.template.copy()
         for place, argument in known.open:
@@ -199,11 +193,14 @@ class Arguments:
                 raise ConfigError(
                     f"argument {argument.name!r} of {self.function!r} is missing; given: {given}"
                 )
-            bound[place] = argument.tensor(value, checked)
-        self._check_bags(params, inputs, bound)
-        extents = self._check_symbols(bound)
+            # The program itself refuses another shape or dtype.
+            trusted = checked and isinstance(value, runtime.NDArray) and is_aligned(value)
+            bound[place] = value if trusted else argument.tensor(value, checked)
+        if self._bags:
+            self._check_bags(params, inputs, bound)
+        seen = self._check_symbols(bound)
         if self._limits and not checked:
-            self._check_limits(bound, extents)
+            self._check_limits(bound, {symbol: extent for symbol, (_, extent) in seen.items()})
         return bound
 
     def _known(self, params: Mapping[str, Any]) -> _Found:
@@ -224,8 +221,8 @@ class Arguments:
             found = self._found = _Found(names, values, template, still)
         return found
 
-    def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> dict[str, int]:
-        """Extents that the function calls by one letter must be equal; gives them by letter."""
+    def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> dict[str, tuple[int, int]]:
+        """Compare extents with one symbol; return the first argument and the extent of each."""
         seen: dict[str, tuple[int, int]] = {}
         for position, axis, symbol in self._symbols:
             shape = bound[position].shape
@@ -240,7 +237,7 @@ class Arguments:
                 )
         if self._demands:
             self._check_demands(seen)
-        return {symbol: extent for symbol, (_, extent) in seen.items()}
+        return seen
 
     def _check_limits(self, bound: Sequence[runtime.NDArray], extents: Mapping[str, int]) -> None:
         """Ids of operators that index must lie inside, as far as lengths are known."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import tvm
@@ -23,12 +24,14 @@ from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.kernels.relax_op import callees, find_function
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import compile_relax
-from sparsetrain.runtime.device_pool import limit_pool, to_target
+from sparsetrain.runtime.device_pool import limit_pool, to_gpu
 from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import to_device
-from sparsetrain.runtime.workspace import Workspace, parse_lifetimes
+from sparsetrain.runtime.workspace import BufferLifetime, Workspace, parse_lifetimes
 from sparsetrain.system.argument_checks import require_mapping
-from sparsetrain.system.locks import ForkSafeLock
+from sparsetrain.system.locks import new_lock
+
+_SHAPE = attrgetter("shape")
 
 
 class Program:
@@ -57,13 +60,14 @@ class Program:
         precision: Policy | None = None,
     ) -> None:
         self.target = resolve_target(target)
+        self._on_gpu = gpu.is_cuda(self.target)
         find_function(module, function)
         module = self.module = extract(module, function)
         if precision is not None:
             self.module = to_half(self.module, function, precision)
         self.function = function
         self.arguments = Arguments(module[function], function, device_of(self.target))
-        self._lock = ForkSafeLock()
+        self._lock = new_lock()
 
     @cached_property
     def machine(self) -> Any:
@@ -83,14 +87,19 @@ class Program:
     @property
     def _kept(self) -> str | None:
         """The function that is given what it works in; a device has its own pool."""
-        return None if gpu.is_cuda(self.target) else self.function
+        return None if self._on_gpu else self.function
 
     @cached_property
     def _workspace(self) -> Workspace:
+        return Workspace(self._lifetimes)
+
+    def _lifetimes(self, arguments: Sequence[runtime.NDArray]) -> Sequence[BufferLifetime]:
+        """Return the buffers that the function works in, for arguments of new sizes."""
+        limit_pool(arguments[: self.arguments.num_inputs])
         if self._kept is None:
-            return Workspace(lambda _: [])
-        tell = self.machine[schedule.NEEDS.format(self.function)]
-        return Workspace(lambda given: parse_lifetimes(tell(*given), schedule.KINDS))
+            return []
+        tell = self.machine[schedule.NEEDS.format(self._kept)]
+        return parse_lifetimes(tell(*arguments), schedule.KINDS)
 
     @property
     def is_compiled(self) -> bool:
@@ -156,9 +165,10 @@ class Program:
         """
         bound = self.arguments.bind(params, inputs, checked)
         with self._lock:
-            sizes = limit_pool(bound[: self.arguments.num_inputs])
-            given = to_target(bound, self.target)
-            return self._compiled(*given, *self._workspace.arrays(sizes, given))
+            sizes = tuple(map(_SHAPE, bound[: self.arguments.num_inputs]))
+            if self._on_gpu:
+                bound = to_gpu(bound)
+            return self._compiled(*bound, *self._workspace.arrays(sizes, bound))
 
 
 class GradientProgram(Program):
@@ -168,8 +178,6 @@ class GradientProgram(Program):
     ----------
     gradient : GradientModule
         What it was compiled from.
-    fused : dict
-        Programs that go on from these gradients to updates, by their layout; see `fused`.
     """
 
     def __init__(
@@ -177,7 +185,6 @@ class GradientProgram(Program):
     ) -> None:
         super().__init__(gradient.module, gradient.function, target, precision)
         self.gradient = gradient
-        self.fused: dict[Any, Program] = {}
 
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False

@@ -23,7 +23,7 @@ from tvm.tirx import PrimFunc, const
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.system.locks import ForkSafeLock
+from sparsetrain.system.locks import new_lock
 
 STRIPS = 16
 
@@ -50,7 +50,7 @@ class Placing:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside)
         self._dtype = dtype
-        self._lock = ForkSafeLock()  # of who writes and reads what was found outside
+        self._lock = new_lock()  # of who writes and reads what was found outside
 
     def __call__(
         self,
@@ -63,20 +63,20 @@ class Placing:
         None if an id is outside its table. `room` gives that memory; with it all is done by the
         calling thread alone, which may be any.
         """
-        make = room or _own
-        placed = {"rows": make("rows", ids.shape, self._dtype)}
-        placed |= {name: make(name, array.shape, "float32") for name, array in floats.items()}
-        arrays = ids, *floats.values()
-        held = [a if a.flags.c_contiguous else a.copy() for a in arrays]
-        run = _kernel(self._dtype, tuple([a.ndim for a in arrays[1:]]), room is None)
-        arguments = *map(_address, held), self._first, self._rows, *placed.values()
+        placed: dict[str, runtime.NDArray] = {}
+        held, addresses, ranks = [], [], []
+        for name, array in ("rows", ids), *floats.items():
+            dtype = "float32" if placed else self._dtype
+            placed[name] = (
+                room(name, array.shape, dtype) if room else runtime.empty(array.shape, dtype)
+            )
+            ranks.append(array.ndim)
+            held.append(array if array.flags.c_contiguous else array.copy())
+            addresses.append(ctypes.c_void_p(held[-1].__array_interface__["data"][0]))
+        run = _kernel(self._dtype, tuple(ranks[1:]), room is None)
         with self._lock:
-            run(*arguments, self._outside)
+            run(*addresses, self._first, self._rows, *placed.values(), self._outside)
             return None if self._found[STRIPS] else placed
-
-
-def _own(_name: str, shape: tuple[int, ...], dtype: str) -> runtime.NDArray:
-    return runtime.empty(shape, dtype)
 
 
 def placing_kernel(dtype: str, ranks: Sequence[int] = (), parallel: bool = True) -> PrimFunc:
@@ -126,10 +126,6 @@ def _copy_share(source: Any, copy: Any, strip: Any) -> None:
 
 def _pointer(name: str, dtype: str) -> Any:
     return T.arg(name, T.handle(dtype, "global"))
-
-
-def _address(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.__array_interface__["data"][0])
 
 
 _kernel = host_kernel("places of ids", placing_kernel)

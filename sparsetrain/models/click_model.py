@@ -301,9 +301,12 @@ class ClickModel(nn.Module):
 
     def _of_rows(self, batch: Batch) -> dict[str, np.ndarray]:
         """Arguments of the loss alone."""
-        weights = batch.weights if self._config["row_weights"] else None
-        arrays = {"labels": batch.labels, "row_weights": weights}
-        return {name: array for name, array in arrays.items() if array is not None}
+        arrays = {}
+        if batch.labels is not None:
+            arrays["labels"] = batch.labels
+        if self._config["row_weights"] and batch.weights is not None:
+            arrays["row_weights"] = batch.weights
+        return arrays
 
     def check_weights(self, batch: Batch) -> None:
         """Refuse a training batch that has weights of rows where the model has none, or lacks them.
@@ -333,12 +336,13 @@ class ClickModel(nn.Module):
         if self._placing is None:
             first, dtype = self._placement.first_rows, self._placement.index_dtype
             self._placing = Placing(first, self._config["rows"], dtype)
-        floats = {**self._of_rows(batch), "dense": batch.dense}
-        nonempty = {name: array for name, array in floats.items() if array.size}
-        tensors = self._placing(ids, nonempty, room)
-        if tensors is None:
-            return None
-        return tensors if "dense" in nonempty else {**tensors, "dense": _constant(batch)}
+        floats = self._of_rows(batch)
+        if batch.dense.size:
+            floats["dense"] = batch.dense
+        tensors = self._placing(ids, floats, room)
+        if tensors is not None and "dense" not in floats:
+            tensors["dense"] = _constant(batch)
+        return tensors
 
     def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
         """For each storage of (B, F) ids: each feature's first row and number of rows.

@@ -3,8 +3,8 @@
 
 From a formula to a write: `formula` (the update of one element), `kernel_spec` (the key of a
 kernel: formula, decay and clipping), `rule` (with its numbers and mode), `param_groups` (the rows
-that follow a rule: `RowRange`), `optimizer` (options and methods), `kernels` (compiled from a
-spec).
+that follow a rule: `RowRange`), `optimizer` (options and methods), `update` (the step as one
+compiled function).
 
 Folders: `formulas` (the optimizers of this package), `exact` (deferred updates with the bits of a
 dense optimizer), `cuda` (kernels for a GPU).
@@ -28,6 +28,7 @@ from sparsetrain.optim.gradients import accumulate_ as accumulate_
 from sparsetrain.optim.gradients import global_norm as global_norm
 from sparsetrain.optim.optimizer import Optimizer as Optimizer
 from sparsetrain.optim.param_groups import ParamGroup as ParamGroup
+from sparsetrain.optim.result import StepResult as StepResult
 from sparsetrain.optim.schedules import Schedule as Schedule
 from sparsetrain.optim.schedules import constant as constant
 from sparsetrain.optim.schedules import cosine as cosine
@@ -36,7 +37,6 @@ from sparsetrain.optim.schedules import polynomial as polynomial
 from sparsetrain.optim.schedules import step_decay as step_decay
 from sparsetrain.optim.schedules import warmup as warmup
 from sparsetrain.optim.state import State as State
-from sparsetrain.optim.step import Applied as Applied
 from sparsetrain.optim.table_update import TableUpdate as TableUpdate
 from sparsetrain.system.exports import public_names as _public_names
 

@@ -7,7 +7,7 @@ uncoalesced duplicates is wrong, and an accumulator of them would grow without b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from math import isfinite, prod
 from typing import Any
 
@@ -20,7 +20,7 @@ from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.optim.cuda import arrays as cuda_arrays
-from sparsetrain.optim.finite import which_nonfinite
+from sparsetrain.optim.update.check_kernel import which_nonfinite
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.runtime.device_pool import scratch_tensor
@@ -80,23 +80,17 @@ def accumulate_(
             acc[name] = to_device(scaled_view, gradient.device)
 
 
-def nonfinite(
-    loss: NDArray | None,
-    gradients: Mapping[str, Gradient],
-    search: Callable[[list[NDArray]], list[int]] = which_nonfinite,
-) -> str | None:
-    """Say what is NaN or infinite, if something is.
+def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | None:
+    """Describe the first array that holds NaN or infinity, if one does.
 
     The loss alone does not tell: ReLU turns a NaN into 0, so a ruined model keeps a finite one.
-    Cost: one pass, one launch. `search` gives the places of arrays that are not finite.
+    Cost: one pass, one launch.
     """
     values = [*map(_values, gradients.values())]
-    if loss is not None:  # that of a batch in parts was added on the host
+    if loss is not None:  # the sum over parts of a batch is on the host
         values.insert(0, to_device(loss, values[0].device) if values else loss)
-    places = search(values) if values else []
-    if not places:
-        return None
-    return problem_of(places[0], loss, gradients)
+    places = which_nonfinite(values)
+    return problem_of(places[0], loss, gradients) if places else None
 
 
 def problem_of(place: int, loss: NDArray | None, names: Iterable[str]) -> str:

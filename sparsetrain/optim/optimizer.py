@@ -3,12 +3,10 @@
 
 One object for the whole model. A dense gradient updates the whole parameter, a `RowSparse` one the
 rows it names; both in place. Cost of a row-sparse update: N ids to sort and U rows to read and
-write, whatever the table's rows, or less where a table is small (`paths`); in exact mode, the
-steps that those rows missed as well.
+write, whatever the table's rows; in exact mode, the steps that those rows missed as well.
 
-What is here is the value and its options, and the way in: `owner` makes states, `preparing` checks
-a step, which `step` takes; `exact` catches rows up, `paths` tells which is taken, `saving` keeps a
-loop.
+This file holds the options. `update` takes steps, `exact` catches rows up, `state_factory` makes
+states, `saving` writes them to disk.
 """
 
 from __future__ import annotations
@@ -19,13 +17,14 @@ from os import PathLike
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim import owner, preparing, saving
+from sparsetrain.optim import saving
 from sparsetrain.optim.check_formula import check_formula
 from sparsetrain.optim.describe import count_tables, describe_tables, tables_by_path
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.param_groups import ParamGroup, Tables
+from sparsetrain.optim.result import StepResult
 from sparsetrain.optim.rule import (
     Mode,
     Number,
@@ -36,7 +35,8 @@ from sparsetrain.optim.rule import (
     value_at,
 )
 from sparsetrain.optim.state import State
-from sparsetrain.optim.step import Applied, Step
+from sparsetrain.optim.state_factory import adopt_state_, new_state
+from sparsetrain.optim.update.apply import apply_
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import as_float, require_mapping, require_type
 
@@ -120,7 +120,7 @@ class Optimizer:
         check_limit(name, "clip_norm", self.clip_norm)
         for option in ("weight_decay", "clip_value", "clip_norm"):
             object.__setattr__(self, option, as_float(getattr(self, option)))
-        self._rule().numbers(1)  # a schedule that fails, fails now
+        self.rule().numbers(1)  # a schedule that fails, fails now
 
     def __repr__(self) -> str:
         """Name, numbers, and the options that are not as they are by default."""
@@ -129,7 +129,8 @@ class Optimizer:
         numbers = [f"{name}={value!r}" for name, value in {**self.hyper, **chosen}.items()]
         return f"<Optimizer: {', '.join([self.formula.name, *numbers])}>"
 
-    def _rule(self, scaled: bool = False) -> Rule:
+    def rule(self, scaled: bool = False) -> Rule:
+        """Return the rule of parameters that no group matches."""
         return Rule(
             self.formula,
             tuple(self.hyper.items()),
@@ -185,7 +186,7 @@ class Optimizer:
             If there is no memory for a slot; names the parameter and the bytes.
         """
         require_mapping("optimizer: params", params)
-        return owner.new_state(self, params, tables or {}, fill, seed, scaled)
+        return new_state(self, params, tables or {}, fill, seed, scaled)
 
     def apply_(
         self,
@@ -196,7 +197,7 @@ class Optimizer:
         loss: NDArray | None = None,
         scale: float = 1.0,
         may_overflow: bool = False,
-    ) -> Applied:
+    ) -> StepResult:
         """Take one step: writes into the tensors of `params` and `state`.
 
         Of a parameter with a row-sparse gradient only the rows named by its indices change (in
@@ -226,29 +227,7 @@ class Optimizer:
         NumericalError
             If a gradient or the loss is not finite; nothing is written then.
         """
-        step = self.prepare(
-            params, gradients, state, loss=loss, scale=scale, may_overflow=may_overflow
-        )
-        return step.finish_() if isinstance(step, Step) else step
-
-    def prepare(
-        self,
-        params: Mapping[str, NDArray],
-        gradients: Mapping[str, Gradient],
-        state: State,
-        *,
-        loss: NDArray | None = None,
-        scale: float = 1.0,
-        may_overflow: bool = False,
-    ) -> Step | Applied:
-        """Do all of `apply_` that comes before the first write.
-
-        Returns
-        -------
-        Step or Applied
-            The step, ready to `finish_`; or what became of it, if it is skipped.
-        """
-        return preparing.prepare(self, params, gradients, state, loss, scale, may_overflow)
+        return apply_(self, params, gradients, state, loss, scale, may_overflow)[1]
 
     def catch_up_(
         self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State
@@ -273,12 +252,12 @@ class Optimizer:
         DataError
             If a row is outside its table.
         """
-        owner.own_(self, params, state)
+        adopt_state_(self, params, state)
         return exact.catch_up_(params, rows, state)
 
     def flush_(self, params: Mapping[str, NDArray], state: State) -> int:
         """Make all rows current, as evaluation, checkpoints and export need; see `catch_up_`."""
-        owner.own_(self, params, state)
+        adopt_state_(self, params, state)
         return exact.flush_(params, state)
 
     def restored_(self, state: State) -> None:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state: slots by parameter and name, the step count, and what steps keep for the next.
+"""`State`: what an optimizer remembers between steps; the slots by name, and the counts.
 
-It reads like the dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs the slots and
-`count` alone: the histories of exact mode are empty after a flush, which comes before every save.
+Reads like the dictionary ``{parameter: {slot: Tensor}}``. Everything that a checkpoint needs is in
+tensors: the slots and `count`. The histories of exact mode are empty after a flush, which every
+checkpoint begins with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -19,14 +20,37 @@ from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of
 from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.kernel_spec import KernelSpec
-from sparsetrain.optim.param_groups import RowRange, Tables
+from sparsetrain.optim.param_groups import ParamGroup, RowRange, Tables
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import editable_numpy, to_device
 from sparsetrain.sparse_tensor import CoalescePlan
 
 LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
-UNTOUCHED = -1  # in `last`: no step has touched this row
+UNTOUCHED = -1  # of `last`: no step has named this row
+
+
+class RuleSource(Protocol):
+    """The part of an `Optimizer` that its state and its steps know."""
+
+    @property
+    def formula(self) -> Formula:
+        """The update of one element."""
+
+    @property
+    def groups(self) -> Sequence[ParamGroup]:
+        """The exceptions for some parameters."""
+
+    @property
+    def on_nonfinite(self) -> Literal["stop", "skip"]:
+        """What happens at NaN or infinity."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The largest global norm of the gradients."""
+
+    def rule(self, scaled: bool = False) -> Rule:
+        """Return the rule of parameters that no group matches."""
 
 
 class State(dict[str, dict[str, NDArray]]):
@@ -39,7 +63,7 @@ class State(dict[str, dict[str, NDArray]]):
     skipped : int
         Steps left out because a number was not finite.
     owner : Optimizer
-        Whose rules `ranges` holds.
+        The optimizer whose rules `ranges` holds.
     ranges : dict of str to tuple of RowRange
         The rules of each parameter.
     dtypes : mapping of str to str
@@ -53,17 +77,17 @@ class State(dict[str, dict[str, NDArray]]):
     caught : dict
         Parameter -> what the last catch-up was for: its indices and their plan.
     plans : dict
-        Parameter -> the gradient of the step to come and a plan of its rows, made elsewhere.
-    paths : dict
-        Parameter -> the dense path of its last step, with the buffer.
-    bound : Bound or None
-        What the last step found out about parameters and slots, see `optim.bound`.
+        Parameter -> the gradient of the next step and the plan of its rows, if made in advance.
+    update_steps : dict
+        Names and kinds of gradients -> what takes steps with them, by the rules of `owner`.
+    programs : dict
+        Names and kinds of gradients, and layout -> the program of such steps.
     """
 
     def __init__(
         self,
         slots: dict[str, dict[str, NDArray]],
-        owner: Any,
+        owner: RuleSource,
         ranges: dict[str, tuple[RowRange, ...]],
         tables: Tables,
         dtypes: Mapping[str, str],
@@ -78,15 +102,15 @@ class State(dict[str, dict[str, NDArray]]):
         self.skipped = 0
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
         self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
-        self.paths: dict[str, Any] = {}
-        self.bound: Any = None
+        self.update_steps: dict[Any, Any] = {}
+        self.programs: dict[Any, Any] = {}
         self.histories = {
             (name, number): History(spec, dtype=dtypes[name])
             for (name, number), spec in tracked(slots, ranges).items()
         }
 
     def __reduce__(self) -> Any:
-        # `count` has two views, and caches of the last step belong to its tensors.
+        # `count` is seen by two, and what the last step found out belongs to its tensors.
         raise TypeError(
             "the state of an optimizer is not pickled or copied: keep what is in it, "
             "{name: dict(slots) for name, slots in state.items()}, and state.step"
@@ -112,15 +136,23 @@ class State(dict[str, dict[str, NDArray]]):
         """All slots."""
         return [*chain.from_iterable(map(dict.values, self.values()))]
 
+    def is_tracked(self, name: str) -> bool:
+        """Return whether rows of a parameter are caught up."""
+        return any((name, number) in self.histories for number in range(len(self.ranges[name])))
+
+    def is_half(self, name: str) -> bool:
+        """Return whether a parameter is stored in half precision."""
+        return is_half(self.dtypes[name])
+
     def noise_keys(self, name: str, step: int) -> tuple[int, ...]:
-        """Keys of the random bits of a step for a half-precision table; () for others."""
+        """What a kernel needs for the random bits of a step; nothing, but for a half table."""
         return keys_of(self.seed, name, step) if is_half(self.dtypes[name]) else ()
 
 
 def tracked(
     slots: Mapping[str, Mapping[str, NDArray]], ranges: Mapping[str, tuple[RowRange, ...]]
 ) -> dict[tuple[str, int], KernelSpec]:
-    """Specs of the ranges that are caught up, by parameter and number of the range."""
+    """Parameter and number of each range that is caught up, with what is replayed there."""
     return {
         (name, number): part.rule.spec
         for name, parts in ranges.items()

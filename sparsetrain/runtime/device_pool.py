@@ -27,10 +27,8 @@ def scratch_tensor(shape: tuple[int, ...], dtype: str, like: NDArray) -> NDArray
     return _allocate(shape, dtype) if on_gpu(like) else empty(shape, dtype)
 
 
-def to_target(tensors: list[NDArray], target: tvm.target.Target) -> list[NDArray]:
-    """Copy tensors to a target's device, into its pool; those that lie there are returned."""
-    if not gpu.is_cuda(target):
-        return tensors
+def to_gpu(tensors: list[NDArray]) -> list[NDArray]:
+    """Copy tensors to the device, into its pool; those that lie there are returned."""
     return [tensor if on_gpu(tensor) else _copy_to_gpu(tensor) for tensor in tensors]
 
 
@@ -72,7 +70,7 @@ _MAX_SIZES = 16  # a training run has two batch sizes, or one for each step with
 _seen_sizes: set[Sizes] = set()
 
 
-def limit_pool(tensors: Iterable[NDArray]) -> Sizes:
+def limit_pool(tensors: Iterable[NDArray]) -> None:
     """Note the shapes of a program's next arguments; empty the pool after too many of them."""
     sizes = tuple(tuple(tensor.shape) for tensor in tensors)
     if sizes not in _seen_sizes:
@@ -80,4 +78,3 @@ def limit_pool(tensors: Iterable[NDArray]) -> Sizes:
             tvm.get_global_func("vm.builtin.memory_manager.clear")()
             _seen_sizes.clear()
         _seen_sizes.add(sizes)
-    return sizes

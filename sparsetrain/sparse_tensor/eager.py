@@ -19,13 +19,13 @@ from sparsetrain import runtime
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.device_pool import limit_pool
 from sparsetrain.runtime.tensors import target_of, to_device
-from sparsetrain.system.locks import ForkSafeLock, with_builder_lock
+from sparsetrain.system.locks import new_lock, with_builder_lock
 
 if TYPE_CHECKING:
     from sparsetrain.sparse_tensor.row_sparse import RowSparse
 
 _compiled: dict[Any, tuple[Any, RowSparse | None]] = {}
-_lock = ForkSafeLock()
+_lock = new_lock()
 
 
 def eager(rule: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks: one for TVM's global BlockBuilder, one per object, and safety across ``fork()``.
 
-A `ForkSafeLock` guards one object, such as a trainer. A fork waits until no other thread holds or
-wants such a lock, and threads that come later wait for the fork: a child inherits the locks as they
-were, but not the threads that would release them. A lock costs two microseconds.
+A child inherits the locks as they were, but not the threads that would release them. So a fork
+first acquires every lock of `new_lock`; both processes then release them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from threading import Condition, RLock, local
+from threading import RLock
+from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -39,26 +39,11 @@ def with_builder_lock(build: Callable[Params, Result]) -> Callable[Params, Resul
     return locked
 
 
-class ForkSafeLock:
-    """Reentrant lock that no other thread holds while this process forks."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-        _locks.add(self)
-
-    def __enter__(self) -> None:
-        _gate.enter()  # first, so that a thread that waits for the lock keeps out forks, too
-        try:
-            self._lock.acquire()
-        except BaseException:
-            _gate.leave()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._lock.release()
-        finally:
-            _gate.leave()
+def new_lock() -> Any:
+    """Make a reentrant lock for one object; no other thread holds it while this process forks."""
+    lock = RLock()
+    _locks.add(lock)
+    return lock
 
 
 def synchronized(
@@ -75,62 +60,52 @@ def synchronized(
     return locked
 
 
-class _ForkGate:
-    """Makes forks wait for threads that hold or want a lock, and other threads for forks."""
-
-    def __init__(self, depth: int = 0) -> None:
-        self._changed = Condition()
-        self._forks = 0  # that wait
-        self._threads = int(bool(depth))  # that hold or want a lock
-        self._local = local()
-        self._local.depth = depth
-
-    @property
-    def _depth(self) -> int:
-        """Locks that this thread holds or wants."""
-        return getattr(self._local, "depth", 0)
-
-    def enter(self) -> None:
-        """Count a lock for this thread; the first waits for forks."""
-        if not self._depth:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._forks)
-                self._threads += 1
-        self._local.depth = self._depth + 1
-
-    def leave(self) -> None:
-        """Count a lock of this thread as released."""
-        self._local.depth -= 1
-        if not self._local.depth:
-            with self._changed:
-                self._threads -= 1
-                if self._forks:
-                    self._changed.notify_all()
-
-    def before_fork(self) -> None:
-        """Wait until no other thread is inside; keep them out until `after_in_parent`."""
-        self._changed.acquire()
-        self._forks += 1
-        self._changed.wait_for(lambda: self._threads <= bool(self._depth), MAX_FORK_WAIT)
-
-    def after_in_parent(self) -> None:
-        """Let the other threads go on."""
-        self._forks -= 1
-        self._changed.notify_all()
-        self._changed.release()
-
-    def after_in_child(self) -> None:
-        """Forget the threads that this process does not have, and release their locks."""
-        self.__init__(self._depth)  # type: ignore[misc]
-        for lock in _locks:
-            if not lock._lock._is_owned():  # type: ignore[attr-defined]
-                lock._lock = RLock()
+_locks: WeakSet[Any] = WeakSet()
+_held: list[Any] = []  # by the thread that forks
 
 
-_locks: WeakSet[ForkSafeLock] = WeakSet()
-_gate = _ForkGate()
+def _acquire_all() -> None:
+    """Acquire every lock, waiting for one at a time and holding no other meanwhile.
+
+    Otherwise a thread that holds the one and wants another would never go on.
+    """
+    end = monotonic() + MAX_FORK_WAIT
+    locks = list(_locks)
+    while not _try_all(locks):
+        for lock in list(_held):
+            lock.release()
+        _held.clear()
+        if monotonic() > end:
+            return
+        if locks[0].acquire(timeout=max(0.0, end - monotonic())):
+            _held.append(locks[0])
+
+
+def _try_all(locks: list[Any]) -> bool:
+    """Acquire those that are free; move the first that is not to the front."""
+    for place, lock in enumerate(locks):
+        if lock in _held:
+            continue
+        if not lock.acquire(blocking=False):
+            locks.insert(0, locks.pop(place))
+            return False
+        _held.append(lock)
+    return True
+
+
+def _release_all() -> None:
+    for lock in _held:
+        lock.release()
+    _held.clear()
+
+
+def _release_in_child() -> None:
+    _release_all()
+    for lock in _locks:
+        if not lock._is_owned():  # a thread of the parent had it for too long
+            lock._at_fork_reinit()
+
+
 os.register_at_fork(
-    before=_gate.before_fork,
-    after_in_parent=_gate.after_in_parent,
-    after_in_child=_gate.after_in_child,
+    before=_acquire_all, after_in_parent=_release_all, after_in_child=_release_in_child
 )

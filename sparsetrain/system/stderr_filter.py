@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from sparsetrain.system.locks import ForkSafeLock
+from sparsetrain.system.locks import new_lock
 
-_lock = ForkSafeLock()
+_lock = new_lock()
 
 
 @contextmanager

@@ -203,7 +203,6 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
         encoder=_encoder(saved),
         initialize=False,
         accumulate=manifest["accumulate"],
-        fused=manifest["fused"],
         precision=precision,
         loss_scale=loss_scale,
     )

@@ -28,7 +28,7 @@ from sparsetrain.optim.state_dict import named_arrays, require_own_names
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
-from sparsetrain.system.locks import ForkSafeLock, synchronized
+from sparsetrain.system.locks import new_lock, synchronized
 
 
 def table_dtype_of(model: Any) -> str:
@@ -89,8 +89,8 @@ class Predictor:
         self.model, self.encoder = model, encoder
         self.target, self.precision = target, precision
         self.steps = self.epochs = 0
-        self._policy = policy_of(precision, target)
-        self._lock = ForkSafeLock()  # of the thread that reads or writes weights
+        self.policy = policy_of(precision, target)
+        self._lock = new_lock()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
         require_loadable(model)
         check_shared_tables(model, encoder)
@@ -123,7 +123,7 @@ class Predictor:
 
     @cached_property
     def _logits(self) -> Program:
-        return Program(self._module, "logits", self.target, self._policy)
+        return Program(self._module, "logits", self.target, self.policy)
 
     def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
         """Score labelled data.

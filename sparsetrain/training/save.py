@@ -47,7 +47,6 @@ def snapshot(
         "exact": sorted(caught_up_tables(trainer.state)),
         "seed": int(trainer.seed),
         "accumulate": trainer.accumulate,
-        "fused": trainer.fused,
         "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),
         "skipped": trainer.state.skipped,
         "run": state,

@@ -1,33 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a trainer takes a step: the gradients of a batch, in one part or several, then the update.
+"""Training step: from a batch to updated parameters.
 
-Every way does the same in the same order, to the same bits: rows that the program will read are
-made current, all gradients are computed and checked, everything is written. A `trainer` is a
-`Trainer`, which this file does not know; its `params` and `state` are written.
+On a CPU one compiled program computes the loss and the gradients, checks them, and updates the
+parameters in place. Where a value is read in between (the global norm, the sum over parts of a
+batch) the gradient program and the update run one after the other, to the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import LOSS_SCALE
-from sparsetrain.compiler.precision import Scaling
+from sparsetrain.compiler.precision import Policy, Scaling, to_half
+from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.micro_batches import micro_batches
-from sparsetrain.optim import Applied, accumulate_
-from sparsetrain.optim.fused.layout import layout_of
-from sparsetrain.optim.step import Step
-from sparsetrain.runtime import NDArray, gpu
-from sparsetrain.runtime.targets import device_of
-from sparsetrain.runtime.tensors import on_gpu, to_device
-from sparsetrain.training.fused_step import FusedProgram, FusedSteps
+from sparsetrain.optim import Optimizer, State, StepResult, accumulate_
+from sparsetrain.optim.result import NO_SCALE, Scale
+from sparsetrain.optim.state_factory import adopt_state_
+from sparsetrain.optim.update.apply import apply_
+from sparsetrain.optim.update.layout import Layout, layout_of
+from sparsetrain.optim.update.program import UpdateProgram, UpdateStep
+from sparsetrain.runtime import NDArray
 
-Taken = tuple[NDArray, Applied]  # the loss of the whole batch, and what became of the step
+
+class Trainable(Protocol):
+    """The part of a `Trainer` that a step knows."""
+
+    model: Any
+    optimizer: Optimizer
+    params: dict[str, NDArray]
+    state: State
+    target: Any
+    accumulate: int
+    scaling: Scaling | None
+    policy: Policy | None
+
+    @property
+    def program(self) -> GradientProgram:
+        """The gradient program."""
 
 
 class Loss:
@@ -46,145 +62,120 @@ class Loss:
         return f"Loss({float(self):.6f})"
 
 
-class Separate:
-    """The gradient program, then the kernels of the optimizer; the other ways do it quicker."""
+class TrainingStep:
+    """Steps of a trainer; it is read, and its parameters and state are written."""
 
-    def take_(self, trainer: Any, batch: Batch) -> Taken:
-        """Train on a batch with labels."""
-        gradients_of = _summed_gradients if trainer.accumulate > 1 else _gradients
-        return _update_(trainer, *gradients_of(trainer, batch))
+    _on_host = True
 
-    def machine(self, trainer: Any) -> Any:
-        """The virtual machine that runs in a step."""
-        return trainer.program.machine
+    def __init__(self, trainer: Trainable) -> None:
+        self._trainer = trainer
+        self._ranges: Any = None  # of the state, when `_fused` was made
+        self._fused: UpdateStep | None = None
+        self._programs: dict[Layout, UpdateProgram] = {}
 
+    def run_(self, batch: Batch) -> tuple[NDArray, StepResult]:
+        """Train on a batch with labels; return the loss and the result of the step."""
+        trainer = self._trainer
+        if self._reads_gradients:
+            loss, gradients = self._gradients(batch)
+            return self._apply_(loss, gradients)
+        inputs, rows = self._inputs(batch)
+        lookups = 0
+        for indices in rows.values():
+            lookups = max(lookups, prod(indices.shape))
+        return self._fused_step().run_(
+            trainer.params,
+            inputs,
+            trainer.state,
+            lookups,
+            _scale_of(trainer.scaling),
+        )
 
-def _gradients(trainer: Any, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
-    return trainer.program(trainer.params, _inputs(trainer, batch))
+    def compile(self) -> None:
+        """Compile the program that a step begins with."""
+        _ = self.machines
 
+    @property
+    def machines(self) -> list[Any]:
+        """The virtual machines that run in a step."""
+        trainer = self._trainer
+        if not self._reads_gradients:
+            return [self._fused_step().program.machine]
+        updates = trainer.state.update_steps.values()
+        apart = [step.program.machine for step in updates if isinstance(step, UpdateStep)]
+        return [trainer.program.machine, *apart]
 
-def _summed_gradients(trainer: Any, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
-    """Loss and gradients of a batch that is computed in parts."""
-    total, acc = np.float64(0), dict[str, Any]()
-    for part in micro_batches(batch, trainer.accumulate):
-        loss, gradients = _gradients(trainer, part)
-        share = len(part) / len(batch)
-        total += share * float(Loss(loss))
-        accumulate_(gradients, acc, share)
-    loss = runtime.as_tensor(np.float32(total))
-    return to_device(loss, device_of(trainer.target)), acc
+    @property
+    def _reads_gradients(self) -> bool:
+        """Whether gradients are needed before the update begins."""
+        return self._trainer.accumulate > 1 or self._trainer.optimizer.clip_norm is not None
 
+    def _fused_step(self) -> UpdateStep:
+        """Return the program of gradients and updates, for the rules in force."""
+        trainer, state = self._trainer, self._trainer.state
+        if self._fused is None or self._ranges is not state.ranges:
+            gradient = trainer.program.gradient
+            columns: dict[str, Any] = getattr(trainer.model, "columns", dict)()
+            layout = layout_of(gradient.structure, state, columns)
+            if layout not in self._programs:
+                module = gradient.module
+                if trainer.policy is not None:  # before the updates, which stay float32
+                    module = to_half(module, gradient.function, trainer.policy)
+                self._programs[layout] = UpdateProgram(
+                    module, gradient.function, gradient.structure, layout, trainer.target
+                )
+            program = self._programs[layout]
+            self._ranges, self._fused = state.ranges, UpdateStep(program, state)
+        return self._fused
 
-def _inputs(trainer: Any, batch: Batch) -> dict[str, Any]:
-    """The program's inputs; the rows that it will read are current."""
-    is_cuda = gpu.is_cuda(trainer.target)
-    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=not is_cuda)
-    rows = trainer.model.rows_read(inputs)
-    trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-    return inputs | scale_input(trainer.scaling)
+    def _inputs(self, batch: Batch) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Return the program's inputs, and the rows that it will read; they are current."""
+        trainer = self._trainer
+        if trainer.state.owner is not trainer.optimizer:
+            adopt_state_(trainer.optimizer, trainer.params, trainer.state)
+        inputs: dict[str, Any] = trainer.model.inputs(batch, threads=self._on_host)
+        rows: Mapping[str, Any] = trainer.model.rows_read(inputs)
+        if trainer.state.histories:
+            trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
+        if trainer.scaling is not None:
+            inputs |= scale_input(trainer.scaling)
+        return inputs, rows
 
+    def _gradients(self, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
+        """Return loss and gradients of a batch, computed in parts if so wanted."""
+        trainer = self._trainer
+        if trainer.accumulate == 1:
+            return trainer.program(trainer.params, self._inputs(batch)[0])
+        total, summed = np.float64(0), dict[str, Any]()
+        for part in micro_batches(batch, trainer.accumulate):
+            loss, gradients = trainer.program(trainer.params, self._inputs(part)[0])
+            share = len(part) / len(batch)
+            total += share * float(Loss(loss))
+            accumulate_(gradients, summed, share)
+        return runtime.as_tensor(np.float32(total)), summed
 
-def _update_(trainer: Any, loss: NDArray, gradients: Mapping[str, Any]) -> Taken:
-    """Check the gradients, read the loss, write the updates: on a device all wait but once."""
-    step = trainer.optimizer.prepare(
-        trainer.params, gradients, trainer.state, loss=loss, **_scale(trainer)
-    )
-    seen = _seen(loss)
-    return seen, step.finish_() if isinstance(step, Step) else step
-
-
-def _seen(loss: NDArray) -> NDArray:
-    """A loss on the host: read before the updates are launched, it need not wait for them."""
-    return runtime.as_tensor(runtime.as_numpy(loss)) if on_gpu(loss) else loss
+    def _apply_(self, loss: NDArray, gradients: Mapping[str, Any]) -> tuple[NDArray, StepResult]:
+        trainer, scale = self._trainer, _scale_of(self._trainer.scaling)
+        seen, result = apply_(
+            trainer.optimizer,
+            trainer.params,
+            gradients,
+            trainer.state,
+            loss,
+            scale.loss_scale,
+            scale.may_overflow,
+        )
+        return (loss if seen is None else seen), result
 
 
 def scale_input(scaling: Scaling | None) -> dict[str, Any]:
-    """What a program of a scaled loss takes beside the model's inputs."""
+    """Return the input that a program of a scaled loss takes beside the model's."""
     return {} if scaling is None else {LOSS_SCALE: np.float32(scaling.value)}
 
 
-def _scale(trainer: Any) -> dict[str, Any]:
-    """What the optimizer is told about the gradients."""
-    scaling = trainer.scaling
+def _scale_of(scaling: Scaling | None) -> Scale:
+    """Return the scale of gradients of a scaled loss."""
     if scaling is None:
-        return {}
-    return {"scale": float(np.float32(scaling.value)), "may_overflow": scaling.can_fall}
-
-
-class OnDevice(Separate):
-    """The same, on a GPU, where inputs and plan may have been sent ahead."""
-
-    def take_(self, trainer: Any, batch: Batch) -> Taken:
-        """See `Separate`."""
-        ready = trainer._ahead.ready(batch)
-        if ready is None:
-            return super().take_(trainer, batch)
-        rows = trainer.model.rows_read(ready.inputs)
-        trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-        tensors = trainer._ahead.tensors(ready)
-        inputs = tensors | scale_input(trainer.scaling)
-        loss, gradients = trainer.program(trainer.params, inputs, checked=True)
-        for name in ready.planned:
-            plan = ready.plan(name, gradients[name].indices)
-            if plan is not None:
-                trainer.state.plans[name] = gradients[name], plan
-        try:
-            return _update_(trainer, loss, gradients)
-        finally:
-            trainer.state.plans.clear()
-
-
-class Fused(Separate):
-    """One program that updates too, where the optimizer's rules allow it; else as above."""
-
-    def __init__(self) -> None:
-        self._ranges: Any = None
-        self._steps: FusedSteps | None = None
-
-    def take_(self, trainer: Any, batch: Batch) -> Taken:
-        """See `Separate`."""
-        if trainer.accumulate > 1:
-            return super().take_(trainer, batch)
-        inputs = _inputs(trainer, batch)
-        steps = self._steps_of(trainer)
-        lookups = {n: prod(rows.shape) for n, rows in trainer.model.rows_read(inputs).items()}
-        if steps is None:
-            return _update_(trainer, *trainer.program(trainer.params, inputs))
-        return steps.take_(
-            trainer.params,
-            inputs,
-            trainer.optimizer,
-            trainer.state,
-            lookups=max(lookups.values(), default=0),
-            **_scale(trainer),
-        )
-
-    def machine(self, trainer: Any) -> Any:
-        """See `Separate`."""
-        steps = self._steps_of(trainer) if trainer.accumulate == 1 else None
-        return super().machine(trainer) if steps is None else steps.program.machine
-
-    def _steps_of(self, trainer: Any) -> FusedSteps | None:
-        """For the rules in force; those of another optimizer may need another program."""
-        if self._ranges is not trainer.state.ranges:
-            self._ranges, self._steps = trainer.state.ranges, self._new_steps(trainer)
-        return self._steps
-
-    def _new_steps(self, trainer: Any) -> FusedSteps | None:
-        gradient = trainer.program.gradient
-        shapes = {name: tuple(map(int, param.shape)) for name, param in trainer.params.items()}
-        columns: dict[str, Any] = getattr(trainer.model, "columns", dict)()
-        layout = layout_of(gradient.structure, shapes, trainer.state, columns)
-        if layout is None or trainer.optimizer.clip_norm is not None:
-            return None
-        known: dict[Any, Any] = trainer.program.fused
-        if layout not in known:
-            known[layout] = FusedProgram(gradient, layout, trainer.target, trainer._policy)
-        return FusedSteps(known[layout], trainer.state)
-
-
-def way(fused: bool, target: Any) -> Separate:
-    """How steps are taken on a target."""
-    if gpu.is_cuda(target):
-        return OnDevice()
-    return Fused() if fused else Separate()
+        return NO_SCALE
+    scale = float(np.float32(scaling.value))
+    return Scale(1 / scale, scale, scaling.can_fall)

@@ -23,7 +23,7 @@ from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import target_word
 from sparsetrain.models.model_checks import unused_parameters_error
-from sparsetrain.optim import Applied, Optimizer
+from sparsetrain.optim import Optimizer, StepResult
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int, require_type
@@ -31,6 +31,7 @@ from sparsetrain.system.blas_threads import single_threaded_blas
 from sparsetrain.system.locks import synchronized
 from sparsetrain.training import save
 from sparsetrain.training.device_prefetch import Ahead
+from sparsetrain.training.device_step import DeviceTrainingStep
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.fit import (
     EarlyStopping,
@@ -46,7 +47,7 @@ from sparsetrain.training.grow_tables import copy_grown_, grown_model
 from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.training.run import Run
-from sparsetrain.training.step import Loss, scale_input, way
+from sparsetrain.training.step import Loss, TrainingStep, scale_input
 from sparsetrain.training.trained_model import TrainedModel
 
 
@@ -69,9 +70,6 @@ class Trainer(TrainedModel):
         Whether weights are drawn; without, they are undefined until a state is loaded.
     accumulate : int
         Parts in which a batch is computed; the memory of one part, the step of the whole.
-    fused : bool
-        Whether the gradient program also updates the parameters, where the optimizer's rules allow
-        it and the target is a CPU; the bits are the same. May be set between steps.
     precision : {"float32", "bf16", "fp16"}
         What products of matrices read: "bf16" rounds their operands to bfloat16, "fp16" to float16
         (on CUDA), and both sum in float32. Parameters, gradients and updates are float32 all the
@@ -108,7 +106,6 @@ class Trainer(TrainedModel):
         encoder: Encoder | None = None,
         initialize: bool = True,
         accumulate: int = 1,
-        fused: bool = True,
         precision: Precision = "float32",
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
         plan: Literal["auto", "host", "device"] = "auto",
@@ -116,20 +113,15 @@ class Trainer(TrainedModel):
         self.accumulate = require_int("accumulate", accumulate)
         target = resolve_target(target_word(table_dtype_of(model), target))
         super().__init__(model, optimizer, target, seed, encoder, initialize, precision, loss_scale)
-        self.fused = fused
         self._ahead = Ahead(self, plan)
-        self.applied: Applied | None = None  # what the last step did: norm, skipped or not
+        self._training_step = (
+            DeviceTrainingStep(self, self._ahead)
+            if gpu.is_cuda(self.target)
+            else TrainingStep(self)
+        )
+        self.applied: StepResult | None = None  # of the last step: norm, skipped or not
         self._watch: Watch | None = None  # records steps, while they are profiled
         self._run_state: RunState | None = None  # where the run stood that was loaded
-
-    @property
-    def fused(self) -> bool:
-        """Whether gradients and updates are one program where they can be."""
-        return self._fused
-
-    @fused.setter
-    def fused(self, fused: bool) -> None:
-        self._way, self._fused = way(fused, self.target), fused
 
     @cached_property
     def program(self) -> GradientProgram:
@@ -139,7 +131,7 @@ class Trainer(TrainedModel):
                 self._module,
                 "loss",
                 target=self.target,
-                precision=self._policy,
+                precision=self.policy,
                 scaled=self.scaling is not None,
             )
         except Unreached as error:
@@ -154,7 +146,7 @@ class Trainer(TrainedModel):
     @synchronized
     def compile(self) -> None:
         """Compile what a step runs now, rather than in the first step."""
-        _ = self._machine
+        self._training_step.compile()
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.
@@ -184,7 +176,7 @@ class Trainer(TrainedModel):
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
         if hasattr(self.model, "check_weights"):
             self.model.check_weights(batch)
-        loss, self.applied = self._way.take_(self, batch)
+        loss, self.applied = self._training_step.run_(batch)
         self.steps += 1
         if self.scaling is not None:
             self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
@@ -336,11 +328,6 @@ class Trainer(TrainedModel):
         assert result is not None
         return result
 
-    @property
-    def _machine(self) -> Any:
-        """The virtual machine that runs in a step."""
-        return self._way.machine(self)
-
     @synchronized
     def extended(self, encoder: Encoder) -> Trainer:
         """Return a trainer that goes on from this one with rows for new values.
@@ -376,7 +363,6 @@ class Trainer(TrainedModel):
             seed=self.seed,
             encoder=encoder,
             accumulate=self.accumulate,
-            fused=self.fused,
             precision=self.precision,
             loss_scale=None if self.scaling is None else self.scaling.rule,
             plan=self._ahead.planner,

@@ -14,8 +14,7 @@ from sparsetrain.ops.indexing import cuda_kernel as indexing
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.cuda import kernels as optim
-from sparsetrain.optim.finite import nonfinite_kernel
-from sparsetrain.optim.together import together_kernel
+from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 from sparsetrain.sparse_tensor.cuda import kernels as rows
 from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import chunk_sums_kernel, segment_sum_kernel
@@ -34,7 +33,7 @@ def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
         yield f"short_plan_{index}", short_plan_kernel(index)
     yield from _by_width()
     for name, make in OPTIMIZERS.items():
-        yield from _of_optimizer(name, make(0.1)._rule().spec)
+        yield from _of_optimizer(name, make(0.1).rule().spec)
     yield from _of_operators()
     yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=cuda_arrays.search_all)
     yield "squares", cuda_arrays.squares_kernel("float32")
@@ -78,7 +77,7 @@ def _of_optimizer(name: str, spec) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for width in WIDTHS if name == "adagrad" else WIDTHS[:1]:
         kernel = optim.row_update_kernel(spec, width, "float32", "int32", False, False)
         yield f"rows{width}_{name}", kernel
-    yield f"all_{name}", together_kernel(spec, "float32", (2, 1), cuda_arrays.update_all)
+    yield f"all_{name}", cuda_arrays.foreach_kernel(spec, "float32", (2, 1))
     if name in ("adam", "rowwise_adagrad"):
         stamped = optim.row_update_kernel(spec, 16, "float32", "int64", True, True)
         yield f"rows_stamped_{name}", stamped

@@ -6,7 +6,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain import runtime
-from sparsetrain.optim.fused.layout import tables_of
+from sparsetrain.optim.update.layout import tables_of
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import column_plan
@@ -132,7 +132,7 @@ def _trained(monkeypatch, apart):
 def test_a_step_has_the_same_bits_with_either_plan(monkeypatch):
     monkeypatch.setattr(column_plan, "EACH", 1)
     with_columns, without = (_trained(monkeypatch, apart) for apart in (True, False))
-    layouts = [trainer._way._steps.program.layout for trainer in (with_columns, without)]
+    layouts = [t._training_step._fused_step().program.layout for t in (with_columns, without)]
     tables = tables_of(with_columns.program.gradient.structure)
     assert [[name for name, _ in layout.columns] for layout in layouts] == [tables, []]
     expected = without.state_dict()

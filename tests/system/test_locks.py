@@ -21,7 +21,7 @@ from sparsetrain.optim.exact import rows as exact
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.host import host_target
 from sparsetrain.system import locks
-from sparsetrain.system.locks import ForkSafeLock
+from sparsetrain.system.locks import new_lock
 from tests import small_dlrm
 
 
@@ -113,7 +113,7 @@ def test_rows_of_exact_mode_are_made_current_by_one_thread(tmp_path, monkeypatch
 
 def test_steps_of_threads_follow_one_another(monkeypatch):
     trainer, expected = (small_dlrm.trainer(optimizer=st.optim.adam(0.01)) for _ in range(2))
-    batch, take = small_dlrm.batch(32), trainer._way.take_
+    batch, take = small_dlrm.batch(32), trainer._training_step.run_
     running = []
 
     def slow(*arguments):
@@ -124,7 +124,7 @@ def test_steps_of_threads_follow_one_another(monkeypatch):
         running.pop()
         return taken
 
-    monkeypatch.setattr(trainer._way, "take_", slow)
+    monkeypatch.setattr(trainer._training_step, "run_", slow)
     at_once(*[lambda: [trainer.step(batch) for _ in range(3)]] * 3)
     for _ in range(9):
         expected.step(batch)
@@ -133,7 +133,7 @@ def test_steps_of_threads_follow_one_another(monkeypatch):
 
 
 def test_a_lock_is_of_one_thread_which_may_take_it_again():
-    lock, order = ForkSafeLock(), []
+    lock, order = new_lock(), []
 
     def second():
         with lock:
@@ -154,15 +154,15 @@ def run_beside_a_fork(work):
     thread = threading.Thread(target=lambda: (work(began), over.append(True)))
     thread.start()
     began.wait(20)
-    locks._gate.before_fork()
+    locks._acquire_all()
     seen = list(over)
-    locks._gate.after_in_parent()
+    locks._release_all()
     thread.join()
     return seen
 
 
 def test_a_fork_that_waits_lets_a_thread_with_a_lock_take_others():
-    outer, inner = ForkSafeLock(), ForkSafeLock()
+    outer, inner = new_lock(), new_lock()
 
     def work(began):
         with outer:
@@ -176,7 +176,7 @@ def test_a_fork_that_waits_lets_a_thread_with_a_lock_take_others():
 
 def test_a_thread_that_waits_for_a_fork_leaves_the_lock_to_others(monkeypatch):
     monkeypatch.setattr(locks, "MAX_FORK_WAIT", 5.0)
-    outer, inner = ForkSafeLock(), ForkSafeLock()
+    outer, inner = new_lock(), new_lock()
 
     def take_inner():
         with inner:
@@ -187,8 +187,7 @@ def test_a_thread_that_waits_for_a_fork_leaves_the_lock_to_others(monkeypatch):
     def work(began):
         with outer:
             began.set()
-            while not locks._gate._forks:
-                time.sleep(0.001)
+            time.sleep(0.05)  # until the fork waits
             late.start()
             time.sleep(0.05)
             take_inner()
@@ -199,7 +198,7 @@ def test_a_thread_that_waits_for_a_fork_leaves_the_lock_to_others(monkeypatch):
 
 def test_a_fork_waits_for_so_long_and_no_longer(monkeypatch):
     monkeypatch.setattr(locks, "MAX_FORK_WAIT", 0.05)
-    lock, over, began = ForkSafeLock(), threading.Event(), threading.Event()
+    lock, over, began = new_lock(), threading.Event(), threading.Event()
 
     def work():
         with lock:

@@ -89,13 +89,6 @@ def test_weights_of_one_change_nothing(trainer):
         np.testing.assert_allclose(left.state_dict()[name], array, rtol=1e-6, atol=1e-7)
 
 
-def test_separate_gradients_and_updates_give_the_bits_of_one_program(trainer):
-    batch = weighed(small_dlrm.batch(32), np.linspace(0, 3, 32))
-    left, right = trainer(), trainer(fused=False)
-    left.step(batch), right.step(batch)
-    assert_same_state(left.state_dict(), right.state_dict())
-
-
 def test_a_batch_and_its_model_agree_about_weights(trainer):
     batch = small_dlrm.batch(8)
     with pytest.raises(DataError, match=r"no weights of rows.*Batch\(\.\.\., weights=w\)"):

@@ -170,15 +170,6 @@ def test_rows_that_weigh_nothing_leave_tables_as_they_are(dtype, kind):
     assert_same_state(trainer.state_dict(), before)
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", "weighted"), ("float16", "single")])
-def test_one_program_and_two_give_the_same_bits(dtype, kind):
-    trainers = [made(dtype, kind, OPTIMIZERS["adagrad"], fused=fused) for fused in (True, False)]
-    for trainer in trainers:
-        for _ in range(3):
-            trainer.step(drawn(kind))
-    assert_same_state(*(trainer.state_dict() for trainer in trainers))
-
-
 @pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", "single"), ("float16", "weighted")])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(dtype, kind):
     batch = drawn(kind)

@@ -77,8 +77,6 @@ class OptimizerSettings(Section):
         Numbers of a schedule.
     accumulate : int
         Parts in which a batch is computed before its one step.
-    fused : bool
-        Whether the gradient program updates too, where it can; the bits are the same.
     groups : list of tables
         What differs for some parameters or tables.
     """
@@ -109,7 +107,6 @@ class OptimizerSettings(Section):
     power: NotNegative | None = None
     floor: Finite | None = None
     accumulate: Count = 1
-    fused: bool = True
     groups: list[GroupSettings] = []
 
     def arguments(self) -> dict[str, Any]:

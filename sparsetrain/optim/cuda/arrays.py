@@ -16,7 +16,9 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.optim.cuda.kernels import dense_rows
-from sparsetrain.optim.kernel_parts import Parameter
+from sparsetrain.optim.kernel_parts import Parameter, scalars
+from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.update.dense_kernel import as_rows, declare_arguments
 from sparsetrain.sparse_tensor.cuda.parts import (
     THREADS,
     Number,
@@ -28,8 +30,20 @@ from sparsetrain.sparse_tensor.cuda.parts import (
 EACH = 16  # elements that a thread takes
 
 
+def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFunc:
+    """Update whole parameters of one dtype.
+
+    Arguments: for each parameter gradient, weight, slots, as they are; then the scalars.
+    """
+    with kernel() as built:
+        arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
+        h = scalars(spec.scalars, dtype)
+        update_all([as_rows(spec, *each) for each in arrays], h)
+    return built.get()
+
+
 def update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
-    """Inside a kernel: update whole parameters by their gradients; see `together`.
+    """Inside a kernel: update whole parameters by their gradients.
 
     One launch for all, or one for each where rows share something.
     """

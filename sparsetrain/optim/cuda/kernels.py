@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels of an update rule: in place on touched rows, dense, and catch-up.
+"""From a formula to its CUDA kernels: in place on touched rows, dense, and caught up.
 
-They apply the same spec to the same elements as the CPU's kernels. Touched rows: one thread for
-each vector of four columns of each row. A dense parameter: one thread for each element; `arrays`
-updates all dense parameters of a step. Formulas with values shared by a row (a mean, a per-row
-slot): the threads of a row meet at a barrier before the first of them writes.
+The arithmetic is that of the CPU's kernels: the same spec, applied to the same elements. What
+differs is who does it. Touched rows: a thread for each vector of four columns of each row. A dense
+parameter: a thread for each element; `arrays` has all those of a step. Formulas that share
+something within a row (a mean, a slot for each row): the threads of a row meet at a barrier before
+the first of them writes.
 
-Each element has one writer, and there are no atomic operations: every run gives the same bits.
+One writer for each element, no atomic operations: the same bits in every run.
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
-from sparsetrain.optim import kernels
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.kernel_spec import KernelSpec
-from sparsetrain.optim.kernels import Runs
+from sparsetrain.optim.update.rows_kernel import Runs
 from sparsetrain.sparse_tensor.cuda.parts import (
     THREADS,
     barrier,
@@ -42,10 +42,18 @@ def row_update_kernel(
 ) -> PrimFunc:
     """In-place update of the rows of a plan, of segments [first, end).
 
-    Arguments as of the CPU's kernel, with the sums of chunks and of blocks after the values.
+    Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), the sums of
+    chunks and of blocks, weight (V, D), one array per slot, if `stamped` last (V,), then the
+    numbers of the step, first, end, and if `stamped` now, which is written to ``last[row]``.
     """
     with kernel() as built:
-        runs = Runs.declare(width, dtype, index_dtype, pooled)
+        entries, segments, sources, stored = extents(4)
+        rows = buffer("rows", (segments,), index_dtype)
+        order = buffer("order", (entries,), "int32")
+        offsets = buffer("offsets", (segments + 1,), "int32")
+        source = buffer("source", (sources,), "int32")
+        values = buffer("values", (stored, width), dtype)
+        runs = Runs(rows, lambda n: order[n], offsets, source if pooled else None, values)
         table, chunk_rows, block_rows = extents(3)
         chunks = buffer("chunks", (chunk_rows, width), dtype)
         blocks = buffer("blocks", (block_rows, width), dtype)
@@ -98,7 +106,7 @@ def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
 def _row_by_row(
     parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
 ) -> None:
-    """Let each block update a few rows, with their gradients in shared memory."""
+    """A block takes a few rows; their gradients meet in shared memory."""
     width = parameter.width
     lanes = vector_lanes(width, parameter.dtype)
     vectors = width // lanes
@@ -148,8 +156,21 @@ def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
 
 
 def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
-    """In-place update of rows [first, end) of a parameter seen as (rows, columns); as the CPU's."""
-    return kernels.dense_update_kernel(spec, dtype, dense_body)
+    """In-place update of rows [first, end) of a parameter seen as (rows, columns).
+
+    Any shape, one compile. Arguments: gradient (end - first, C), weight (R, C), one array per slot,
+    then the scalars of the spec, first, end. Formulas without a per-row part take elements
+    [first, end) of (1, R * C), and a gradient (1, end - first).
+    """
+    with kernel() as built:
+        height, width, given, across = extents(4)
+        by_row = spec.formula.by_row
+        gradient = buffer("gradient", (given, width if by_row else across), dtype)
+        parameter = Parameter.declare(spec, height, width, dtype)
+        h = scalars(spec.scalars, dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        dense_body(parameter, gradient, h, first, end)
+    return built.get()
 
 
 def dense_body(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
@@ -196,7 +217,7 @@ def catch_up_kernel(
         replayed = buffer("replayed", (strips,), "int64")
         nothing = scalar("zero", dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        base, now, max_steps = (scalar(name, "int32") for name in ("base", "now", "max_steps"))
+        base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
         past = catch_up.PastSteps(history, base, spec, dtype)
         with blocks_of_threads(tirx.ceildiv(end - first, THREADS)) as (block, thread):
             counts = T.alloc_buffer((THREADS,), "int64", scope="shared")
@@ -205,7 +226,7 @@ def catch_up_kernel(
             place = T.Bind(first + block * THREADS + thread)
             with T.If(place < end), T.Then():
                 row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
-                until = now, max_steps if capped else None
+                until = now, cap if capped else None
                 with catch_up.replay_row(parameter, row, last, past, until, nothing) as count:
                     T.buffer_store(mine, count, [0])
             T.buffer_store(counts, mine[0], [thread])

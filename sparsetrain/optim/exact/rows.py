@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracked rows of exact mode: catch-up of some rows, flush of all, and checks on loading.
+"""Rows in exact mode: which are tracked, and when they are made current.
 
-The slot `last` holds the step up to which a row is current. Rows must be caught up before they are
-read, and all of them flushed before a table is read as a whole. Cost: the steps that they missed.
+A tracked row may be behind; the slot `last` says how far. Whoever reads rows lets them catch up
+first, whoever reads all of them flushes. Cost: the steps that those rows missed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
+from sparsetrain.optim.cuda import kernels as cuda_kernels
+from sparsetrain.optim.exact import catch_up
+from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.param_groups import RowRange, Tables
-from sparsetrain.optim.range_update import Target, matrix_shape, replay_, segment_spans
+from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, UNTOUCHED, State
+from sparsetrain.optim.target import Target, matrix_shape
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.tensors import editable_numpy, to_device
-from sparsetrain.sparse_tensor import CoalescePlan
+from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.device_pool import scratch_tensor
+from sparsetrain.runtime.tensors import editable_numpy, on_gpu, target_of, to_device
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
+from sparsetrain.sparse_tensor.cuda.parts import THREADS
+
+FOREVER = 2**31 - 1  # a cap that never matters
 
 
 def tracked_names(
     params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Tables
 ) -> set[str]:
-    """Names of parameters that get the slot `last`; without `tables`, any matrix may be tracked."""
+    """Parameters that get the slot `last`: without a word about tables, any matrix may be one."""
     return {
         name
         for name, parts in ranges.items()
@@ -45,7 +54,7 @@ def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: Sta
     """
     replayed = 0
     for name, indices in rows.items():
-        if not any((name, number) in state.histories for number in range(len(state.ranges[name]))):
+        if not state.is_tracked(name):
             continue
         height = matrix_shape(params[name])[0]
         tensor = _checked_rows(name, indices, height)
@@ -69,7 +78,7 @@ def flush_(params: Mapping[str, NDArray], state: State) -> int:
 
 
 def caught_up_tables(state: State) -> set[str]:
-    """Names of the tables whose rows are tracked; for others `last` means nothing."""
+    """The tables whose rows are tracked: of others `last` says nothing."""
     return {table for name, number in state.histories for table in state.ranges[name][number].names}
 
 
@@ -111,7 +120,7 @@ def restored_(state: State, before: Collection[str] | None = None) -> None:
 
 
 def check_saved(state: State, arrays: Mapping[str, np.ndarray]) -> None:
-    """Check that all rows are current in arrays that are about to be loaded.
+    """Find the rows of arrays current that are about to be loaded, by the names of a checkpoint.
 
     Raises
     ------
@@ -128,7 +137,7 @@ def check_saved(state: State, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _pieces(state: State, name: str, part: RowRange) -> dict[str, slice]:
-    """The rows of the parameter that lie in a range, for each of its tables."""
+    """Of each table in a range the rows of the parameter that are in it."""
     tables = state.tables.get(name) or {name: slice(0, part.end)}
     return {
         table: slice(max(part.first, rows.start), min(part.end, rows.stop))
@@ -138,11 +147,19 @@ def _pieces(state: State, name: str, part: RowRange) -> dict[str, slice]:
 
 
 def _step_of(name: str, pieces: Sequence[np.ndarray]) -> int:
-    """The step up to which all touched rows are current."""
+    """The step up to which all rows are current that a step has named."""
     now = max((int(last.max(initial=0)) for last in pieces), default=0)
     if not all(((last == now) | (last == UNTOUCHED)).all() for last in pieces):
         raise CheckpointError(f"rows of {name!r} are saved at different steps")
     return now
+
+
+def find_plan(state: State, name: str, gradient: RowSparse) -> CoalescePlan:
+    """Return the plan of a gradient's rows: that of the catch-up if it was for the same ids."""
+    known = state.caught.get(name)
+    if known is not None and np.array_equal(known[0], runtime.as_numpy(gradient.indices)):
+        return known[1]
+    return gradient.plan()
 
 
 def require_current_(
@@ -173,7 +190,7 @@ def replay_range_(
     number: int,
     segments: tuple[CoalescePlan, tuple[int, int]] | None,
 ) -> int:
-    """Catch up the rows of a range that are in a plan, or all of them with None."""
+    """Catch up the rows of a plan that lie in a range, or with None all rows of the range."""
     part = state.ranges[name][number]
     plan, span = (None, (part.first, part.end)) if segments is None else segments
     target = Target(params[name], state[name])
@@ -196,3 +213,54 @@ def _tracked_spans(
     for number, span in enumerate(segment_spans(plan, state.ranges[name])):
         if (name, number) in state.histories:
             yield number, span
+
+
+def replay_(
+    target: Target,
+    rule: Rule,
+    history: History,
+    plan: CoalescePlan | None,
+    span: tuple[int, int],
+) -> int:
+    """Bring rows `span` of a plan, or of the table, up to now; return the steps replayed."""
+    rows, width = matrix_shape(target.param)
+    spec = history.spec
+    dtype = str(target.param.dtype)
+    is_on_gpu = on_gpu(target.param)
+    kernel = _catch_up_kernel(
+        target_of(target.param),
+        spec._replace(scaled=False, clipped=False),
+        width,
+        dtype,
+        None if plan is None else str(plan.rows.dtype),
+        rule.max_replayed_steps is not None,
+    )
+    tasks = max(1, -(-(span[1] - span[0]) // THREADS)) if is_on_gpu else catch_up.STRIPS
+    replayed = scratch_tensor((tasks,), "int64", target.param)
+    kernel(
+        *([] if plan is None else [plan.rows]),
+        *target.views(spec, rows, width),
+        target.slots[LAST],
+        to_device(history.tensor, target.param.device),
+        replayed,
+        0.0,
+        *span,
+        history.base,
+        history.now,
+        rule.max_replayed_steps or FOREVER,
+    )
+    return int(np.sum(runtime.as_numpy(replayed)))
+
+
+def segment_spans(plan: CoalescePlan, parts: Sequence[RowRange]) -> list[tuple[int, int]]:
+    """For each range, the segments of the plan that lie in it; rows of a plan rise."""
+    if len(parts) == 1:
+        return [(0, plan.num_unique)]
+    rows = runtime.as_numpy(plan.rows)
+    edges = np.searchsorted(rows, [edge for part in parts for edge in (part.first, part.end)])
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+_catch_up_kernel = target_kernel(
+    "catching up rows", llvm=catch_up.catch_up_kernel, cuda=cuda_kernels.catch_up_kernel
+)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod, sqrt
@@ -58,14 +58,16 @@ class Recorder:
             seconds = time.perf_counter() - began
         return seconds, self._kernels
 
-    def program_of(self, step: Callable[[], Any], machine: Any) -> dict[str, Entry]:
-        """The kernels of the program that a step runs, in its virtual machine."""
+    def program_of(self, step: Callable[[], Any], machines: Sequence[Any]) -> dict[str, Entry]:
+        """Return the kernels of the programs that a step runs, in their virtual machines."""
         self._kernels = defaultdict(Entry)
         try:
-            machine.set_instrument(self._instrument)
+            for machine in machines:
+                machine.set_instrument(self._instrument)
             step()
         finally:
-            machine.set_instrument(None)
+            for machine in machines:
+                machine.set_instrument(None)
         return self._kernels
 
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -79,7 +79,7 @@ class Watch:
             results.append(run())
 
         if len(self._seconds) > len(self._program):
-            self._program.append(recorder.program_of(keep, self._trainer._machine))
+            self._program.append(recorder.program_of(keep, self._trainer._training_step.machines))
         else:
             seconds, kernels = recorder.single_of(keep)
             self._seconds.append(seconds)

@@ -48,7 +48,6 @@ WAYS = {
     "clipped by value": (st.optim.sgd(0.1, clip_value=1e-3), {}),
     "exact": (st.optim.adam(0.01, mode="exact"), {}),
     "accumulated": (st.optim.adagrad(0.05), {"accumulate": 3}),
-    "apart": (st.optim.adagrad(0.05), {"fused": False}),
     "accumulated, its norm clipped": (st.optim.adagrad(0.05, clip_norm=0.01), {"accumulate": 2}),
 }
 EACH_WAY = pytest.mark.parametrize("way", WAYS)

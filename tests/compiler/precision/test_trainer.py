@@ -97,13 +97,6 @@ def test_losses_leave_those_of_float32_no_further_than_rounding_explains(kind):
 
 
 @in_models
-def test_updates_in_the_program_give_the_same_bits(kind):
-    apart, fused = (trainer(kind=kind, precision="bf16", fused=fused) for fused in (False, True))
-    assert losses(apart) == losses(fused)
-    assert_same_bits(apart.state_dict(), fused.state_dict())
-
-
-@in_models
 def test_results_have_the_same_bits_for_any_number_of_threads(kind):
     before = st.runtime.num_threads()
     states = []

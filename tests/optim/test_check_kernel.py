@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which arrays hold NaN or infinity: all of them are found, wherever they stand."""
+"""The search for NaN and infinity finds every array that holds one, at any place."""
 
 import numpy as np
 import pytest
 
 from sparsetrain import runtime
-from sparsetrain.optim.finite import LANES, STRIPS, which_nonfinite
+from sparsetrain.optim.update.check_kernel import CHUNKS, LANES, which_nonfinite
 
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
-SIZES = [1, LANES - 1, LANES, LANES + 1, LANES * STRIPS, LANES * STRIPS * 3 + 5]
+SIZES = [1, LANES - 1, LANES, LANES + 1, LANES * CHUNKS, LANES * CHUNKS * 3 + 5]
 
 
 def places(*arrays: np.ndarray) -> list[int]:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sparsetrain import optim, runtime
-from sparsetrain.optim.together import MOST
+from sparsetrain.optim.update.dense_kernel import MOST
 from tests.helpers import assert_same_bits
 from tests.optim.formulas import OPTIMIZERS
 

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a state is: it is made by the rules of one optimizer, and may follow another of its slots.
+"""State factory: makes the state of an optimizer, and lets it follow another with the same slots.
 
-Rules and groups are resolved to ranges of rows here, once, not in a step.
+Rules and groups are resolved to ranges of rows here, once, not in every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.param_groups import RowRange, Tables, resolve
-from sparsetrain.optim.state import LAST, State, new_last, new_slots, rows_of, tracked
+from sparsetrain.optim.state import (
+    LAST,
+    RuleSource,
+    State,
+    new_last,
+    new_slots,
+    rows_of,
+    tracked,
+)
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.system.argument_checks import require_int
@@ -21,19 +28,16 @@ from sparsetrain.system.argument_checks import require_int
 # rows: benchmarks/update.py finds the crossing there for batches of 128 ids; of 2,048, beyond it.
 MOST_WEIGHTS_DENSE = 2**17
 
-if TYPE_CHECKING:
-    from sparsetrain.optim.optimizer import Optimizer
-
 
 def new_state(
-    optimizer: Optimizer,
+    optimizer: RuleSource,
     params: Mapping[str, NDArray],
     tables: Tables,
     fill: bool,
     seed: int,
     scaled: bool,
 ) -> State:
-    """See `Optimizer.init`."""
+    """Make the state of an optimizer; see `Optimizer.init`."""
     ranges = _resolved(optimizer, params, tables, scaled)
     formula = optimizer.formula
     slots = {name: new_slots(name, formula, param, fill) for name, param in params.items()}
@@ -43,13 +47,13 @@ def new_state(
     return State(slots, optimizer, ranges, tables, dtypes, require_int("seed", seed, 0), scaled)
 
 
-def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> None:
-    """Let a state follow an optimizer, if it was made by one with the same slots.
+def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:
+    """Let a state follow an optimizer that has the same slots as the one that made it.
 
     Raises
     ------
     ConfigError
-        If it is no state, or was made for other modes or groups.
+        If it is not a state, or was made for other modes or groups.
     """
     if not isinstance(state, State):
         raise ConfigError("optimizer: use the state from this optimizer's init")
@@ -68,11 +72,11 @@ def own_(optimizer: Optimizer, params: Mapping[str, NDArray], state: State) -> N
             "optimizer's init"
         )
     state.owner, state.ranges = optimizer, ranges
-    state.bound = None
+    state.update_steps.clear()
 
 
 def _resolved(
-    optimizer: Optimizer, params: Mapping[str, NDArray], tables: Tables, scaled: bool
+    optimizer: RuleSource, params: Mapping[str, NDArray], tables: Tables, scaled: bool
 ) -> dict[str, tuple[RowRange, ...]]:
     heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
     small = {
@@ -80,9 +84,9 @@ def _resolved(
         for name, param in params.items()
         if _is_table(name, param, tables) and not on_gpu(param)
     }
-    return resolve(optimizer._rule(scaled), optimizer.groups, heights, tables, small)
+    return resolve(optimizer.rule(scaled), optimizer.groups, heights, tables, small)
 
 
 def _is_table(name: str, param: NDArray, tables: Tables) -> bool:
-    """Whether a parameter may get row-sparse gradients: without `tables`, any matrix may."""
+    """Return whether a parameter may get row-sparse gradients: without `tables`, any matrix."""
     return name in tables or (not tables and len(param.shape) > 1)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Update of a step: layout, kernels, the function made of them, the compiled program."""

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Optimizer.apply_`: a step by gradients that exist, from the checks to the result.
+
+On a CPU this is one call of an `UpdateProgram` that holds the update alone; a trainer's steps call
+one that computes the gradients too. Programs are kept in the state, by names and kinds of
+gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
+from sparsetrain.optim.argument_checks import check_arguments
+from sparsetrain.optim.cuda.step import DeviceStep
+from sparsetrain.optim.exact.rows import find_plan, require_current_
+from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
+from sparsetrain.optim.result import Scale, StepResult, skip_step
+from sparsetrain.optim.state import RuleSource, State
+from sparsetrain.optim.state_factory import adopt_state_
+from sparsetrain.optim.update.function import given_gradients, leaves_of
+from sparsetrain.optim.update.layout import layout_of
+from sparsetrain.optim.update.program import UpdateProgram, UpdateStep
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import on_gpu
+from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.system.argument_checks import is_number, require_mapping
+
+FUNCTION = "update"
+NO_LOSS = runtime.zeros((), "float32")
+
+
+def apply_(
+    optimizer: RuleSource,
+    params: Mapping[str, NDArray],
+    gradients: Mapping[str, Gradient],
+    state: State,
+    loss: NDArray | None,
+    scale: float,
+    may_overflow: bool,
+) -> tuple[NDArray | None, StepResult]:
+    """Take a step; return the loss on the host, and the result. See `Optimizer.apply_`."""
+    require_mapping("optimizer: params", params)
+    require_mapping("optimizer: gradients", gradients)
+    key = _kinds_of(gradients, loss)
+    step = _known_step(optimizer, params, gradients, state, key)
+    if step is None:
+        check_arguments(optimizer.formula, params, gradients, state)
+        adopt_state_(optimizer, params, state)
+    _require_scaled(state, scale, optimizer.clip_norm)
+    norm, factor = None, 1 / scale
+    if optimizer.clip_norm is not None:
+        given, gradients = gradients, coalesced(gradients)
+        norm = global_norm(gradients) / scale
+        if not isfinite(norm):  # duplicates may overflow only in their sum
+            problem = nonfinite(loss, given) or "the global norm is not finite"
+            overflowed = may_overflow and is_finite(loss)
+            return loss, skip_step(state, problem, Scale(loss_scale=scale), overflowed)
+        factor *= min(1.0, optimizer.clip_norm / (norm + 1e-6))
+    how = Scale(factor, scale, may_overflow, norm)
+    if step is None:
+        step = state.update_steps[key] = _new_step(params, gradients, state, loss, key)
+    if isinstance(step, DeviceStep):
+        return step.run_(params, gradients, state, loss, how)
+    if state.histories:
+        _require_current_(params, gradients, state)
+    sizes = [gradient.nse for gradient in gradients.values() if isinstance(gradient, RowSparse)]
+    leaves = leaves_of(NO_LOSS if loss is None else loss, gradients)
+    try:
+        _, result = step.run_(params, leaves, state, max(sizes, default=0), how)
+    except (RuntimeError, TypeError, ValueError):
+        check_arguments(optimizer.formula, params, gradients, state)  # names the argument
+        raise
+    return loss, result
+
+
+def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[Any, ...]:
+    """Return names and kinds of gradients, as far as they decide the program; shapes come later."""
+    kinds = [
+        (name, gradient.shape, gradient.indices.dtype, gradient.source is None)
+        if isinstance(gradient, RowSparse)
+        else (name, type(gradient))
+        for name, gradient in gradients.items()
+    ]
+    return (*kinds, None if loss is None else (loss.dtype, len(loss.shape)))
+
+
+def _known_step(
+    optimizer: RuleSource,
+    params: Mapping[str, NDArray],
+    gradients: Mapping[str, Gradient],
+    state: State,
+    key: tuple[Any, ...],
+) -> UpdateStep | DeviceStep | None:
+    """Return what took the last step with such gradients, unless it must be made anew."""
+    if not isinstance(state, State) or state.owner is not optimizer:
+        return None
+    step: UpdateStep | DeviceStep | None = state.update_steps.get(key)
+    if isinstance(step, DeviceStep) and not step.fits(params, gradients, state):
+        return None
+    return step
+
+
+def _new_step(
+    params: Mapping[str, NDArray],
+    gradients: Mapping[str, Gradient],
+    state: State,
+    loss: NDArray | None,
+    key: tuple[Any, ...],
+) -> UpdateStep | DeviceStep:
+    values = [g.values if isinstance(g, RowSparse) else g for g in gradients.values()]
+    if values and on_gpu(values[0]):
+        return DeviceStep(params, gradients, state)
+    loss = NO_LOSS if loss is None else loss
+    module, structure = given_gradients(FUNCTION, params, gradients, loss)
+    layout = layout_of(structure, state)
+    program = state.programs.get((key, layout))
+    if program is None:
+        program = UpdateProgram(module, FUNCTION, structure, layout)
+        state.programs[key, layout] = program
+    return UpdateStep(program, state)
+
+
+def _require_current_(
+    params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+) -> None:
+    for name, gradient in gradients.items():
+        if isinstance(gradient, RowSparse) and state.is_tracked(name):
+            require_current_(params, state, name, find_plan(state, name, gradient))
+
+
+def _require_scaled(state: State, scale: float, clip_norm: float | None) -> None:
+    if scale == 1:
+        return
+    if not (is_number(scale) and 0 < scale < float("inf")):
+        raise ConfigError(f"optimizer: scale is finite and above 0, not {scale!r}")
+    if not state.scaled and clip_norm is None:
+        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finiteness check: the search for NaN and infinity in many arrays, and the verdict on a step.
+
+NaN and infinity are the floats whose exponent bits are all set, so the largest exponent field of an
+array tells; compilers that assume there is no NaN do not touch integers. Cost: one pass over the
+arrays at the speed of memory.
+
+What is parallel: chunks of each array. What is vectorized: the elements of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc, const
+
+from sparsetrain import runtime
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.llvm.select_array import each_in_turn, number_of, one_of
+from sparsetrain.optim.cuda import arrays as cuda_arrays
+from sparsetrain.optim.kernel_parts import flat
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.device_pool import scratch_tensor
+from sparsetrain.runtime.tensors import target_of
+
+CHUNKS = 16
+LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another
+
+# Dtype -> integers as wide, and the exponent field in them.
+_EXPONENTS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}
+
+Kind = tuple[str, int]  # dtype and number of axes
+Body = Callable[[Sequence[Any], Any], None]
+
+
+def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
+    """Return the places of the arrays, float32 or float64, that hold NaN or infinity."""
+    if not arrays:
+        return []
+    kinds = tuple((array.dtype, len(array.shape)) for array in arrays)
+    found = scratch_tensor((len(arrays), CHUNKS), "int32", arrays[0])
+    _kernel(target_of(arrays[0]), kinds)(*arrays, found)
+    return np.flatnonzero(runtime.as_numpy(found).any(axis=1)).tolist()
+
+
+def nonfinite_kernel(kinds: Sequence[Kind], search: Body | None = None) -> PrimFunc:
+    """Build the search.
+
+    Arguments: the arrays, then found (K, CHUNKS) int32, not 0 where a chunk is not finite. `search`
+    emits the search in arrays viewed as (1, n); the CPU's by default.
+    """
+    with kernel() as built:
+        shapes = [extents(rank) for _, rank in kinds]
+        arrays = [
+            buffer(f"values{n}", shape, dtype)
+            for n, (shape, (dtype, _)) in enumerate(zip(shapes, kinds, strict=True))
+        ]
+        found = buffer("found", (len(kinds), CHUNKS), "int32")
+        (search or _search_in_chunks)([flat(array) for array in arrays], found)
+    return built.get()
+
+
+def _search_in_chunks(arrays: Sequence[Any], found: Any) -> None:
+    """Search the arrays of each dtype in turn in one launch, and combine the lanes after it."""
+    wrong = T.alloc_buffer((len(arrays), CHUNKS, LANES), "int32", scope="global")
+    with T.parallel(0, CHUNKS) as chunk:
+        for dtype in dict.fromkeys(str(array.dtype) for array in arrays):
+            places = [n for n, array in enumerate(arrays) if str(array.dtype) == dtype]
+            with each_in_turn(len(places)) as number:
+                values = one_of([arrays[n] for n in places], number)
+                _search(values, chunk, wrong, number_of(places, number))
+    with T.serial(0, len(arrays)) as n, T.serial(0, CHUNKS) as chunk:
+        T.buffer_store(found, const(0, "int32"), [n, chunk])
+        with T.serial(0, LANES) as lane:
+            T.buffer_store(found, found[n, chunk] | wrong[n, chunk, lane], [n, chunk])
+
+
+def _search(values: Any, chunk: Any, wrong: Any, place: Any) -> None:
+    """Search a chunk of an array (1, n); each lane notes whether it saw NaN or infinity."""
+    integer, exponent = _EXPONENTS[str(values.dtype)]
+    size, whole = values.shape[1], const(exponent, integer)
+
+    def field(place: Any) -> Any:
+        return T.reinterpret(integer, values[0, place]) & whole
+
+    largest = T.alloc_local((LANES,), integer)
+    groups = T.Bind(tirx.floordiv(size, LANES))
+    first = T.Bind(tirx.floordiv(chunk * groups, CHUNKS))
+    end = T.Bind(tirx.floordiv((chunk + 1) * groups, CHUNKS))
+    with T.vectorized(0, LANES) as lane:
+        T.buffer_store(largest, const(0, integer), [lane])
+    with T.serial(0, end - first) as group, T.vectorized(0, LANES) as lane:
+        bits = field((first + group) * LANES + lane)
+        T.buffer_store(largest, tirx.max(largest[lane], bits), [lane])
+    with T.If(chunk == 0), T.Then(), T.serial(0, tirx.floormod(size, LANES)) as i:
+        T.buffer_store(largest, tirx.max(largest[0], field(groups * LANES + i)), [0])
+    with T.vectorized(0, LANES) as lane:
+        T.buffer_store(wrong, tirx.Cast("int32", largest[lane] == whole), [place, chunk, lane])
+
+
+def verdict_kernel(arrays: int, tables: int) -> PrimFunc:
+    """Build the verdict, which all updates read.
+
+    Arguments: found (K, CHUNKS), from the search; counts (2,) of each plan; report
+    (1 + K + tables,) int64: whether anything is wrong, whether array k is not finite, how many ids
+    of a table are no rows of it.
+    """
+    with kernel() as built:
+        found = buffer("found", (arrays, CHUNKS), "int32")
+        counts = [buffer(f"counts{n}", (2,), "int32") for n in range(tables)]
+        report = buffer("report", (1 + arrays + tables,), "int64")
+        wrong = T.alloc_local((1,), "int64")
+        T.buffer_store(wrong, const(0, "int64"), [0])
+        with T.serial(0, arrays) as k:
+            T.buffer_store(report, const(0, "int64"), [1 + k])
+            with T.serial(0, CHUNKS) as chunk:
+                here = report[1 + k] | tirx.Cast("int64", found[k, chunk])
+                T.buffer_store(report, here, [1 + k])
+            T.buffer_store(wrong, wrong[0] | report[1 + k], [0])
+        for n, count in enumerate(counts):
+            T.buffer_store(report, tirx.Cast("int64", count[1]), [1 + arrays + n])
+            T.buffer_store(wrong, wrong[0] | report[1 + arrays + n], [0])
+        T.buffer_store(report, wrong[0], [0])
+    return built.get()
+
+
+_kernel = target_kernel(
+    "check for NaN and infinity",
+    llvm=nonfinite_kernel,
+    cuda=partial(nonfinite_kernel, search=cuda_arrays.search_all),
+)

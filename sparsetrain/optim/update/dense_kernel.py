@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dense update kernel: all parameters with dense gradients that follow one rule, in one launch.
+
+A model has a weight and a bias for each layer, most of them small: with a launch each, calling the
+kernels takes longer than running them (hence ``foreach`` in PyTorch). The arithmetic and its order
+are those of one parameter alone.
+
+What is parallel: chunks of every parameter. What is vectorized: the elements of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc, const
+
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.llvm.select_array import each_in_turn, one_of
+from sparsetrain.optim.kernel_parts import Parameter, flat, matrix
+from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.update.arguments import bind_scalars, declare_numbers, declare_report
+
+BLOCK = 1024  # elements of a parameter that one task updates
+CHUNKS = 32  # of the work: more than threads, so that they share it evenly
+MOST = 32  # parameters of one kernel, which selects among them
+
+
+def dense_kernel(
+    spec: KernelSpec,
+    dtype: str,
+    ranks: Sequence[int],
+    rule: int,
+    span: tuple[int, int] | None = None,
+) -> PrimFunc:
+    """Build the in-place update of parameters of one dtype.
+
+    Arguments: for each parameter its gradient, weight and slots, as they are; then report and
+    numbers (R, K), whose row `rule` holds the scalars. With a `span`, only the rows [first, end) of
+    a single parameter are updated, or its elements where the formula has no per-row part.
+    """
+    with kernel() as built:
+        arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
+        report, numbers = declare_report(), declare_numbers()
+        with T.If(report[0] == 0), T.Then():
+            h = bind_scalars(spec, dtype, numbers, rule)
+            update_in_chunks([as_rows(spec, *each) for each in arrays], h, span)
+    return built.get()
+
+
+def declare_arguments(spec: KernelSpec, dtype: str, rank: int) -> tuple[Any, Any, list[Any]]:
+    """Declare gradient, weight and slots of one parameter as the next arguments of a kernel."""
+    shape = extents(rank)
+    rows = shape if rank == 1 else extents(1)
+    shapes = {"element": shape, "row": rows}
+    gradient, weight = (buffer(name, shape, dtype) for name in ("gradient", "weight"))
+    slots = spec.formula.slots
+    return gradient, weight, [buffer(slot.name, shapes[slot.per], dtype) for slot in slots]
+
+
+def as_rows(
+    spec: KernelSpec, gradient: Any, weight: Any, slots: Sequence[Any]
+) -> tuple[Parameter, Any]:
+    """View a parameter and its gradient as the formula takes them: by rows, or as one row."""
+    view = matrix if spec.formula.by_row else flat
+    each = zip(spec.formula.slots, slots, strict=True)
+    viewed = [s if slot.per == "row" else view(s) for slot, s in each]
+    whole = view(weight)
+    parameter = Parameter(spec, whole, viewed, whole.shape[1], str(whole.dtype))
+    return parameter, view(gradient)
+
+
+def update_in_chunks(
+    parameters: Sequence[tuple[Parameter, Any]],
+    h: SimpleNamespace,
+    span: tuple[int, int] | None = None,
+) -> None:
+    """Inside a kernel: update parameters, each given with its gradient (see `as_rows`)."""
+    spec = parameters[0][0].spec
+    alike = list(zip(*((g, p.weight, *p.slots) for p, g in parameters), strict=True))
+    with T.parallel(0, CHUNKS) as chunk, each_in_turn(len(parameters)) as number:
+        gradient, weight, *slots = (one_of(arrays, number) for arrays in alike)
+        parameter = Parameter(spec, weight, slots, weight.shape[1], parameters[0][0].stored)
+        whole = const(0, "int64"), weight.shape[0 if spec.formula.by_row else 1]
+        part = whole if span is None else tuple(const(edge, "int64") for edge in span)
+        tasks, update_task = split_update(parameter, gradient, h, part)
+        first = T.Bind(tasks * chunk // CHUNKS)
+        with T.serial(0, T.Bind(tasks * (chunk + 1) // CHUNKS) - first) as task:
+            update_task(T.Bind(first + task))
+
+
+def split_update(
+    parameter: Parameter, gradient: Any, h: SimpleNamespace, span: tuple[Any, Any]
+) -> tuple[Any, Callable[[Any], None]]:
+    """Return the number of independent tasks of an update, and what emits one of them.
+
+    `span` is of rows, or of elements where the parameter is seen as one row.
+    """
+    first, end = span
+
+    def update_row(task: Any) -> None:
+        here = T.Bind(first + task)
+        state = parameter.begin_row(here, lambda d: gradient[here, d], h)
+        with T.serial(0, parameter.width) as d:
+            state.update(d, gradient[here, d])
+        state.end()
+
+    def update_block(task: Any) -> None:
+        begin = T.Bind(first + task * BLOCK)
+        state = parameter.begin_row(0, lambda d: gradient[0, d], h)
+        with T.serial(0, tirx.min(BLOCK, end - begin)) as d:
+            state.update(begin + d, gradient[0, begin + d])
+
+    if parameter.spec.formula.by_row:
+        return end - first, update_row
+    return tirx.ceildiv(end - first, BLOCK), update_block

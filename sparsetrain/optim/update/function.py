@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Update function: checks and in-place updates as the tail of a Relax function.
+
+The tail has three stages: plans of the row-sparse gradients and the search for NaN and infinity; a
+verdict on them; the updates, which do nothing unless the verdict is good. Hence everything that can
+fail precedes the first write. The function in front computes the gradients (`append_update`), or
+merely returns gradients that it is given (`given_gradients`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.sym import Analyzer
+
+from sparsetrain.kernels.table_formats import computed_in, seen_as
+from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.state import LAST, rows_of, slot_shape
+from sparsetrain.optim.update.check_kernel import CHUNKS, nonfinite_kernel, verdict_kernel
+from sparsetrain.optim.update.dense_kernel import dense_kernel
+from sparsetrain.optim.update.layout import (
+    KEYS,
+    NUMBERS,
+    REPORT,
+    WORK,
+    DenseUpdate,
+    Layout,
+    Structure,
+    keys_shape,
+    numbers_shape,
+    report_size,
+    slot_name,
+    tables_of,
+)
+from sparsetrain.optim.update.rows_kernel import RowsKind, rows_kernel
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, described
+from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
+from sparsetrain.sparse_tensor.strips import NOTES, digits_of
+
+
+def append_update(
+    module: tvm.IRModule, function: str, structure: Structure, layout: Layout
+) -> tvm.IRModule:
+    """Append an update to a gradient function.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        Its `function` returns a tuple: the loss, then the leaves of the gradients.
+    function : str
+        Keeps its name; returns the loss alone. Arguments are added at the end: the slots of
+        each parameter, `NUMBERS` (`numbers_shape`) float64, `KEYS` (`keys_shape`) int64, `WORK`
+        (S, NOTES) int32 for a sort in S chunks, at least `min_chunks` of the layout, `REPORT`
+        (`report_size`,) int64, which is written.
+    structure : mapping
+        Parameter -> kind of its gradient.
+    layout : Layout
+        The updates; their parameters and slots are written.
+
+    Returns
+    -------
+    tvm.IRModule
+        A new module.
+    """
+    old = module[function]
+    tail = _Tail(relax.BlockBuilder(module), old, structure, layout)
+    tail.check()
+    for dense in layout.dense:
+        tail.update_dense(dense)
+    for place in range(len(layout.rows)):
+        tail.update_rows(place)
+    body = relax.SeqExpr([*old.body.blocks, relax.BindingBlock(tail.bindings)], tail.loss)
+    whole = tail.builder.get()
+    whole[function] = relax.Function(
+        [*old.params, *tail.arguments], body, tail.loss.ty, is_pure=False, attrs=old.attrs
+    )
+    return relax.transform.Normalize()(whole)
+
+
+def given_gradients(
+    function: str,
+    params: Mapping[str, NDArray],
+    gradients: Mapping[str, NDArray | RowSparse],
+    loss: NDArray,
+) -> tuple[tvm.IRModule, dict[str, RowSparse | None]]:
+    """Build a function that returns its arguments: a loss, and gradients of these kinds.
+
+    Lengths of row-sparse gradients are symbols. The parameters are arguments too, after the leaves
+    (`leaves_of`), for `append_update` to write.
+
+    Returns
+    -------
+    module, structure
+        As `append_update` takes them.
+    """
+    structure: dict[str, RowSparse | None] = {}
+    leaves = [_variable(":loss", loss.shape, str(loss.dtype))]
+    for number, (name, gradient) in enumerate(gradients.items()):
+        if not isinstance(gradient, RowSparse):
+            leaves.append(_variable(f"{name}:gradient", gradient.shape, str(gradient.dtype)))
+            structure[name] = None
+            continue
+        entries = tvm.tirx.Var(f"entries{number}", "int64")
+        pooled = gradient.source is not None
+        stored = tvm.tirx.Var(f"stored{number}", "int64") if pooled else entries
+        shapes = [(entries,), (stored, gradient.width), (entries,)]
+        own = tuple(
+            _variable(f"{name}:{part}", shape, str(leaf.dtype))
+            for part, shape, leaf in zip(_PARTS, shapes, gradient.leaves, strict=False)
+        )
+        structure[name] = gradient.with_leaves(own)
+        leaves += own
+    variables = [_variable(n, params[n].shape, str(params[n].dtype)) for n in gradients]
+    builder = relax.BlockBuilder()
+    with builder.function(function, [*leaves, *variables], attrs={"num_input": len(leaves)}):
+        with builder.dataflow():
+            output = builder.emit_output(relax.Tuple(leaves))
+        builder.emit_func_output(output)
+    return builder.get(), structure
+
+
+_PARTS = "indices", "values", "source"
+
+
+def _variable(name: str, shape: Sequence[Any], dtype: str) -> relax.Var:
+    return relax.Var(name, relax.TensorType([*shape], dtype))
+
+
+class _Tail:
+    """Bindings behind the gradients, in order, and the arguments that they need."""
+
+    def __init__(
+        self, builder: relax.BlockBuilder, old: relax.Function, structure: Structure, layout: Layout
+    ) -> None:
+        self.builder, self.layout = builder, layout
+        self.bindings: list[relax.VarBinding] = []
+        self.params = {param.name: param for param in old.params}
+        self.tables = tables_of(structure)
+        fields = old.body.body.ty.fields
+        leaves = (
+            self._bind(relax.TupleGetItem(old.body.body, place), field)
+            for place, field in enumerate(fields)
+        )
+        self.loss = next(leaves)
+        self.gradients: dict[str, Any] = {}
+        for name, template in structure.items():
+            taken = [next(leaves) for _ in (template.leaves if template else (None,))]
+            self.gradients[name] = template.with_leaves(tuple(taken)) if template else taken[0]
+        self.slots = {
+            name: [
+                _variable(slot_name(name, slot.name), *self._slot_kind(name, slot))
+                for slot in spec.formula.slots
+            ]
+            for name, spec in self._specs().items()
+        }
+        self.last = {
+            name: _variable(slot_name(name, LAST), (self._matrix_shape(name)[0],), "int32")
+            for name in dict.fromkeys(each.name for each in layout.rows if each.stamped)
+        }
+        chunks = tvm.tirx.Var("chunks", "int64")
+        kinds = {
+            NUMBERS: (numbers_shape(layout), "float64"),
+            KEYS: (keys_shape(layout), "int64"),
+            WORK: ((chunks, NOTES), "int32"),
+            REPORT: ((report_size(structure),), "int64"),
+        }
+        self.step = {name: _variable(name, *kind) for name, kind in kinds.items()}
+        self.plans: dict[str, dict[str, Any]] = {}
+
+    @property
+    def arguments(self) -> list[relax.Var]:
+        """The arguments that are added to the function's."""
+        slots = [slot for slots in self.slots.values() for slot in slots]
+        return [*slots, *self.last.values(), *self.step.values()]
+
+    def _specs(self) -> dict[str, KernelSpec]:
+        dense = {name: update.rule for update in self.layout.dense for name in update.names}
+        rows = {update.name: update.rule for update in self.layout.rows}
+        return {name: self.layout.specs[rule] for name, rule in (dense | rows).items()}
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(map(int, self.params[name].ty.shape))
+
+    def _matrix_shape(self, name: str) -> tuple[int, int]:
+        shape = self._shape(name)
+        return rows_of(shape), shape[-1] if len(shape) > 1 else 1
+
+    def _slot_kind(self, name: str, slot: Any) -> tuple[tuple[int, ...], str]:
+        return slot_shape(slot, self._shape(name)), computed_in(str(self.params[name].ty.dtype))
+
+    def _bind(self, value: Any, ty: Any) -> relax.Var:
+        var = relax.Var(f"update{len(self.bindings)}", ty)
+        self.bindings.append(relax.VarBinding(var, value))
+        return var
+
+    def _array(self, shape: Sequence[Any], dtype: str) -> relax.Var:
+        """Allocate memory for as long as the program runs."""
+        ty = relax.TensorType(shape, dtype)
+        return self._bind(relax.op.builtin.alloc_tensor(ty.shape, dtype, 0, "global"), ty)
+
+    def _view(self, array: relax.Var, shape: Sequence[int], dtype: str | None = None) -> relax.Var:
+        """View an array in another shape or dtype."""
+        ty = relax.TensorType(shape, dtype or str(array.ty.dtype))
+        if [*map(int, array.ty.shape)] == [*shape] and str(array.ty.dtype) == str(ty.dtype):
+            return array
+        return self._bind(relax.op.memory.view(array, ty.shape, ty.dtype), ty)
+
+    def _call(self, name: str, kernel: tvm.tirx.PrimFunc, arguments: Sequence[Any]) -> None:
+        """Call a kernel, which writes into its arguments; profiles show the name."""
+        callee = self.builder.add_func(kernel, name)
+        self._bind(relax.Call(callee, list(arguments)), relax.TupleType([]))
+
+    def check(self) -> None:
+        """Make the plans, search all values, and write the report."""
+        sparse = {name: self.gradients[name] for name in self.tables}
+        self.plans = {name: self._plan(name, gradient) for name, gradient in sparse.items()}
+        values = [
+            self.loss,
+            *(sparse[n].values if n in sparse else g for n, g in self.gradients.items()),
+        ]
+        kinds = [(str(value.ty.dtype), len(value.ty.shape)) for value in values]
+        found = self._array((len(values), CHUNKS), "int32")
+        self._call("check_for_NaN_and_infinity", nonfinite_kernel(kinds), [*values, found])
+        counts = [plan["counts"] for plan in self.plans.values()]
+        verdict = verdict_kernel(len(values), len(counts))
+        self._call("verdict", verdict, [found, *counts, self.step[REPORT]])
+
+    def _plan(self, name: str, gradient: RowSparse) -> dict[str, Any]:
+        entries, dtype = gradient.indices.ty.shape[0], str(gradient.indices.ty.dtype)
+        plan = {
+            "keys": self._array((2 * entries,), dtype),
+            "order": self._array((2, entries), "int32"),
+            "work": self.step[WORK],
+            "rows": self._array((entries,), dtype),
+            "offsets": self._array((entries + 1,), "int32"),
+            "counts": self._array((2,), "int32"),
+        }
+        kernel, how = self._sort(name, gradient)
+        self._call("sort_of_rows", kernel, [gradient.indices, *plan.values(), *how])
+        return plan
+
+    def _sort(self, name: str, gradient: RowSparse) -> tuple[tvm.tirx.PrimFunc, list[Any]]:
+        """Return the kernel that makes a plan, and its last arguments."""
+        columns = dict(self.layout.columns).get(name, ())
+        entries, features = gradient.indices.ty.shape[0], len(columns)
+        dtype = str(gradient.indices.ty.dtype)
+        if features and gradient.source is None and _is_multiple(entries, features):
+            table = relax.const(described(columns, dtype))
+            return column_plan_kernel(dtype, features), [table]
+        numbers = (*digits_of(gradient.num_rows, dtype), gradient.num_rows)
+        return plan_kernel(dtype), [relax.prim_value(n) for n in numbers]
+
+    def update_dense(self, update: DenseUpdate) -> None:
+        """Update some parameters by their dense gradients."""
+        spec = self.layout.specs[update.rule]
+        own = [
+            [self._whole(a) for a in (self.gradients[n], self.params[n], *self.slots[n])]
+            for n in update.names
+        ]
+        span = update.rows
+        if span is not None and not spec.formula.by_row:
+            width = self._matrix_shape(update.names[0])[1]
+            span = span[0] * width, span[1] * width
+        dtype = str(own[0][0].ty.dtype)
+        ranks = tuple(len(array[0].ty.shape) for array in own)
+        kernel = dense_kernel(spec, dtype, ranks, update.rule, span)
+        numbers = [self.step[REPORT], self.step[NUMBERS]]
+        self._call("dense_updates", kernel, [*(array for each in own for array in each), *numbers])
+
+    def _whole(self, array: relax.Var) -> relax.Var:
+        """Return an array with at least one axis."""
+        return array if len(array.ty.shape) else self._view(array, (1,))
+
+    def update_rows(self, place: int) -> None:
+        """Update one range of a table by its row-sparse gradient."""
+        update = self.layout.rows[place]
+        spec, gradient = self.layout.specs[update.rule], self.gradients[update.name]
+        plan, param = self.plans[update.name], self.params[update.name]
+        dtype, (rows, width) = str(param.ty.dtype), self._matrix_shape(update.name)
+        kind = RowsKind(
+            width,
+            dtype,
+            str(gradient.indices.ty.dtype),
+            gradient.source is not None,
+            update.stamped,
+            update.every_row,
+        )
+        whole = update.first == 0 and update.end == rows
+        span = None if whole else (update.first, update.end)
+        source = [] if gradient.source is None else [gradient.source]
+        shapes = {"element": (rows, width), "row": (rows,)}
+        slots = zip(spec.formula.slots, self.slots[update.name], strict=True)
+        self._call(
+            "update_of_every_row" if update.every_row else "update_of_touched_rows",
+            rows_kernel(spec, kind, update.rule, place, span),
+            [
+                *(plan["rows"], plan["order"], plan["offsets"], *source, gradient.values),
+                self._view(param, (rows, width), seen_as(dtype)),
+                *(self._view(variable, shapes[slot.per]) for slot, variable in slots),
+                *([self.last[update.name]] if update.stamped else []),
+                *(plan["counts"], self.step[REPORT], self.step[NUMBERS], self.step[KEYS]),
+            ],
+        )
+
+
+def leaves_of(loss: NDArray, gradients: Mapping[str, NDArray | RowSparse]) -> dict[str, NDArray]:
+    """Return the arguments of `given_gradients` by name."""
+    leaves = {":loss": loss}
+    for name, gradient in gradients.items():
+        if isinstance(gradient, RowSparse):
+            parts = zip(_PARTS, gradient.leaves, strict=False)
+            leaves |= {f"{name}:{part}": leaf for part, leaf in parts}
+        else:
+            leaves[f"{name}:gradient"] = gradient
+    return leaves
+
+
+def _is_multiple(extent: Any, of: int) -> bool:
+    """Return whether a length is a multiple, whatever its symbols stand for."""
+    return bool(Analyzer().can_prove_equal(tvm.tirx.floormod(extent, of), 0))

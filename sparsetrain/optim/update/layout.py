@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout of an update: the kernel calls that a step makes, and the arguments they need.
+
+A layout depends on the rules, shapes and kinds of gradients, not on numbers such as the learning
+rate: those are arguments, so changing one compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.state import State
+from sparsetrain.optim.update.dense_kernel import MOST
+from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.sparse_tensor.column_plan import Columns, are_sorted_apart
+
+# Parameter -> None for a dense gradient, or a traced row-sparse one; in the order of the results.
+Structure = Mapping[str, RowSparse | None]
+NUMBERS, KEYS, WORK, REPORT = ":numbers", ":keys", ":work", ":report"  # arguments of the program
+
+
+class DenseUpdate(NamedTuple):
+    """Parameters with dense gradients that one kernel updates.
+
+    Parameters
+    ----------
+    rule : int
+        Number of their rule.
+    names : tuple of str
+        The parameters.
+    rows : tuple of int, optional
+        The rows [first, end) of a single parameter; by default all rows of all of them.
+    """
+
+    rule: int
+    names: tuple[str, ...]
+    rows: tuple[int, int] | None = None
+
+
+class RowsUpdate(NamedTuple):
+    """Rows [first, end) of a parameter with a row-sparse gradient.
+
+    Parameters
+    ----------
+    rule : int
+        Number of their rule.
+    name : str
+        The parameter.
+    first, end : int
+        The rows.
+    every_row : bool
+        Whether rows without an entry are updated too, by a gradient of 0.
+    stamped : bool
+        Whether the step is noted for each updated row, as exact mode needs it.
+    """
+
+    rule: int
+    name: str
+    first: int
+    end: int
+    every_row: bool = False
+    stamped: bool = False
+
+
+class Layout(NamedTuple):
+    """All that decides the code of an update.
+
+    Parameters
+    ----------
+    specs : tuple of KernelSpec
+        Those of the rules, by number.
+    dense, rows : tuple
+        The kernel calls.
+    columns : tuple
+        Name and `Columns` of each parameter whose ids can be sorted column by column.
+    """
+
+    specs: tuple[KernelSpec, ...]
+    dense: tuple[DenseUpdate, ...]
+    rows: tuple[RowsUpdate, ...]
+    columns: tuple[tuple[str, Columns], ...] = ()
+
+
+def layout_of(
+    structure: Structure, state: State, columns: Mapping[str, Columns] | None = None
+) -> Layout:
+    """Lay out the update of gradients of this structure by the rules of a state.
+
+    Parameters
+    ----------
+    structure : mapping
+        Parameter -> kind of its gradient.
+    state : State
+        Its ranges hold the rules.
+    columns : mapping, optional
+        For parameters that are looked up by (B, F) ids: the rows that each feature reads.
+    """
+    rules = state.rules(structure)
+    together: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    dense: list[DenseUpdate] = []
+    rows: list[RowsUpdate] = []
+    for name, template in structure.items():
+        parts = [(rules.index(part.rule), part) for part in state.ranges[name]]
+        if template is not None:
+            rows += [
+                RowsUpdate(
+                    rule,
+                    name,
+                    part.first,
+                    part.end,
+                    part.rule.dense,
+                    (name, number) in state.histories,
+                )
+                for number, (rule, part) in enumerate(parts)
+            ]
+        elif len(parts) == 1:
+            together[parts[0][0], state.dtypes[name]].append(name)
+        else:
+            dense += [DenseUpdate(rule, (name,), (part.first, part.end)) for rule, part in parts]
+    dense += [
+        DenseUpdate(rule, tuple(names[start : start + MOST]))
+        for (rule, _), names in together.items()
+        for start in range(0, len(names), MOST)
+    ]
+    apart = [each for each in (columns or {}).items() if are_sorted_apart(each[1])]
+    return Layout(tuple(rule.spec for rule in rules), tuple(dense), tuple(rows), tuple(apart))
+
+
+def stamped_ranges(layout: Layout) -> Iterator[tuple[int, RowsUpdate]]:
+    """Yield the place of each stamped update in ``layout.rows``, and the update."""
+    return ((place, each) for place, each in enumerate(layout.rows) if each.stamped)
+
+
+def report_size(structure: Structure) -> int:
+    """Return the length of a report: a verdict, a flag for each array, a count for each table."""
+    return 1 + 1 + len(structure) + len(tables_of(structure))
+
+
+def tables_of(structure: Structure) -> list[str]:
+    """Return the parameters with row-sparse gradients."""
+    return [name for name, template in structure.items() if template is not None]
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """Return the name of the argument that holds a slot."""
+    return f"{parameter}:{slot}"
+
+
+def numbers_shape(layout: Layout) -> tuple[int, int]:
+    """Return the number of rules, and of scalars in the longest spec."""
+    return len(layout.specs), max((len(r.scalars) for r in layout.specs), default=0) or 1
+
+
+def keys_shape(layout: Layout) -> tuple[int, int]:
+    """Return the shape of `KEYS`: for each rows update two noise keys and the step's number."""
+    return max(1, len(layout.rows)), 3
+
+
+def min_chunks(layout: Layout) -> int:
+    """Return the least number of chunks in `WORK`."""
+    return max((len(columns) for _, columns in layout.columns), default=1)

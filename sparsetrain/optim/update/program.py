@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Update program: a compiled function that checks gradients and writes the step.
+
+One call of it is a step. Python runs before its first kernel and after its last one, not between
+them, where caches are cold and Python is several times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import is_
+from typing import Any
+
+import numpy as np
+import tvm
+
+from sparsetrain import runtime
+from sparsetrain.compiler.program import Program
+from sparsetrain.errors import DataError
+from sparsetrain.optim.exact.rows import replay_range_
+from sparsetrain.optim.gradients import is_finite, problem_of
+from sparsetrain.optim.result import NO_SCALE, Scale, StepResult, skip_step
+from sparsetrain.optim.state import State, set_last_
+from sparsetrain.optim.update.function import append_update
+from sparsetrain.optim.update.layout import (
+    KEYS,
+    NUMBERS,
+    REPORT,
+    WORK,
+    Layout,
+    Structure,
+    keys_shape,
+    min_chunks,
+    numbers_shape,
+    report_size,
+    slot_name,
+    tables_of,
+)
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor.coalesce import strips_for
+from sparsetrain.sparse_tensor.strips import NOTES
+
+
+class UpdateProgram(Program):
+    """A gradient function and an update in one program, which returns the loss.
+
+    Parameters
+    ----------
+    module, function
+        A Relax function that returns a loss and the leaves of gradients.
+    structure : mapping
+        Parameter -> None for a dense gradient, or a traced `RowSparse`.
+    layout : Layout
+        The update.
+    target : str or tvm.target.Target
+        A CPU.
+    """
+
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        function: str,
+        structure: Structure,
+        layout: Layout,
+        target: Any = "cpu",
+    ) -> None:
+        self.structure, self.layout = structure, layout
+        super().__init__(append_update(module, function, structure, layout), function, target)
+
+
+class UpdateStep:
+    """Steps on one state through an `UpdateProgram`, by the rules that the state has now.
+
+    Parameters
+    ----------
+    program : UpdateProgram
+        Laid out for the rules of the state.
+    state : State
+        The state that `run_` will write.
+    """
+
+    def __init__(self, program: UpdateProgram, state: State) -> None:
+        self.program = program
+        structure, layout = program.structure, program.layout
+        self._rules = state.rules(structure)
+        self._tables = tables_of(structure)
+        self._numbers = runtime.zeros(numbers_shape(layout), "float64")
+        self._keys = runtime.zeros(keys_shape(layout), "int64")
+        self._report = runtime.zeros((report_size(structure),), "int64")
+        self._reported = runtime.as_numpy(self._report)
+        self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`
+        ranges = ((name, n) for name in self._tables for n in range(len(state.ranges[name])))
+        self._keyed = [
+            (place, name, number)
+            for place, (name, number) in enumerate(ranges)
+            if (name, number) in state.histories or state.is_half(name)
+        ]
+        self._lookups = -1  # that there is room for
+        self._bound: tuple[list[str], list[NDArray]] = [], []
+        self._arguments: dict[str, NDArray] = {}
+
+    def run_(
+        self,
+        params: Mapping[str, NDArray],
+        inputs: Mapping[str, Any],
+        state: State,
+        lookups: int,
+        scale: Scale = NO_SCALE,
+    ) -> tuple[NDArray, StepResult]:
+        """Take a step: return the loss, and the result of the step.
+
+        Parameters
+        ----------
+        params, inputs : mapping of str to array
+            The arguments of the program; ids are in their tables. Parameters are written.
+        state : State
+            Written.
+        lookups : int
+            Entries of the largest row-sparse gradient.
+        scale : Scale, optional
+            That of the gradients.
+
+        Raises
+        ------
+        DataError
+            If an argument does not fit; nothing is written then.
+        NumericalError
+            If a gradient or the loss is not finite; nothing is written then.
+        """
+        number = state.step + 1
+        if state.histories:
+            self._catch_up_dense_(params, state)
+        numbers = self._write_numbers_(number, scale.factor)
+        if self._keyed:
+            self._write_keys_(state, number)
+        loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
+        if self._reported[0]:
+            problem = self._problem(loss)
+            overflowed = scale.may_overflow and is_finite(loss)
+            return loss, skip_step(state, problem, scale, overflowed)
+        if state.histories:
+            self._note_step_(state, numbers, number)
+        state.step = number
+        return loss, StepResult(number, scale.norm)
+
+    def _write_numbers_(self, step: int, factor: float) -> list[tuple[float, ...]]:
+        """Write the scalars of each rule in a step, unless they are there; return its numbers."""
+        numbers, scalars = [], []
+        for rule in self._rules:
+            numbers.append(rule.numbers(step))
+            scalars.append(rule.scalars(numbers[-1], factor))
+        if scalars != self._written:
+            view = runtime.as_numpy(self._numbers, writable=True)
+            for row, values in zip(view, scalars, strict=True):
+                row[: len(values)] = values
+            self._written = scalars
+        return numbers
+
+    def _write_keys_(self, state: State, step: int) -> None:
+        """Write the noise keys of half-precision tables, and the steps that exact mode notes."""
+        view = runtime.as_numpy(self._keys, writable=True)
+        for place, name, number in self._keyed:
+            history = state.histories.get((name, number))
+            view[place, :2] = state.noise_keys(name, step) or 0
+            view[place, 2] = 0 if history is None else history.now + 1
+
+    def _bind(
+        self, params: Mapping[str, NDArray], state: State, lookups: int
+    ) -> dict[str, NDArray]:
+        """Return all arguments but the inputs; the same dictionary for the same tensors."""
+        names = [*params]
+        tensors = [*params.values(), *state.tensors()]
+        if names != self._bound[0] or not all(map(is_, tensors, self._bound[1])):
+            slots = {
+                slot_name(name, slot): tensor
+                for name, own in state.items()
+                for slot, tensor in own.items()
+            }
+            own = {NUMBERS: self._numbers, KEYS: self._keys, REPORT: self._report}
+            self._bound, self._arguments = (names, tensors), {**params, **slots, **own}
+            self._lookups = -1
+        if lookups != self._lookups:
+            chunks = max(strips_for(lookups), min_chunks(self.program.layout))
+            self._arguments = {**self._arguments, WORK: runtime.empty((chunks, NOTES), "int32")}
+            self._lookups = lookups
+        return self._arguments
+
+    def _catch_up_dense_(self, params: Mapping[str, NDArray], state: State) -> None:
+        """Make all rows current whose gradient is dense."""
+        for name, number in state.histories:
+            if name not in self._tables and name in self.program.structure:
+                replay_range_(params, state, name, number, None)
+
+    def _note_step_(self, state: State, numbers: list[tuple[float, ...]], step: int) -> None:
+        """Record the step in the histories of exact mode."""
+        numbers_of = dict(zip(self._rules, numbers, strict=True))
+        for (name, place), history in state.histories.items():
+            if name not in self.program.structure:
+                continue
+            part = state.ranges[name][place]
+            history.append(numbers_of[part.rule], state.noise_keys(name, step))
+            if name not in self._tables:
+                set_last_(state[name], part, history.now)
+        state.caught.clear()
+
+    def _problem(self, loss: NDArray) -> str:
+        """Describe what is not finite.
+
+        Raises
+        ------
+        DataError
+            If everything is finite, so that row indices lie outside their table.
+        """
+        structure = self.program.structure
+        arrays = 1 + len(structure)
+        places = np.flatnonzero(self._reported[1 : 1 + arrays])
+        if places.size:
+            return problem_of(int(places[0]), loss, structure)
+        table = int(np.flatnonzero(self._reported[1 + arrays :])[0])
+        outside, name = self._reported[1 + arrays + table], self._tables[table]
+        rows = getattr(structure[name], "num_rows", 0)
+        raise DataError(f"{outside} row indices lie outside the {rows} rows of {name!r}")
