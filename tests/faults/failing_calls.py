@@ -119,16 +119,24 @@ def _save(library: ctypes.CDLL, place: Path) -> Counter:
     return failed
 
 
-def _resume(library: ctypes.CDLL, place: Path) -> Counter:
-    """A resumed run that fails anywhere can be resumed again, to the bits of the uncut one."""
+def _write_rows(place: Path) -> str:
+    """Write a file of raw rows, and return its path."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from tests import small_dlrm
+
+    path = str(place / "train.parquet")
+    pq.write_table(pa.table(small_dlrm.raw_rows(60)), path)
+    return path
+
+
+def _resume(library: ctypes.CDLL, place: Path) -> Counter:
+    """A resumed run that fails anywhere can be resumed again, to the bits of the uncut one."""
     import sparsetrain as st
     from tests import small_dlrm
 
-    data = str(place / "train.parquet")
-    pq.write_table(pa.table(small_dlrm.raw_rows(60)), data)
+    data = _write_rows(place)
     options = {"epochs": 1, "batch_size": 16, "progress": None}
 
     def go_on() -> dict:
@@ -155,14 +163,9 @@ def _resume(library: ctypes.CDLL, place: Path) -> Counter:
 
 def _convert(library: ctypes.CDLL, place: Path) -> Counter:
     """A conversion that fails anywhere goes on, to the bytes of the uncut one."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     import sparsetrain as st
-    from tests import small_dlrm
 
-    data = str(place / "train.parquet")
-    pq.write_table(pa.table(small_dlrm.raw_rows(60)), data)
+    data = _write_rows(place)
 
     def convert() -> None:
         st.data.convert_files(data, place / "out", min_count=1)

@@ -4,7 +4,6 @@
 import numpy as np
 import pytest
 
-from sparsetrain.errors import ConfigError
 from sparsetrain.models import DLRM
 from sparsetrain.models.initialize import BLOCK, fill_normal_, fill_uniform_
 from sparsetrain.runtime import as_numpy
@@ -94,9 +93,3 @@ def test_float64_parameters_are_filled_too(fill):
     fill(single, 0.5, 7, "w")
     fill(double, 0.5, 7, "w")
     np.testing.assert_allclose(double, single, rtol=1e-6)
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, None, "0", True])
-def test_a_seed_that_is_no_natural_number_is_refused(seed):
-    with pytest.raises(ConfigError, match="seed is .*; it must be (a whole number|0 or more)"):
-        DLRM(rows=[5]).initialize(seed)

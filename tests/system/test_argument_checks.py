@@ -42,11 +42,10 @@ def test_fit_refuses_arguments_of_another_type_and_trains_nothing(name):
 RAW = small_dlrm.raw_rows(32)
 # What is called -> what is said.
 CALLS = {
-    "patience": (lambda: st.EarlyStopping(patience="3"), "patience is '3'; it must be a whole num"),
-    "no steps": (lambda: st.EarlyStopping(patience=True), "patience is True; it must be a whole"),
-    "min_delta": (lambda: st.EarlyStopping(min_delta="a"), "min_delta is 'a'; it must be finite"),
     "every": (lambda: st.Run("run", every=2.5), "Run: every is 2.5; it must be a whole number"),
     "keep": (lambda: st.Run("run", keep=None), "Run: keep is None; it must be a whole number"),
+    "seed": (lambda: st.models.DLRM([5]).initialize(None), "seed is None; it must be a whole num"),
+    "min_delta": (lambda: st.EarlyStopping(min_delta="a"), "min_delta is 'a'; it must be finite"),
     "encoder": (
         lambda: st.Trainer(small_dlrm.model(), st.optim.sgd(0.1), encoder="train.parquet"),
         "encoder is 'train.parquet'; give an Encoder, such as Encoder.fit(train)",
@@ -79,6 +78,7 @@ def _batches(**options):
 WHOLE = {
     "DLRM: dim": (1, lambda n: st.models.DLRM([5], dim=n)),
     "DLRM: num_dense": (0, lambda n: st.models.DLRM([5], num_dense=n)),
+    "DLRM: cross_layers": (1, lambda n: st.models.DLRM([5], interaction="cross", cross_layers=n)),
     "DLRM: cross_rank": (1, lambda n: st.models.DLRM([5], interaction="cross", cross_rank=n)),
     "seed": (0, lambda n: st.models.DLRM([5]).initialize(n)),
     "MLP: each of widths": (1, lambda n: st.models.MLP([3, n], last_relu=True)),
@@ -127,10 +127,7 @@ def test_what_is_no_whole_number_is_refused_by_its_name(name):
 NUMBERS = {
     "rows": (lambda n: st.models.DLRM([5, n]), "DLRM: rows must be whole numbers, not [5, "),
     "top": (lambda n: st.models.DLRM([5], top=(n,)), "DLRM: top must be whole numbers, not "),
-    "a world's seed": (
-        lambda n: st.data.SyntheticCriteo(seed=n),
-        "seed is ",
-    ),
+    "a world's seed": (lambda n: st.data.SyntheticCriteo(seed=n), "seed is "),
     "a seed of noise": (lambda n: st.optim.sgd(0.1).init(PARAMS, seed=n), "seed is "),
     "nesterov": (
         lambda n: st.optim.momentum(0.1, nesterov=None if n is True else n),
@@ -141,10 +138,7 @@ NUMBERS = {
         "ftrl: beta must be finite and 0 or more, not ",
     ),
     "share": (lambda n: st.data.split_share(RAW, n), "; it must be a number between 0 and 1"),
-    "position": (
-        lambda n: _batches(position=[n]),
-        "; give a Position, as Batch.position has it",
-    ),
+    "position": (lambda n: _batches(position=[n]), "; give a Position, as Batch.position has it"),
     "weight": (
         lambda n: st.optim.accumulate_({}, {}, weight=n if n is True or n != 1.0 else float("inf")),
         "; it must be a finite number",
