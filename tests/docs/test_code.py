@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code and commands of the pages: blocks without a test of their own run, options exist."""
+"""Code, names and commands of the pages: blocks run, names and options exist."""
 
 import re
 import shlex
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,6 +94,13 @@ def test_optimizers(names):
     names |= {"parts": [range(16), range(16)], "program": program, "inputs": model.inputs(part)}
     exec(accumulate, names)
     assert names["state"].step == 1
+
+
+def test_every_public_name_in_the_pages_exists():
+    found = {n for page in PAGES for n in re.findall(r"\bst\.([\w.]+\w)", page.read_text())}
+    assert len(found) > 30
+    for name in found:
+        assert reduce(getattr, name.split("."), st) is not None
 
 
 def commands() -> list[str]:
