@@ -68,7 +68,7 @@ class Parameter:
     stored : str
         Dtype of the weights in memory.
     dtype : str
-        What the weights are computed in, and what the slots are stored in.
+        Dtype of the arithmetic and of the slots.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Parameter:
     ) -> None:
         self.spec, self.weight, self.slots = spec, weight, list(slots)
         self.width, self.stored, self.dtype = width, stored, computed_in(stored)
-        self.lanes: int | None = None  # columns of a vector, if not as many as divide the width
+        self.lanes: int | None = None  # columns of a vector; by default those of `column_tiles`
 
     @classmethod
     def declare(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
-        """One whose weight and slots become the next arguments of the kernel."""
+        """Declare weight and slots as the next arguments of the kernel."""
         shapes = {"element": (rows, width), "row": (rows,)}
         weight = buffer("weight", (rows, width), seen_as(dtype))
         computed = computed_in(dtype)
@@ -88,13 +88,13 @@ class Parameter:
         return cls(spec, weight, slots, width, dtype)
 
     def tiles(self) -> tuple[int, int]:
-        """Vectors of a row, and the columns of each."""
+        """Number of vectors in a row, and the columns of each."""
         if self.lanes is None:
             return column_tiles(self.width)
         return self.width // self.lanes, self.lanes
 
     def read(self, row: Any, column: Any) -> Any:
-        """One weight."""
+        """Read one weight."""
         value = self.weight[row, column]
         return T.Bind(widened(value, self.stored)) if is_half(self.stored) else value
 
@@ -105,11 +105,11 @@ class Parameter:
         T.buffer_store(self.weight, value, [row, column])
 
     def noise(self, row: Any, h: SimpleNamespace) -> Noise | None:
-        """What `write` wants for a row in the step that `h` belongs to."""
+        """Random bits with which `write` rounds a row, in the step of `h`."""
         return Noise(h.keys, row, self.tiles()[1]) if is_half(self.stored) else None
 
     def begin_row(self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace) -> Row:
-        """Read what belongs to a whole row; ``gradient(column)`` is the raw gradient."""
+        """Read the values that a row shares; ``gradient(column)`` is the raw gradient."""
         formula = self.spec.formula
         shared = None
         if formula.row_mean is not None:
@@ -135,7 +135,7 @@ class Noise:
         self._row = row_bits(keys, row, holding(T.alloc_local((1,), "uint32"), 0))
 
     def at(self, column: Any) -> Any:
-        """Those of an element; good until the next."""
+        """Bits of an element, valid until the next call."""
         lane = tirx.floormod(column, self._lanes)
         return element_bits(self._row, column, holding(self._words, lane))
 
@@ -167,11 +167,11 @@ class Row:
                 T.buffer_store(array, value, list(place))
 
     def end(self) -> None:
-        """Write each per-row slot once; `check_formula` saw that no element decides its value."""
+        """Write each per-row slot once; by `check_formula` it depends on no single element."""
         formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):
             return
-        unused = zero(self.parameter.dtype)  # stands for what belongs to one element
+        unused = zero(self.parameter.dtype)  # in place of values of an element
         old = tuple(unused if value is None else value for value in self.old)
         _, new = formula.step(unused, unused, old, self.h)
         for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):

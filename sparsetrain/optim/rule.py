@@ -82,7 +82,7 @@ class Rule:
 
     @property
     def catches_up(self) -> bool:
-        """Whether rows have to be replayed; not where a gradient of 0 changes nothing."""
+        """Whether rows have missed steps to replay; never if a gradient of 0 changes nothing."""
         return self.mode == "exact" and self.spec.noop_on_zero_grad != "always" and not self.dense
 
     @property
@@ -91,7 +91,7 @@ class Rule:
         return "dense" in (self.mode, self.update)
 
     def with_update(self, small: bool) -> Rule:
-        """The rule with `update` decided, for a small table or another one."""
+        """Return the rule with `update` decided for a table, which is `small` or not."""
         if self.update is not None or self.mode == "dense":
             return self
         dense = small and self.catches_up and self.max_replayed_steps is None
@@ -109,12 +109,10 @@ class Rule:
         if self.mode == "lazy":
             kept = "decay and slots" if self.weight_decay else "slots"
             return f"touched rows, lazy: the {kept} of other rows do not change"
-        limit = (
-            ""
-            if self.max_replayed_steps is None
-            else f", at most {self.max_replayed_steps} steps a row"
-        )
-        return f"touched rows, exact: others are caught up before they are read{limit}"
+        exact = "touched rows, exact: others are caught up before they are read"
+        if self.max_replayed_steps is None:
+            return exact
+        return f"{exact}, at most {self.max_replayed_steps} steps a row"
 
     def numbers(self, step: int) -> tuple[float, ...]:
         """The spec's numbers in a step, from 1, in float64.

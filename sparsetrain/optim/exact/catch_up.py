@@ -40,7 +40,7 @@ TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
 def catch_up_kernel(
     spec: KernelSpec, width: int, dtype: str, index_dtype: str | None, capped: bool
 ) -> PrimFunc:
-    """Bring rows up to a step.
+    """Bring rows up to step `now`.
 
     Arguments: rows (U,) unless `index_dtype` is None, weight (V, D), one array per slot, last (V,),
     history (T, K) float64, replayed (STRIPS,) int64 (receives the replayed steps of each strip),
@@ -58,7 +58,7 @@ def catch_up_kernel(
         zero = scalar("zero", computed_in(dtype))
         first, end = scalar("first", "int64"), scalar("end", "int64")
         base, now, max_steps = (scalar(name, "int32") for name in ("base", "now", "max_steps"))
-        past = PastSteps(history, base, spec, dtype)
+        past, until = PastSteps(history, base, spec, dtype), (now, max_steps if capped else None)
         block = LISTED_BLOCK if listed else TABLE_BLOCK
         with T.parallel(0, STRIPS) as strip:
             T.buffer_store(replayed, tirx.const(0, "int64"), [strip])
@@ -67,14 +67,7 @@ def catch_up_kernel(
                 place = T.Bind(first + (turn * STRIPS + strip) * block + i)
                 with T.If(place < end), T.Then():
                     row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
-                    with replay_row(
-                        parameter,
-                        row,
-                        last,
-                        past,
-                        (now, max_steps if capped else None),
-                        zero,
-                    ) as count:
+                    with replay_row(parameter, row, last, past, until, zero) as count:
                         T.buffer_store(replayed, replayed[strip] + count, [strip])
     return built.get()
 
@@ -103,7 +96,7 @@ def replay_row(
 def columns(spec: KernelSpec, dtype: str) -> int:
     """Columns K of a history: the numbers of a step, then logarithms of `decay_numbers` so far.
 
-    Of a parameter whose `dtype` is a half, the two keys of the step's random bits come last.
+    For a half-precision `dtype` the two keys of the step's random bits come last.
     """
     return len(spec.numbers) + len(decay_numbers(spec)) + 2 * is_half(dtype)
 
