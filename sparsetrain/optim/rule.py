@@ -81,9 +81,17 @@ class Rule:
         return KernelSpec(self.formula, names, decay, self.scaled, self.clip_value is not None)
 
     @property
+    def has_last(self) -> bool:
+        """Whether rows have the slot `last`: in exact mode, unless a gradient of 0 changes nothing.
+
+        Rows that are updated densely have it too, so that a checkpoint does not depend on `update`.
+        """
+        return self.mode == "exact" and self.spec.noop_on_zero_grad != "always"
+
+    @property
     def catches_up(self) -> bool:
-        """Whether rows have missed steps to replay; never if a gradient of 0 changes nothing."""
-        return self.mode == "exact" and self.spec.noop_on_zero_grad != "always" and not self.dense
+        """Whether rows fall behind, with missed steps to replay."""
+        return self.has_last and not self.dense
 
     @property
     def dense(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from sparsetrain import checkpoint, runtime
 from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.state import State
 from sparsetrain.optim.state_dict import check_kinds, named_arrays, writable_arrays
 from sparsetrain.runtime import NDArray
@@ -36,7 +37,7 @@ def save(
         "formula": formula,
         **{name: int(getattr(state, name)) for name in _COUNTS},
         "tables": _spans(state),
-        "exact": _exact(state),
+        "exact": exact_tables(state),
         "extra": dict(extra),
     }
     checkpoint.write(folder, named_arrays(params, state, {}), manifest)
@@ -94,7 +95,7 @@ def _validated(
             f"{path}: init was given other tables, {manifest.get('tables')!r:.200}; here "
             f"{spans!r:.200}: {_ALIKE}"
         )
-    exact, before = _exact(state), manifest.get("exact")
+    exact, before = exact_tables(state), manifest.get("exact")
     if exact and before and exact != before:  # where one has none, its slot is missing
         raise CheckpointError(
             f"{path}: mode 'exact' was that of {before!r:.200}; here of {exact!r:.200}: {_ALIKE}"
@@ -108,14 +109,6 @@ def _spans(state: State) -> dict[str, dict[str, list[int]]]:
         storage: {name: [int(rows.start), int(rows.stop)] for name, rows in tables.items()}
         for storage, tables in state.tables.items()
     }
-
-
-def _exact(state: State) -> dict[str, list[str]]:
-    """Names of the tables whose rows are caught up, by parameter."""
-    found: dict[str, list[str]] = {}
-    for name, number in state.histories:
-        found.setdefault(name, []).extend(state.ranges[name][number].names)
-    return {name: sorted(tables) for name, tables in found.items()}
 
 
 def require_tensors(params: Mapping[str, NDArray], state: State) -> None:

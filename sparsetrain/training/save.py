@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +24,7 @@ from sparsetrain import checkpoint
 from sparsetrain.data import Encoder
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.config import to_config
-from sparsetrain.optim.exact.rows import caught_up_tables
+from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.state_dict import ENCODER
 
 KIND = "sparsetrain.trainer"
@@ -44,7 +45,7 @@ def snapshot(
     return arrays, {
         **described,
         "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
-        "exact": sorted(caught_up_tables(trainer.state)),
+        "exact": sorted(chain.from_iterable(exact_tables(trainer.state).values())),
         "seed": int(trainer.seed),
         "accumulate": trainer.accumulate,
         "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),

@@ -6,6 +6,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.errors import CheckpointError
+from sparsetrain.optim import state_factory
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
 
@@ -43,6 +44,16 @@ def test_a_run_in_any_mode_goes_on_from_a_checkpoint_as_if_never_saved(tmp_path,
     loaded = small_dlrm.share_programs(st.load(tmp_path / "run"))
     assert loaded.optimizer == whole.optimizer
     assert_same_state(steps(loaded, 10, 20).state_dict(), steps(whole, 10, 20).state_dict())
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 200), (200, 0), (200, 200)])
+def test_a_checkpoint_goes_on_where_other_tables_are_small(tmp_path, monkeypatch, before, after):
+    monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", before)
+    dense = steps(small_dlrm.trainer(optimizer=adamw(mode="dense")), 0, 20)
+    steps(small_dlrm.trainer(optimizer=adamw(mode="exact")), 0, 10).save(tmp_path / "run")
+    monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", after)
+    loaded = small_dlrm.share_programs(st.load(tmp_path / "run"))
+    assert_same_state(weights(steps(loaded, 10, 20)), weights(dense))
 
 
 def test_a_state_dict_brings_back_the_step_of_adam():

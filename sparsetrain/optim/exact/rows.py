@@ -19,7 +19,7 @@ from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.exact.history import History
 from sparsetrain.optim.param_groups import RowRange, Tables
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import LAST, UNTOUCHED, State
+from sparsetrain.optim.state import LAST, UNTOUCHED, State, set_last_
 from sparsetrain.optim.target import Target, matrix_shape
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
@@ -29,7 +29,7 @@ from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.cuda.parts import THREADS
 
-FOREVER = 2**31 - 1  # a cap that never matters
+FOREVER = 2**31 - 1  # a limit that is never reached
 
 
 def tracked_names(
@@ -40,7 +40,7 @@ def tracked_names(
         name
         for name, parts in ranges.items()
         if (name in tables or (not tables and len(params[name].shape) > 1))
-        and any(part.rule.catches_up for part in parts)
+        and any(part.rule.has_last for part in parts)
     }
 
 
@@ -70,6 +70,10 @@ def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: Sta
 def flush_(params: Mapping[str, NDArray], state: State) -> int:
     """Make all rows current and begin new histories; return the steps replayed."""
     replayed = 0
+    for name, slots in state.items():
+        for part in state.ranges[name] if LAST in slots else ():
+            if part.rule.has_last and part.rule.dense:
+                set_last_(slots, part, state.step)
     for (name, number), history in state.histories.items():
         if history.now > history.base:
             replayed += replay_range_(params, state, name, number, None)
@@ -77,9 +81,13 @@ def flush_(params: Mapping[str, NDArray], state: State) -> int:
     return replayed
 
 
-def caught_up_tables(state: State) -> set[str]:
-    """The tables whose rows are tracked: of others `last` says nothing."""
-    return {table for name, number in state.histories for table in state.ranges[name][number].names}
+def exact_tables(state: State) -> dict[str, list[str]]:
+    """Names of the tables in exact mode, by parameter; for others the slot `last` means nothing."""
+    return {
+        name: sorted(table for part in parts if part.rule.has_last for table in part.names)
+        for name, parts in state.ranges.items()
+        if LAST in state[name]
+    }
 
 
 def restored_(state: State, before: Collection[str] | None = None) -> None:
