@@ -9,7 +9,7 @@ at run time. Nothing here coalesces: duplicates stay as they are.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from tvm import relax
 from tvm.relax import op
@@ -18,8 +18,7 @@ from tvm.runtime import Tensor
 from sparsetrain.errors import DataError
 from sparsetrain.sparse_tensor.operators import row_numbers, scatter_add_rows, shift_sources
 
-if TYPE_CHECKING:
-    from sparsetrain.sparse_tensor.row_sparse import RowSparse
+Rows = TypeVar("Rows", bound=Any)  # RowSparse, which is defined above this module
 
 
 def dtype_of(leaf: Any) -> str:
@@ -32,24 +31,24 @@ def _emit(expr: relax.Expr) -> relax.Expr:
     return relax.BlockBuilder.current().emit(expr)
 
 
-def scale(tensor: RowSparse, factor: Any) -> RowSparse:
+def scale(tensor: Rows, factor: Any) -> Rows:
     """Multiply by a scalar: a number or a Relax expression of shape ()."""
     if not isinstance(factor, relax.Expr):
         factor = relax.const(factor, dtype_of(tensor.values))
     return replace(tensor, values=_emit(op.multiply(tensor.values, factor)))
 
 
-def cast(tensor: RowSparse, dtype: str) -> RowSparse:
+def cast(tensor: Rows, dtype: str) -> Rows:
     """Convert the values."""
     return replace(tensor, values=_emit(op.astype(tensor.values, dtype)))
 
 
-def reshape(tensor: RowSparse, shape: tuple[int, ...]) -> RowSparse:
+def reshape(tensor: Rows, shape: tuple[int, ...]) -> Rows:
     """Another split of the leading axes; the rows stay as they are."""
     return replace(tensor, shape=tuple(shape))
 
 
-def slice_rows(tensor: RowSparse, start: int, shape: tuple[int, ...]) -> RowSparse:
+def slice_rows(tensor: Rows, start: int, shape: tuple[int, ...]) -> Rows:
     """Rows ``[start, start + shape[0])``: entries of other rows become padding.
 
     N stays as it is, so no shape depends on data.
@@ -63,7 +62,7 @@ def slice_rows(tensor: RowSparse, start: int, shape: tuple[int, ...]) -> RowSpar
     return replace(tensor, indices=indices, num_rows=rows, shape=tuple(shape), coalesced=False)
 
 
-def concat(left: RowSparse, right: RowSparse) -> RowSparse:
+def concat(left: Rows, right: Rows) -> Rows:
     """Add by putting entries side by side. Index dtypes widen to int64 if they differ."""
     kinds = [(tensor.shape, dtype_of(tensor.values)) for tensor in (left, right)]
     if kinds[0] != kinds[1]:
@@ -80,14 +79,14 @@ def concat(left: RowSparse, right: RowSparse) -> RowSparse:
     )
 
 
-def _concat_source(left: RowSparse, right: RowSparse) -> relax.Expr | None:
+def _concat_source(left: Rows, right: Rows) -> relax.Expr | None:
     if left.source is None and right.source is None:
         return None
     shifted = _emit(shift_sources(_source(right), left.values))
     return _emit(op.concat([_source(left), shifted], axis=0))
 
 
-def _source(tensor: RowSparse) -> relax.Expr:
+def _source(tensor: Rows) -> relax.Expr:
     return _emit(row_numbers(tensor.values)) if tensor.source is None else tensor.source
 
 
@@ -95,7 +94,7 @@ def _like(number: int, leaf: relax.Expr) -> relax.Expr:
     return relax.const(number, dtype_of(leaf))
 
 
-def to_dense(tensor: RowSparse) -> relax.Expr:
+def to_dense(tensor: Rows) -> relax.Expr:
     """The only place where a row-sparse tensor becomes dense.
 
     Zero-fills the result, then adds entry after entry: the order is that of the indices.

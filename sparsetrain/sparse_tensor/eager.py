@@ -9,7 +9,7 @@ call costs a few microseconds. Numbers among the arguments become scalar inputs,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tvm
@@ -21,10 +21,8 @@ from sparsetrain.runtime.device_pool import limit_pool
 from sparsetrain.runtime.tensors import target_of, to_device
 from sparsetrain.system.locks import new_lock, with_builder_lock
 
-if TYPE_CHECKING:
-    from sparsetrain.sparse_tensor.row_sparse import RowSparse
-
-_compiled: dict[Any, tuple[Any, RowSparse | None]] = {}
+# Rule and signature -> the compiled rule, and the structure of a row-sparse result.
+_compiled: dict[Any, tuple[Any, Any]] = {}
 _lock = new_lock()
 
 

@@ -440,7 +440,9 @@ def test_a_computed_id_outside_the_table_reads_nan_and_updates_nothing(bad):
     loss, gradients = program(params, {"ids": [0, bad, 1]})
     assert np.isnan(loss.numpy())
     optimizer = st.optim.sgd(0.1)
-    with pytest.raises(st.errors.DataError, match="1 of 2 row indices lie outside the 5 rows"):
+    with pytest.raises(
+        st.errors.DataError, match="1 row indices lie outside the 5 rows of 'table'"
+    ):
         optimizer.apply_(params, gradients, optimizer.init(params))
     assert (params["table"].numpy() == 1).all()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools: means and maxima of windows. An element sums up what comes from the windows it is in."""
+"""Rules of pools: means and maxima of windows. The gradient of an element sums over its windows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from sparsetrain.ad.dense_rules.windows import Windows, inside, spatial, taps
 from sparsetrain.errors import ConfigError
-from sparsetrain.ops.windows import Windows, inside, spatial, taps
 
 
 class _Pool:

@@ -2,8 +2,8 @@
 """From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
 
 The list is TVM's own CPU pipeline with these differences. Attention becomes products and a softmax;
-softmax and convolutions have kernels of their own on a CPU. Transposes are cancelled or folded into
-products, of matrices and of batches of them. What reads or writes by ids has kernels that stay
+softmax has a kernel of its own on a CPU. Transposes are cancelled or folded into products, of
+matrices and of batches of them. What reads or writes by ids has kernels that stay
 inside (`sparsetrain.ops.indexing`). Kernels are scheduled by the rules of this package (TVM's
 pipeline
 schedules nothing on a CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which
@@ -21,7 +21,7 @@ from tvm import relax
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule import convolution, cuda, softmax
+from sparsetrain.compiler.schedule import cuda, softmax
 from sparsetrain.compiler.schedule.amx import TileMatmul
 from sparsetrain.compiler.schedule.apply_rules import ApplyRules
 from sparsetrain.compiler.schedule.bf16 import HalfMatmul
@@ -44,7 +44,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.ops import legalize
 
 # Operator -> how it is lowered, in place of TVM's way.
-LEGALIZE = {**legalize.LEGALIZE, **convolution.LEGALIZE, **softmax.LEGALIZE}
+LEGALIZE = {**legalize.LEGALIZE, **softmax.LEGALIZE}
 
 # Asked in this order; the first that does not decline decides.
 CPU_RULES = (
