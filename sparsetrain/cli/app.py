@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the commands together, runs one, and turns whatever it raises into an exit code."""
+"""The command line: its commands, and exit codes of what they raise."""
 
 import os
 import sys
@@ -21,33 +21,28 @@ from sparsetrain.cli import (
     plot,
     predict,
     quantize,
-    show_settings,
+    settings_command,
     train,
 )
-from sparsetrain.cli.failure import explain
+from sparsetrain.cli.exit_codes import explain
+from sparsetrain.cli.options import GroupedCommand
+from sparsetrain.cli.output import open_streams
 from sparsetrain.cli.stop import Stopped
-from sparsetrain.cli.streams import open_streams
 from sparsetrain.errors import ConfigError
 
 app = typer.Typer(
     help="Train recommendation models on Apache TVM with row-sparse gradients. Add --traceback to "
-    "any command, or set SPARSETRAIN_TRACEBACK=1, to see where an error comes from.",
+    "any command, or set SPARSETRAIN_TRACEBACK=1, to see the traceback of an error.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("predict")(predict.predict)
-app.command("quantize")(quantize.quantize)
-app.command("convert")(convert.convert)
-app.command("inspect")(inspect.inspect)
-app.command("generate")(generate.generate)
-app.command("plot")(plot.plot)
-app.command("compare")(compare.compare)
-app.command("settings")(show_settings.settings)
-app.command("doctor")(doctor.doctor)
+for _command in (
+    *(demo.demo, train.train, evaluate.evaluate, predict.predict, quantize.quantize),
+    *(convert.convert, inspect.inspect, generate.generate, plot.plot, compare.compare),
+    *(settings_command.settings, doctor.doctor),
+):
+    app.command(_command.__name__, cls=GroupedCommand)(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,34 +78,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         0 done, 2 usage or configuration, 3 data, 4 checkpoint, 5 numerical, 6 resources,
-        130 or 143 stopped by a signal, 1 a fault of this package.
+        130 or 143 stopped by a signal, 1 a bug in this package.
     """
     open_streams()
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    show_traceback = "--traceback" in given or _is_on("SPARSETRAIN_TRACEBACK", os.environ)
-    given = [argument for argument in given if argument != "--traceback"]
+    texts = list(sys.argv[1:] if arguments is None else arguments)
+    show_traceback = "--traceback" in texts or _is_on("SPARSETRAIN_TRACEBACK", os.environ)
+    texts = [text for text in texts if text != "--traceback"]
     try:
-        if "" in given:  # a path that is empty would be the folder where one is
-            raise ConfigError("an argument is empty; is a variable of the shell not set?")
-        code = app(given, prog_name="sparsetrain", standalone_mode=False) or 0
+        if "" in texts:  # an empty path would be the current folder
+            raise ConfigError("an argument is empty; is a shell variable not set?")
+        code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read our output has left, as `head` does. Python would complain again at exit.
+        # The reader of our output has gone, as `head` does; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, Stopped) as error:
         if show_traceback:
             traceback.print_exc()
         code, message = explain(error)
-        _tell(f"sparsetrain: {message}")
+        _print_error(f"sparsetrain: {message}")
         return code
 
 
-def _tell(message: str) -> None:
+def _print_error(message: str) -> None:
     try:
         print(message, file=sys.stderr, flush=True)
-    except OSError:  # as of a log on a disk that is full; Python would complain at exit
+    except OSError:  # such as a log on a full disk; Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from sparsetrain.cli.compare_table import describe
-from sparsetrain.cli.options import AsJson
+from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, note
-from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.output_files import require_writable
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.train_options import Schema
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count, format_seconds
 
@@ -53,7 +52,7 @@ def compare(
         Path | None,
         typer.Option("--from-data", metavar="FILE", help="Tables and ids of your click logs."),
     ] = None,
-    schema: Schema = None,
+    schema: setting_type("--schema") = None,  # type: ignore[valid-type]
     from_run: Annotated[
         Path | None,
         typer.Option("--from-run", metavar="RUN", help="Tables and data of a run."),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain convert`: raw logs to encoded parquet, in bounded memory, resumable."""
+"""`sparsetrain convert`: raw logs to encoded parquet in bounded memory; resumable."""
 
 import os
 import re
@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
+from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_share, format_table, note
-from sparsetrain.cli.passes import PassLines
-from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.output_files import require_writable
+from sparsetrain.cli.pass_progress import PassProgress
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -20,89 +20,78 @@ from sparsetrain.training.progress import format_count
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
+@with_settings("--schema", "--min-count", "--max-rows")
 def convert(
+    settings: SettingOptions,
     inputs: Annotated[
         list[Path], typer.Argument(metavar="INPUT", help="Parquet or text files, folders, globs.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the result goes.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the result.")],
     encoder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Encode as this converted folder was, learn nothing."),
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option("--schema", metavar="FILE", help="Names columns not Criteo's.")
-    ] = None,
-    min_count: Annotated[
-        int | None, typer.Option("--min-count", help="Rarer categories share one row.")
-    ] = None,
-    max_rows: Annotated[
-        int | None, typer.Option("--max-rows", help="Most rows of a table; the rest is hashed.")
+        typer.Option(metavar="FOLDER", help="Use the encoder of this converted folder, fit none."),
     ] = None,
     label: Annotated[bool, typer.Option(help="Whether there is a label column.")] = True,
     bad_rows: Annotated[
         str, typer.Option(metavar="RULE", help="error, skip or quarantine.")
     ] = "error",
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory it may take, as 1.5GB or 4GiB.")
+        str, typer.Option(metavar="SIZE", help="Memory limit, such as 1.5GB or 4GiB.")
     ] = "2GiB",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; as many as cores by default.")
+        int | None, typer.Option(min=1, help="Threads; by default one per core.")
     ] = None,
-    overrides: Overrides = None,
-    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert raw logs to encoded parquet.
 
-    Run again after an interruption, it goes on.
+    Run it again after an interruption, and it continues.
     """
     import sparsetrain as st
 
-    options = {"--schema": schema, "--min-count": min_count, "--max-rows": max_rows}
-    settings = settings_from(options, config, overrides)
-    given = [name for name, value in options.items() if value is not None]
-    if encoder is not None and (given or settings.data.encoding() != Settings().data.encoding()):
-        others = ", ".join(given) or "settings of data"
+    encoding = settings.resolve().data.encoding()
+    if encoder is not None and (settings.entries or encoding != Settings().data.encoding()):
+        others = ", ".join(settings.flags()) or "settings of data"
         raise ConfigError(f"--encoder brings its own schema and settings: leave out {others}")
     require_writable(out)
-    with StopSignals(), PassLines() as progress:
+    with StopSignals(), PassProgress() as progress:
         summary = st.data.convert_files(
             [str(path) for path in inputs],
             out,
             encoder=encoder,
             label=label,
-            **settings.data.encoding(),
+            **encoding,
             bad_rows=bad_rows,
             memory=parse_size(memory),
             workers=workers or len(os.sched_getaffinity(0)),
             progress=progress,
         )
-    _tell_bad(summary, bad_rows)
+    _warn_bad_rows(summary, bad_rows)
     emit({"out": str(out), **summary}, _describe(summary, out, label), as_json)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a text such as `1.5GB` (10^9) or `4GiB` (2^30) stands for.
+    """Return the bytes of a size such as `1.5GB` (10^9) or `4GiB` (2^30).
 
     Raises
     ------
     ConfigError
-        If it is no size.
+        If the text is not a size.
 
     Examples
     --------
     >>> parse_size("1.5GB"), parse_size("1KiB")
     (1500000000, 1024)
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise ConfigError(f"--memory {text}: give a size such as 1.5GB or 4GiB")
-    number, prefix, binary = found.groups()
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"--memory {text}: expected a size such as 1.5GB or 4GiB")
+    number, prefix, binary = match.groups()
     power = " kmgt".index(prefix.lower() or " ")
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
-def _tell_bad(summary: dict[str, Any], rule: str) -> None:
+def _warn_bad_rows(summary: dict[str, Any], rule: str) -> None:
     if not summary["bad_rows"]:
         return
     where = ", ".join(f"{n:,} in {name}" for name, n in summary["bad_rows_by_column"].items())

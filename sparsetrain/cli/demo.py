@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain demo`: a DLRM learns data whose best possible score is known.
+"""`sparsetrain demo`: a DLRM trained on data whose best possible score is known.
 
 The synthetic generator knows the true click probability of every row, so its own AUC and logloss
 are the ceiling: no model can do better, and a constant is the floor.
@@ -14,19 +14,20 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.files import Files
-from sparsetrain.cli.options import AsJson, settings_from
+from sparsetrain.cli.options import AsJson, SettingOptions
 from sparsetrain.cli.output import emit, format_score, format_table, note
-from sparsetrain.cli.preflight import require_free
+from sparsetrain.cli.output_files import require_free
+from sparsetrain.cli.run_training import run_training
+from sparsetrain.cli.settings.sources import Entry
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.training import run_training
+from sparsetrain.cli.train_files import Files
 from sparsetrain.training.progress import format_count, format_seconds
 
 _CHUNK_ROWS = 65_536
 
 _Rows = Annotated[int, typer.Option("--rows", min=1000, help="Rows to train on.")]
 _HeldOut = Annotated[int, typer.Option("--held-out", min=1000, help="Rows of each test file.")]
-_Seed = Annotated[int, typer.Option("--seed", min=0, help="Of data, weights and row order.")]
+_Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of data, weights and row order.")]
 _Folder = Annotated[
     Path | None, typer.Option("--folder", help="Keep data and model in this new folder.")
 ]
@@ -42,12 +43,12 @@ def demo(
     """Train on synthetic data with a known ceiling."""
     if folder is not None:
         require_free(folder, "--folder")
-    settings = settings_from({"--seed": seed}, None, None)
-    place = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
-    with StopSignals() as stop, place as name:
+    settings = SettingOptions([Entry("train.seed", seed, "--seed")]).resolve()
+    directory = tempfile.TemporaryDirectory() if folder is None else nullcontext(str(folder))
+    with StopSignals() as stop, directory as name:
         os.makedirs(name, exist_ok=True)
         files, ceiling = _write_data(Path(name), rows, held_out, seed, keep=folder is not None)
-        result = run_training(settings, files, stop, keeps="--folder")
+        result = run_training(settings, files, stop, out_option="--folder")
         stop.raise_if_requested()
     result = {**result, "ceiling": ceiling, "verdict": _verdict(result["test"], ceiling)}
     emit(result, _describe(result), as_json)
@@ -73,7 +74,7 @@ def _write_data(
 
 
 def _verdict(test: dict[str, Any], ceiling: dict[str, float]) -> str:
-    """Judge in plain words: the share of what can be learnt that was."""
+    """Judge the result by the share of the possible gain that was learnt."""
     floor, best = test["constant_logloss"], ceiling["logloss"]
     if test["logloss"] >= floor:
         return "The training failed: the model is no better than a constant."

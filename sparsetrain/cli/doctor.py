@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain doctor`: what is installed, the CPU that kernels are for, and CUDA or why not.
+"""`sparsetrain doctor`: installed versions, the kernels' CPU, and CUDA or why it is missing.
 
-A check that fails says so in its line; it never keeps the others from being made.
+A check that fails is reported in its line, and the other checks still run.
 """
 
 import os
@@ -20,13 +20,13 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scip
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Say what is installed, what this CPU is to kernels, and CUDA or why not."""
+    """Report versions, CPU features, threads, memory, and CUDA or why it is missing."""
     found: dict[str, str | dict[str, str]] = {}
     broken: list[str] = []
     for name, check in _CHECKS.items():
         try:
             found[name] = check()
-        except Exception as error:  # whatever is wrong with an installation belongs in the report
+        except Exception as error:  # the report shows any error
             found[name] = f"broken: {type(error).__name__}: {' '.join(str(error).split())}"
             broken.append(name)
     text = "\n".join(f"{name + ':':<13}{_line(value)}" for name, value in found.items())
@@ -90,9 +90,9 @@ def _other_pools() -> str:
 
     pools = other_pools()
     if pools is None:
-        return "not known: pip install threadpoolctl lets fit keep BLAS from spinning beside it"
+        return "unknown: pip install threadpoolctl lets fit keep BLAS threads from spinning"
     counts = ", ".join(f"{name} {threads}" for name, threads in sorted(pools.items()))
-    return f"{counts or 'none'}; fit limits BLAS to 1 thread meanwhile"
+    return f"{counts or 'none'}; fit limits BLAS to 1 thread"
 
 
 def _memory() -> str:

@@ -6,40 +6,38 @@ from typing import Annotated
 
 import typer
 
-from sparsetrain.cli.options import (
-    AsJson,
-    BatchSize,
-    Model,
-    Precision,
-    WarnUnseen,
-    Which,
-    settings_from,
-)
+from sparsetrain.cli.options import AsJson, BatchSize, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
-from sparsetrain.cli.own_class import OwnClass
+from sparsetrain.cli.saved_model import (
+    Checkpoint,
+    ModelClass,
+    ModelFolder,
+    Precision,
+    load_predictor,
+    warn_unseen,
+)
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.unseen import tell_unseen
-from sparsetrain.cli.which import predictor_of
 
 
+@with_settings("--warn-unseen", general=False)
 def evaluate(
-    model: Model,
+    settings: SettingOptions,
+    model: ModelFolder,
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Labelled rows, parquet or text.")],
-    which: Which = "auto",
+    checkpoint: Checkpoint = "auto",
     batch_size: BatchSize = 4096,
     precision: Precision = None,
-    warn_unseen: WarnUnseen = None,
-    own: OwnClass = None,
+    model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on labelled data."""
     import sparsetrain as st
 
-    limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
+    limit = settings.resolve().data.warn_unseen
     with StopSignals():
-        predictor = predictor_of(model, which, precision, own)
+        predictor = load_predictor(model, checkpoint, precision, model_class)
         dataset = st.data.Dataset(str(data), predictor.encoder, read_weights=False)
         scores = predictor.evaluate(dataset, batch_size=batch_size)
     warn_if_useless(data.name, scores)
-    unseen = tell_unseen(dataset, predictor.encoder, limit)
+    unseen = warn_unseen(dataset, predictor.encoder, limit)
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)

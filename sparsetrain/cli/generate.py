@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain generate`: synthetic Criteo rows of any number, with the best score there can be."""
+"""`sparsetrain generate`: synthetic Criteo rows with a known best possible score."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.preflight import require_writable
+from sparsetrain.cli.output_files import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count
@@ -16,20 +16,20 @@ from sparsetrain.training.progress import format_count
 
 def generate(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet or .tsv file; replaced.")],
-    rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 1_000_000,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes ids, weights and rows.")] = 0,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of ids, weights and rows.")] = 0,
     first_chunk: Annotated[
-        int, typer.Option(min=0, help="Files of one seed that share no chunk share no row.")
+        int, typer.Option(min=0, help="Files with one seed and different chunks share no rows.")
     ] = 0,
     chunk_rows: Annotated[int, typer.Option(min=1, help="Rows of a chunk.")] = 65_536,
     click_rate: Annotated[float, typer.Option(help="Mean probability of a click.")] = 0.256,
-    bayes_auc: Annotated[float, typer.Option(help="AUC that no model can beat.")] = 0.80,
+    bayes_auc: Annotated[float, typer.Option(help="Best possible AUC.")] = 0.80,
     max_cardinality: Annotated[
         int | None, typer.Option(help="Most distinct ids of a column; Criteo's by default.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write synthetic Criteo rows, whose best possible score is known."""
+    """Write synthetic Criteo rows with a known best possible score."""
     import sparsetrain as st
 
     if out.suffix.lower() not in (".parquet", ".tsv"):
@@ -46,7 +46,7 @@ def generate(
     text = (
         f"{format_count(rows, 'row')} in {out}; best possible: AUC {truth.auc:.4f}, "
         f"logloss {truth.logloss:.4f}\n"
-        f"Rows that are not in it: sparsetrain generate OTHER --seed {seed} "
+        f"More rows, none of them the same: sparsetrain generate OTHER --seed {seed} "
         f"--first-chunk {next_chunk}"
     )
     emit(result, text, as_json)

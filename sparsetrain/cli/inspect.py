@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain inspect`: what is in a dataset, an encoder, a model or a run, on one screen."""
+"""`sparsetrain inspect`: one-screen summary of a dataset, an encoder, a model or a run."""
 
 import json
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.data_picture import draw
-from sparsetrain.cli.options import AsJson
+from sparsetrain.cli.data_plot import draw_profile
+from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, format_share, format_table
-from sparsetrain.cli.own_class import OwnClass, class_of
-from sparsetrain.cli.picture import check_picture
+from sparsetrain.cli.plot import check_plot
+from sparsetrain.cli.saved_model import ModelClass, import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count
@@ -20,10 +20,10 @@ from sparsetrain.training.progress import format_count
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40
 _OURS = "dlrm"
-# Of a config, what is told of its tables.
+# Entries of a config that the list of tables shows.
 _IN_TABLES = ("rows", "names", "table_dtype", "share_embedding")
 
-Found = tuple[dict[str, Any], str]
+Summary = tuple[dict[str, Any], str]
 
 
 def inspect(
@@ -31,35 +31,34 @@ def inspect(
         Path, typer.Argument(metavar="PATH", help="Data, a converted folder, encoder, model, run.")
     ],
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a picture of data: .png, .svg, .pdf.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Plot data to this file: .png, .svg or .pdf."),
     ] = None,
-    schema: Annotated[
-        str | None, typer.Option("--schema", metavar="FILE", help="Names columns not Criteo's.")
-    ] = None,
+    schema: setting_type("--schema") = None,  # type: ignore[valid-type]
     max_rows: Annotated[
-        int, typer.Option("--max-rows", min=1, help="Read about so many rows of data.")
+        int, typer.Option("--max-rows", min=1, help="Read about this many rows of data.")
     ] = 1_000_000,
-    own: OwnClass = None,
+    model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a dataset, an encoder, a model or a run."""
+    """Summarize a dataset, an encoder, a model or a run."""
     if plot is not None:
-        check_picture("--plot", plot)
+        check_plot("--plot", plot)
     with StopSignals():
-        look = _kind(path)
-        if own is not None and look is not _model:
-            raise ConfigError(f"--model: {path} is no saved model")
-        if look is not None:
+        summarize = _summary_function(path)
+        if model_class is not None and summarize is not _model:
+            raise ConfigError(f"--model: {path} is not a saved model")
+        if summarize is not None:
             if plot is not None:
-                raise ConfigError(f"--plot: {path} is no data; only data can be drawn")
-            result, text = look(path, class_of(own))
+                raise ConfigError(f"--plot: {path} is not data; only data can be plotted")
+            result, text = summarize(path, import_class(model_class))
         else:
             result, text = _data(path, schema, max_rows, plot)
     emit(result, text, as_json)
 
 
-def _kind(path: Path) -> Callable[[Path, Any], Found] | None:
-    """Return how to look at something that is not data."""
+def _summary_function(path: Path) -> Callable[[Path, Any], Summary] | None:
+    """Return the function for an encoder or a model; None for data."""
     if path.name == "_encoder.parquet":
         return _encoder
     if path.is_dir() and any((path / name).is_file() for name in _MODEL_FILES):
@@ -67,7 +66,7 @@ def _kind(path: Path) -> Callable[[Path, Any], Found] | None:
     return None
 
 
-def _encoder(path: Path, _own: Any) -> Found:
+def _encoder(path: Path, _class: Any) -> Summary:
     import sparsetrain as st
 
     encoder = st.data.read_encoder(path)
@@ -105,11 +104,10 @@ def _tables(tables: dict[str, int], share: dict[str, str]) -> str:
     return "\n".join([shown, *(f"{name} shares that of {owner}" for name, owner in share.items())])
 
 
-def _model(path: Path, own: Any) -> Found:
+def _model(path: Path, class_: Any) -> Summary:
     import sparsetrain as st
 
-    # Nothing is computed.
-    trainer = st.load_predictor(path, which="latest", precision="float32", model=own)
+    trainer = st.load_predictor(path, which="latest", precision="float32", model=class_)
     optimizer = trainer.optimizer.formula.name if isinstance(trainer, st.Trainer) else None
     config = trainer.model.config()
     parts = [part for storage in trainer.model.tables().values() for part in storage.items()]
@@ -133,13 +131,13 @@ def _model(path: Path, own: Any) -> Found:
     }
     return result, "\n".join(
         [
-            f"a {_called(result['model'])} after {format_count(trainer.steps, 'step')}, "
+            f"a {_display_name(result['model'])} after {format_count(trainer.steps, 'step')}, "
             f"{format_count(trainer.epochs, 'whole epoch')}; {len(arrays)} arrays, "
             f"{result['bytes'] / 1e6:,.1f} MB",
             f"{_sizes(result['model'], config)}; tables in {config.get('table_dtype', 'float32')}; "
-            + (f"optimizer {optimizer}" if optimizer else "for prediction alone"),
+            + (f"optimizer {optimizer}" if optimizer else "for prediction only"),
             f"encoder: {layout or 'none'}",
-            *([_told(best, run.stops_early)] if best else []),
+            *([_describe_best(best, run.stops_early)] if best else []),
             f"{format_count(len(tables), 'table')} of {sum(tables.values()):,} rows",
             "",
             _tables(tables, config.get("share_embedding") or {}),
@@ -147,15 +145,15 @@ def _model(path: Path, own: Any) -> Found:
     )
 
 
-def _called(kind: str) -> str:
+def _display_name(kind: str) -> str:
     return kind.upper() if kind == _OURS else kind
 
 
 def _sizes(kind: str, config: dict[str, Any]) -> str:
-    """Say what a model was made with; of a class that is not ours whatever its config names."""
+    """Describe the sizes of our model, or the whole config of another class."""
     if kind != _OURS:
-        told = {name: value for name, value in config.items() if name not in _IN_TABLES}
-        return ", ".join(f"{name} {value!r:.60}" for name, value in told.items())
+        shown = {name: value for name, value in config.items() if name not in _IN_TABLES}
+        return ", ".join(f"{name} {value!r:.60}" for name, value in shown.items())
     return (
         f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
         f"{_interaction(config)}, {config['num_dense']} dense inputs"
@@ -163,54 +161,54 @@ def _sizes(kind: str, config: dict[str, Any]) -> str:
 
 
 def _interaction(config: dict[str, Any]) -> str:
-    """Say how a model's vectors meet; one that was saved before there was a choice does not."""
-    if config.get("interaction", "dot") == "dot":
+    """Describe the interaction of a model's vectors."""
+    if config["interaction"] == "dot":
         return "dot interaction"
     layers = format_count(config["cross_layers"], "cross layer")
     return f"{layers} of rank {config['cross_rank']}"
 
 
-def _told(best: Path, stops_early: bool) -> str:
-    taken = "evaluate, predict and quantize take it" if stops_early else "--which best takes it"
-    return f"of the run's checkpoints this is the latest; the best is {best.name}: {taken}"
+def _describe_best(best: Path, stops_early: bool) -> str:
+    taken = "evaluate, predict and quantize use it" if stops_early else "--checkpoint best takes it"
+    return f"this is the latest checkpoint; the best is {best.name}: {taken}"
 
 
-def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> Found:
+def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> Summary:
     import sparsetrain as st
 
-    found = st.data.profile(str(path), schema=st.data.Schema.read(schema), max_rows=max_rows)
-    result = {"kind": "data", **found._asdict()}
-    result["dense"] = [column._asdict() for column in found.dense]
-    result["categories"] = [column._asdict() for column in found.categories]
+    profile = st.data.profile(str(path), schema=st.data.Schema.read(schema), max_rows=max_rows)
+    result = {"kind": "data", **profile._asdict()}
+    result["dense"] = [column._asdict() for column in profile.dense]
+    result["categories"] = [column._asdict() for column in profile.categories]
     notes = path / "dataset.json"
     if notes.is_file():
         result["dataset"] = json.loads(notes.read_text(encoding="utf-8"))
     if plot is not None:
-        draw(found, plot)
+        draw_profile(profile, plot)
         result["plot"] = str(plot)
-    return result, _describe(found)
+    return result, _describe(profile)
 
 
-def _describe(found: Any) -> str:
-    total = "" if found.total_rows in (None, found.rows) else f" of {found.total_rows:,}"
+def _describe(profile: Any) -> str:
+    total = "" if profile.total_rows in (None, profile.rows) else f" of {profile.total_rows:,}"
     lines = [
-        found.name,
-        found.layout,
-        f"{format_count(found.rows, 'row')} read{total}" + _clicks(found),
+        profile.name,
+        profile.layout,
+        f"{format_count(profile.rows, 'row')} read{total}" + _clicks(profile),
     ]
-    if found.dense:
-        cells = [["dense", "missing", "below 0", "least", "greatest"]]
+    if profile.dense:
+        cells = [["dense", "missing", "below 0", "min", "max"]]
         cells += [
             [
                 c.column,
-                *(format_share(count, found.rows) for count in (c.missing, c.negative)),
+                *(format_share(count, profile.rows) for count in (c.missing, c.negative)),
                 *("-" if v is None else f"{v:,.6g}" for v in (c.least, c.greatest)),
             ]
-            for c in found.dense[:_SHOWN]
+            for c in profile.dense[:_SHOWN]
         ]
         lines += ["", format_table(cells)]
     cells = [["category", "missing", "rare", "distinct", "once", "top value", "its share"]]
-    for c in found.categories[:_SHOWN]:
+    for c in profile.categories[:_SHOWN]:
         value, count = c.top[0] if c.top else ("-", 0)
         shares = [format_share(reserved, c.ids) for reserved in (c.missing, c.rare)]
         counts = [f"{c.distinct:,}", f"{c.once:,}"]
@@ -218,9 +216,9 @@ def _describe(found: Any) -> str:
     return "\n".join([*lines, "", format_table(cells)])
 
 
-def _clicks(found: Any) -> str:
-    if not found.label_rates:
+def _clicks(profile: Any) -> str:
+    if not profile.label_rates:
         return ", no label"
-    rates = [rate for _, rate in found.label_rates]
-    mean = found.positive / found.rows
+    rates = [rate for _, rate in profile.label_rates]
+    mean = profile.positive / profile.rows
     return f", {mean:.2%} clicks (from {min(rates):.2%} to {max(rates):.2%} along the file)"

@@ -1,91 +1,158 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that commands share, and how options become settings."""
+"""Options shared by commands, and the options of commands generated from declared settings.
 
+A setting with a flag (see `settings.fields`) becomes an option of every command that is decorated
+with `with_settings`; its text is parsed and checked by the settings, whatever its source.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from sparsetrain.cli.settings import Settings, resolve_settings
-from sparsetrain.cli.settings.sources import Entry
+from sparsetrain.cli.settings.fields import Flag, flags_of
+from sparsetrain.cli.settings.sources import Entry, parse_text
 
-AsJson = Annotated[bool, typer.Option("--json", help="End stdout with one JSON object.")]
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML or YAML.")
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+BatchSize = Annotated[
+    int, typer.Option("--batch-size", min=1, help="Rows per batch; changes speed, not results.")
 ]
-Overrides = Annotated[
+_Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="One setting, of those that `sparsetrain settings` lists; wins over all others. "
-        "No VALUE: its default.",
+        help="Set any setting that `sparsetrain settings` lists; takes precedence over all else. "
+        "Without VALUE: its default.",
     ),
 ]
-BatchSize = Annotated[
-    int, typer.Option("--batch-size", min=1, help="Rows per batch; changes speed, not results.")
+_Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML or YAML.")
 ]
-WarnUnseen = Annotated[
-    float | None, typer.Option("--warn-unseen", help="Share of unseen categories worth a warning.")
-]
-Which = Annotated[
-    str,
-    typer.Option(
-        "--which",
-        help="Of a run's checkpoints: latest, best on --valid, or auto: best if it was trained "
-        "with --early-stopping, else latest.",
-    ),
-]
-Precision = Annotated[
-    str | None,
-    typer.Option("--precision", help="Of products, if not that of the training: float32, bf16."),
-]
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that `train --out` wrote.")]
 
-# Option -> the setting that it is short for.
-_SETTINGS = {
-    "--optimizer": "optimizer.name",
-    "--lr": "optimizer.lr",
-    "--batch-size": "train.batch_size",
-    "--epochs": "train.epochs",
-    "--seed": "train.seed",
-    "--target": "train.target",
-    "--precision": "train.precision",
-    "--table-dtype": "model.table_dtype",
-    "--loss-scale": "train.loss_scale",
-    "--min-count": "data.min_count",
-    "--checkpoint-every": "train.checkpoint_every",
-    "--validate-every": "train.validate_every",
-    "--early-stopping": "train.patience",
-    "--check-numerics": "train.check_numerics",
-    "--max-rows": "data.max_rows",
-    "--schema": "data.schema_file",
-    "--weights": "data.weights",
-    "--warn-unseen": "data.warn_unseen",
-    "--valid-share": "data.valid_share",
-    "--valid-from": "data.valid_from",
-    "--time-column": "data.time_column",
-}
+FLAGS = {flag.name: flag for flag in flags_of(Settings)}
+_PANELS = {"data": "Data", "model": "Model", "optimizer": "Optimizer", "train": "Training"}
 
 
-def default_of(option: str) -> Any:
-    """Return what holds where an option is not given."""
-    section, key = _SETTINGS[option].split(".")
-    return getattr(getattr(Settings(), section), key)
+@dataclass(frozen=True)
+class SettingOptions:
+    """Settings from a command line, not resolved yet.
+
+    Attributes
+    ----------
+    entries : sequence of Entry
+        From options of their own.
+    config : Path or None
+        Settings file.
+    overrides : sequence of str
+        From `--set`.
+    """
+
+    entries: Sequence[Entry] = ()
+    config: Path | None = None
+    overrides: Sequence[str] = ()
+
+    def resolve(self, base: Iterable[Entry] = ()) -> Settings:
+        """Return the settings in effect, with `base` below all other sources."""
+        return resolve_settings(self.config, os.environ, self.entries, self.overrides, base)
+
+    def flags(self) -> list[str]:
+        """Return the options that were used."""
+        return [entry.origin for entry in self.entries]
 
 
-def settings_from(
-    options: Mapping[str, Any],
-    config: Path | None,
-    overrides: list[str] | None,
-    base: Sequence[Entry] = (),
-) -> Settings:
-    """Resolve the settings of a command; an option that was not given is None and counts not."""
-    entries = [
-        Entry(_SETTINGS[option], value, option)
-        for option, value in options.items()
-        if value is not None
-    ]
-    return resolve_settings(config, os.environ, entries, overrides or (), base)
+def setting_type(name: str) -> Any:
+    """Return the annotation of an option, such as ``--schema``, for a command's parameter."""
+    flag = FLAGS[name]
+    default = "" if flag.default in (None, False) else f"  [default: {flag.default}]"
+    option = typer.Option(
+        flag.name,
+        metavar=None if flag.type is bool else flag.metavar,
+        help=flag.help + default,
+        rich_help_panel=_PANELS[flag.key.partition(".")[0]],
+    )
+    return Annotated[(bool if flag.type is bool else str) | None, option]
+
+
+def with_settings(
+    *names: str, exclude: str = "", own: bool = True, general: bool = True
+) -> Callable[[Callable[..., None]], Any]:
+    """Decorate a command: its parameter `settings` becomes options.
+
+    Parameters
+    ----------
+    names : str
+        Options such as ``--lr``; by default those of all settings.
+    exclude : str
+        An option to leave out.
+    own : bool
+        Whether settings get options of their own.
+    general : bool
+        Whether the command has `--set` and `--config`.
+    """
+    chosen = [FLAGS[name] for name in names or FLAGS if own and name != exclude]
+
+    def decorate(command: Callable[..., None]) -> Any:
+        declared = inspect.signature(command, eval_str=True).parameters.values()
+        generated = [_parameter(flag.key, setting_type(flag.name)) for flag in chosen]
+        if general:
+            generated += [_parameter("overrides", _Overrides), _parameter("config", _Config)]
+
+        @functools.wraps(command)
+        def run(**arguments: Any) -> None:
+            entries = [
+                Entry(flag.key, _parse(flag, value), flag.name)
+                for flag in chosen
+                if (value := arguments.pop(_name(flag.key))) is not None
+            ]
+            sources = arguments.pop("config", None), arguments.pop("overrides", None) or ()
+            command(settings=SettingOptions(entries, *sources), **arguments)
+
+        parameters = [*(p for p in declared if p.name != "settings"), *generated]
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters]
+        )
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
+
+
+def _parameter(key: str, annotation: Any) -> Parameter:
+    return Parameter(_name(key), Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _name(key: str) -> str:
+    return key.replace(".", "__")
+
+
+def _parse(flag: Flag, value: Any) -> Any:
+    return parse_text(value) if flag.type is object else value
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists options in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then the options of each group in the order of their declaration."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                argument = parameter.param_type_name == "argument"
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                groups.setdefault("Arguments" if argument else panel, []).append(record)
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)

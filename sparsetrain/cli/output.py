@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print: one JSON object or text for people on stdout, notes on stderr."""
+"""Output of commands: one JSON object or text on stdout, notes on stderr."""
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_STREAMS = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
+
 
 def note(text: str) -> None:
-    """Tell people something that is not the result."""
+    """Print a note on stderr."""
     print(f"sparsetrain: {text}", file=sys.stderr, flush=True)
 
 
@@ -19,7 +22,7 @@ def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
 
 
 def format_share(count: int | None, total: int) -> str:
-    """Return a count as a percentage; a dash for one that is not known."""
+    """Return a count as a percentage; a dash if it is unknown."""
     return "-" if count is None else f"{count / max(total, 1):.1%}"
 
 
@@ -41,7 +44,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
-    """Return the scores of named data sets as a table, a constant's logloss beside each."""
+    """Return the scores of named data sets as a table, each with the logloss of a constant."""
     rows = [["", "rows", "AUC", "logloss", "constant's", "NE", "calibration"]]
     for name, score in scores.items():
         if score is not None:
@@ -50,7 +53,7 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
 
 
 def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
-    """Make a failed training loud: note it when a constant would have scored as well."""
+    """Warn if a constant would have scored as well."""
     constant = score["constant_logloss"]
     if constant is not None and score["logloss"] >= constant:
         note(
@@ -75,7 +78,7 @@ def format_score(value: float | None, form: str = "{:.4f}") -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn NumPy scalars and paths into what JSON has; what is not finite becomes null."""
+    """Turn NumPy scalars and paths into JSON values; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -85,3 +88,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
+def open_streams() -> None:
+    """Open standard streams that were closed, as by `>&-`, on the null device.
+
+    Otherwise the next opened file gets their number, and output of C++ code ends up in it.
+    """
+    for number, name, mode in _STREAMS:
+        if getattr(sys, name) is not None:
+            continue
+        nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which may be this one
+        if nowhere > number and not _is_open(number):
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+            nowhere = number
+        setattr(sys, name, os.fdopen(nowhere, mode))
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain plot`: loss, AUC and speed of a run, from its log, as one picture."""
+"""`sparsetrain plot`: loss, AUC and speed of a run from its log; and checks of plot files.
+
+Matplotlib (extra `plot`) is needed for plots only, and draws without a screen.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +12,10 @@ import typer
 
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.picture import check_picture, write_picture
-from sparsetrain.errors import CheckpointError
+from sparsetrain.cli.output_files import replace_file, require_writable
+from sparsetrain.errors import CheckpointError, ConfigError
 
+_SUFFIXES = (".png", ".svg", ".pdf")
 # Panel -> the curves in it: (split, field of the log, label).
 _PANELS = {
     "logloss": (
@@ -28,7 +32,7 @@ def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `train --out` wrote.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to draw: .png, .svg or .pdf; RUN/plot.png."),
+        typer.Option(metavar="FILE", help="Plot to write, .png, .svg or .pdf; RUN/plot.png."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -36,10 +40,10 @@ def plot(
     import sparsetrain as st
 
     out = out or run / "plot.png"
-    check_picture("--out", out)
+    check_plot("--out", out)
     lines = st.Run(run).log()
     if not lines:
-        raise CheckpointError(f"{run} holds no log: it is no run, or nothing was measured yet")
+        raise CheckpointError(f"{run} holds no log: it is not a run, or nothing was logged yet")
     _draw(lines, run.name, out)
     emit({"out": str(out), "lines": len(lines)}, f"{len(lines):,} measurements in {out}", as_json)
 
@@ -58,14 +62,14 @@ def _draw(lines: Sequence[dict[str, Any]], title: str, out: Path) -> None:
             axes.legend(frameon=False)
         if not any(drawn):
             axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
-    axes.set_ylim(bottom=0)  # the last panel is a speed
+    axes.set_ylim(bottom=0)  # the last panel shows a speed
     axes.set_xlabel("step")
     figure.suptitle(title)
-    write_picture(figure, out)
+    write_plot(figure, out)
 
 
 def _curve(axes: Any, lines: Sequence[dict[str, Any]], split: str, field: str, label: str) -> bool:
-    """Draw one curve; a measurement that is missing or not a number leaves a gap."""
+    """Draw one curve; missing values leave a gap."""
     points = [
         (line["step"], line[field])
         for line in lines
@@ -76,3 +80,28 @@ def _curve(axes: Any, lines: Sequence[dict[str, Any]], split: str, field: str, l
         dashed = {"linestyle": "--", "color": "grey"} if "constant" in field else {}
         axes.plot(*zip(*points, strict=True), label=label, **few, **dashed)
     return bool(points)
+
+
+def check_plot(option: str, path: Path) -> None:
+    """Raise unless a plot could be drawn at `path`, the value of `option`.
+
+    Raises
+    ------
+    ConfigError
+        If the suffix is unknown, the place not writable, or Matplotlib missing.
+    """
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"{option} {path}: a plot ends in {', '.join(_SUFFIXES)}")
+    require_writable(path)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            f"plots ({option}) need Matplotlib: pip install 'sparsetrain[plot]'"
+        ) from None
+
+
+def write_plot(figure: Any, path: Path) -> None:
+    """Write a figure; the old file stays until all of it is written."""
+    with replace_file(path) as draft:
+        figure.savefig(draft, dpi=120)

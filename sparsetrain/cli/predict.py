@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsetrain.cli.options import (
-    AsJson,
-    BatchSize,
-    Model,
-    Precision,
-    WarnUnseen,
-    Which,
-    settings_from,
-)
+from sparsetrain.cli.options import AsJson, BatchSize, SettingOptions, with_settings
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.own_class import OwnClass
-from sparsetrain.cli.preflight import require_writable
-from sparsetrain.cli.replaced import replaced
+from sparsetrain.cli.output_files import replace_file, require_writable
+from sparsetrain.cli.saved_model import (
+    Checkpoint,
+    ModelClass,
+    ModelFolder,
+    Precision,
+    load_predictor,
+    warn_unseen,
+)
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.unseen import tell_unseen
-from sparsetrain.cli.which import predictor_of
 from sparsetrain.errors import ConfigError, DataError
 
 PROBABILITY = "probability"
@@ -33,24 +29,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@with_settings("--warn-unseen", general=False)
 def predict(
-    model: Model,
+    settings: SettingOptions,
+    model: ModelFolder,
     rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Rows, parquet or text.")],
     out: Annotated[
         Path,
-        typer.Option("--out", metavar="FILE", help="Where to write: .parquet or .csv; replaced."),
+        typer.Option("--out", metavar="FILE", help="File to write, .parquet or .csv; replaced."),
     ],
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            "--keep", metavar="COLUMN", help="Write this column of ROWS too; may be repeated."
+            "--keep", metavar="COLUMN", help="Copy this column of ROWS as well; may be repeated."
         ),
     ] = None,
-    which: Which = "auto",
+    checkpoint: Checkpoint = "auto",
     batch_size: BatchSize = 4096,
     precision: Precision = None,
-    warn_unseen: WarnUnseen = None,
-    own: OwnClass = None,
+    model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the click probability of every row."""
@@ -60,34 +57,34 @@ def predict(
 
     write = _writer_for(out, rows)
     if PROBABILITY in (keep or ()):
-        raise ConfigError(f"--keep {PROBABILITY}: that is what predictions are called")
-    limit = settings_from({"--warn-unseen": warn_unseen}, None, None).data.warn_unseen
+        raise ConfigError(f"--keep {PROBABILITY}: the column of predictions has this name")
+    limit = settings.resolve().data.warn_unseen
     with StopSignals():
-        predictor = predictor_of(model, which, precision, own)
+        predictor = load_predictor(model, checkpoint, precision, model_class)
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
-        read_kept = _columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
+        read_kept = _kept_columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         probability = predictor.predict(dataset, batch_size=batch_size)
         kept = read_kept()
-        with replaced(out) as draft:
+        with replace_file(out) as draft:
             write(pa.table({**kept, PROBABILITY: probability}), str(draft))
     count, mean = len(probability), float(probability.mean(dtype="float64"))
-    unseen = tell_unseen(dataset, predictor.encoder, limit)
+    unseen = warn_unseen(dataset, predictor.encoder, limit)
     result = {"rows": count, "out": str(out), "mean_probability": mean, **unseen}
     emit(result, f"{count:,} probabilities, mean {mean:.4f}, written to {out}", as_json)
 
 
-def _columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], dict[str, Any]]:
-    """Look for columns of the rows; return what reads them as they are stored, by name."""
+def _kept_columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], dict[str, Any]]:
+    """Check that the columns exist; return a function that reads them as stored, by name."""
     import sparsetrain as st
 
     if not names:
         return dict
     source = st.data.open_source(str(rows), encoder.schema)
-    assert isinstance(source, st.data.Source)  # of paths
-    lacking = [(p, n) for p in source.parts for n in names if n not in p.schema.names]
-    if lacking:
-        part, name = lacking[0]
-        raise DataError(f"{part.place.name}: column {name}: --keep names it, and it is not there")
+    assert isinstance(source, st.data.Source)  # paths give no other kind
+    missing = [(p, n) for p in source.parts for n in names if n not in p.schema.names]
+    if missing:
+        part, name = missing[0]
+        raise DataError(f"{part.place.name}: no column {name}, which --keep names")
     return partial(_read, source.parts, names)
 
 
@@ -95,33 +92,33 @@ def _read(parts: Iterable[Any], names: list[str]) -> dict[str, Any]:
     import pyarrow as pa
 
     pieces = [pa.Table.from_batches([piece]) for part in parts for _, piece in part.pieces(names)]
-    return {name: _joined(name, [piece[name] for piece in pieces]) for name in names}
+    return {name: _concatenate(name, [piece[name] for piece in pieces]) for name in names}
 
 
-def _joined(name: str, columns: list[Any]) -> Any:
-    """Return one column of those of all files, which may store the same values differently.
+def _concatenate(name: str, columns: list[Any]) -> Any:
+    """Concatenate one column of all files, which may store the same values differently.
 
     Raises
     ------
     DataError
-        If they hold what has no type in common.
+        If their types have none in common.
     """
     import pyarrow as pa
 
     if len({column.type for column in columns}) > 1:
-        columns = [as_text(_plain(column)) for column in columns]
+        columns = [as_text(_decode(column)) for column in columns]
     tables = [pa.table({name: column}) for column in columns]
     try:
         return as_text(pa.concat_tables(tables, promote_options="permissive")[name])
     except pa.ArrowException:
         types = " and ".join(sorted({str(column.type) for column in columns}))
         raise DataError(
-            f"--keep {name}: its files hold {types}, which make no column; predict them one by one"
+            f"--keep {name}: the files hold {types}, which make no column; predict them one by one"
         ) from None
 
 
-def _plain(column: Any) -> Any:
-    """Return a column without codes, its text and bytes in Arrow's usual types."""
+def _decode(column: Any) -> Any:
+    """Return a column without dictionary codes, its text and bytes in Arrow's usual types."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -139,7 +136,7 @@ _USUAL = {
 
 
 def as_text(column: Any) -> Any:
-    """Return a column of bytes, which is how text files are read, as text where it is text."""
+    """Return a column of bytes, as text files are read, as text if it is valid UTF-8."""
     import pyarrow as pa
 
     if not pa.types.is_binary(column.type):

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain quantize`: a smaller model to predict with, its tables in rows of int8."""
+"""`sparsetrain quantize`: a smaller model for prediction, with int8 tables."""
 
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
-from sparsetrain.cli.options import AsJson, Model, Precision, Which
+from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.own_class import OwnClass, class_of
-from sparsetrain.cli.preflight import require_free
+from sparsetrain.cli.output_files import require_free
+from sparsetrain.cli.saved_model import (
+    Checkpoint,
+    ModelClass,
+    ModelFolder,
+    Precision,
+    import_class,
+    note_checkpoint,
+)
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.which import tell_which
 
 
 def quantize(
-    model: Model,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder for it.")],
-    which: Which = "auto",
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder to write.")],
+    checkpoint: Checkpoint = "auto",
     precision: Precision = None,
-    own: OwnClass = None,
+    model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an int8 model, for prediction alone.
+    """Make an int8 model for prediction only.
 
     A row of a table takes dim + 8 bytes.
     """
@@ -32,12 +38,12 @@ def quantize(
     with StopSignals():
         trainer = st.load(
             model,
-            which=which,
+            which=checkpoint,
             target="cpu",
             precision=cast(Any, precision),
-            model=class_of(own),
+            model=import_class(model_class),
         )
-        tell_which(model, which, trainer.steps)
+        note_checkpoint(model, checkpoint, trainer.steps)
         quantized = trainer.quantized()
         quantized.save(out)
     before, after = trainer.table_bytes, quantized.table_bytes

@@ -1,92 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain train`: from the user's files to a saved and scored model."""
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from sparsetrain.cli import train_options as given
-from sparsetrain.cli.files import Files
-from sparsetrain.cli.options import AsJson, Config, Overrides, settings_from
+import typer
+
+from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_score, format_scores, format_table
-from sparsetrain.cli.resuming import find_run, resumed
-from sparsetrain.cli.settings.sources import parse_text
-from sparsetrain.cli.starting import started
+from sparsetrain.cli.resume import find_run, resume_run, start_from_run
+from sparsetrain.cli.run_training import run_training
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.training import run_training
+from sparsetrain.cli.train_files import Files
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count, format_seconds
 
+_File = Annotated[Path | None, typer.Option(metavar="FILE", help="File or folder to score on.")]
 
+
+@with_settings(exclude="--warn-unseen")
 def train(
-    train: given.Train = None,
-    valid: given.File = None,
-    test: given.File = None,
-    valid_share: given.ValidShare = None,
-    valid_from: given.ValidFrom = None,
-    time_column: given.TimeColumn = None,
-    out: given.Out = None,
-    optimizer: given.Optimizer = None,
-    lr: given.Lr = None,
-    batch_size: given.BatchSize = None,
-    epochs: given.Epochs = None,
-    seed: given.Seed = None,
-    target: given.Target = None,
-    precision: given.Precision = None,
-    table_dtype: given.TableDtype = None,
-    loss_scale: given.LossScale = None,
-    min_count: given.MinCount = None,
-    schema: given.Schema = None,
-    weights: given.Weights = None,
-    start_from: given.StartFrom = None,
-    resume: given.Resume = None,
-    allow_changed: given.AllowChanged = None,
-    checkpoint_every: given.CheckpointEvery = None,
-    validate_every: given.ValidateEvery = None,
-    early_stopping: given.EarlyStopping = None,
-    check_numerics: given.CheckNumerics = None,
-    profile: given.Profile = False,
-    verbose: given.Verbose = False,
-    overrides: Overrides = None,
-    config: Config = None,
+    settings: SettingOptions,
+    train: Annotated[
+        list[Path] | None, typer.Argument(metavar="TRAIN", help="Files or folders to train on.")
+    ] = None,
+    valid: _File = None,
+    test: _File = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Save the run in this new folder.")
+    ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="Start from that run's weights; values new in TRAIN get rows."
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN|auto", help="Resume a run; auto: the one in --out, if any."),
+    ] = None,
+    allow_changed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="May differ from the resumed run: data, validation, a setting."
+        ),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Report the time of a step by kernels.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Report the update path of each table.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a DLRM on click logs and score it."""
-    options = {
-        "--optimizer": optimizer,
-        "--lr": lr,
-        "--batch-size": batch_size,
-        "--epochs": epochs,
-        "--seed": seed,
-        "--target": target,
-        "--precision": precision,
-        "--table-dtype": table_dtype,
-        "--loss-scale": None if loss_scale is None else parse_text(loss_scale),
-        "--min-count": min_count,
-        "--schema": schema,
-        "--weights": weights,
-        "--valid-share": valid_share,
-        "--valid-from": None if valid_from is None else parse_text(valid_from),
-        "--time-column": time_column,
-        "--checkpoint-every": checkpoint_every,
-        "--validate-every": validate_every,
-        "--early-stopping": early_stopping,
-        "--check-numerics": check_numerics,
-    }
     if allow_changed and resume is None:
         raise ConfigError("--allow-changed goes with --resume")
     if start_from is not None and resume not in (None, "auto"):
-        raise ConfigError("--start-from begins a run and --resume goes on with one: drop one")
-    run = find_run(resume, out)
-    begun = None if run is None else resumed(run, options, config, overrides, allow_changed or ())
+        raise ConfigError("--start-from and --resume exclude each other: drop one")
+    folder = find_run(resume, out)
+    resumed = None if folder is None else resume_run(folder, settings, allow_changed or ())
     start = None
-    if start_from is not None and begun is None:
-        start = started(start_from, options, config, overrides)
-    of_run = begun or start
-    settings = of_run.settings if of_run else settings_from(options, config, overrides)
-    files = Files(train or (), valid, test, run or out).or_else(begun.files if begun else {})
+    if start_from is not None and resumed is None:
+        start = start_from_run(start_from, settings)
+    earlier = resumed or start
+    chosen = earlier.settings if earlier else settings.resolve()
+    files = Files(train or (), valid, test, folder or out)
+    if resumed is not None:
+        files = files.with_defaults(resumed.files)
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
-        result = run_training(settings, files, stop, begun, start, profile=profile, verbose=verbose)
+        result = run_training(chosen, files, stop, resumed, start, profile=profile, verbose=verbose)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
 
@@ -98,9 +83,9 @@ def _describe(result: dict[str, Any]) -> str:
     if "profile" in result:
         lines += ["", _describe_profile(result["profile"])]
     if result["scored"] == "best":
-        why = "stopped early" if result["stopped_early"] else "early stopping"
+        reason = "stopped early" if result["stopped_early"] else "early stopping"
         best = f"weights and scores are those of step {result['best']['step']:,}, the best"
-        lines += ["", f"{why}: {best}"]
+        lines += ["", f"{reason}: {best}"]
     scores = {name: result[name] for name in ("valid", "test")}
     if any(scores.values()):
         lines += ["", format_scores(scores)]
@@ -109,8 +94,8 @@ def _describe(result: dict[str, Any]) -> str:
 
 def _describe_work(result: dict[str, Any]) -> str:
     if not result["rows"] and not result["stopped"]:
-        why = "it stopped early" if result["stopped_early"] else "more --epochs go on with it"
-        return f"nothing was left to train: the run had ended; {why}"
+        hint = "it stopped early" if result["stopped_early"] else "raise --epochs to continue"
+        return f"nothing to train: the run had ended; {hint}"
     rows, took = format_count(result["rows"], "row"), format_seconds(result["seconds"])
     return f"trained on {rows} in {took}, {result['rows_per_s']:,.0f} rows/s"
 
@@ -124,7 +109,7 @@ def _describe_profile(profile: dict[str, Any] | None) -> str:
 
 
 def _describe_epochs(epochs: list[dict[str, Any]]) -> str:
-    """Show where training helped and where it began to overfit."""
+    """Show the epochs in which training helped, and the one in which overfitting began."""
     rows = [["epoch", "training loss", "valid AUC", "valid logloss"]]
     for number, epoch in enumerate(epochs, 1):
         valid = epoch.get("valid") or {}

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainer that a run begins with: a fresh one, that of a run that goes on, or another run's.
+"""Trainers: new from settings, resumed from a run, or started from another run.
 
-Every row that is held out is read before there is one, or as soon as its encoder is known: a bad
-one is met now rather than after the training.
+Held-out rows are read as soon as the encoder is known, so that a bad row fails before the training.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
-from sparsetrain.cli.resuming import Resumed
-from sparsetrain.cli.rows import Rows
-from sparsetrain.cli.same_schema import require_same_schema
+from sparsetrain.cli.resume import ResumedRun, StartRun, require_same_schema
 from sparsetrain.cli.settings import Settings
-from sparsetrain.cli.starting import Start
+from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError
 from sparsetrain.training.progress import format_count
 
@@ -24,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def trainer_for(
-    settings: Settings, data: Rows, begun: Resumed | None, start: Start | None
+    settings: Settings, data: Rows, resumed: ResumedRun | None, start: StartRun | None
 ) -> st.Trainer:
-    """Load what a run goes on with or starts from, or learn an encoding and build a model."""
-    if begun is not None:
-        trainer = _resumed(begun)
+    """Load the trainer of an earlier run, or fit an encoder and build a new one."""
+    if resumed is not None:
+        trainer = _resume(resumed)
     elif start is not None:
-        trainer = _started(start, data)
+        trainer = _start(start, data)
     else:
         encoder = _fit_encoder(settings, data)
         _read_held_out(data, encoder)
@@ -39,41 +36,41 @@ def trainer_for(
     return trainer
 
 
-def _resumed(begun: Resumed) -> st.Trainer:
-    trainer = _loaded(begun, "latest")
-    note(f"going on after step {trainer.steps:,} of {begun.folder}")
+def _resume(run: ResumedRun) -> st.Trainer:
+    trainer = _load(run, "latest")
+    note(f"resuming after step {trainer.steps:,} of {run.folder}")
     return trainer
 
 
-def _started(start: Start, data: Rows) -> st.Trainer:
-    """The other run's, the best of it if it had early stopping; new values get rows."""
-    known = _loaded(start, "auto")
-    note(f"starting from step {known.steps:,} of {start.folder}")
-    if known.encoder is None:
+def _start(start: StartRun, data: Rows) -> st.Trainer:
+    """Return the other run's trainer, the best one if it had early stopping, with rows added."""
+    trainer = _load(start, "auto")
+    note(f"starting from step {trainer.steps:,} of {start.folder}")
+    if trainer.encoder is None:
         raise CheckpointError(f"{start.folder} has no encoder: its rows cannot be read")
-    named, schema = start.settings.data, known.encoder.schema
-    if named.schema_file is not None:
-        require_same_schema(named.schema_file, schema.to_dict(), start.folder, named.weights)
-    encoder = known.encoder.extended(data.train, min_count=start.min_count)
-    made = known.extended(encoder)
+    settings, schema = start.settings.data, trainer.encoder.schema
+    if settings.schema_file is not None:
+        require_same_schema(settings.schema_file, schema.to_dict(), start.folder, settings.weights)
+    encoder = trainer.encoder.extended(data.train, min_count=start.min_count)
+    extended = trainer.extended(encoder)
     for name, after in encoder.tables.items():
-        before = known.encoder.tables[name]
+        before = trainer.encoder.tables[name]
         if after > before:
             note(f"{name}: {format_count(after - before, 'new row')}, {after:,} in all")
-    return made
+    return extended
 
 
-def _loaded(known: Resumed | Start, which: str) -> st.Trainer:
-    """Load a checkpoint of a run, with the settings that hold now."""
+def _load(run: ResumedRun | StartRun, checkpoint: str) -> st.Trainer:
+    """Load a checkpoint of a run with the settings in effect now."""
     import sparsetrain as st
 
-    settings = known.settings
-    changed = any(key.startswith("optimizer.") for key in known.changed)
+    settings = run.settings
+    changed = any(key.startswith("optimizer.") for key in run.changed)
     trainer = st.load(
-        known.folder,
-        which=which,
+        run.folder,
+        which=checkpoint,
         target=settings.train.target,
-        optimizer=_optimizer(settings) if changed else None,
+        optimizer=make_optimizer(settings) if changed else None,
         precision=settings.train.precision,
         loss_scale=settings.train.loss_scale,
     )
@@ -87,20 +84,17 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
 
     paths: list[str] = data.whole
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    # Of a folder of both, parquet alone is read: the number shows it.
-    counted = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
-    note(f"learning the encoding from {paths[0]}{others}{counted}")
+    # Of a folder with both, only parquet is read, which the number shows.
+    count = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
+    note(f"learning the encoding from {paths[0]}{others}{count}")
     encoder = st.data.Encoder.fit(data.train, **settings.data.encoding())
     if data.train is not data.whole and encoder.encoded:
-        # Nothing is learnt of encoded ids but how many rows a table needs, for all of them.
+        # Encoded ids fix nothing but the rows that tables need, held-out rows included.
         encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
     note(f"layout: {encoder.layout}")
     if encoder.schema.weights is not None:
         column = encoder.schema.weights
-        note(
-            f"rows are weighed by {column} in training; scores count them alike, "
-            "the training loss does not"
-        )
+        note(f"rows are weighted by {column} in the training loss; scores are unweighted")
     rows = encoder.tables.values()
     tables = f"{format_count(len(rows), 'table')} of {sum(rows):,} rows in all"
     note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
@@ -130,7 +124,7 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
     )
     return st.Trainer(
         model,
-        optimizer=_optimizer(settings),
+        optimizer=make_optimizer(settings),
         target=settings.train.target,
         seed=settings.train.seed,
         encoder=encoder,
@@ -140,7 +134,8 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
     )
 
 
-def _optimizer(settings: Settings) -> st.optim.Optimizer:
+def make_optimizer(settings: Settings) -> st.optim.Optimizer:
+    """Build the optimizer of the section `optimizer`."""
     import sparsetrain as st
 
     chosen = settings.optimizer
@@ -149,10 +144,10 @@ def _optimizer(settings: Settings) -> st.optim.Optimizer:
     arguments: dict[str, Any] = {**chosen.arguments(), "lr": lr}
     if chosen.groups:
         arguments["groups"] = [st.optim.ParamGroup(**group) for group in chosen.group_arguments()]
-    made: st.optim.Optimizer = getattr(st.optim, chosen.name)(**arguments)
-    return made
+    optimizer: st.optim.Optimizer = getattr(st.optim, chosen.name)(**arguments)
+    return optimizer
 
 
 def _bags(encoder: st.data.Encoder) -> dict[str, Any]:
-    """Return what a model of list columns needs besides: bags are summed."""
+    """Return the extra options of a model of list columns, whose bags are summed."""
     return {"pooling": "sum", "weighted": encoder.has_weights} if encoder.has_bags else {}

@@ -157,7 +157,7 @@ def test_train_ends_stdout_with_one_json_object(library, capsys):
     assert (result["constant_logloss"], result["rows_per_s"]) == (0.6, 2.0)
     assert result["settings"]["train"]["batch_size"] == 128
     assert "layout: raw, Criteo names" in printed.err
-    assert "updates: touched rows (26 tables); --verbose says of which tables" in printed.err
+    assert "updates: touched rows (26 tables); --verbose lists the tables" in printed.err
     assert "embeddings." not in printed.err
     assert "2 steps were skipped" in printed.err
 
@@ -341,7 +341,7 @@ USAGE = [
     (["trian"], "No such command 'trian'"),
     (["train"], "Missing argument 'TRAIN'. (see sparsetrain train --help)"),
     (["train", "a", "--epoch", "1"], "No such option: --epoch"),
-    (["train", "a", "--epochs", "x"], "Invalid value for '--epochs'"),
+    (["train", "a", "--epochs", "x"], "--epochs: train.epochs = 'x' must be a valid integer"),
     (["train", "a", "--epochs", "0"], "--epochs: train.epochs = 0 must be greater than or equal"),
     (["train", "a", "--target", "gpu"], "--target: train.target = 'gpu' must be 'auto', 'cpu'"),
     (["train", "a", "--set", "train.epoch=1"], "did you mean 'train.epochs'?"),
@@ -399,7 +399,7 @@ def test_a_signal_before_the_training_stops_at_once(library, monkeypatch):
 
 
 def test_a_model_that_will_not_be_kept_is_said_first(library, capsys, tmp_path):
-    said = "the trained model will not be kept: --out FOLDER keeps it"
+    said = "the trained model will not be saved: --out FOLDER saves it"
     assert main(["train", "a"]) == 0
     assert said in capsys.readouterr().err.splitlines()[0]
     assert main(["train", "a", "--out", str(tmp_path / "run")]) == 0

@@ -12,9 +12,9 @@ import pytest
 
 from sparsetrain.cli import main
 from sparsetrain.cli.convert import parse_size
-from sparsetrain.cli.passes import PassLines
-from sparsetrain.cli.picture import write_picture
-from sparsetrain.cli.predict import _joined, as_text
+from sparsetrain.cli.pass_progress import PassProgress
+from sparsetrain.cli.plot import write_plot
+from sparsetrain.cli.predict import _concatenate, as_text
 from sparsetrain.cli.settings import resolve_settings
 from sparsetrain.data import convert_files
 from sparsetrain.data.synthetic import SyntheticCriteo
@@ -139,7 +139,11 @@ def test_generated_text_holds_the_rows_of_generated_parquet(tmp_path, capsys):
 
 REFUSED = [
     (["convert", "none.tsv", "--out", "OUT"], 3, "none.tsv: no such file"),
-    (["convert", "RAW", "--out", "OUT", "--memory", "much"], 2, "--memory much: give a size such"),
+    (
+        ["convert", "RAW", "--out", "OUT", "--memory", "much"],
+        2,
+        "--memory much: expected a size such",
+    ),
     (["convert", "RAW", "--out", "OUT", "--memory", "1MB"], 2, "memory is 1,000,000 bytes; it"),
     (["convert", "RAW", "--out", "OUT", "--bad-rows", "drop"], 2, "bad_rows is 'drop'; it must"),
     (["convert", "RAW", "--out", "OUT", "--schema", "no.toml"], 2, "no.toml: cannot read the"),
@@ -147,7 +151,7 @@ REFUSED = [
     (
         ["train", "RAW", "--valid", ""],
         2,
-        "an argument is empty; is a variable of the shell not set",
+        "an argument is empty; is a shell variable not set",
     ),
     (["convert", "RAW", "--out", "OUT", "--encoder", "x", "--min-count", "3"], 2, "brings its own"),
     (
@@ -156,7 +160,7 @@ REFUSED = [
         "brings",
     ),
     (["inspect", "none.parquet"], 3, "none.parquet: no such file"),
-    (["inspect", "RAW", "--plot", "OUT"], 2, "a picture ends in .png"),
+    (["inspect", "RAW", "--plot", "OUT"], 2, "a plot ends in .png"),
     (["generate", "OUT"], 2, "name it *.parquet or *.tsv"),
     (["generate", "OUT.parquet", "--bayes-auc", "0.1"], 2, "bayes_auc must be between"),
 ]
@@ -183,12 +187,12 @@ def test_sizes_are_decimal_or_binary(text, size):
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "1XB"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(ConfigError, match="give a size such as"):
+    with pytest.raises(ConfigError, match="expected a size such as"):
         parse_size(text)
 
 
 def test_passes_are_shown_by_lines(capsys):
-    with PassLines(every=0) as lines:
+    with PassProgress(every=0) as lines:
         lines("reading", 10, 0.5)
         lines("reading", 10, 1.0)
         lines("writing", 20, 1.0)
@@ -201,8 +205,8 @@ def test_passes_are_shown_by_lines(capsys):
 
 def test_what_an_earlier_run_did_is_in_no_rate(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("sparsetrain.cli.passes.time.monotonic", lambda: now[0])
-    with PassLines(every=0) as lines:
+    monkeypatch.setattr("sparsetrain.cli.pass_progress.time.monotonic", lambda: now[0])
+    with PassProgress(every=0) as lines:
         for rows, done, now[0] in ((0, 0.3, 1.0), (0, 0.5, 2.0), (10, 0.6, 4.0), (10, 0.7, 6.0)):
             lines("reading", rows, done)
     shown = capsys.readouterr().err.splitlines()
@@ -247,7 +251,7 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_one_before(tmp_path):
             raise OSError("no space left")
 
     with pytest.raises(DataError, match=r"a\.png: cannot be written: no space left"):
-        write_picture(Figure(), path)
+        write_plot(Figure(), path)
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -338,7 +342,11 @@ def test_encoded_ids_need_tables_for_the_rows_held_out_too(tmp_path, capsys):
 
 
 NO_SPLIT = {
-    "two ways": (["--valid-share", "0.1", "--valid-from", "3"], 2, "validate in one way"),
+    "two ways": (
+        ["--valid-share", "0.1", "--valid-from", "3"],
+        2,
+        "--valid-from and --valid-share: use one of them",
+    ),
     "no share": (["--valid-share", "1.5"], 2, "--valid-share: data.valid_share = 1.5 must be"),
     "no time": (["--valid-from", "never"], 2, "'never' is no moment"),
     "no column": (["--valid-from", "3", "--time-column", "day"], 3, "column day: the time column"),
@@ -446,11 +454,11 @@ STORED = [
 
 @pytest.mark.parametrize("type_", STORED, ids=str)
 def test_kept_columns_of_files_that_store_them_differently_are_one(type_):
-    found = _joined("user", [NAMES, NAMES.cast(type_)])
+    found = _concatenate("user", [NAMES, NAMES.cast(type_)])
     assert found.type == pa.string()
     assert found.to_pylist() == NAMES.to_pylist() * 2
 
 
 def test_kept_columns_that_have_no_type_in_common_are_refused():
-    with pytest.raises(DataError, match="--keep user: its files hold int64 and string, which"):
-        _joined("user", [NAMES, pa.chunked_array([[1]])])
+    with pytest.raises(DataError, match="--keep user: the files hold int64 and string, which"):
+        _concatenate("user", [NAMES, pa.chunked_array([[1]])])

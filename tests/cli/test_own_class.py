@@ -108,4 +108,4 @@ def test_what_is_no_class_of_the_model_is_refused(here, case, capsys):
 
 def test_of_data_there_is_no_class(here, capsys):
     assert main(["inspect", "rows.parquet", *OWN]) == 2
-    _assert_one_line(capsys.readouterr().err, "--model: rows.parquet is no saved model")
+    _assert_one_line(capsys.readouterr().err, "--model: rows.parquet is not a saved model")

@@ -89,7 +89,7 @@ def test_predict_keeps_columns_beside_the_probabilities(run, tables, suffix, tmp
     assert found["label"].to_pylist() == rows["label"].to_pylist()
     capsys.readouterr()
     assert main(["predict", str(model), str(source), "--out", str(out), "--keep", "usr"]) == 3
-    assert "column usr: --keep names it, and it is not there" in capsys.readouterr().err
+    assert "no column usr, which --keep names" in capsys.readouterr().err
 
 
 def test_a_quantized_model_is_smaller_and_scores_nearly_the_same(run, files, tmp_path, capsys):
@@ -102,7 +102,7 @@ def test_a_quantized_model_is_smaller_and_scores_nearly_the_same(run, files, tmp
     scores = json.loads(capsys.readouterr().out)
     assert scores["auc"] == pytest.approx(result["test"]["auc"], abs=0.002)
     assert main(["inspect", small]) == 0
-    assert "tables in int8; for prediction alone" in capsys.readouterr().out
+    assert "tables in int8; for prediction only" in capsys.readouterr().out
     for again in (["quantize", small, "--out", small + "er"], ["train", "--resume", small]):
         assert main(again) == 4
         assert capsys.readouterr().err.count("\n") == 1

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from sparsetrain.cli.replaced import replaced
+from sparsetrain.cli.output_files import replace_file
 from sparsetrain.system.file_locks import try_lock
 
 
@@ -41,9 +41,9 @@ def test_a_folder_that_cannot_be_locked_is_nobodys(tmp_path, nfs):
 def test_the_draft_of_one_that_was_killed_goes_and_one_being_written_stays(tmp_path, nfs):
     path, left = tmp_path / "a.csv", tmp_path / ".a.0123abcd.csv"
     left.touch()
-    with replaced(path) as draft:
+    with replace_file(path) as draft:
         assert {*tmp_path.iterdir()} == {draft}
-        with replaced(path) as other:
+        with replace_file(path) as other:
             assert draft.exists()
             other.write_text("2")
         draft.write_text("1")

@@ -12,7 +12,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.cli import main
-from sparsetrain.cli.which import tell_which
+from sparsetrain.cli.saved_model import note_checkpoint
 from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
 from sparsetrain.training import trained_model
 from sparsetrain.training.fit.best import Best
@@ -300,8 +300,8 @@ TOLD = {
 def test_a_checkpoint_is_told_as_the_best_if_it_is(tmp_path, capsys, case):
     rule, step, told = TOLD[case]
     fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
-    tell_which(tmp_path / "run", "auto", step)
-    tell_which(tmp_path / "run", "best", step)
+    note_checkpoint(tmp_path / "run", "auto", step)
+    note_checkpoint(tmp_path / "run", "best", step)
     assert capsys.readouterr().err.count("this is its best checkpoint, of step 14") == told
 
 
@@ -311,7 +311,10 @@ def test_inspect_names_the_best_beside_the_latest(tmp_path, capsys, kind):
     fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
     assert main(["inspect", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
-    taken = {"best": "evaluate, predict and quantize take it", "latest": "--which best takes it"}
+    taken = {
+        "best": "evaluate, predict and quantize use it",
+        "latest": "--checkpoint best takes it",
+    }
     assert "after 21 steps" in said and f"the best is step-000000000014: {taken[which]}" in said
     make().save(tmp_path / "saved")
     assert main(["inspect", str(tmp_path / "saved")]) == 0
@@ -352,7 +355,7 @@ def test_commands_score_and_predict_with_the_best(overfitted, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "stopped early: weights and scores are those of step " in said
     result = evaluated(capsys, run, overfitted)
-    latest = evaluated(capsys, run, overfitted, "--which", "latest")
+    latest = evaluated(capsys, run, overfitted, "--checkpoint", "latest")
     best = min(line["logloss"] for line in st.Run(run).log() if line["split"] == "valid")
     assert result["logloss"] == pytest.approx(best, rel=1e-6) and best < latest["logloss"]
     assert train(overfitted, "--early-stopping", "2", "--json") == 0  # without a folder, too

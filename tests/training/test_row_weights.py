@@ -216,7 +216,7 @@ def test_train_takes_a_column_and_goes_on_with_it(tmp_path, capsys):
     small = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
     assert main(["train", *files, *small, "--weights", "w", "--out", run, "--json"]) == 0
     printed = capsys.readouterr()
-    assert "rows are weighed by w in training; scores count them alike" in printed.err
+    assert "rows are weighted by w in the training loss; scores are unweighted" in printed.err
     assert json.loads(printed.out)["settings"]["data"]["weights"] == "w"
     assert main(["train", "--resume", run, "--epochs", "2"]) == 0
     assert main(["evaluate", run, str(tmp_path / "valid.parquet")]) == 0

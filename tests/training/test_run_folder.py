@@ -8,8 +8,6 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.cli import main
-from sparsetrain.cli.resuming import resumed
-from sparsetrain.cli.settings import Settings
 from sparsetrain.errors import CheckpointError, ConfigError
 from tests import small_dlrm
 
@@ -35,21 +33,6 @@ def loaded(folder: Path) -> st.Trainer:
 
 def checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("step-*"))
-
-
-def test_what_a_run_of_an_older_version_could_not_set_is_not_ignored_when_it_is_resumed(tmp_path):
-    settings = Settings().to_dict()
-    del settings["model"]["table_dtype"], settings["train"]["loss_scale"]
-    for name in ("interaction", "cross_layers", "cross_rank"):
-        del settings["model"][name]
-    older = st.Run(tmp_path, extra={"settings": settings, "files": {}})
-    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
-    trainer.fit(small_dlrm.raw_rows(16), run=older, progress=None)
-    assert not resumed(tmp_path, {}, None, None, ()).changed
-    with pytest.raises(CheckpointError, match="model.table_dtype is 'float32' in .*: train anew"):
-        resumed(tmp_path, {"--table-dtype": "bfloat16"}, None, None, ())
-    with pytest.raises(CheckpointError, match="train.loss_scale is not set in .* and 8.0 now"):
-        resumed(tmp_path, {"--loss-scale": 8.0}, None, None, ())
 
 
 def names_nothing(run: Path) -> None:

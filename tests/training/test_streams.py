@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparsetrain.cli.replaced import replaced
+from sparsetrain.cli.output_files import replace_file
 from sparsetrain.errors import DataError, ResourceError
 
 
@@ -49,7 +49,7 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
     target.parent.mkdir()
     link.symlink_to(target)
     for text in ("first", "second"):
-        with replaced(link) as draft:
+        with replace_file(link) as draft:
             draft.write_text(text)
         assert link.is_symlink() and target.read_text() == text
     assert os.listdir(target.parent) == ["a.csv"]
@@ -58,9 +58,9 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
 WRITES = """
 import sys, time
 from pathlib import Path
-from sparsetrain.cli.replaced import replaced
+from sparsetrain.cli.output_files import replace_file
 from sparsetrain.errors import DataError, ResourceError
-with replaced(Path(sys.argv[1])):
+with replace_file(Path(sys.argv[1])):
     print("began", flush=True)
     time.sleep(100)
 """
@@ -76,7 +76,7 @@ def test_what_a_killed_process_left_is_removed_and_what_is_being_written_stays(t
         if ended:
             child.kill()
             child.communicate()
-        with replaced(out) as draft:
+        with replace_file(out) as draft:
             draft.touch()
         assert left.exists() != ended
     assert set(tmp_path.iterdir()) == {out, other}
@@ -87,6 +87,6 @@ def test_an_error_of_the_system_names_the_file_that_was_asked_for(tmp_path, numb
     out = tmp_path / "a.csv"
     out.write_text("before")
     said = rf"a\.csv: cannot be written: {os.strerror(number)}$"
-    with pytest.raises(kind, match=said), replaced(out):
+    with pytest.raises(kind, match=said), replace_file(out):
         raise OSError(number, "Error writing bytes to file")
     assert os.listdir(tmp_path) == ["a.csv"] and out.read_text() == "before"

@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the section `optimizer`, and which of them each formula has.
+"""Section `optimizer` of the settings, and the options that each formula has.
 
-They name a formula, numbers and enumerated schedules; what is built from them is the caller's
-business. Tests compare the tables here with the constructors.
+Values are names, numbers and enumerated schedules; the caller builds the optimizer. Tests compare
+the tables here with the constructors.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from sparsetrain.cli.settings.fields import (
+    Count,
+    Finite,
+    NotNegative,
+    Positive,
+    Rate,
+    Section,
+    setting,
+)
 
-from sparsetrain.cli.settings.section import Finite, Positive, Section
-
-Name = Literal[
+Formula = Literal[
     "sgd", "momentum", "nesterov", "adagrad", "rowwise_adagrad", "rmsprop", "adam", "adamw", "ftrl"
 ]
 Mode = Literal["lazy", "exact", "dense"]
 Update = Literal["sparse", "dense"]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class GroupSettings(Section):
-    """What differs for the parameters and tables whose names match.
+    """Options of the parameters and tables whose names match.
 
     Attributes
     ----------
@@ -44,73 +47,48 @@ class GroupSettings(Section):
 
 
 class OptimizerSettings(Section):
-    """The update formula, its numbers, and what is done before it. None: the formula's default.
+    """The update formula, its options and schedule; none stands for the formula's default."""
 
-    Attributes
-    ----------
-    name : str
-        Formula: "sgd", "momentum", "nesterov", "adagrad", "rowwise_adagrad", "rmsprop", "adam",
-        "adamw" or "ftrl".
-    lr : float
-        Learning rate; what the schedule's factors multiply.
-    eps, initial, momentum, alpha, beta1, beta2, beta, l1, l2 : float or None
-        Numbers of a formula; docs/optimizers.md says which has which.
-    mode : {"lazy", "exact", "dense"}
-        What happens to rows that a batch does not name.
-    max_replayed_steps : int or None
-        Most steps replayed for a row in exact mode.
-    weight_decay, decoupled
-        Decay, added to the gradient or taken off the weight.
-    clip_value, clip_norm : float or None
-        Limits of a gradient's elements and of the global norm.
-    on_nonfinite : {"stop", "skip"}
-        What a gradient with NaN or infinity does.
-    update : {"sparse", "dense"} or None
-        Whether touched rows or every row is updated, where both give the same bits.
-    schedule : {"constant", "step_decay", "polynomial", "cosine", "inverse_sqrt"}
-        How the learning rate follows the step.
-    schedule_steps : int or None
-        Steps of the schedule.
-    warmup : int or None
-        Steps of a linear rise at the beginning.
-    factor, power, floor : float or None
-        Numbers of a schedule.
-    accumulate : int
-        Parts in which a batch is computed before its one step.
-    groups : list of tables
-        What differs for some parameters or tables.
-    """
-
-    name: Name = "adagrad"
-    lr: Positive = 0.02
-    eps: Positive | None = None
-    initial: NotNegative | None = None
-    momentum: Rate | None = None
-    alpha: Rate | None = None
-    beta1: Rate | None = None
-    beta2: Rate | None = None
-    beta: NotNegative | None = None
-    l1: NotNegative | None = None
-    l2: NotNegative | None = None
-    mode: Mode | None = None
-    max_replayed_steps: Count | None = None
-    weight_decay: NotNegative | None = None
-    decoupled: bool | None = None
-    clip_value: Positive | None = None
-    clip_norm: Positive | None = None
-    on_nonfinite: Literal["stop", "skip"] | None = None
-    update: Update | None = None
-    schedule: Literal["constant", "step_decay", "polynomial", "cosine", "inverse_sqrt"] = "constant"
-    schedule_steps: Count | None = None
-    warmup: Count | None = None
-    factor: NotNegative | None = None
-    power: NotNegative | None = None
-    floor: Finite | None = None
-    accumulate: Count = 1
-    groups: list[GroupSettings] = []
+    name: Formula = setting("adagrad", "Update formula.", flag="--optimizer")
+    lr: Positive = setting(0.02, "Learning rate, which a schedule multiplies.", flag="--lr")
+    eps: Positive | None = setting(None, "Added to the denominator.")
+    initial: NotNegative | None = setting(None, "Initial value of the accumulator.")
+    momentum: Rate | None = setting(None, "Momentum.")
+    alpha: Rate | None = setting(None, "Decay of RMSprop's average.")
+    beta1: Rate | None = setting(None, "Decay of Adam's first moment.")
+    beta2: Rate | None = setting(None, "Decay of Adam's second moment.")
+    beta: NotNegative | None = setting(None, "FTRL's beta.")
+    l1: NotNegative | None = setting(None, "FTRL's L1 penalty.")
+    l2: NotNegative | None = setting(None, "FTRL's L2 penalty.")
+    mode: Mode | None = setting(None, "Treatment of rows that a batch does not touch.")
+    max_replayed_steps: Count | None = setting(
+        None, "Most missed steps replayed for a row in exact mode."
+    )
+    weight_decay: NotNegative | None = setting(None, "Weight decay.")
+    decoupled: bool | None = setting(
+        None, "Whether decay is taken off the weight, not added to the gradient."
+    )
+    clip_value: Positive | None = setting(None, "Limit of each element of a gradient.")
+    clip_norm: Positive | None = setting(None, "Limit of the gradients' global norm.")
+    on_nonfinite: Literal["stop", "skip"] | None = setting(
+        None, "Reaction to a gradient with NaN or infinity."
+    )
+    update: Update | None = setting(
+        None, "Whether touched rows or all rows are updated, where both give the same bits."
+    )
+    schedule: Literal["constant", "step_decay", "polynomial", "cosine", "inverse_sqrt"] = setting(
+        "constant", "Schedule of the learning rate."
+    )
+    schedule_steps: Count | None = setting(None, "Steps of the schedule.")
+    warmup: Count | None = setting(None, "Steps of linear warm-up.")
+    factor: NotNegative | None = setting(None, "Factor of step_decay.")
+    power: NotNegative | None = setting(None, "Power of polynomial.")
+    floor: Finite | None = setting(None, "Final factor of polynomial and cosine.")
+    accumulate: Count = setting(1, "Parts in which a batch is computed before its one step.")
+    groups: list[GroupSettings] = setting([], "Options of some parameters or tables, by name.")
 
     def arguments(self) -> dict[str, Any]:
-        """Return the numbers and options that were set, for the formula's constructor."""
+        """Return the options that are set, for the formula's constructor."""
         return self.model_dump(include={*NUMBERS, *OPTIONS}, exclude_none=True)
 
     def group_arguments(self) -> list[dict[str, Any]]:
@@ -129,10 +107,10 @@ class OptimizerSettings(Section):
         return factors
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return the settings that would be ignored or are missing, each with what is wrong."""
+        """Return the settings that would be ignored or are missing, each with the reason."""
         allowed = options_of(self.name)
         listed = ", ".join(("lr", *allowed))
-        wrong = [
+        problems = [
             (key, f"{self.name} has no option '{key}'; its options are {listed}")
             for key in self.arguments()
             if key not in allowed and key != "lr"
@@ -140,12 +118,14 @@ class OptimizerSettings(Section):
         used = SCHEDULES[self.schedule]
         for key in ("schedule_steps", *SHAPES):
             if getattr(self, key) is not None and key not in used:
-                have = ", ".join(used) or "none of its own"
-                text = f"schedule '{self.schedule}' has no '{key}'; its settings are {have}"
-                wrong.append((key, text))
+                names = ", ".join(used) or "none of its own"
+                text = f"schedule '{self.schedule}' has no '{key}'; its settings are {names}"
+                problems.append((key, text))
         if self.schedule != "constant" and self.schedule_steps is None:
-            wrong.append(("schedule", f"schedule '{self.schedule}' needs optimizer.schedule_steps"))
-        return wrong
+            problems.append(
+                ("schedule", f"schedule '{self.schedule}' needs optimizer.schedule_steps")
+            )
+        return problems
 
 
 NUMBERS = ("lr", "eps", "initial", "momentum", "alpha", "beta1", "beta2", "beta", "l1", "l2")
@@ -155,7 +135,7 @@ OPTIONS = (
 )
 SHAPES = ("factor", "power", "floor")
 
-# Which numbers each formula has beside `lr`.
+# Numbers of each formula besides `lr`.
 FORMULA_OPTIONS: dict[str, tuple[str, ...]] = {
     "sgd": (),
     "momentum": ("momentum",),
@@ -167,9 +147,9 @@ FORMULA_OPTIONS: dict[str, tuple[str, ...]] = {
     "adamw": ("beta1", "beta2", "eps"),
     "ftrl": ("l1", "l2", "beta", "initial"),
 }
-# Which of the options that all have one has not.
-WITHOUT = {"adamw": ("decoupled",), "ftrl": ("weight_decay", "decoupled")}
-# Which settings each schedule has.
+# Common options that a formula lacks.
+LACKS = {"adamw": ("decoupled",), "ftrl": ("weight_decay", "decoupled")}
+# Settings of each schedule.
 SCHEDULES: dict[str, tuple[str, ...]] = {
     "constant": (),
     "step_decay": ("schedule_steps", "factor"),
@@ -180,6 +160,6 @@ SCHEDULES: dict[str, tuple[str, ...]] = {
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """Everything that can be set for a formula beside `lr`."""
-    common = tuple(key for key in OPTIONS if key not in WITHOUT.get(name, ()))
+    """Return all options of a formula besides `lr`."""
+    common = tuple(key for key in OPTIONS if key not in LACKS.get(name, ()))
     return FORMULA_OPTIONS[name] + common

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be set, with which type, range and default.
+"""Settings of a training run: sections, types, ranges, defaults, help and command-line flags.
 
-The models are strict (no text becomes a number here), closed (no unknown key) and frozen. They
-name enumerated things and numbers only, so that a settings file never holds code.
+The models are strict (no text becomes a number here), closed (no unknown key) and frozen. Values
+are numbers, text and enumerated names, so a settings file never holds code.
 """
 
 from datetime import date
@@ -10,114 +10,116 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
-from sparsetrain.cli.settings.section import Finite, Scale, Section
 
 
 def _as_tuple(value: Any) -> Any:
-    """Accept the lists of TOML and JSON, and one width alone, where the model keeps a tuple."""
+    """Accept the lists of TOML and JSON, and a single width, where the model keeps a tuple."""
     if isinstance(value, int):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _as_moment(value: Any) -> Any:
-    """Accept the dates of TOML where the model keeps a text."""
+def _as_text(value: Any) -> Any:
+    """Accept the dates of TOML where the model keeps text."""
     return value.isoformat() if isinstance(value, date) else value
 
 
-# Settings that decide which rows are used and what is said of them, not what they become.
+# Settings that select rows or control warnings, and do not affect how rows are encoded.
 _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
-Steps = Annotated[int, Field(ge=1)]
+Moment = Annotated[int | Finite | str, BeforeValidator(_as_text)]
 
 
 class DataSettings(Section):
-    """How raw columns become numbers and ids.
+    """Encoding of raw columns as numbers and ids, and the rows held out for validation."""
 
-    Attributes
-    ----------
-    min_count : int
-        Occurrences in the training data below which a category counts as rare.
-    max_rows : int or None
-        Most rows a table may get; None for as many as there are categories.
-    dense_fill : float
-        Value that stands in for a missing integer, in raw units.
-    missing_flags : bool
-        Whether each integer column gets a second one that says where it was missing.
-    treat_as : {"auto", "raw", "encoded"}
-        Whether values still need encoding; "auto" decides by the column types.
-    nan : {"error", "missing"}
-        What a NaN in an integer column means.
-    schema_file : str or None
-        TOML or JSON file that names the columns, where they are not Criteo's.
-    weights : str or None
-        Column with a factor of 0 or more for each row's loss; None for rows that count alike.
-    warn_unseen : float
-        Share of rare or unseen ids of a column, in rows to be scored, that is worth a warning.
-    valid_share : float or None
-        Share of the training rows that is held out for validation, chosen by chance.
-    valid_seed : int
-        Another seed is another choice of those rows.
-    valid_from : int, float, str or None
-        First moment of validation: rows from then on are held out. A number, or a date.
-    time_column : str or None
-        The column that `valid_from` is about; by default the schema's `time`.
-    """
-
-    min_count: Annotated[int, Field(ge=1)] = 5
-    max_rows: Annotated[int, Field(ge=4)] | None = None
-    dense_fill: Finite = 0.0
-    missing_flags: bool = False
-    treat_as: Literal["auto", "raw", "encoded"] = "auto"
-    nan: Literal["error", "missing"] = "error"
-    schema_file: str | None = None
-    weights: str | None = None
-    warn_unseen: Annotated[float, Field(gt=0, le=1)] = 0.5
-
-    valid_share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    valid_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    valid_from: Annotated[int | Finite | str, BeforeValidator(_as_moment)] | None = None
-    time_column: str | None = None
+    min_count: Count = setting(
+        5,
+        "Categories rarer than this in the training data share one row.",
+        flag="--min-count",
+    )
+    max_rows: Annotated[int, Field(ge=4)] | None = setting(
+        None, "Most rows of a table; the rest is hashed into them.", flag="--max-rows"
+    )
+    dense_fill: Finite = setting(0.0, "Replaces a missing integer, in raw units.")
+    missing_flags: bool = setting(
+        False, "Whether each integer column gets a second one that marks missing values."
+    )
+    treat_as: Literal["auto", "raw", "encoded"] = setting(
+        "auto", 'Whether values still need encoding; "auto" decides by the column types.'
+    )
+    nan: Literal["error", "missing"] = setting("error", "Meaning of NaN in an integer column.")
+    schema_file: str | None = setting(
+        None,
+        "TOML or JSON file with the column names, if they are not Criteo's.",
+        flag="--schema",
+        metavar="FILE",
+    )
+    weights: str | None = setting(
+        None,
+        "Column with a factor for each row's loss, 0 or more.",
+        flag="--weights",
+        metavar="COLUMN",
+    )
+    warn_unseen: Annotated[float, Field(gt=0, le=1)] = setting(
+        0.5,
+        "Share of rare or unseen ids in a column of scored rows that is worth a warning.",
+        flag="--warn-unseen",
+    )
+    valid_share: Annotated[float, Field(gt=0, lt=1)] | None = setting(
+        None,
+        "Share of the training rows held out for validation, chosen at random.",
+        flag="--valid-share",
+    )
+    valid_seed: Seed = setting(0, "Seed of that random choice.")
+    valid_from: Moment | None = setting(
+        None,
+        "Hold out the training rows from this time on for validation: a number or a date.",
+        flag="--valid-from",
+        metavar="TIME",
+    )
+    time_column: str | None = setting(
+        None,
+        "Column that --valid-from refers to; by default the schema's time.",
+        flag="--time-column",
+        metavar="COLUMN",
+    )
 
     def encoding(self) -> dict[str, Any]:
-        """Return what `Encoder.fit` and `convert_files` take."""
+        """Return the keyword arguments of `Encoder.fit` and `convert_files`."""
         return self.model_dump(exclude=_NOT_ENCODING)
 
 
 class ModelSettings(Section):
-    """The DLRM: width of the embeddings, hidden widths of the two MLPs, and what is between them.
+    """The DLRM: width of the embeddings, hidden widths of the two MLPs, and the interaction."""
 
-    Attributes
-    ----------
-    dim : int
-        Width of every embedding.
-    bottom, top : tuple of int
-        Hidden widths; input, `dim` and the last 1 are added.
-    table_dtype : {"float32", "bfloat16", "float16"}
-        What embedding tables are stored in. A half takes half the memory; updates are computed in
-        float32 and rounded stochastically.
-    interaction : {"dot", "cross"}
-        How vectors meet before the top MLP: "dot" multiplies every pair of them, "cross" has layers
-        of products of all numbers (DCN V2), as in TorchRec's DLRM_DCN.
-    cross_layers : int or None
-        Cross layers; None for 3.
-    cross_rank : int or None
-        Rank of their matrices; None for a quarter of the numbers that are crossed, at most 512.
-    """
-
-    dim: Annotated[int, Field(ge=1, le=4096)] = 16
-    bottom: Widths = (64,)
-    top: Widths = (64,)
-    table_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    interaction: Literal["dot", "cross"] = "dot"
-    cross_layers: Annotated[int, Field(ge=1, le=100)] | None = None
-    cross_rank: Width | None = None
+    dim: Annotated[int, Field(ge=1, le=4096)] = setting(16, "Width of every embedding.")
+    bottom: Widths = setting((64,), "Hidden widths of the bottom MLP; input and dim are added.")
+    top: Widths = setting((64,), "Hidden widths of the top MLP; input and the last 1 are added.")
+    table_dtype: Literal["float32", "bfloat16", "float16"] = setting(
+        "float32",
+        "Type that embedding tables are stored in. Half precision takes half the memory; updates "
+        "are computed in float32 and rounded stochastically.",
+        flag="--table-dtype",
+    )
+    interaction: Literal["dot", "cross"] = setting(
+        "dot",
+        'Interaction of the vectors before the top MLP: "dot" multiplies every pair, "cross" has '
+        "cross layers over all numbers (DCN V2), as TorchRec's DLRM_DCN.",
+    )
+    cross_layers: Annotated[int, Field(ge=1, le=100)] | None = setting(
+        None, "Cross layers; 3 if not set."
+    )
+    cross_rank: Width | None = setting(
+        None, "Rank of their matrices; if not set, a quarter of the crossed numbers, at most 512."
+    )
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return the settings that would be ignored, each with what is wrong."""
+        """Return the settings that would be ignored, each with the reason."""
         return [
             (key, f"{key} is for model.interaction=cross; it is {self.interaction}")
             for key in ("cross_layers", "cross_rank")
@@ -126,63 +128,59 @@ class ModelSettings(Section):
 
 
 class TrainSettings(Section):
-    """The training loop.
+    """The training loop."""
 
-    Attributes
-    ----------
-    batch_size : int
-        Rows per step.
-    epochs : int
-        Passes over the training data.
-    seed : int
-        Seed of the initial weights and of the order of the rows.
-    shuffle : bool
-        Whether rows are shuffled in each epoch.
-    target : {"auto", "cpu", "cuda", "llvm"}
-        What kernels are compiled for: "cpu" is this machine's, "llvm" any CPU, "cuda" its GPU,
-        "auto" the GPU if one can be used, else the CPU.
-    precision : {"float32", "bf16", "fp16"}
-        What matrix products read: "bf16" and, on CUDA, "fp16" round their operands; sums and
-        parameters stay float32.
-    loss_scale : float, "dynamic" or None
-        What the loss is multiplied by in the reverse pass; None for what the precision needs.
-    checkpoint_every : int or None
-        Steps between checkpoints; None for the end of each epoch alone.
-    keep : int
-        Newest checkpoints that stay; the best one stays beside them.
-    validate_every : int or None
-        Steps between validations; None for the end of each epoch alone.
-    monitor : {"logloss", "ne", "auc"}
-        The validation score that decides which checkpoint is the best.
-    patience : int or None
-        Validations without a better score after which training ends; None for never.
-    log_every : int
-        Steps between two lines of the log.
-    tensorboard : bool
-        Whether event files for TensorBoard are written beside the log.
-    check_numerics : bool
-        Whether a step that is not finite is run again to find the first such value.
-    """
-
-    batch_size: Annotated[int, Field(ge=1, le=2**24)] = 128
-    epochs: Annotated[int, Field(ge=1)] = 1
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    shuffle: bool = True
-    target: Literal["auto", "cpu", "cuda", "llvm"] = "auto"
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
-    loss_scale: Literal["dynamic"] | Scale | None = None
-    checkpoint_every: Steps | None = None
-    keep: Annotated[int, Field(ge=1, le=10_000)] = 2
-    validate_every: Steps | None = None
-    monitor: Literal["logloss", "ne", "auc"] = "logloss"
-    patience: Annotated[int, Field(ge=1)] | None = None
-    log_every: Steps = 100
-    tensorboard: bool = False
-    check_numerics: bool = False
+    batch_size: Annotated[int, Field(ge=1, le=2**24)] = setting(
+        128, "Rows per step.", flag="--batch-size"
+    )
+    epochs: Count = setting(1, "Passes over the training data.", flag="--epochs")
+    seed: Seed = setting(0, "Seed of initial weights and row order.", flag="--seed")
+    shuffle: bool = setting(True, "Whether rows are shuffled in each epoch.")
+    target: Literal["auto", "cpu", "cuda", "llvm"] = setting(
+        "auto",
+        'Device: "cpu" is this machine\'s, "llvm" any CPU, "cuda" its GPU, "auto" the GPU if it '
+        "can be used, else the CPU.",
+        flag="--target",
+    )
+    precision: Literal["float32", "bf16", "fp16"] = setting(
+        "float32",
+        "Operands of matrix products; sums and parameters stay float32. fp16 needs CUDA.",
+        flag="--precision",
+    )
+    loss_scale: Literal["dynamic"] | Scale | None = setting(
+        None,
+        "Factor of the loss in the reverse pass; if not set, what the precision needs.",
+        flag="--loss-scale",
+        metavar="NUMBER|dynamic",
+    )
+    checkpoint_every: Count | None = setting(
+        None, "Steps between checkpoints, besides one after each epoch.", flag="--checkpoint-every"
+    )
+    keep: Annotated[int, Field(ge=1, le=10_000)] = setting(
+        2, "Number of newest checkpoints to keep; the best one is kept as well."
+    )
+    validate_every: Count | None = setting(
+        None, "Steps between validations, besides one after each epoch.", flag="--validate-every"
+    )
+    monitor: Literal["logloss", "ne", "auc"] = setting(
+        "logloss", "Validation score that decides which checkpoint is the best."
+    )
+    patience: Count | None = setting(
+        None,
+        "Stop after this many validations without a better score.",
+        flag="--early-stopping",
+    )
+    log_every: Count = setting(100, "Steps between two lines of the log.")
+    tensorboard: bool = setting(False, "Whether event files for TensorBoard are written.")
+    check_numerics: bool = setting(
+        False,
+        "Run a step that is not finite again, to find the first such value.",
+        flag="--check-numerics",
+    )
 
 
 class Settings(Section):
-    """All settings of one training run, resolved.
+    """All settings of one training run.
 
     Examples
     --------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where an exception becomes an exit code and one line for people."""
+"""Exit codes and one-line messages of exceptions: a rule table."""
 
 import re
 
@@ -21,7 +21,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 
 def _as_options(message: str) -> str:
-    """Say what the library calls arguments as whoever types a command has to write it."""
+    """Replace arguments of the library by the options of commands."""
     for argument, option in _OPTIONS:
         message = argument.sub(option, message)
     return message
@@ -56,7 +56,7 @@ def _system(error: BaseException) -> str:
     return f"error: {error.filename or 'input or output'}: {error.strerror or error}"
 
 
-# Tried in order; the first that matches speaks.
+# The first rule that matches an exception decides.
 _RULES = (
     (
         lambda e: isinstance(e, SparsetrainError),
@@ -71,7 +71,7 @@ _RULES = (
         _out_of_memory,
         lambda e: (
             ResourceError.exit_code,
-            "error: out of memory; smaller train.batch_size, model.dim or data.max_rows need less",
+            "error: out of memory; reduce train.batch_size, model.dim or data.max_rows",
         ),
     ),
     (_no_space, lambda e: (ResourceError.exit_code, _system(e))),

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training run from files to scores: what `train` and `demo` share.
+"""One training run from files to scores, shared by `train` and `demo`.
 
-What can be found wrong is found early: places and files before data are read, every row of the
-held-out files before the model is built. The run is saved before it is scored, so that a signal
-or a full disk during scoring loses nothing.
+Errors are raised early: for output folders and input files before data are read, for held-out rows
+before the model is built. The run is saved before it is scored, so a signal or a full disk during
+scoring loses nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from sparsetrain.cli.files import Files
 from sparsetrain.cli.output import note, warn_if_useless
-from sparsetrain.cli.preflight import require_free, require_machine
-from sparsetrain.cli.resuming import Resumed
-from sparsetrain.cli.rows import Rows, find_rows
+from sparsetrain.cli.output_files import require_free
+from sparsetrain.cli.resume import ResumedRun, StartRun
 from sparsetrain.cli.settings import Settings
-from sparsetrain.cli.starting import Start
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.train_files import Files, Rows, find_rows
 from sparsetrain.cli.trainers import trainer_for
 
 if TYPE_CHECKING:
@@ -26,18 +24,33 @@ def run_training(
     settings: Settings,
     files: Files,
     stop: StopSignals,
-    begun: Resumed | None = None,
-    start: Start | None = None,
+    resumed: ResumedRun | None = None,
+    start: StartRun | None = None,
     *,
     profile: bool = False,
     verbose: bool = False,
-    keeps: str = "--out",
+    out_option: str = "--out",
 ) -> dict[str, Any]:
-    """Train, save and score; `keeps` is the option that `files.out` is from.
+    """Train, save and score.
 
-    A run goes on with `begun`, or starts from the weights of another, or from fresh ones.
-
-    With `verbose` it is said of each table how it is updated, and why.
+    Parameters
+    ----------
+    settings : Settings
+        All of them.
+    files : Files
+        Input files and output folder.
+    stop : StopSignals
+        Ends the training after a batch.
+    resumed : ResumedRun, optional
+        The run to continue.
+    start : StartRun, optional
+        The run whose weights to start from.
+    profile : bool
+        Profile steps.
+    verbose : bool
+        Note the update path of each table.
+    out_option : str
+        The option that `files.out` comes from.
 
     Returns
     -------
@@ -51,23 +64,23 @@ def run_training(
     Raises
     ------
     SparsetrainError
-        For anything wrong with files, settings, numbers or memory; checkpoints stay.
+        For errors in files, settings, numbers or memory; checkpoints are kept.
     """
-    if files.out is not None and begun is None:
+    if files.out is not None and resumed is None:
         require_free(files.out)
-    require_machine(settings)
+    _require_machine(settings)
     data = find_rows(settings, files)
     if files.out is None:
-        note(f"the trained model will not be kept: {keeps} FOLDER keeps it")
-    trainer = trainer_for(settings, data, begun, start)
-    _tell_updates(trainer, verbose)
+        note(f"the trained model will not be saved: {out_option} FOLDER saves it")
+    trainer = trainer_for(settings, data, resumed, start)
+    _note_updates(trainer, verbose)
     with stop.deferred():
-        history = _fit(trainer, settings, files, data, stop, begun, profile)
+        history = _fit(trainer, settings, files, data, stop, resumed, profile)
     if trainer.state.skipped:
         note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
     if trainer.scaling is not None:
         note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
-    out = _saved(trainer, files)
+    out = _note_saved(trainer, files)
     scores = {} if stop.requested() else _score(trainer, data, history)
     return {
         **_result(scores, history),
@@ -83,12 +96,30 @@ def run_training(
     }
 
 
-def _tell_updates(trainer: "st.Trainer", verbose: bool) -> None:
+def _require_machine(settings: Settings) -> None:
+    """Raise unless this machine has the device and instructions that the settings need.
+
+    Raises
+    ------
+    ConfigError
+        The message says what is missing.
+    """
+    import sparsetrain as st
+    from sparsetrain.runtime.targets import resolve_target
+
+    target, precision = settings.train.target, settings.train.precision
+    if target == "auto" and settings.model.table_dtype != "float32":
+        target = "cpu"  # others have no kernels for such tables
+    if target == "cuda" or precision != "float32":
+        st.precision.policy_for(precision, resolve_target(target))
+
+
+def _note_updates(trainer: "st.Trainer", verbose: bool) -> None:
     if verbose:
         lines = trainer.optimizer.describe(trainer.state)
     else:
         summary = trainer.optimizer.summarize(trainer.state)
-        lines = [f"updates: {summary}; --verbose says of which tables, and why"]
+        lines = [f"updates: {summary}; --verbose lists the tables and the reasons"]
     for line in lines:
         note(line)
 
@@ -99,7 +130,7 @@ def _fit(
     files: Files,
     data: Rows,
     stop: StopSignals,
-    begun: Resumed | None,
+    resumed: ResumedRun | None,
     profile: bool,
 ) -> dict[str, Any]:
     import sparsetrain as st
@@ -113,7 +144,7 @@ def _fit(
             keep=train.keep,
             log_every=train.log_every,
             tensorboard=train.tensorboard,
-            extra=_begun_with(settings, files),
+            extra=_stored_settings(settings, files),
         )
     return trainer.fit(
         data.train,
@@ -124,17 +155,17 @@ def _fit(
         progress="auto",
         stop=stop.requested,
         run=run,
-        resume=begun is not None,
+        resume=resumed is not None,
         validate_every=train.validate_every,
         early_stopping=st.EarlyStopping(train.monitor, train.patience),
         check_numerics=train.check_numerics,
-        allow_changed=begun.allowed if begun else (),
+        allow_changed=resumed.allowed if resumed else (),
         profile=profile,
     )
 
 
-def _begun_with(settings: Settings, files: Files) -> dict[str, Any]:
-    """Return what `resuming` reads: of a schema file what it says, for it may be edited."""
+def _stored_settings(settings: Settings, files: Files) -> dict[str, Any]:
+    """Return the entries that `resume.read_run` reads; of a schema file its contents."""
     import sparsetrain as st
 
     file = settings.data.schema_file
@@ -145,12 +176,12 @@ def _begun_with(settings: Settings, files: Files) -> dict[str, Any]:
 def _profiled(history: dict[str, Any]) -> dict[str, Any]:
     if "profile" not in history:
         return {}
-    found = history["profile"]
-    return {"profile": None if found is None else found.to_dict()}
+    profile = history["profile"]
+    return {"profile": None if profile is None else profile.to_dict()}
 
 
-def _saved(trainer: "st.Trainer", files: Files) -> str | None:
-    """Return where the run is; one that was stopped before its first step is nowhere."""
+def _note_saved(trainer: "st.Trainer", files: Files) -> str | None:
+    """Return the folder of the run, or None if it stopped before its first step."""
     if files.out is None or not trainer.steps:
         return None
     note(f"saved to {files.out}")
@@ -158,12 +189,12 @@ def _saved(trainer: "st.Trainer", files: Files) -> str | None:
 
 
 def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[str, Any]:
-    """Score the held-out rows; the end of the training may have scored one of them already."""
-    known: dict[str, Any] = {}
+    """Score the held-out rows, except those that the end of the training has scored."""
+    scored: dict[str, Any] = {}
     if history["which"] == "latest" and history["epochs"]:
-        known = {"valid": history["epochs"][-1].get("valid")}
+        scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
-        name: known.get(name) or trainer.evaluate(rows) for name, rows in data.held_out.items()
+        name: scored.get(name) or trainer.evaluate(rows) for name, rows in data.held_out.items()
     }
     for name, score in scores.items():
         warn_if_useless(name, score)
@@ -171,10 +202,10 @@ def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[s
 
 
 def _result(scores: dict[str, Any], history: dict[str, Any]) -> dict[str, Any]:
-    judged = scores.get("test") or scores.get("valid") or {}
+    scored = scores.get("test") or scores.get("valid") or {}
     return {
         "valid": scores.get("valid"),
         "test": scores.get("test"),
-        "constant_logloss": judged.get("constant_logloss"),
+        "constant_logloss": scored.get("constant_logloss"),
         **{key: history[key] for key in ("rows", "seconds", "rows_per_s")},
     }

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output files: checked before any work is done, and replaced atomically.
+
+A file is written next to its place, under a lock that ends with the process, and renamed when it is
+whole; until then the old file stays. The draft of a killed process is removed by the next one that
+writes the same file, except on file systems without locks.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.system.file_locks import name_write_errors, try_lock
+
+
+def require_writable(path: Path, option: str = "--out") -> None:
+    """Raise unless `path`, the value of `option`, could be created; nothing is created.
+
+    Raises
+    ------
+    ConfigError
+        If the nearest existing folder above is not a folder or not writable.
+    """
+    parent = path.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ConfigError(f"{option} {path}: {parent} is not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option} {path}: no permission to write in {parent}")
+
+
+def require_free(path: Path, option: str = "--out") -> None:
+    """Raise unless `option` could create `path`; an earlier run is never overwritten.
+
+    Raises
+    ------
+    ConfigError
+        If it exists, or cannot be created.
+    """
+    if os.path.lexists(path):
+        raise ConfigError(
+            f"{option} {path}: exists already; name another folder or remove this one"
+        )
+    require_writable(path, option)
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield an empty file to write, with the same suffix; rename it to `path` on success.
+
+    Of a symbolic link, the file that it leads to is replaced.
+
+    Raises
+    ------
+    ResourceError
+        If the disk is full.
+    DataError
+        If the file cannot be written there.
+    """
+    with name_write_errors(path, DataError), _draft(Path(os.path.realpath(path))) as draft:
+        yield draft
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(path)
+    draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        draft.touch(exist_ok=False)
+        with try_lock(draft):
+            yield draft
+        with open(draft, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove drafts that can be locked: their writer is gone."""
+    is_draft = re.compile(rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}{re.escape(path.suffix)}")
+    for draft in path.parent.iterdir():
+        if is_draft.fullmatch(draft.name):
+            with suppress(OSError), try_lock(draft) as dead:
+                if dead:
+                    draft.unlink()

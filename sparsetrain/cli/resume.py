@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that `train` continues (`--resume`) or starts from (`--start-from`): their stored settings.
+
+Stored settings are the lowest layer, so a resumed run needs no options. A setting that differs in
+the end is an error that names it, unless it has no effect on the weights or was allowed. A run
+that starts from another one is a run of its own: it takes over weights, slots and encoding. A
+schema file may be moved between runs, but not changed, since the encoder keeps its contents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparsetrain.cli.options import SettingOptions
+from sparsetrain.cli.settings import Settings
+from sparsetrain.cli.settings.sources import Entry
+from sparsetrain.errors import CheckpointError, ConfigError
+
+# Settings that decide when a run ends and what it logs, not what it computes.
+FREE = frozenset(
+    {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
+    | {"train.tensorboard", "train.check_numerics", "data.warn_unseen"}
+)
+# Settings, and files, whose changes `Trainer.fit` checks itself -> its name for them.
+_CHECKED_BY_FIT = {
+    "data": "data",
+    "validation": "validation",
+    "train.batch_size": "batch_size",
+    "train.shuffle": "shuffle",
+    "train.precision": "precision",
+    "train.loss_scale": "loss_scale",
+    "optimizer.accumulate": "accumulate",
+    "train.validate_every": "validate_every",
+    "train.monitor": "early_stopping",
+    "train.patience": "early_stopping",
+}
+# Sections that are fixed in a saved model.
+_FIXED = ("model.", "data.")
+# Settings about the other run's rows, or about its end, which `--start-from` does not take over.
+_NOT_TAKEN_OVER = frozenset(
+    {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column"}
+    | {"train.patience", "train.validate_every", "train.monitor"}
+)
+# Settings of the data that do not affect how a known value is encoded.
+_OPEN = _NOT_TAKEN_OVER | {"data.min_count", "data.warn_unseen", "data.schema_file"}
+
+
+class StoredRun(NamedTuple):
+    """Settings and files that a run was started with.
+
+    Attributes
+    ----------
+    entries : list of Entry
+        Its settings.
+    files : mapping
+        Absolute paths by role.
+    schema : mapping or None
+        Contents of its schema file; None without one.
+    """
+
+    entries: list[Entry]
+    files: Mapping[str, Any]
+    schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ResumedRun:
+    """A run to continue.
+
+    Attributes
+    ----------
+    folder : Path
+    settings : Settings
+        In effect now.
+    files : dict
+        The run's own, absolute paths by role.
+    changed : frozenset of str
+        Settings that differ from the run's, all of them allowed.
+    allowed : frozenset of str
+        `allow_changed` of `Trainer.fit`.
+    """
+
+    folder: Path
+    settings: Settings
+    files: Mapping[str, Any]
+    changed: frozenset[str]
+    allowed: frozenset[str]
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """A run whose weights another run starts from.
+
+    Attributes
+    ----------
+    folder : Path
+    settings : Settings
+        Of the new run.
+    changed : frozenset of str
+        Settings that differ from the other run's.
+    """
+
+    folder: Path
+    settings: Settings
+    changed: frozenset[str]
+
+    @property
+    def min_count(self) -> int | None:
+        """Occurrences that a new value needs, if that was changed."""
+        return self.settings.data.min_count if "data.min_count" in self.changed else None
+
+
+def find_run(resume: str | None, out: Path | None) -> Path | None:
+    """Return the folder of the run to resume, or None for a new one.
+
+    Raises
+    ------
+    ConfigError
+        If `auto` comes without a folder, or two folders are named.
+    """
+    import sparsetrain as st
+
+    if resume is None:
+        return None
+    if resume == "auto":
+        if out is None:
+            raise ConfigError("--resume auto: name the run's folder with --out")
+        return out if st.Run(out).latest is not None else None
+    if out is not None and out.absolute() != Path(resume).absolute():
+        raise ConfigError(f"--out {out}: a resumed run stays in its folder, {resume}")
+    return Path(resume)
+
+
+def read_run(folder: Path) -> StoredRun:
+    """Read the settings and files that a run was started with.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run of the command line.
+    """
+    import sparsetrain as st
+
+    run = st.Run(folder)
+    if run.latest is None and not (folder / "log.jsonl").exists():
+        raise CheckpointError(f"{folder} holds no run; `train FILES --out {folder}` starts one")
+    extra = run.manifest().get("extra")
+    stored = extra if isinstance(extra, dict) else {}
+    settings, files, schema = (stored.get(name) for name in ("settings", "files", "schema"))
+    if not isinstance(settings, dict) or not isinstance(files, dict):
+        raise CheckpointError(f"{folder} was not written by `train --out`: it has no settings")
+    origin = f"the settings of {folder}"
+    entries = [Entry(key, value, origin) for key, value in _flatten(settings).items()]
+    return StoredRun(entries, files, schema if isinstance(schema, dict) else None)
+
+
+def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[str]) -> ResumedRun:
+    """Read a run and compare its settings with those in effect now.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run, or a setting or the schema differs and may not.
+    """
+    stored = read_run(folder)
+    settings = options.resolve(stored.entries)
+    before, now, changed = _compare(stored.entries, settings)
+    changed -= FREE
+    if stored.schema is not None:
+        require_same_schema(settings.data.schema_file, stored.schema, folder)
+        changed -= {"data.schema_file"}  # the file may be moved
+    _require_allowed(folder, before, now, changed, allow_changed)
+    fit = frozenset(_CHECKED_BY_FIT[key] for key in allow_changed if key in _CHECKED_BY_FIT)
+    return ResumedRun(folder, settings, stored.files, changed, fit)
+
+
+def start_from_run(folder: Path, options: SettingOptions) -> StartRun:
+    """Read the run that a new one starts from, and resolve the new one's settings.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no run, or a setting differs that fixes the shape of its arrays.
+    """
+    entries = [entry for entry in read_run(folder).entries if entry.key not in _NOT_TAKEN_OVER]
+    settings = options.resolve(entries)
+    before, now, changed = _compare(entries, settings)
+    for key in sorted(changed - _OPEN):
+        if key.startswith((*_FIXED, "optimizer.name")):
+            raise CheckpointError(
+                f"{key} is {_shown(before[key])} in {folder} and cannot become {_shown(now[key])}: "
+                "leave it out, or train anew"
+            )
+    return StartRun(folder, settings, changed)
+
+
+class _Compared(NamedTuple):
+    """Settings by ``section.key``, before and now, and those that differ."""
+
+    before: Mapping[str, Any]
+    now: Mapping[str, Any]
+    changed: frozenset[str]
+
+
+def _compare(entries: Iterable[Entry], settings: Settings) -> _Compared:
+    # `--start-from` drops some entries, for which the defaults count.
+    before = {**_flatten(Settings().to_dict()), **{entry.key: entry.value for entry in entries}}
+    now = _flatten(settings.to_dict())
+    return _Compared(before, now, frozenset(key for key in now if now[key] != before[key]))
+
+
+def _require_allowed(
+    folder: Path,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    changed: frozenset[str],
+    allowed: Sequence[str],
+) -> None:
+    for name in allowed:
+        if name not in _CHECKED_BY_FIT and name not in now:
+            raise ConfigError(
+                f"--allow-changed {name}: it is 'data', 'validation' or a setting, section.key"
+            )
+    for key in sorted(changed):
+        if key.startswith(_FIXED):
+            raise CheckpointError(
+                f"{key} is {_shown(before[key])} in {folder} and cannot become {_shown(now[key])}: "
+                "train anew"
+            )
+        if key not in allowed:
+            raise CheckpointError(
+                f"{key} is {_shown(before[key])} in {folder} and {_shown(now[key])} now: give the "
+                f"same, or add --allow-changed {key}"
+            )
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by ``section.key``."""
+    return {
+        f"{section}.{key}": value
+        for section, keys in settings.items()
+        if isinstance(keys, dict)
+        for key, value in keys.items()
+    }
+
+
+def require_same_schema(
+    file: str | None, before: Mapping[str, Any], folder: Path, weights: str | None = None
+) -> None:
+    """Raise unless a schema file says what a run was trained with.
+
+    Parameters
+    ----------
+    file : str or None
+        None is the empty schema.
+    before : mapping
+        The run's schema, in plain values.
+    folder : Path
+        Of the run.
+    weights : str, optional
+        Column of weights that replaces the file's, in `before` too.
+
+    Raises
+    ------
+    CheckpointError
+        If it differs; the message names file and differences.
+    ConfigError
+        If the file cannot be read.
+    """
+    import sparsetrain as st
+
+    if file is not None and not os.path.exists(file):
+        raise ConfigError(
+            f"{file}: cannot read the schema: there is no such file; "
+            "--schema says where it lies now"
+        )
+    now = st.data.Schema.read(file).weighed_by(weights).to_dict()
+    if now == before:
+        return
+    named = "no schema file" if file is None else f"--schema {file}"
+    raise CheckpointError(
+        f"{named} is not what {folder} was trained with: {_differences(before, now)}; give that "
+        "schema again, or train anew"
+    )
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    old, new = _by_name(before), _by_name(now)
+    differences = (
+        f"{name} was {_as_json(old.get(name))} and is {_as_json(new.get(name))}"
+        for name in sorted(old.keys() | new.keys())
+        if new.get(name) != old.get(name)
+    )
+    return ", ".join(differences)
+
+
+def _by_name(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a schema by their names in a file, such as `linear.price.scale`."""
+    flat: dict[str, Any] = {}
+    for name, value in schema.items():
+        inner = _by_name(value) if isinstance(value, Mapping) else {}
+        flat |= {f"{name}.{key}": item for key, item in inner.items()} or {name: value}
+    return flat
+
+
+def _as_json(value: Any) -> str:
+    return "not set" if value is None else f"{json.dumps(value, ensure_ascii=False):.80}"

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saved models of `evaluate`, `predict`, `quantize` and `inspect`: options, loading, warnings.
+
+`--model MODULE:CLASS` names the class of a model that is not part of this package. It is imported
+because the user names it; nothing stored in a folder ever is. Modules are found as Python finds
+them, then in the current folder.
+"""
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from sparsetrain.cli.output import note
+from sparsetrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder that `train --out` wrote.")
+]
+Checkpoint = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint",
+        metavar="latest|best|auto",
+        help="Checkpoint of a run: latest; best on the validation rows; auto: best if trained with "
+        "--early-stopping, else latest.",
+    ),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="float32|bf16",
+        help="Operands of matrix products; by default as in training.",
+    ),
+]
+ModelClass = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODULE:CLASS",
+        help="Class of your own model, in a module that is installed or in the current folder.",
+    ),
+]
+
+_MOST_NAMED = 5
+
+
+def load_predictor(
+    folder: Path, checkpoint: str, precision: str | None, model_class: str | None
+) -> "st.Trainer | st.QuantizedModel":
+    """Load the model of `evaluate` and `predict`.
+
+    Raises
+    ------
+    SparsetrainError
+        As `st.load_predictor`, or if there is no such class.
+    """
+    import sparsetrain as st
+
+    predictor: Any = st.load_predictor(
+        folder, which=checkpoint, precision=cast(Any, precision), model=import_class(model_class)
+    )
+    note_checkpoint(folder, checkpoint, predictor.steps)
+    return predictor
+
+
+def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
+    """Note it if "auto" chose the best checkpoint, of `step`, and that is not the latest.
+
+    The run may have saved another one since, which is not the one that was loaded.
+    """
+    import sparsetrain as st
+
+    if checkpoint != "auto":
+        return
+    run = st.Run(folder)
+    best = run.best
+    if best is None or best == run.latest or not best.name.endswith(f"-{step:012d}"):
+        return
+    if run.stops_early:
+        note(
+            f"{folder} was trained with early stopping: this is its best checkpoint, of step "
+            f"{step:,} (--checkpoint latest: the last one)"
+        )
+
+
+def import_class(named: str | None) -> Any:
+    """Import the class that `--model` names; None without the option.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such module or class, or importing the module raises.
+    """
+    if named is None:
+        return None
+    module_name, colon, name = named.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigError(f"--model {named}: write MODULE:CLASS, such as my_models:DeepFM")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--model {named}: {error}; it is neither installed nor here") from error
+    except (Exception, SystemExit) as error:  # a module may raise anything
+        raise ConfigError(f"--model {named}: {module_name} raises {error!r}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"--model {named}: {module_name} has no {name}")
+    return getattr(module, name)
+
+
+def warn_unseen(
+    dataset: "st.data.Dataset", encoder: "st.data.Encoder | None", limit: float
+) -> dict[str, Any]:
+    """Warn of the columns whose share of rare or unseen ids is above `limit`.
+
+    A column whose values are as rare in the training data is exempt: of the share that is known
+    there, more than `limit` must be missing here as well.
+
+    Returns
+    -------
+    dict
+        `unseen_share` and `missing_share` of all ids, and `unseen_columns`, the share of each
+        column warned of.
+    """
+    shares = dataset.reserved
+    total = sum(share.ids for share in shares)
+    rare = encoder.rare_shares if encoder is not None and shares else []
+    above = {
+        share.column: share.unseen_share
+        for share, before in zip(shares, rare, strict=True)
+        if min(share.unseen_share, share.lost_share(before or 0.0)) > limit
+    }
+    if above:
+        worst = sorted(above.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{name} {share:.0%}" for name, share in worst[:_MOST_NAMED])
+        more = f" and {len(above) - _MOST_NAMED} more" if len(above) > _MOST_NAMED else ""
+        note(
+            f"warning: most categories were rare or never seen in training: {named}{more}; is this "
+            "data of the same kind and time, written the same way? (--warn-unseen sets the limit)"
+        )
+    return {
+        "unseen_share": sum(s.unseen for s in shares) / max(total, 1),
+        "missing_share": sum(s.missing for s in shares) / max(total, 1),
+        "unseen_columns": above,
+    }

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Input files of a run, and the rows it trains on and is scored on.
+
+Validation rows come from a file of their own, or are split off TRAIN by share or by time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsetrain.cli.output import note
+from sparsetrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+    from sparsetrain.cli.settings import Settings
+
+
+@dataclass(frozen=True)
+class Files:
+    """Input files of a run, and the folder it is saved in; None if absent."""
+
+    train: Sequence[Path]
+    valid: Path | None = None
+    test: Path | None = None
+    out: Path | None = None
+
+    def with_defaults(self, stored: Mapping[str, Any]) -> Files:
+        """Return these files, with those of a resumed run for absent ones."""
+        own = {name: stored.get(name) for name in ("train", "valid", "test")}
+        train = self.train or [Path(str(path)) for path in own["train"] or ()]
+        valid, test = (
+            named or (Path(str(own[name])) if own[name] else None)
+            for name, named in (("valid", self.valid), ("test", self.test))
+        )
+        return Files(train, valid, test, self.out)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return absolute paths, to be stored with the run."""
+        held_out = {name: os.path.abspath(path) for name, path in self.held_out.items()}
+        return {"train": [os.path.abspath(path) for path in self.training], **held_out}
+
+    @property
+    def held_out(self) -> dict[str, str]:
+        """Files that are scored, by name."""
+        pairs = {"valid": self.valid, "test": self.test}
+        return {name: str(path) for name, path in pairs.items() if path is not None}
+
+    @property
+    def training(self) -> list[str]:
+        """Files that are trained on."""
+        return [str(path) for path in self.train]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a run, as paths or as sources that are parts of them.
+
+    Attributes
+    ----------
+    train
+        Rows to train on.
+    held_out : dict
+        Rows to be scored, by "valid" and "test".
+    whole
+        All rows of the training files.
+    files : int
+        Number of these files.
+    """
+
+    train: Any
+    held_out: dict[str, Any]
+    whole: Any
+    files: int
+
+
+def find_rows(settings: Settings, files: Files) -> Rows:
+    """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it.
+
+    Raises
+    ------
+    ConfigError
+        If the settings ask for two kinds of validation, for one by time without a column, or use
+        validation where there is none.
+    DataError
+        If a file cannot be opened, or a part has no rows.
+    """
+    import sparsetrain as st
+
+    schema = st.data.Schema.read(settings.data.schema_file)
+    splits = _validation_options(settings, files)
+    whole = files.training
+    trained = _labelled(whole, schema)
+    for name, path in files.held_out.items():
+        _warn_of_leak(name, trained & _labelled(path, schema))
+    if not splits & _SPLITS.keys():
+        return Rows(whole, {**files.held_out}, whole, len(trained))
+    train, valid = _SPLITS[splits.pop()](whole, settings, schema)
+    return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained))
+
+
+def _labelled(paths: Any, schema: st.data.Schema) -> set[str]:
+    """Open files, check that each has labels, and return their real paths."""
+    import sparsetrain as st
+
+    source = st.data.open_source(paths, schema)
+    st.data.require_labels(source, schema)
+    return {os.path.realpath(file) for file in getattr(source, "files", ())}
+
+
+def _warn_of_leak(name: str, both: set[str]) -> None:
+    if both:
+        note(f"warning: --{name}: {min(both)} is trained on too; its score means little")
+
+
+def _validation_options(settings: Settings, files: Files) -> set[str]:
+    """Return the option that selects validation rows, or nothing."""
+    data = settings.data
+    options = {
+        "--valid": files.valid,
+        "--valid-share": data.valid_share,
+        "--valid-from": data.valid_from,
+    }
+    used = {name for name, value in options.items() if value is not None}
+    if len(used) > 1:
+        raise ConfigError(f"{' and '.join(sorted(used))}: use one of them")
+    for option, value in (
+        ("--early-stopping (train.patience)", settings.train.patience),
+        ("--validate-every (train.validate_every)", settings.train.validate_every),
+    ):
+        if value is not None and not used:
+            raise ConfigError(f"{option} needs rows to validate on: add {', '.join(options)}")
+    if data.time_column is not None and data.valid_from is None:
+        raise ConfigError("data.time_column goes with data.valid_from (--valid-from)")
+    return used
+
+
+def _by_share(paths: Any, settings: Settings, schema: st.data.Schema) -> Any:
+    import sparsetrain as st
+
+    data = settings.data
+    assert data.valid_share is not None
+    return st.data.split_share(paths, data.valid_share, seed=data.valid_seed, schema=schema)
+
+
+def _by_time(paths: Any, settings: Settings, schema: st.data.Schema) -> Any:
+    import sparsetrain as st
+
+    at, column = settings.data.valid_from, settings.data.time_column or schema.time
+    assert at is not None
+    if column is None:
+        raise ConfigError("--valid-from: name the column by --time-column, or `time` in the schema")
+    return st.data.split_time(paths, column, at, schema=schema)
+
+
+_SPLITS = {"--valid-share": _by_share, "--valid-from": _by_time}
