@@ -91,3 +91,9 @@ def test_links_lead_to_files_and_headings(page):
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
         assert not heading or heading in anchors(target), link
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"])
+def test_files_of_python_that_a_page_names_exist(page):
+    for name in re.findall(r"`([\w]+/[\w/]+\.py)`", page.read_text()):
+        assert any((ROOT / folder / name).exists() for folder in (".", "sparsetrain")), name
