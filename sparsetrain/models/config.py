@@ -39,19 +39,19 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "row_weights": _flag(cls, "row_weights", arguments["row_weights"]),
         "share_embedding": _share(cls, arguments["share_embedding"]),
     }
-    if not rows:
-        raise ConfigError(f"{cls}: rows is empty; it takes at least one table")
-    pooling = config["pooling"]
-    if pooling not in POOLINGS:
-        raise ConfigError(f"{cls}: pooling is None, 'sum' or 'mean', not {pooling!r}")
-    if config["weighted"] and pooling != "sum":
-        raise ConfigError(f"{cls}: weighted bags need pooling='sum'")
     check_table_dtype(config["table_dtype"], cls)
-    if len(config["names"]) != len(rows):
-        raise ConfigError(f"{cls}: {len(config['names'])} names for {len(rows)} tables")
-    twice = [name for name, count in Counter(config["names"]).items() if count > 1]
-    if twice:
-        raise ConfigError(f"{cls}: names has {twice[0]!r} twice; names of features must differ")
+    pooling, names = config["pooling"], config["names"]
+    repeated = next((name for name, count in Counter(names).items() if count > 1), None)
+    rules = {
+        "rows is empty; it takes at least one table": not rows,
+        f"pooling is None, 'sum' or 'mean', not {pooling!r}": pooling not in POOLINGS,
+        "weighted bags need pooling='sum'": config["weighted"] and pooling != "sum",
+        f"{len(names)} names for {len(rows)} tables": len(names) != len(rows),
+        f"names has {repeated!r} twice; names of features must differ": repeated is not None,
+    }
+    for message, broken in rules.items():  # what is wrong -> whether it is
+        if broken:
+            raise ConfigError(f"{cls}: {message}")
     _check_owners(cls, config)
     return config
 
