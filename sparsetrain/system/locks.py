@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from threading import RLock
+from threading import Lock, RLock
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -61,7 +61,8 @@ def synchronized(
 
 
 _locks: WeakSet[Any] = WeakSet()
-_held: list[Any] = []  # by the thread that forks
+_fork_lock = Lock()  # of the thread that forks
+_held: list[Any] = []  # by that thread
 
 
 def _acquire_all() -> None:
@@ -69,6 +70,7 @@ def _acquire_all() -> None:
 
     Otherwise a thread that holds the one and wants another would never go on.
     """
+    _fork_lock.acquire()
     end = monotonic() + MAX_FORK_WAIT
     locks = list(_locks)
     while not _try_all(locks):
@@ -97,6 +99,7 @@ def _release_all() -> None:
     for lock in _held:
         lock.release()
     _held.clear()
+    _fork_lock.release()
 
 
 def _release_in_child() -> None:

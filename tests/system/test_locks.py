@@ -2,6 +2,7 @@
 """Threads that compile, predict or fork at once wait for each other."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -215,6 +216,24 @@ def test_a_fork_waits_for_so_long_and_no_longer(monkeypatch):
     over.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_may_fork_at_once():
+    locks_of_objects, ends = [new_lock() for _ in range(20)], []
+
+    def fork():
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                for lock in locks_of_objects:
+                    with lock:
+                        pass
+                os._exit(0)
+            ends.append(os.waitpid(child, 0)[1])
+
+    at_once(fork, fork, fork)
+    assert ends == [0] * 60
 
 
 # A process forks while threads predict; the children predict as well.
