@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to gradients before a step: finiteness, global norm, accumulation.
+"""Gradients before a step: finiteness, global norm, accumulation.
 
 All take a mix of dense tensors and `RowSparse`. Row-sparse ones are coalesced first: the norm of
 uncoalesced duplicates is wrong, and an accumulator of them would grow without bound.
@@ -94,7 +94,7 @@ def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | 
 
 
 def problem_of(place: int, loss: NDArray | None, names: Iterable[str]) -> str:
-    """What is wrong if this array is not finite: of the loss, if there is one, and gradients."""
+    """Describe the array at a place, of the loss, if there is one, and gradients."""
     if loss is not None and place == 0:
         return f"the loss is {float(runtime.as_numpy(loss))}"
     return f"the gradient of {[*names][place - (loss is not None)]!r} is not finite"

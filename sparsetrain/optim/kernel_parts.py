@@ -49,17 +49,6 @@ def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
     return SimpleNamespace(**{name: scalar(name, dtype) for name in names})
 
 
-def step_numbers(spec: KernelSpec, dtype: str) -> SimpleNamespace:
-    """Declare the numbers of a step: scalars of the spec, then `keys` of a half-precision table.
-
-    `dtype` is the parameter's; the scalars are of the dtype that it is computed in.
-    """
-    h = scalars(spec.scalars, computed_in(dtype))
-    if is_half(dtype):
-        h.keys = scalar("key0", "int64"), scalar("key1", "int64")
-    return h
-
-
 class Parameter:
     """Weight and slots of one parameter, seen as (rows, columns).
 

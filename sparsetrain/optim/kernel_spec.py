@@ -37,7 +37,7 @@ class KernelSpec(NamedTuple):
 
     @property
     def noop_on_zero_grad(self) -> str:
-        """When a gradient of 0 changes nothing; with decay, never."""
+        """Case in which a gradient of 0 changes nothing; with decay there is none."""
         return "never" if self.decay else self.formula.noop_on_zero_grad
 
     @property

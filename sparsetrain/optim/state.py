@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`State`: what an optimizer remembers between steps; the slots by name, and the counts.
+"""Optimizer state: slots by parameter and name, the step count, and what steps keep for the next.
 
-Reads like the dictionary ``{parameter: {slot: Tensor}}``. Everything that a checkpoint needs is in
-tensors: the slots and `count`. The histories of exact mode are empty after a flush, which every
-checkpoint begins with.
+It reads like the dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs the slots and
+`count` alone: the histories of exact mode are empty after a flush, which comes before every save.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from sparsetrain.runtime.tensors import editable_numpy, to_device
 from sparsetrain.sparse_tensor import CoalescePlan
 
 LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
-UNTOUCHED = -1  # of `last`: no step has named this row
+UNTOUCHED = -1  # in `last`: no step has touched this row
 
 
 class RuleSource(Protocol):
@@ -43,7 +42,7 @@ class RuleSource(Protocol):
 
     @property
     def on_nonfinite(self) -> Literal["stop", "skip"]:
-        """What happens at NaN or infinity."""
+        """Reaction to NaN or infinity in a gradient."""
 
     @property
     def clip_norm(self) -> float | None:
@@ -110,7 +109,7 @@ class State(dict[str, dict[str, NDArray]]):
         }
 
     def __reduce__(self) -> Any:
-        # `count` is seen by two, and what the last step found out belongs to its tensors.
+        # `count` has two views, and caches of the last step belong to its tensors.
         raise TypeError(
             "the state of an optimizer is not pickled or copied: keep what is in it, "
             "{name: dict(slots) for name, slots in state.items()}, and state.step"
@@ -145,14 +144,14 @@ class State(dict[str, dict[str, NDArray]]):
         return is_half(self.dtypes[name])
 
     def noise_keys(self, name: str, step: int) -> tuple[int, ...]:
-        """What a kernel needs for the random bits of a step; nothing, but for a half table."""
+        """Keys of the random bits of a step for a half-precision table; () for others."""
         return keys_of(self.seed, name, step) if is_half(self.dtypes[name]) else ()
 
 
 def tracked(
     slots: Mapping[str, Mapping[str, NDArray]], ranges: Mapping[str, tuple[RowRange, ...]]
 ) -> dict[tuple[str, int], KernelSpec]:
-    """Parameter and number of each range that is caught up, with what is replayed there."""
+    """Specs of the ranges that are caught up, by parameter and number of the range."""
     return {
         (name, number): part.rule.spec
         for name, parts in ranges.items()

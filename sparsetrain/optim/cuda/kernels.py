@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a formula to its CUDA kernels: in place on touched rows, dense, and caught up.
+"""CUDA kernels of an update rule: in place on touched rows, dense, and catch-up.
 
-The arithmetic is that of the CPU's kernels: the same spec, applied to the same elements. What
-differs is who does it. Touched rows: a thread for each vector of four columns of each row. A dense
-parameter: a thread for each element; `arrays` has all those of a step. Formulas that share
-something within a row (a mean, a slot for each row): the threads of a row meet at a barrier before
-the first of them writes.
+They apply the same spec to the same elements as the CPU's kernels. Touched rows: one thread for
+each vector of four columns of each row. A dense parameter: one thread for each element; `arrays`
+updates all dense parameters of a step. Formulas with values shared by a row (a mean, a per-row
+slot): the threads of a row meet at a barrier before the first of them writes.
 
-One writer for each element, no atomic operations: the same bits in every run.
+Each element has one writer, and there are no atomic operations: every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
 def _row_by_row(
     parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
 ) -> None:
-    """A block takes a few rows; their gradients meet in shared memory."""
+    """Let each block update a few rows, with their gradients in shared memory."""
     width = parameter.width
     lanes = vector_lanes(width, parameter.dtype)
     vectors = width // lanes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in exact mode: which are tracked, and when they are made current.
+"""Tracked rows of exact mode: catch-up of some rows, flush of all, and checks on loading.
 
-A tracked row may be behind; the slot `last` says how far. Whoever reads rows lets them catch up
-first, whoever reads all of them flushes. Cost: the steps that those rows missed.
+The slot `last` holds the step up to which a row is current. Rows must be caught up before they are
+read, and all of them flushed before a table is read as a whole. Cost: the steps that they missed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOREVER = 2**31 - 1  # a limit that is never reached
 def tracked_names(
     params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Tables
 ) -> set[str]:
-    """Parameters that get the slot `last`: without a word about tables, any matrix may be one."""
+    """Names of parameters that get the slot `last`; without `tables`, any matrix may be tracked."""
     return {
         name
         for name, parts in ranges.items()
@@ -128,7 +128,7 @@ def restored_(state: State, before: Collection[str] | None = None) -> None:
 
 
 def check_saved(state: State, arrays: Mapping[str, np.ndarray]) -> None:
-    """Find the rows of arrays current that are about to be loaded, by the names of a checkpoint.
+    """Check that all rows are current in arrays that are about to be loaded.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def check_saved(state: State, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _pieces(state: State, name: str, part: RowRange) -> dict[str, slice]:
-    """Of each table in a range the rows of the parameter that are in it."""
+    """The rows of the parameter that lie in a range, for each of its tables."""
     tables = state.tables.get(name) or {name: slice(0, part.end)}
     return {
         table: slice(max(part.first, rows.start), min(part.end, rows.stop))
@@ -155,7 +155,7 @@ def _pieces(state: State, name: str, part: RowRange) -> dict[str, slice]:
 
 
 def _step_of(name: str, pieces: Sequence[np.ndarray]) -> int:
-    """The step up to which all rows are current that a step has named."""
+    """The step up to which all touched rows are current."""
     now = max((int(last.max(initial=0)) for last in pieces), default=0)
     if not all(((last == now) | (last == UNTOUCHED)).all() for last in pieces):
         raise CheckpointError(f"rows of {name!r} are saved at different steps")
@@ -198,7 +198,7 @@ def replay_range_(
     number: int,
     segments: tuple[CoalescePlan, tuple[int, int]] | None,
 ) -> int:
-    """Catch up the rows of a plan that lie in a range, or with None all rows of the range."""
+    """Catch up the rows of a range that are in a plan, or all of them with None."""
     part = state.ranges[name][number]
     plan, span = (None, (part.first, part.end)) if segments is None else segments
     target = Target(params[name], state[name])
