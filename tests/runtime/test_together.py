@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compiled at once: order, errors, contexts, and threads that end."""
+"""Compilation of several things at once: order, errors, contexts, and threads that end."""
 
 import subprocess
 import sys
