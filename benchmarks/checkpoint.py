@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of saving and loading beside that of the disk, and the memory that a save takes.
+"""Speed of saving and loading next to the disk's, and the memory of a save.
 
     python benchmarks/checkpoint.py --gigabytes 1 --rounds 5 --folder /some/disk
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates and memory of making, converting and reading synthetic Criteo rows.
+"""Rates and memory of generating, converting and reading synthetic Criteo rows.
 
     taskset -c 0 python benchmarks/data.py --rows 20000000 --folder DIR
 

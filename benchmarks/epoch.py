@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One epoch from parquet on disk to weights, beside the pace of the step alone.
+"""Throughput of an epoch from parquet on disk, next to that of the step alone.
 
 The same trainer is measured three ways on the same file: steps over batches that are in memory,
 the loader without steps, and `Trainer.fit`. What fit keeps of the step's rows/s is what reading,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GFLOP/s of the matrix products of a linear layer, beside NumPy's on the same machine.
+"""GFLOP/s of the matrix products of a linear layer, next to NumPy's on the same machine.
 
 Forms: NT is the forward product `x w^T`, NN the cotangent of x, TN that of w. The batch size is
 symbolic in every kernel: one compile serves all the batch sizes of a layer. NumPy runs in a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CUDA device makes of this library: correctness, rows, products, whole steps.
+"""Correctness and speed on a CUDA device: rows, products, whole steps.
 
     python benchmarks/gpu.py all --out gpu.json          # everything below, in less than 10 minutes
     python benchmarks/gpu.py agree                       # the same bits twice, the CPU's weights

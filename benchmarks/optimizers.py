@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update costs: modes side by side, the row kernel on large tables, inlining.
+"""Cost of updates: modes, the row kernel on large tables, accumulation.
 
     python benchmarks/optimizers.py modes --rows 5000 --steps 1500
     python benchmarks/optimizers.py modes --rows 5000000 --steps 30

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bfloat16 costs in accuracy: gradients against float64, and AUC against float32.
+"""Accuracy of bfloat16: gradients against float64, and AUC against float32.
 
     python benchmarks/precision.py gradients --config kaggle --peer-python peers/bin/python
     python benchmarks/precision.py auc

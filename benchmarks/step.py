@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of one DLRM training step, beside PyTorch, FBGEMM and JAX on the same machine.
+"""Time of one DLRM training step, next to PyTorch, FBGEMM and JAX on the same machine.
 
-A step is forward, loss, backward and every update, from a batch that is in memory; all arms begin
-with the same weights and see the same batches in the same order. Each arm has its own process,
-they take turns, and only one works at a time.
+A step is forward, loss, backward and every update, from a batch in memory. All arms start from the
+same weights and see the same batches in the same order. Each arm has a process of its own; they
+take turns, and only one works at a time.
 
     python benchmarks/step.py --config kaggle --batch 2048
     python benchmarks/step.py --config mlperf --against torch --peer-python peers/bin/python
     python benchmarks/step.py --precision bf16 --peer-python peers/bin/python
     python benchmarks/step.py --config small --against none --json
+    python benchmarks/step.py --accumulate 2 --against none
     python benchmarks/step.py --target cuda --batch 8192          # as gpu.py step: see there
 """
 
@@ -32,13 +33,14 @@ from harness.rounds import Rounds
 from harness.task import Task
 
 PEERS = ("torch", "torch_bf16", "fbgemm", "fbgemm_half", "jax")
-# Precision of our arm -> the peers it is measured beside unless others are named.
+# Precision of our arm -> its default peers.
 AGAINST = {"float32": ("torch", "fbgemm", "jax"), "bf16": ("torch", "torch_bf16", "fbgemm_half")}
 LEAST_STEPS = 30
 LEAST_BATCHES = 8
 PROFILED_STEPS = 100
-# What is asked of a CPU's arms alone, and the defaults.
+# Options for the CPU only, with their defaults.
 CPU_ONLY = {
+    "accumulate": 1,
     "against": None,
     "batches": 64,
     "patience": 30.0,
@@ -48,7 +50,7 @@ CPU_ONLY = {
 
 
 def main() -> int:
-    """Measure, print, and return 0; or say in one line what is in the way and return 2."""
+    """Measure, print, and return 0; or print the reason why not in one line and return 2."""
     options = _options()
     if options.target == "cuda":
         return _on_cuda(options)
@@ -59,6 +61,7 @@ def main() -> int:
         options.threads,
         options.batches,
         options.precision,
+        options.accumulate,
     )
     against = AGAINST[task.precision] if options.against is None else options.against
     arms = ["ours", *against]
@@ -77,11 +80,11 @@ def main() -> int:
 
 
 def _on_cuda(options: argparse.Namespace) -> int:
-    """A device's steps are timed by `gpu.py`, which has one process and one peer."""
+    """Time a GPU's steps with `gpu.py`, which has one process and one peer."""
     for name, default in CPU_ONLY.items():
         if getattr(options, name) != default:
             return _refuse(f"--{name.replace('_', '-')} is for the CPU: leave it out")
-    import gpu  # it imports TVM, which the arms of a CPU must not meet here
+    import gpu  # imports TVM, which this process must not do before it starts the arms
 
     words = ["config", "batch", "optimizer", "precision", "steps"]
     return gpu.main(["step", *(f"--{word}={getattr(options, word)}" for word in words)])
@@ -92,11 +95,12 @@ def _options() -> argparse.Namespace:
     add_task_options(parser)
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=AGAINST, default="float32", help="of our arm")
+    parser.add_argument("--accumulate", type=positive, default=1, help="parts of a batch, our arm")
     parser.add_argument("--against", type=_peers, help=f"{', '.join(PEERS)}, by commas; or none")
     parser.add_argument(
-        "--batches", type=_batches, default=CPU_ONLY["batches"], help="different ones, by turns"
+        "--batches", type=_batches, default=CPU_ONLY["batches"], help="number of different batches"
     )
-    parser.add_argument("--steps", type=_steps, default=60, help="least measured steps of each")
+    parser.add_argument("--steps", type=_steps, default=60, help="least measured steps of each arm")
     parser.add_argument(
         "--patience",
         type=float,
@@ -110,14 +114,14 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(task: Task, arms: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Play the rounds, then profile.
+    """Run the rounds, then the profile.
 
-    The cache of compiled programs is an empty folder at first: ours compiles, the profile loads.
+    The cache of compiled programs starts as an empty folder: our arm compiles, the profile loads.
     """
     order = [*arms, "roofs", "numpy"]
     with tempfile.TemporaryDirectory() as cache:
         with ExitStack() as workers:
-            # Peers first: if one is not installed, that is known before anything large is built.
+            # Peers first, so that a missing one fails before anything large is built.
             started = {
                 arm: _start(arm, task, options, cache, workers)
                 for arm in sorted(order, key=lambda arm: arm not in PEERS)
@@ -164,14 +168,14 @@ def _peers(text: str) -> tuple[str, ...]:
     names = () if text == "none" else tuple(text.split(","))
     unknown = [name for name in names if name not in PEERS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(PEERS)}, none")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(PEERS)}, none")
     return names
 
 
 def _program(text: str) -> str:
     found = shutil.which(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text} is no program")
+        raise argparse.ArgumentTypeError(f"{text} is not a program")
     return os.path.abspath(found)  # a worker has another working folder
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long lookups and row updates take in tables of each dtype.
+"""Time of lookups and row updates in tables of each dtype.
 
     python benchmarks/table_speed.py
     python benchmarks/table_speed.py --width 128 --rows 1000000 --optimizers sgd adam

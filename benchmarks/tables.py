@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in half precision and in int8 rows: what they take, and what they cost in AUC.
+"""Memory and AUC of tables in half precision and in int8.
 
     python benchmarks/tables.py                      # five seeds at a million rows, all formats
     python benchmarks/tables.py --seeds 0 --rows 100000 --optimizer rowwise_adagrad

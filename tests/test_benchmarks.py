@@ -97,7 +97,7 @@ def test_the_profile_sees_the_kernels_outside_the_compiled_program(step):
         (["--batches", "2"], "fewer than 8"),
         (["--threads", "100000"], "this process may use"),
         (["--batch", "0"], "0 is not 1 or more"),
-        (["--peer-python", "no/such/python"], "no/such/python is no program"),
+        (["--peer-python", "no/such/python"], "no/such/python is not a program"),
     ],
 )
 def test_an_option_out_of_range_is_refused_with_the_reason(options, told):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that are measured, and what they cost in operations and bytes."""
+"""Measured models, with their operations and bytes."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise

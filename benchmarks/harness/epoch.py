@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring an epoch: the step alone, the loader alone, and both together in `Trainer.fit`."""
+"""Measurement of an epoch: the step alone, the loader alone, and both in `Trainer.fit`."""
 
 import sys
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a CUDA device repeats its bits, and how far its weights are from a CPU's.
+"""Reproducibility of a CUDA device, and the distance of its weights from a CPU's.
 
 Some formulas magnify the last bit: Adagrad's first step of a row is the sign of its gradient,
 however small. So the CPU is measured against itself too, from weights whose last bits were changed

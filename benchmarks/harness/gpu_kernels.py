@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the device's time of a step goes: each kernel, and the gaps between them."""
+"""Device time of a step by kernel, with the gaps between kernels."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products on a CUDA device, beside PyTorch's: a layer forward, back, and its weights."""
+"""Matrix products of a layer on a CUDA device, next to PyTorch's."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole steps on a CUDA device, beside PyTorch's, by turns in one process."""
+"""Whole steps on a CUDA device, next to PyTorch's, in turns in one process."""
 
 import statistics
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of columns on a CUDA device, as the gradients of biases take them, beside a copy's rate."""
+"""Column sums on a CUDA device (gradients of biases), next to a copy's rate."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the arms fit into memory beside one another, asked before any of them is started."""
+"""Memory that all arms need together, checked before any of them starts."""
 
 from pathlib import Path
 

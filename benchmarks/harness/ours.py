@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sparsetrain's arm: `Trainer.step` on ready `Batch`es, nothing around it."""
+"""sparsetrain's arm: `Trainer.step` on prepared batches."""
 
 import platform
 import time
@@ -23,7 +23,12 @@ class Ours:
 
     def __init__(self, task: Task) -> None:
         try:
-            self.trainer = build_trainer(task.config, task.optimizer, precision=task.precision)
+            self.trainer = build_trainer(
+                task.config,
+                task.optimizer,
+                precision=task.precision,
+                accumulate=task.accumulate,
+            )
         except ConfigError as error:
             raise Refused(str(error)) from None
         began = time.perf_counter()
@@ -50,6 +55,7 @@ def build_trainer(
     encoder: Any = None,
     target: str = "cpu",
     precision: Any = "float32",
+    accumulate: int = 1,
 ) -> "st.Trainer":
     """A trainer of this model and optimizer, with the common weights."""
     extra = {} if optimizer == "sgd" else {"eps": EPSILON}
@@ -58,7 +64,9 @@ def build_trainer(
         rows=config.rows, dim=config.dim, bottom=config.bottom, top=config.top,
         num_dense=config.num_dense, **config.interaction,
     )  # fmt: skip
-    trainer = st.Trainer(model, rule, encoder=encoder, target=target, precision=precision)
+    trainer = st.Trainer(
+        model, rule, encoder=encoder, target=target, precision=precision, accumulate=accumulate
+    )
     _fill_(trainer, config)
     return trainer
 

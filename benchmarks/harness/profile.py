@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arm that profiles a step of ours: kernels, and the phases of a step around them.
+"""Profiling arm: kernels of our step, and the phases around them.
 
-Kernels are recorded by `sparsetrain.training.profile`; here the phases are timed besides, in the
-steps in
-which the virtual machine is not instrumented.
+Kernels are recorded by `sparsetrain.training.profile`; the phases are timed here, in steps
+without instruments in the virtual machine.
 """
 
 import time
@@ -16,15 +15,16 @@ from typing import Any
 
 from harness.ours import Ours
 from harness.task import Task
-from sparsetrain.compiler.program import Program
+from sparsetrain.compiler.program import GradientProgram
+from sparsetrain.optim.update.program import UpdateStep
 from sparsetrain.training.profile import Entry, Recorder, kernel_times
 
 STEP = "the rest of the step"
-PROGRAM = "program, outside its kernels"
+PROGRAM = "programs, outside their kernels"
 
 
 class Profile:
-    """Steps as `Ours` does, but with every kernel recorded."""
+    """Takes the steps of `Ours` with every kernel recorded."""
 
     def __init__(self, task: Task) -> None:
         lookups = task.batch * task.config.features
@@ -32,9 +32,9 @@ class Profile:
         self.ours = Ours(task)
         self._phases: defaultdict[str, float] = defaultdict(float)
         trainer = self.ours.trainer
-        self._time_phase_(type(trainer.model), "inputs", "checks and places of ids")
-        self._time_phase_(Program, "__call__", PROGRAM)
-        self._time_phase_(type(trainer.optimizer), "apply_", "optimizer, outside its kernels")
+        self._time_phase_(type(trainer.model), "inputs", "checks and offsets of ids")
+        self._time_phase_(GradientProgram, "__call__", PROGRAM)
+        self._time_phase_(UpdateStep, "run_", PROGRAM)
 
     def turn(self, warm: int, timed: int) -> dict[str, Any]:
         """Median seconds of each kernel and phase of a step; together they make up the step."""
@@ -43,7 +43,7 @@ class Profile:
         phases: list[dict[str, float]] = []
         single: list[dict[str, Entry]] = []
         program: list[dict[str, Entry]] = []
-        machine = self.ours.trainer._machine
+        machines = self.ours.trainer._training_step.machines
         for number in range(timed):
             self._phases.clear()
             seconds, kernels = self.recorder.single_of(partial(self.ours.step, 2 * number))
@@ -52,7 +52,7 @@ class Profile:
             single.append(kernels)
             # Another batch: the rows of the same one would still be in the caches.
             step = partial(self.ours.step, 2 * number + 1)
-            program.append(self.recorder.program_of(step, machine))
+            program.append(self.recorder.program_of(step, machines))
         in_program = kernel_times(program)
         outside = {name: median(step[name] for step in phases) for name in phases[0]}
         outside[PROGRAM] -= sum(kernel.seconds for kernel in in_program)
@@ -65,7 +65,7 @@ class Profile:
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        """Count what passes inside, but for single kernels, as `name`."""
+        """Add the time of the block, less that of single kernels, to phase `name`."""
         began, inside = time.perf_counter(), self.recorder.inside
         yield
         elapsed = time.perf_counter() - began

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end of a worker's pipe, and how much processor time a worker has used."""
+"""Client of a worker process, and the processor time it has used."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's figures as text for people."""
+"""Text form of a run's results."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From turns to figures: one dictionary, which is what ``--json`` prints."""
+"""Results of a run as one dictionary, which ``--json`` prints."""
 
 import datetime
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine can do at best, measured between the turns of the arms.
+"""Limits of this machine, measured between the turns of the arms.
 
 GEMM: a product of 2048 x 1024 by 1024 x 1024 by the kernel that our schedule makes, on warm
 operands, in the precision of our arm; `numpy_roof` has NumPy's in float32. Gather: rows at random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns: the arms alternate, one at work and the others asleep, until each has enough clean steps.
+"""Rounds of turns: arms alternate, one works at a time, until each has enough clean steps.
 
 A turn begins with a few unmeasured steps, because the arm before it emptied the caches. Two things
 are watched meanwhile: processor time of the idle arms (a spinning thread pool would slow the one at

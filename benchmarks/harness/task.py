@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run measures: sent to every process as JSON, so all of them do the same."""
+"""Task of a run, sent to every process as JSON, so that all of them do the same work."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +26,7 @@ class Task:
     threads: int
     batches: int
     precision: str = "float32"  # of our arm and the roof; a peer's name says its own
+    accumulate: int = 1  # parts of a batch in our arm
 
     @property
     def config(self) -> Config:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing calls, and the product whose speed is the GEMM roof."""
+"""Timed calls, and the matrix product of the GEMM roof."""
 
 import time
 from collections.abc import Callable
