@@ -87,34 +87,24 @@ def _modules_of(names: set[str], modules: dict[str, Path]) -> set[str]:
     return {m for n in names for m in (n, n.rpartition(".")[0]) if m in modules}
 
 
-# Folders and files of `data` in the order in which rows pass them: each uses those before it.
-WAY_OF_DATA = [
-    *(
-        "shared_tables",
-        "position",
-        "whole_file",
-        "values",
-        "ragged",
-        "batch",
-        "micro_batches",
-        "schema",
-        "read",
-    ),
-    *("encode", "stream", "synthetic", "conversion", "inspect"),
+# Folders and files of `data` in the order of the pipeline: each imports only those before it.
+PIPELINE_ORDER = [
+    *("shared_tables", "data_position", "atomic_write", "values", "ragged", "batch", "schema"),
+    *("read", "encode", "stream", "synthetic", "conversion", "profiling"),
 ]
 
 
-@pytest.mark.parametrize("place", range(len(WAY_OF_DATA)), ids=WAY_OF_DATA)
-def test_data_uses_only_what_lies_before_it_on_the_way(place):
-    name = WAY_OF_DATA[place]
+@pytest.mark.parametrize("stage", range(len(PIPELINE_ORDER)), ids=PIPELINE_ORDER)
+def test_data_imports_only_earlier_stages_of_the_pipeline(stage):
+    name = PIPELINE_ORDER[stage]
     used = {n.split(".")[2] for path in files(f"data/{name}") for n in imports(path) if _data(n)}
-    assert used <= set(WAY_OF_DATA[: place + 1])
+    assert used <= set(PIPELINE_ORDER[: stage + 1])
 
 
-def test_every_part_of_data_is_on_the_way():
+def test_every_part_of_data_is_a_stage_of_the_pipeline():
     parts = (PACKAGE / "data").iterdir()
     found = {p.stem for p in parts if p.suffix == ".py" or (p / "__init__.py").exists()}
-    assert found == {"__init__", *WAY_OF_DATA}
+    assert found == {"__init__", *PIPELINE_ORDER}
 
 
 def _data(name: str) -> bool:

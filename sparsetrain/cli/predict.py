@@ -84,7 +84,7 @@ def _kept_columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], di
     missing = [(p, n) for p in source.parts for n in names if n not in p.schema.names]
     if missing:
         part, name = missing[0]
-        raise DataError(f"{part.place.name}: no column {name}, which --keep names")
+        raise DataError(f"{part.location.name}: no column {name}, which --keep names")
     return partial(_read, source.parts, names)
 
 

@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From click logs to batches: find the columns, learn an encoding, convert, stream and shuffle.
+"""Click logs to batches: schemas, readers, encoders, conversion, streaming and shuffling.
 
-Folders follow the way of the data, and each uses only those before it: `values` (one column, read
-strictly), `schema` (which columns there are), `read` (rows as they are stored), `encode` (values to
-ids and numbers), `stream` (rows to batches, in which order). Beside them lie `conversion` (raw logs
-to encoded parquet) and `inspect`, which end the way, and `synthetic`, which begins it. What leaves
-is a `Batch` with its `Position`.
+Folders follow the order of the pipeline, and each imports only those before it: `values` (columns
+read strictly), `schema` (names and roles of columns), `read` (sources of raw rows), `encode`
+(values to ids and numbers), `stream` (rows to batches). `conversion` writes encoded parquet,
+`profiling` describes data, `synthetic` generates data. The result is a `Batch` with its `Position`.
 """
 
 from sparsetrain.data.batch import Batch as Batch
 from sparsetrain.data.conversion import convert_files as convert_files
+from sparsetrain.data.data_position import Position as Position
 from sparsetrain.data.encode.encoder import Encoder as Encoder
 from sparsetrain.data.encode.encoder import read_encoder as read_encoder
 from sparsetrain.data.encode.reserved import Share as Share
-from sparsetrain.data.inspect import Profile as Profile
-from sparsetrain.data.inspect import profile as profile
-from sparsetrain.data.position import Position as Position
+from sparsetrain.data.profiling import Profile as Profile
+from sparsetrain.data.profiling import profile as profile
 from sparsetrain.data.ragged import Ragged as Ragged
-from sparsetrain.data.read.held_out import split_share as split_share
-from sparsetrain.data.read.held_out import split_time as split_time
-from sparsetrain.data.read.inputs import open_source as open_source
-from sparsetrain.data.read.inputs import require_labels as require_labels
+from sparsetrain.data.read.open_source import open_source as open_source
+from sparsetrain.data.read.open_source import require_labels as require_labels
 from sparsetrain.data.read.source import BatchSource as BatchSource
 from sparsetrain.data.read.source import Source as Source
+from sparsetrain.data.read.split import split_share as split_share
+from sparsetrain.data.read.split import split_time as split_time
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns
 from sparsetrain.data.schema.schema import ColumnRule as ColumnRule

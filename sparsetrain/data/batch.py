@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Batch`: the one value that goes from data to model, and the gate that makes it safe.
+"""`Batch`: validated rows of one step, and their division into micro-batches.
 
 Compiled kernels check neither alignment nor bounds, so everything is checked here, once: types,
-shapes, finiteness, labels, signs. What passes is owned by the batch, native, C-contiguous and
+shapes, finiteness, labels, signs. A batch owns its arrays; they are native, C-contiguous and
 read-only. Cost: one copy of the arrays and a few passes over them, under 0.1 ms for 2048 rows of
 13 + 26 columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from sparsetrain.data.position import Position
+from sparsetrain.data.data_position import Position
 from sparsetrain.data.ragged import Ragged, checked
 from sparsetrain.data.values.arrays import (
     Array,
+    first_negative,
     frozen,
-    negative_at,
     to_dense,
     to_ids,
     to_labels,
@@ -175,7 +175,7 @@ def _checked_ids(ids: object, num_rows: int) -> Array | tuple[Ragged, ...]:
     array = to_ids(ids, "ids", 2)
     if len(array) != num_rows:
         raise DataError(f"ids have {len(array)} rows, dense has {num_rows}")
-    where = negative_at(array)
+    where = first_negative(array)
     if where is not None:
         shown = np.asarray(ids)[where]
         raise DataError(f"ids: row {where[0]}, feature {where[1]}: id {shown} is not in 0..2**63-1")
@@ -210,3 +210,28 @@ def _first_ragged(ids: tuple[Ragged, ...], rows: Sequence[int]) -> tuple[int, in
             position = int(np.argmax(bags.ids >= limit))
             return bags.row_of(position), feature, int(bags.ids[position])
     return None
+
+
+def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:
+    """Yield up to `parts` batches of nearly equal size that hold the rows in order."""
+    rows = len(batch)
+    edges = [rows * part // parts for part in range(parts + 1)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        if begin < end:
+            yield _rows(batch, begin, end)
+
+
+def _rows(batch: Batch, begin: int, end: int) -> Batch:
+    labels, weights = (
+        None if array is None else array[begin:end] for array in (batch.labels, batch.weights)
+    )
+    if isinstance(batch.ids, tuple):
+        bags = tuple(_bags(feature, begin, end) for feature in batch.ids)
+        return Batch._trusted(batch.dense[begin:end], bags, labels, weights)
+    return Batch._trusted(batch.dense[begin:end], batch.ids[begin:end], labels, weights)
+
+
+def _bags(feature: Ragged, begin: int, end: int) -> Ragged:
+    first, last = int(feature.offsets[begin]), int(feature.offsets[end])
+    weights = None if feature.weights is None else feature.weights[first:last]
+    return Ragged(feature.ids[first:last], feature.offsets[begin : end + 1] - first, weights)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags of ids of one feature, and the checks that make them safe to look up.
+"""`Ragged`: bags of ids of one feature, and their validation.
 
 The convention is `torch.nn.EmbeddingBag`'s with `include_last_offset=True`: bag `b` holds
-`ids[offsets[b]:offsets[b + 1]]`. `Ragged` itself checks nothing; `Batch` does, since only it knows
-the number of rows and which feature this is.
+`ids[offsets[b]:offsets[b + 1]]`. `Ragged` itself checks nothing; `Batch` does, since it knows the
+number of rows and the feature.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sparsetrain.data.values.arrays import Array, as_array, negative_at, to_ids, to_weights
+from sparsetrain.data.values.arrays import Array, as_array, first_negative, to_ids, to_weights
 from sparsetrain.errors import DataError
 
 
@@ -72,7 +72,7 @@ def checked(bags: Ragged, feature: int, num_rows: int) -> Ragged:
     _check_offsets(offsets, what, num_rows, len(ids))
     weights = None if bags.weights is None else to_weights(bags.weights, what + "weights", len(ids))
     owned = Ragged(ids, offsets, weights)
-    where = negative_at(ids)
+    where = first_negative(ids)
     if where is not None:
         row, shown = owned.row_of(where[0]), bags.ids[where]
         raise DataError(f"ids: row {row}, feature {feature}: id {shown} is not in 0..2**63-1")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features that look up one table, such as an item and the items seen before.
+"""Features that share an embedding table, such as an item and the items seen before.
 
-The one place that decides whose table a feature looks up, for schemas, encoders and models alike:
-a mapping from its name to that of the feature whose table it is. The table is named after that one.
+Schemas, encoders and models all resolve sharing here: a mapping from a feature's name to that of
+the feature whose table it uses, after which the table is named.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]
     )
 
 
-def told(names: Sequence[str], share: Mapping[str, str]) -> list[str]:
+def describe_sharing(names: Sequence[str], share: Mapping[str, str]) -> list[str]:
     """Return what people are told of each of `names` that has no table of its own."""
     return [f"{name} shares the table of {share[name]}" for name in names if name in share]
 

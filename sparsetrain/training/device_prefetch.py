@@ -23,7 +23,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.data import Batch
-from sparsetrain.data.stream.prefetch import prefetched
+from sparsetrain.data.stream.threads import prefetched
 from sparsetrain.errors import ConfigError, SparsetrainError
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.staging import StagedBatch, StagingRing, StagingSlot

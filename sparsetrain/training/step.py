@@ -19,7 +19,7 @@ from sparsetrain.ad.gradient import LOSS_SCALE
 from sparsetrain.compiler.precision import Policy, Scaling, to_half
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch
-from sparsetrain.data.micro_batches import micro_batches
+from sparsetrain.data.batch import micro_batches
 from sparsetrain.optim import Optimizer, State, StepResult, accumulate_
 from sparsetrain.optim.result import NO_SCALE, Scale
 from sparsetrain.optim.state_factory import adopt_state_

@@ -219,7 +219,7 @@ def test_passes_over_compressed_text_end_at_all_of_it_once(tmp_path):
     path.write_bytes(gzip.compress("\n".join(["label,I1,C1", *lines]).encode()))
     shares = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparsetrain.data.read.text_file.read_blocks.__defaults__", (4_096,))
+        patch.setattr("sparsetrain.data.read.text_blocks.read_blocks.__defaults__", (4_096,))
         convert_files(path, tmp_path / "out", progress=lambda *told: shares.append(told))
     reading = [done for what, _, done in shares if what == "reading"]
     assert len(reading) > 5 and reading.count(1.0) == 1 and reading == sorted(reading)

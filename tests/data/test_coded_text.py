@@ -68,13 +68,13 @@ def test_a_row_group_of_several_pieces_is_read_whole(tmp_path):
     np.testing.assert_array_equal(batch.ids, encoder.encode(table(100)).ids[which])
 
 
-@pytest.mark.parametrize("different, is_coded", [(100, True), (100_000, False)])
-def test_large_dictionaries_are_not_looked_up_with_every_piece(different, is_coded, tmp_path):
+@pytest.mark.parametrize("different, is_dictionary", [(100, True), (100_000, False)])
+def test_large_dictionaries_are_not_looked_up_with_every_piece(different, is_dictionary, tmp_path):
     rng, file = np.random.default_rng(0), tmp_path / "rows.parquet"
     words = pa.array([rng.bytes(16).hex() for _ in range(different)])
     table = pa.table({"C1": words.take(np.arange(100_000) % different)})
     pq.write_table(table, file, dictionary_pagesize_limit=1 << 28)
     (part,) = parquet_parts(str(file))
     pieces = [piece.column(0) for _, piece in part.pieces(["C1"], ["C1"])]
-    assert [pa.types.is_dictionary(piece.type) for piece in pieces] == len(pieces) * [is_coded]
+    assert [pa.types.is_dictionary(piece.type) for piece in pieces] == len(pieces) * [is_dictionary]
     assert sum(map(len, pieces)) == 100_000

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.data.conversion import chunks, learning, passes, writing
-from sparsetrain.data.conversion.merging import NUMBERS, TEXTS, merge_runs
+from sparsetrain.data.conversion import chunks, learn_chunks, passes, write_files
+from sparsetrain.data.conversion.merge_counts import NUMBERS, TEXTS, merge_runs
 from sparsetrain.data.read import parquet
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
@@ -35,8 +35,8 @@ SMALL = {"memory": 1 << 29}
 def small_chunks(monkeypatch):
     """Several chunks and files even of a few rows."""
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 40)
-    monkeypatch.setattr(writing, "FILE_ROWS", 100)
-    monkeypatch.setattr(writing, "GROUP_ROWS", 16)
+    monkeypatch.setattr(write_files, "FILE_ROWS", 100)
+    monkeypatch.setattr(write_files, "GROUP_ROWS", 16)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_an_interruption_inside_a_row_group_goes_on_from_its_rows(
     path = one_group(tmp_path / "one.parquet", rows)
     convert_files(path, tmp_path / "whole", workers=2)
     calls = []
-    learn = learning._learn
+    learn = learn_chunks._learn
 
     def dying(task, chunk, result):
         calls.append(chunk.index)
@@ -147,7 +147,7 @@ def test_an_interruption_inside_a_row_group_goes_on_from_its_rows(
             raise Killed
         learn(task, chunk, result)
 
-    monkeypatch.setattr(learning, "_learn", dying)
+    monkeypatch.setattr(learn_chunks, "_learn", dying)
     try:
         convert_files(path, tmp_path / "cut")
     except Killed:

@@ -114,7 +114,7 @@ def test_paths_may_be_a_folder_a_pattern_or_a_list(tmp_path):
     (tmp_path / "_SUCCESS").touch()
 
     def names(data):
-        return list(dict.fromkeys(part.place.name for part in open_source(data).parts))
+        return list(dict.fromkeys(part.location.name for part in open_source(data).parts))
 
     assert names(tmp_path) == [files[1], files[0], deep]
     assert names(str(tmp_path / "[ab].parquet")) == [files[1], files[0]]
@@ -169,7 +169,7 @@ def test_a_long_table_is_cut_into_parts_whose_rows_keep_their_numbers():
     long = pa.table({"I1": pa.array(np.arange(150_000)), "C1": pa.array(np.zeros(150_000, int))})
     encoder = Encoder.fit(long)
     source = open_source(long)
-    assert [part.place.first_row for part in source.parts] == [0, 65_536, 131_072]
+    assert [part.location.first_row for part in source.parts] == [0, 65_536, 131_072]
     found = np.concatenate(
         [b.dense[:, 0] for b in Dataset(source, encoder, require_label=False).batches(9_999)]
     )

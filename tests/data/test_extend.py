@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsetrain.data import ColumnRule, Encoder, Schema
-from sparsetrain.data.encode.counts import ValueCounts
-from sparsetrain.data.encode.extend import extended, keeps_rows
+from sparsetrain.data.encode.learn import extended, keeps_rows
+from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
-from sparsetrain.data.values.missing import NanRule
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError, DataError
 
-NAN, PLACE = NanRule("error"), Place("test")
+NAN, PLACE = NanRule("error"), Location("test")
 texts = st.lists(st.one_of(st.none(), st.text("ab", max_size=2), st.just("0000007b")), max_size=30)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparsetrain.data.values.filled import filled
+from sparsetrain.data.values.numeric import fill_nulls
 
 TYPES = [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
 TYPES += ["halffloat", "float", "double"]
@@ -20,7 +20,7 @@ def test_nulls_are_zeros_and_are_known(type_, first):
     values = [None if n % 3 == 1 else n for n in range(40)]
     if type_ == "halffloat":
         values = [None if value is None else np.float16(value) for value in values]
-    found, missing = filled(pa.array(values, pa.type_for_alias(type_))[first:])
+    found, missing = fill_nulls(pa.array(values, pa.type_for_alias(type_))[first:])
     assert found.dtype == pa.type_for_alias(type_).to_pandas_dtype()
     assert found.tolist() == expected[first:]
     assert missing.tolist() == [value is None for value in values[first:]]
@@ -30,12 +30,12 @@ def test_nulls_are_zeros_and_are_known(type_, first):
 def test_what_lies_under_a_null_does_not_matter(under):
     array = pa.array(np.array([1.0, under, 3.0]), mask=np.array([False, True, False]))
     assert np.frombuffer(array.buffers()[1])[1] == under or np.isnan(under)
-    assert filled(array)[0].tolist() == [1, 0, 3]
+    assert fill_nulls(array)[0].tolist() == [1, 0, 3]
 
 
 def test_without_nulls_nothing_is_copied():
     array = pa.array(np.arange(5.0))
-    values, missing = filled(array)
+    values, missing = fill_nulls(array)
     assert np.shares_memory(values, array.to_numpy()) and not missing.any()
 
 
@@ -51,7 +51,7 @@ def test_without_nulls_nothing_is_copied():
     ids=str,
 )
 def test_booleans_and_columns_of_nothing_are_read(array, expected):
-    values, missing = filled(array)
+    values, missing = fill_nulls(array)
     assert values.tolist() == expected
     assert missing.tolist() == array.is_null().to_pylist()
 
@@ -59,5 +59,5 @@ def test_booleans_and_columns_of_nothing_are_read(array, expected):
 @pytest.mark.parametrize("type_", [pa.decimal128(12, 2), pa.decimal256(40, 3)], ids=str)
 def test_decimals_are_numbers(type_):
     array = pa.array([Decimal("1.5"), None, Decimal(-3)], type_)
-    values, missing = filled(array)
+    values, missing = fill_nulls(array)
     assert (values.tolist(), missing.tolist()) == ([1.5, 0, -3], [False, True, False])

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sparsetrain.data import Dataset, Encoder
-from sparsetrain.data.stream.prefetch import prefetched
+from sparsetrain.data.stream.threads import prefetched
 from tests.data.criteo_tables import make_rows, table
 
 

@@ -93,8 +93,8 @@ def test_a_schema_survives_its_own_plain_values(schema):
     ],
 )
 def test_a_derived_column_is_a_quotient_and_a_remainder(rule, expected):
-    from sparsetrain.data.read.derived import with_derived
-    from sparsetrain.data.read.inputs import open_source
+    from sparsetrain.data.read.derived_columns import with_derived
+    from sparsetrain.data.read.open_source import open_source
 
     source = open_source(
         {"t": [0, 86_399, -1, None], "C1": [1] * 4},
@@ -117,8 +117,8 @@ INTEGERS = {
 
 @pytest.mark.parametrize("array", INTEGERS.values(), ids=INTEGERS.keys())
 def test_integers_of_64_bits_are_not_rounded_before_they_are_divided(array):
-    from sparsetrain.data.read.derived import with_derived
-    from sparsetrain.data.read.inputs import open_source
+    from sparsetrain.data.read.derived_columns import with_derived
+    from sparsetrain.data.read.open_source import open_source
 
     derived = {"d": Derived("t", divide=3), "same": Derived("t")}
     part = with_derived(open_source(pa.table({"t": array})).parts[0], derived)
@@ -139,8 +139,8 @@ MOMENTS = {
 
 @pytest.mark.parametrize("array", MOMENTS.values(), ids=MOMENTS.keys())
 def test_days_are_derived_from_points_in_time(array):
-    from sparsetrain.data.read.derived import with_derived
-    from sparsetrain.data.read.inputs import open_source
+    from sparsetrain.data.read.derived_columns import with_derived
+    from sparsetrain.data.read.open_source import open_source
 
     derived = {"d": Derived("t", divide=86_400)}
     part = with_derived(open_source(pa.table({"t": array})).parts[0], derived)
@@ -157,8 +157,8 @@ def test_days_are_derived_from_points_in_time(array):
     ],
 )
 def test_what_is_neither_number_nor_moment_derives_nothing(array, message):
-    from sparsetrain.data.read.derived import with_derived
-    from sparsetrain.data.read.inputs import open_source
+    from sparsetrain.data.read.derived_columns import with_derived
+    from sparsetrain.data.read.open_source import open_source
 
     part = with_derived(open_source(pa.table({"t": array})).parts[0], {"d": Derived("t")})
     with pytest.raises(DataError, match=f"column t: {message}"):

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, Schema, TextFormat
-from sparsetrain.data.read.dialect import find_dialect
-from sparsetrain.data.read.text_file import read_blocks
+from sparsetrain.data.read.text_blocks import find_dialect, read_blocks
 from sparsetrain.data.read.text_rows import parse_block
 from sparsetrain.data.schema.schema import TextFormat as Format
 from sparsetrain.errors import DataError

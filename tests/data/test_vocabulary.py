@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsetrain.data.encode.counts import ValueCounts
-from sparsetrain.data.encode.id_table import IdTable
+from sparsetrain.data.encode.hash_table import IdTable
+from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
-from sparsetrain.data.values.missing import NanRule
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.data.values.text import as_bytes, hex_numbers, lengths
 
-PLACE, NAN = Place("t"), NanRule()
+PLACE, NAN = Location("t"), NanRule()
 
 hexes = st.integers(0, 2**32 - 1).map("{:08x}".format)
 texts = st.one_of(st.sampled_from(["", "a", "00000001"]), hexes, st.text(max_size=9))

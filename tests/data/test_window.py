@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sparsetrain.data import Dataset, Encoder
-from sparsetrain.data.encode.rows import Rows
-from sparsetrain.data.stream.window import Spare, windows
+from sparsetrain.data.encode.encoded_rows import Rows
+from sparsetrain.data.stream.shuffle import WindowPool, windows
 from tests.data.criteo_tables import encoded_table, write
 
 
@@ -26,7 +26,7 @@ def piece(first: int, count: int, by_column: bool = True) -> Rows:
 @pytest.mark.parametrize("by_column", [True, False])
 def test_windows_hold_all_rows_in_order_each_side_by_side(counts, size, by_column):
     starts = np.cumsum([0, *counts])
-    spare, begin = Spare(1, size), 0
+    spare, begin = WindowPool(1, size), 0
     pieces = [piece(s, c, by_column) for s, c in zip(starts, counts, strict=False)]
     if starts[-1] // size > 2_000:
         pytest.skip("too many windows")
@@ -41,7 +41,7 @@ def test_windows_hold_all_rows_in_order_each_side_by_side(counts, size, by_colum
 
 
 def test_the_memory_of_a_window_is_used_again():
-    spare = Spare(2, 5)
+    spare = WindowPool(2, 5)
     found = []
     for window in windows([piece(0, 30)], 5, spare):
         found.append(window.ids.ctypes.data)
@@ -50,7 +50,7 @@ def test_the_memory_of_a_window_is_used_again():
 
 
 def test_nobody_waits_for_a_window_when_no_more_are_wanted():
-    spare, taken = Spare(1, 5), []
+    spare, taken = WindowPool(1, 5), []
     thread = threading.Thread(target=lambda: taken.extend(windows([piece(0, 20)], 5, spare)))
     thread.start()
     spare.close()

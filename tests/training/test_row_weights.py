@@ -11,7 +11,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.data import Batch
-from sparsetrain.data.micro_batches import micro_batches
+from sparsetrain.data.batch import micro_batches
 from sparsetrain.errors import ConfigError, DataError
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw logs of any size to encoded parquet, in bounded memory, resumable after any kill.
+"""Conversion of raw logs of any size to encoded parquet, in bounded memory and resumable.
 
-Three passes, each cut into tasks whose result is one file that appears whole or not at all; so a
-second run does the tasks whose file is not there. `job` (what is asked for), `chunks` (the input,
-cut), `learning` (a chunk's values and faults; text becomes parquet), `merging` (counts of a column
-over all chunks), `writing` (encoded files), `passes` (those three), `run` (all of it in order,
-and `dataset.json`).
+Three passes, each a sequence of tasks with one atomically written file as result; a second run
+skips tasks whose file exists. `job` holds the arguments, `chunks` splits the input, `strict_reader`
+and `learn_chunks` read a chunk's values and bad rows, `merge_counts` adds up a column's counts over
+all chunks, `write_files` writes the result, `passes` runs the three, `convert` is the entry point.
 """
 
+from sparsetrain.data.conversion.convert import convert_files as convert_files
 from sparsetrain.data.conversion.job import Progress as Progress
-from sparsetrain.data.conversion.run import convert_files as convert_files

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input cut into chunks, by the input alone: not by memory, workers or what is done already.
+"""Chunks of the input, determined by the input alone: not by memory, workers or earlier runs.
 
-A chunk is a run of row groups of one parquet file, a slice of a row group that is too large for
-that, or a block of lines of one text file. What cannot be read again from the middle, a slice or a
-block, is read by whoever cuts and goes along with the chunk.
+A chunk is a run of row groups of one parquet file, a slice of a very large row group, or a block of
+lines of a text file. Slices and blocks cannot be read again from the middle, so their rows are read
+while chunking and travel with the chunk.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.read.derived import with_derived
-from sparsetrain.data.read.dialect import Dialect, find_dialect
+from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.files import PARQUET, kind_of_file
 from sparsetrain.data.read.parquet import parquet_parts
 from sparsetrain.data.read.source import HELD_ROWS, Part
-from sparsetrain.data.read.text_file import Block, read_blocks
+from sparsetrain.data.read.text_blocks import Block, Dialect, find_dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, parse_block
-from sparsetrain.data.schema.columns import Columns, check_weighed_alike
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.schema.columns import Columns, check_same_row_weights
+from sparsetrain.data.values.location import Location
 
 CHUNK_ROWS = 1 << 18
 SLICE_ROWS = 1 << 17  # its rows are in memory as well as its values
 
-Piece = tuple[Place, pa.RecordBatch]
+Piece = tuple[Location, pa.RecordBatch]
 Pieces = Iterator[Piece]
 
 
@@ -57,7 +56,7 @@ class Chunk:
     """
 
     index: int
-    place: Place
+    location: Location
     columns: Columns
     parts: tuple[Part, ...] = ()
     held: tuple[Piece, ...] | None = None
@@ -66,7 +65,7 @@ class Chunk:
     file_rows: int = 0
 
     @property
-    def is_read_once(self) -> bool:
+    def is_kept(self) -> bool:
         """Whether the rows are at hand only now, so that this chunk's task has to keep them."""
         return not self.parts
 
@@ -81,7 +80,7 @@ class Chunk:
             return self.block.file_bytes
         rows = sum(part.num_rows or 0 for part in self.parts)
         rows += sum(piece.num_rows for _, piece in self.held or ())
-        return os.path.getsize(self.place.name) * rows / max(1, self.file_rows)
+        return os.path.getsize(self.location.name) * rows / max(1, self.file_rows)
 
     def pieces(self, encoder: Encoder) -> tuple[Pieces, list[BadLine]]:
         """Return the record batches with their places, and the lines that are no rows."""
@@ -90,13 +89,13 @@ class Chunk:
         if self.block is None or self.dialect is None:
             found = (item for part in self.parts for item in part.pieces(self.columns.names))
             return found, []
-        parsed = parse_block(self.block, self.dialect, self.place.name)
-        part = Part(self.place, parsed.table.schema, None, parsed.pieces)
+        parsed = parse_block(self.block, self.dialect, self.location.name)
+        part = Part(self.location, parsed.table.schema, None, parsed.pieces)
         part = with_derived(part, encoder.schema.derived)
         return part.pieces(self.columns.names), parsed.bad
 
 
-def find_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
+def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
     """Return a chunk for each file, without the index and the rows: its place and its columns.
 
     Raises
@@ -105,27 +104,27 @@ def find_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chu
         If a file cannot be read, or its columns do not fit the encoder or the other files.
     """
     chunks = [_look(file, encoder, label) for file in files]
-    check_weighed_alike({chunk.place.name: chunk.columns for chunk in chunks})
+    check_same_row_weights({chunk.location.name: chunk.columns for chunk in chunks})
     return chunks
 
 
 def _look(file: str, encoder: Encoder, label: bool) -> Chunk:
     if kind_of_file(file) == PARQUET:
         parts = tuple(parquet_parts(file))
-        place = Place(file)
-        blank = _empty_part(place, parts[0].schema if parts else pa.schema([]))
+        location = Location(file)
+        blank = _empty_part(location, parts[0].schema if parts else pa.schema([]))
         bound = encoder.bind(parts or [blank], require_label=label)
         full = tuple(part for part, _ in bound if part.num_rows)
-        return Chunk(-1, place, bound[0][1], full, file_rows=sum(p.num_rows or 0 for p in full))
+        return Chunk(-1, location, bound[0][1], full, file_rows=sum(p.num_rows or 0 for p in full))
     dialect = find_dialect(file, encoder.schema.text)
-    place = Place(file, unit="line")
-    part = _empty_part(place, pa.schema([(name, pa.binary()) for name in dialect.names]))
-    return Chunk(-1, place, encoder.bind([part], require_label=label)[0][1], dialect=dialect)
+    location = Location(file, unit="line")
+    part = _empty_part(location, pa.schema([(name, pa.binary()) for name in dialect.names]))
+    return Chunk(-1, location, encoder.bind([part], require_label=label)[0][1], dialect=dialect)
 
 
-def _empty_part(place: Place, schema: pa.Schema) -> Part:
+def _empty_part(location: Location, schema: pa.Schema) -> Part:
     """Return a part that only says which columns there are."""
-    return Part(place, schema, None, lambda names: iter(()))
+    return Part(location, schema, None, lambda names: iter(()))
 
 
 def cut(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
@@ -140,7 +139,7 @@ def cut(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
 
 def _cut_text(given: Chunk) -> Iterator[Chunk]:
     assert given.dialect is not None
-    for block in read_blocks(given.place.name, given.dialect.quoted):
+    for block in read_blocks(given.location.name, given.dialect.quoted):
         yield replace(given, block=block)
 
 
@@ -166,8 +165,8 @@ def _cut_parts(given: Chunk) -> Iterator[Chunk]:
 def _cut_slices(given: Chunk, part: Part) -> Iterator[Chunk]:
     held: list[Piece] = []
     rows = 0
-    for place, piece in part.pieces(given.columns.names):
-        held.append((place, piece))
+    for location, piece in part.pieces(given.columns.names):
+        held.append((location, piece))
         rows += piece.num_rows
         if rows >= SLICE_ROWS:
             whole, held, rows = tuple(held), [], 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Job`: one conversion, what it is of and where it goes; and what of it a later run can use.
+"""`Job`: the arguments of one conversion, and the plan that identifies its work folder.
 
-All that decides the result is its plan, which an unfinished conversion keeps beside its work. Of
-another plan, what was read can still be used if only rules differ that need no reading.
+The plan holds everything that decides the result. Work under another plan can be reused if only
+rules differ that do not affect reading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.state import write_manifest
+from sparsetrain.data.encode.encoder_state import write_manifest
 from sparsetrain.errors import DataError
 
 WORK = "_work"  # the folder inside the result
@@ -37,7 +37,7 @@ class Progress(Protocol):
         """
 
 
-def silent(what: str, rows: int, done: float) -> None:
+def no_progress(what: str, rows: int, done: float) -> None:
     """Tell nobody."""
 
 
@@ -73,7 +73,7 @@ class Job:
         return values
 
 
-def of_reading(plan: dict[str, Any]) -> dict[str, Any]:
+def reading_plan(plan: dict[str, Any]) -> dict[str, Any]:
     """Return what of a plan the first pass depends on; the others begin anew for little."""
     encoder = plan["encoder"]
     if not isinstance(encoder, dict):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three passes over all chunks: learn each, merge each table's counts, write the files.
 
-Each is a map over tasks, in order, on some threads. What of the memory given is free for counts is
-reckoned here, and values that would not fit are refused before they are collected.
+Each is an ordered map over tasks on some threads. Values that would not fit into memory are refused
+before they are collected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from typing import Any, NamedTuple
 
 from sparsetrain.data.conversion.chunks import Chunk, cut
 from sparsetrain.data.conversion.job import Job
-from sparsetrain.data.conversion.learning import Seen, Task, learn_chunk
-from sparsetrain.data.conversion.merging import NUMBERS, TEXTS, Total, merge_runs
-from sparsetrain.data.conversion.values_file import read_column
-from sparsetrain.data.conversion.writing import Group, grouped, is_written, write_group
-from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.learn import plain_tables, vocabulary_of
+from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, learn_chunk, read_column
+from sparsetrain.data.conversion.merge_counts import NUMBERS, TEXTS, Total, merge_runs
+from sparsetrain.data.conversion.write_files import (
+    Group,
+    LearnedEncoder,
+    group_chunks,
+    is_written,
+    write_group,
+)
+from sparsetrain.data.encode.learn import make_vocabulary, plain_rules
 from sparsetrain.data.encode.vocabulary import Vocabulary
-from sparsetrain.data.stream.workers import ordered_map
+from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ResourceError
 
@@ -32,22 +36,12 @@ _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in 
 _JOINING = 6  # how much more than the counts themselves it takes to join them
 
 
-class Learnt(NamedTuple):
-    """An encoder, and how many distinct values each column had; None where none were counted.
-
-    Columns that share a table have the distinct values of all of them.
-    """
-
-    encoder: Encoder
-    distinct: Sequence[int | None]
-
-
-def learn_chunks(job: Job, task: Task, inputs: Sequence[Chunk]) -> list[Seen]:
+def learn_chunks(job: Job, task: Task, inputs: Sequence[Chunk]) -> list[ChunkSummary]:
     """Read every chunk."""
-    total = sum(Path(given.place.name).stat().st_size for given in inputs)
+    total = sum(Path(given.location.name).stat().st_size for given in inputs)
     chunks, done = [], 0.0
 
-    def learn(chunk: Chunk) -> tuple[Seen, bool, float]:
+    def learn(chunk: Chunk) -> tuple[ChunkSummary, bool, float]:
         is_new = not task.result_of(chunk.index).exists()
         return learn_chunk(task, chunk), is_new, chunk.input_bytes
 
@@ -68,18 +62,18 @@ def check_known(job: Job) -> None:
         _check_memory(job, {o: rule for o, rule in rules.items() if isinstance(rule, Vocabulary)})
 
 
-def known_values(job: Job) -> Learnt:
+def known_values(job: Job) -> LearnedEncoder:
     """Return the encoder that was given."""
     assert job.known is not None
-    return Learnt(job.known, [None] * len(job.known.columns))
+    return LearnedEncoder(job.known, [None] * len(job.known.columns))
 
 
-def learn_values(job: Job, task: Task, chunks: Sequence[Seen]) -> Learnt:
+def learn_values(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> LearnedEncoder:
     """Learn every column from what its chunks hold."""
     if not task.learn:
         largest = [max(column) for column in zip(*(seen.largest for seen in chunks), strict=True)]
-        rules = plain_tables(largest, job.blank.owners)
-        return Learnt(job.blank.learnt(rules), [None] * len(rules))
+        rules = plain_rules(largest, job.blank.owners)
+        return LearnedEncoder(job.blank.learnt(rules), [None] * len(rules))
     merge = partial(_merge_column, job, task, chunks)
     vocabularies: dict[int, Vocabulary] = {}
     distinct: dict[int, int] = {}
@@ -90,7 +84,9 @@ def learn_values(job: Job, task: Task, chunks: Sequence[Seen]) -> Learnt:
         _check_memory(job, vocabularies)
         job.progress("counting values", 0, index / len(tables))
     categories = tuple(vocabularies[owner] for owner in job.blank.owners)
-    return Learnt(job.blank.learnt(categories), [distinct[owner] for owner in job.blank.owners])
+    return LearnedEncoder(
+        job.blank.learnt(categories), [distinct[owner] for owner in job.blank.owners]
+    )
 
 
 class _Counts(NamedTuple):
@@ -110,7 +106,7 @@ class _Counts(NamedTuple):
 
 
 def _merge_column(
-    job: Job, task: Task, chunks: Sequence[Seen], index: int
+    job: Job, task: Task, chunks: Sequence[ChunkSummary], index: int
 ) -> tuple[Vocabulary, int]:
     name, blank = job.blank.columns[index], job.blank
     min_count = blank.schema.rule(name).min_count or blank.settings.min_count
@@ -127,7 +123,7 @@ def _merge_column(
         for part, kind in enumerate((NUMBERS, TEXTS))
     ]
     counts = _Counts(*totals)
-    vocabulary = vocabulary_of(name, counts, blank.settings, blank.schema)
+    vocabulary = make_vocabulary(name, counts, blank.settings, blank.schema)
     return vocabulary, sum(total.distinct for total in totals)
 
 
@@ -151,7 +147,7 @@ def _check_values(job: Job, most: str, each: int, count: int) -> None:
         )
 
 
-def write_files(job: Job, task: Task, chunks: Sequence[Seen]) -> list[dict[str, Any]]:
+def write_files(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> list[dict[str, Any]]:
     """Write the encoded files and return their entries."""
     total = sum(seen.rows for seen in chunks)
     entries, rows = [], 0
@@ -160,7 +156,7 @@ def write_files(job: Job, task: Task, chunks: Sequence[Seen]) -> list[dict[str, 
         is_new = not is_written(task, group, job.out)
         return write_group(task, group, job.out), is_new
 
-    for entry, is_new in ordered_map(write, grouped(chunks), job.workers):
+    for entry, is_new in ordered_map(write, group_chunks(chunks), job.workers):
         entries.append(entry)
         rows += entry["rows"]
         job.progress("writing", entry["rows"] * is_new, rows / total)

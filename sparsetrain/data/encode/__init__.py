@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stored values to what a model reads, by what was learnt from the training data.
+"""Encoders: category values to table rows, dense values to float32, as learned from training data.
 
-One file for each kind of column: `dense`, `vocabulary` (with `keys`, `counts`, `id_table`),
-`plain_ids`, `bags`. `settings` and `learn` make `rules`; `state`, `encoder_file` and `converted`
-are rules as they are stored; `matching` finds their columns in data and `piece` applies them,
-giving `rows`; `encoder` is all of that for a user; `reserved` counts unknown ids.
+`value_counts` and `vocabulary` map category values to ids (with `hash_table`), `dense` transforms
+numbers, `bags` handles list columns. `learn` fits the `rules` of all columns, `encoder_state` saves
+them, `column_matching` finds their columns in other data, `encoded_rows` holds the result,
+`reserved` counts unknown ids. `encoder` is the public class.
 """

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags of one feature on their way from list columns to batches: read, cut to length, gathered.
+"""Bags: list columns read, truncated and gathered.
 
-A null list is an empty bag, as an empty list is; a null inside a list is a missing value and gets
-the id that its column's rule gives to missing ones. Cost: a gather of n bags is one index array of
-their ids.
+A null list is an empty bag; a null inside a list is a missing value and gets the id that the
+column's rule gives to missing ones. Cost of gathering n bags: one index array of their ids.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ import pyarrow.compute as pc
 
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.schema import ColumnRule
-from sparsetrain.data.values import kinds
+from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array, frozen
-from sparsetrain.data.values.missing import NanRule
-from sparsetrain.data.values.numeric import read_numbers
-from sparsetrain.data.values.place import Place, RowError
+from sparsetrain.data.values.location import Location, RowError
+from sparsetrain.data.values.numeric import NanRule, read_numbers
 
 Read = TypeVar("Read")
 
@@ -73,7 +71,7 @@ def with_weights(bags: Bags) -> Bags:
     return bags._replace(weights=np.ones(len(bags.ids), np.float32))
 
 
-def joined_bags(pieces: list[Bags]) -> Bags:
+def concat_bags(pieces: list[Bags]) -> Bags:
     """Return the bags of all pieces, in order."""
     weights = [piece.weights for piece in pieces if piece.weights is not None]
     return Bags(
@@ -87,8 +85,8 @@ def read_bags(
     array: Any,
     factors: Any | None,
     rule: ColumnRule,
-    encode: Callable[[Any, Place], Array],
-    place: Place,
+    encode: Callable[[Any, Location], Array],
+    location: Location,
 ) -> Bags:
     """Return the bags of a list column, or of a plain one (a bag for each value).
 
@@ -108,8 +106,8 @@ def read_bags(
     DataError
         If a value can be no category, or weights and ids differ in number.
     """
-    ids, lengths = read_values(array, encode, place)
-    weights = None if factors is None else _weights(factors, lengths, rule, place)
+    ids, lengths = read_values(array, encode, location)
+    weights = None if factors is None else _weights(factors, lengths, rule, location)
     if rule.max_length is None or not len(lengths) or lengths.max() <= rule.max_length:
         return Bags(ids, offsets_of(lengths), weights)
     kept = _kept(lengths, rule.max_length, rule.keep)
@@ -117,12 +115,14 @@ def read_bags(
     return Bags(ids[kept], offsets_of(short), None if weights is None else weights[kept])
 
 
-def with_lists(array: Any) -> Any:
+def as_list_column(array: Any) -> Any:
     """Return a list column; if all of it is null, as in one request, its type does not say so."""
     return pa.nulls(len(array), pa.list_(pa.null())) if pa.types.is_null(array.type) else array
 
 
-def read_values(array: Any, read: Callable[[Any, Place], Read], place: Place) -> tuple[Read, Array]:
+def read_values(
+    array: Any, read: Callable[[Any, Location], Read], location: Location
+) -> tuple[Read, Array]:
     """Read the values of a column, those of all bags one after the other.
 
     Returns
@@ -138,10 +138,10 @@ def read_values(array: Any, read: Callable[[Any, Place], Read], place: Place) ->
     """
     values, lengths = _flat(array)
     if values is array:
-        return read(array, place), lengths
+        return read(array, location), lengths
     try:
-        numbers = np.repeat(place.every_number(len(lengths)), lengths)
-        return read(values, place.numbered(numbers)), lengths
+        numbers = np.repeat(location.row_numbers(len(lengths)), lengths)
+        return read(values, location.numbered(numbers)), lengths
     except RowError as error:
         if error.row is not None:
             error.row = int(np.searchsorted(np.cumsum(lengths), error.row, side="right"))
@@ -150,14 +150,14 @@ def read_values(array: Any, read: Callable[[Any, Place], Read], place: Place) ->
 
 def _flat(array: Any) -> tuple[Any, Array]:
     """Return the values of all bags, one after the other, and how many each has."""
-    if not kinds.is_bag(array.type):
+    if not arrow_types.is_bag(array.type):
         return array, np.ones(len(array), dtype=np.int64)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
     return array.flatten(), lengths
 
 
-def _weights(factors: Any, lengths: Array, rule: ColumnRule, place: Place) -> Array:
-    here = place.of(rule.weights or "weights")
+def _weights(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:
+    here = location.of_column(rule.weights or "weights")
     _, found = _flat(factors)
     differs = found != lengths
     if differs.any():
@@ -166,10 +166,10 @@ def _weights(factors: Any, lengths: Array, rule: ColumnRule, place: Place) -> Ar
     return read_values(factors, _read_weights, here)[0]
 
 
-def _read_weights(values: Any, place: Place) -> Array:
-    weights, missing = read_numbers(values, NanRule("error"), place)
+def _read_weights(values: Any, location: Location) -> Array:
+    weights, missing = read_numbers(values, NanRule("error"), location)
     if missing.any():
-        raise place.error("a weight is null", int(np.argmax(missing)))
+        raise location.error("a weight is null", int(np.argmax(missing)))
     return weights.astype(np.float32)
 
 

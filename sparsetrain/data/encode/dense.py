@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense columns to the float32 matrix a model reads.
+"""Dense columns as the float32 matrix that a model reads.
 
 Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
-`log(x + 3)` itself would not be finite; columns that a schema calls linear become
-`(x - center) / scale`. Both are computed in float64 and rounded once, so a value gives the same
-bits whether stored as integer, float or text. Already encoded values pass through.
+`log(x + 3)` is not finite. Columns that a schema calls linear become `(x - center) / scale`. Both
+are computed in float64 and rounded once, so a value gives the same bits whether stored as integer,
+float or text. Already encoded values are copied.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import pyarrow.types as pt
 
 from sparsetrain.data.schema.schema import Linear
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.missing import NanRule
-from sparsetrain.data.values.numeric import read_numbers
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError
 
 _FLOOR, _SHIFT = -2.0, 3.0
@@ -34,14 +33,14 @@ def log_transform(values: Array) -> Array:
     return logarithms
 
 
-def _scaled(values: Array, law: Linear, place: Place) -> Array:
+def _scaled(values: Array, law: Linear, location: Location) -> Array:
     """Return (x - center) / scale of float64 values in float32."""
     with np.errstate(over="ignore"):
         scaled: Array = ((values - law.center) / law.scale).astype(np.float32)
     bad = ~np.isfinite(scaled)
     if bad.any():
         row = int(np.argmax(bad))
-        raise place.error(f"{values[row]:g}, shifted and scaled, is too large for float32", row)
+        raise location.error(f"{values[row]:g}, shifted and scaled, is too large for float32", row)
     return scaled
 
 
@@ -73,7 +72,9 @@ class RawDense:
         """Return how many columns the matrix has."""
         return num_columns * (2 if self.flags else 1)
 
-    def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place, rows: int) -> Array:
+    def matrix(
+        self, arrays: Sequence[Any], names: Sequence[str], location: Location, rows: int
+    ) -> Array:
         """Return (n, width) float32 of `rows` rows, each column of them contiguous.
 
         Raises
@@ -84,14 +85,16 @@ class RawDense:
         count = len(arrays)
         matrix = np.empty((self.width(count), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
-            values, missing = read_numbers(array, self.nan, place.of(name))
+            values, missing = read_numbers(array, self.nan, location.of_column(name))
             law = self.linear.get(name)
             if law is None:
                 if self.fill:
                     values = values + missing * self.fill  # which are 0 there
                 matrix[index] = log_transform(values)
             else:
-                matrix[index] = _scaled(np.where(missing, law.center, values), law, place.of(name))
+                matrix[index] = _scaled(
+                    np.where(missing, law.center, values), law, location.of_column(name)
+                )
             if self.flags:
                 matrix[count + index] = missing
         return matrix.T
@@ -105,7 +108,9 @@ class EncodedDense:
         """Return how many columns the matrix has."""
         return num_columns
 
-    def matrix(self, arrays: Sequence[Any], names: Sequence[str], place: Place, rows: int) -> Array:
+    def matrix(
+        self, arrays: Sequence[Any], names: Sequence[str], location: Location, rows: int
+    ) -> Array:
         """Return (n, F_dense) float32 of `rows` rows, each column of them contiguous.
 
         Raises
@@ -115,15 +120,15 @@ class EncodedDense:
         """
         matrix = np.empty((len(arrays), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
-            matrix[index] = self._column(array, place.of(name))
+            matrix[index] = self._column(array, location.of_column(name))
         return matrix.T
 
-    def _column(self, array: Any, place: Place) -> Array:
+    def _column(self, array: Any, location: Location) -> Array:
         if pt.is_float32(array.type) and not array.null_count:
             stored: Array = array.to_numpy()
             if np.isfinite(stored).all():
                 return stored
-        values, missing = read_numbers(array, NanRule("missing"), place)
+        values, missing = read_numbers(array, NanRule("missing"), location)
         with np.errstate(over="ignore"):
             values = values.astype(np.float32)
         bad = missing | ~np.isfinite(values)
@@ -133,7 +138,7 @@ class EncodedDense:
                 if missing.any()
                 else "the value is too large for float32"
             )
-            raise place.error(
+            raise location.error(
                 f"{fault} in already encoded data; if it is raw, use treat_as='raw'",
                 int(np.argmax(bad)),
             )

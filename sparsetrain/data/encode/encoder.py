@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Encoder`: what was learnt from the training data, for a user: fitted, grown, asked, applied.
+"""`Encoder`: the public class that fits, extends, saves and applies encodings.
 
 It is fitted once, on the training data alone, and saved with the model, so that raw rows can be
-scored. Which columns of other data it reads says `matching`, what becomes of their values `piece`.
+scored.
 """
 
 from __future__ import annotations
@@ -16,34 +16,39 @@ from typing import Any
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.encode.converted import converted_columns
-from sparsetrain.data.encode.encoder_file import ENCODER_FILE, read_rules
-from sparsetrain.data.encode.extend import extended_rules, keeps_rows
-from sparsetrain.data.encode.learn import Sizes, learn_rules
-from sparsetrain.data.encode.matching import match_columns
-from sparsetrain.data.encode.piece import encode_piece
-from sparsetrain.data.encode.plain_ids import PlainIds
-from sparsetrain.data.encode.rows import Rows, joined
-from sparsetrain.data.encode.rules import CategoryRules, Rules
-from sparsetrain.data.encode.settings import Settings
-from sparsetrain.data.encode.state import State, fingerprint_of, read_state, write_state
-from sparsetrain.data.encode.weighed import check_weighed, require_row_weights
-from sparsetrain.data.read.derived import with_derived
-from sparsetrain.data.read.footers import is_converted
-from sparsetrain.data.read.inputs import open_source
+from sparsetrain.data.encode.column_matching import (
+    check_row_weights,
+    converted_columns,
+    match_columns,
+    require_row_weights,
+)
+from sparsetrain.data.encode.encoded_rows import Rows, joined
+from sparsetrain.data.encode.encoder_state import (
+    ENCODER_FILE,
+    State,
+    fingerprint_of,
+    read_rules,
+    read_state,
+    write_state,
+)
+from sparsetrain.data.encode.learn import Sizes, extended_rules, keeps_rows, learn_rules
+from sparsetrain.data.encode.rules import CategoryRules, PlainIds, Rules, Settings, encode_piece
+from sparsetrain.data.read.converted_files import is_converted
+from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import BatchSource, Part, Source
 from sparsetrain.data.read.tables import as_table, names_in, table_parts
 from sparsetrain.data.schema.columns import (
     Columns,
-    check_weighed_alike,
+    check_same_row_weights,
     find_columns,
     with_row_weights,
 )
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.kinds import is_unsigned
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.arrow_types import is_unsigned
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
 
@@ -124,7 +129,9 @@ class Encoder(Rules):
             If a setting is out of range or does not go with the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        return cls._fitted(source, settings, Schema.read(schema_file).weighed_by(weights), sizes)
+        return cls._fitted(
+            source, settings, Schema.read(schema_file).with_weights_column(weights), sizes
+        )
 
     @classmethod
     def _fitted(
@@ -134,7 +141,9 @@ class Encoder(Rules):
         known = cls.beside(opened.parts[0])
         if known is not None:
             settings.check_converted(known.settings)
-            check_weighed(schema, known.schema, "the data are converted", "convert the raw data")
+            check_row_weights(
+                schema, known.schema, "the data are converted", "convert the raw data"
+            )
             known._check_shared(schema.share_embedding)
         for part in opened.parts:
             require_row_weights(part, schema, names_in(source))
@@ -157,7 +166,7 @@ class Encoder(Rules):
     @classmethod
     def beside(cls, part: Part) -> Encoder | None:
         """Return the encoder that lies in the folder of a converted file; None for other data."""
-        path = Path(part.place.name).with_name(ENCODER_FILE)
+        path = Path(part.location.name).with_name(ENCODER_FILE)
         return read_encoder(path) if is_converted(part.schema) and path.is_file() else None
 
     @classmethod
@@ -166,7 +175,7 @@ class Encoder(Rules):
         part = with_derived(part, schema.derived)
         first = find_columns(
             part.schema,
-            part.place.name,
+            part.location.name,
             label=False,
             treat_as=settings.treat_as,
             described=schema,
@@ -209,7 +218,7 @@ class Encoder(Rules):
         for part in opened.parts:
             if is_converted(part.schema):
                 raise DataError(
-                    f"{part.place.name}: it was converted, which left new values out; give the "
+                    f"{part.location.name}: it was converted, which left new values out; give the "
                     "raw data"
                 )
         parts = self.bind(opened.parts, require_label=False)
@@ -293,15 +302,15 @@ class Encoder(Rules):
             for part in parts
         ]
         for part in parts:
-            if part.place.name not in found:
-                found[part.place.name] = self.find(
+            if part.location.name not in found:
+                found[part.location.name] = self.find(
                     part.schema,
-                    part.place.name,
+                    part.location.name,
                     require_label=require_label,
                     read_weights=read_weights,
                 )
-        check_weighed_alike(found)
-        return [(part, found[part.place.name]) for part in parts]
+        check_same_row_weights(found)
+        return [(part, found[part.location.name]) for part in parts]
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
         """Encode all rows of a table.
@@ -335,15 +344,15 @@ class Encoder(Rules):
             raise DataError(f"{where}: no rows")
         bound = self.bind([*table_parts(arrow, where)], require_label=require_label)
         rows = [
-            self.encode_piece(piece, columns, place)
+            self.encode_piece(piece, columns, location)
             for part, columns in bound
-            for place, piece in part.pieces(columns.names)
+            for location, piece in part.pieces(columns.names)
         ]
         return joined(rows).batch()
 
-    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, place: Place) -> Rows:
+    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""
-        return encode_piece(self, piece, columns, place)
+        return encode_piece(self, piece, columns, location)
 
     def to_state(self) -> State:
         """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""

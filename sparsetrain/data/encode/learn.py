@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an encoder learns from the training data: values and their counts, or the largest id.
+"""Fitting and extending of category rules: counted values, or the largest id.
 
 One pass over the category columns; labels and dense columns are not read, except that the first
-piece of already encoded data is looked at for dense values that cannot be.
+piece of already encoded data is checked for implausible dense values. Extending gives new values
+rows after the existing ones, so no known value changes its row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sparsetrain.data.encode.bags import read_values
-from sparsetrain.data.encode.counts import Counted, ValueCounts
 from sparsetrain.data.encode.dense import EncodedDense
-from sparsetrain.data.encode.plain_ids import LIMIT, PlainIds, plain_ids
-from sparsetrain.data.encode.rules import CategoryRules
-from sparsetrain.data.encode.settings import Settings
-from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.encode.rules import (
+    LIMIT,
+    CategoryRule,
+    CategoryRules,
+    PlainIds,
+    Settings,
+    plain_ids,
+)
+from sparsetrain.data.encode.value_counts import Counted, ValueCounts
+from sparsetrain.data.encode.vocabulary import UNSEEN, Vocabulary
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO, Columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.missing import NanRule
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError, DataError
 
 Bound = Sequence[tuple[Part, Columns]]
@@ -56,7 +64,7 @@ def learn_rules(
             )
         if sizes is None:
             return learn_sizes(parts, settings, owners_of(columns.categories, share))
-        return given_sizes(columns.categories, sizes, share)
+        return check_sizes(columns.categories, sizes, share)
     if sizes is not None:
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
@@ -69,7 +77,7 @@ def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tupl
     names = parts[0][1].categories
     owners = owners_of(names, schema.share_embedding)
     learnt = {
-        owner: vocabulary_of(names[owner], count, settings, schema)
+        owner: make_vocabulary(names[owner], count, settings, schema)
         for owner, count in count_columns(parts, settings.nan_rule, owners).items()
     }
     return tuple(learnt[owner] for owner in owners)
@@ -88,21 +96,21 @@ def count_columns(parts: Bound, nan: NanRule, owners: Sequence[int]) -> dict[int
     counts = {owner: ValueCounts() for owner in owners}
     rows = 0
     for part, columns in parts:
-        for place, piece in part.pieces(columns.categories):
+        for location, piece in part.pieces(columns.categories):
             rows += piece.num_rows
             for owner, name in zip(owners, columns.categories, strict=True):
-                count_column(counts[owner], piece.column(name), nan, place.of(name))
+                count_column(counts[owner], piece.column(name), nan, location.of_column(name))
     if not rows:  # of text that shows only now
-        raise DataError(f"{parts[0][0].place.name}: no rows")
+        raise DataError(f"{parts[0][0].location.name}: no rows")
     return counts
 
 
-def count_column(counts: ValueCounts, array: Any, nan: NanRule, place: Place) -> None:
+def count_column(counts: ValueCounts, array: Any, nan: NanRule, location: Location) -> None:
     """Count the values of a category column, of lists or not."""
-    read_values(array, lambda values, here: counts.add(values, nan, here), place)
+    read_values(array, lambda values, here: counts.add(values, nan, here), location)
 
 
-def vocabulary_of(name: str, counts: Counted, settings: Settings, schema: Schema) -> Vocabulary:
+def make_vocabulary(name: str, counts: Counted, settings: Settings, schema: Schema) -> Vocabulary:
     """Give ids to the values of one column, by its own rule where it has one."""
     rule = schema.rule(name)
     return Vocabulary.from_counts(
@@ -118,14 +126,14 @@ def learn_sizes(parts: Bound, settings: Settings, owners: Sequence[int]) -> tupl
     check_dense(*parts[0], settings)
     largest = [0] * len(owners)
     for part, columns in parts:
-        for place, piece in part.pieces(columns.categories):
+        for location, piece in part.pieces(columns.categories):
             for index, name in enumerate(columns.categories):
-                ids, _ = read_values(piece.column(name), plain_ids, place.of(name))
+                ids, _ = read_values(piece.column(name), plain_ids, location.of_column(name))
                 largest[index] = max(largest[index], int(ids.max(initial=0)))
-    return plain_tables(largest, owners)
+    return plain_rules(largest, owners)
 
 
-def plain_tables(largest: Sequence[int], owners: Sequence[int]) -> tuple[PlainIds, ...]:
+def plain_rules(largest: Sequence[int], owners: Sequence[int]) -> tuple[PlainIds, ...]:
     """Return the rules of columns with these largest ids; columns of one table have one."""
     most = dict.fromkeys(owners, 0)
     for owner, id_ in zip(owners, largest, strict=True):
@@ -133,7 +141,7 @@ def plain_tables(largest: Sequence[int], owners: Sequence[int]) -> tuple[PlainId
     return tuple(PlainIds(most[owner] + 1) for owner in owners)
 
 
-def given_sizes(
+def check_sizes(
     names: Sequence[str], sizes: Sizes, share: Mapping[str, str]
 ) -> tuple[PlainIds, ...]:
     """Return the rows the user states, by column name or in the columns' order."""
@@ -164,13 +172,86 @@ def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
     first = next(part.pieces(columns.dense), None)
     if first is None:
         return
-    place, piece = first
+    location, piece = first
     dense = EncodedDense().matrix(
-        [piece.column(name) for name in columns.dense], columns.dense, place, piece.num_rows
+        [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
     )
     top = dense.max()
     if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
-        raise place.error(
+        raise location.error(
             f"the dense columns are floats but hold whole numbers up to {top:.0f}; "
             "use treat_as='raw' if they are counts, treat_as='encoded' if the model takes them so"
         )
+
+
+def extended_rules(
+    known: Sequence[CategoryRule],
+    parts: Bound,
+    settings: Settings,
+    schema: Schema,
+    names: Sequence[str],
+) -> CategoryRules:
+    """Rules that give rows to the values of `parts` too; `names` are the encoder's columns."""
+    owners = owners_of(names, schema.share_embedding)
+    if parts[0][1].encoded:
+        pairs = zip(known, learn_sizes(parts, settings, owners), strict=True)
+        return tuple(PlainIds(max(old.rows, new.rows)) for old, new in pairs)
+    grown: dict[int, Vocabulary] = {}
+    for owner, counts in count_columns(parts, settings.nan_rule, owners).items():
+        old = known[owner]
+        assert isinstance(old, Vocabulary)
+        rule = schema.rule(names[owner])
+        least, cap = rule.min_count or settings.min_count, rule.max_rows or settings.max_rows
+        grown[owner] = extended(old, counts, least, cap)
+    return tuple(grown[owner] for owner in owners)
+
+
+def extended(known: Vocabulary, counts: Counted, min_count: int, cap: int | None) -> Vocabulary:
+    """Give rows to values that were seen at least `min_count` times and have none.
+
+    The most frequent one comes first, of equals numbers before texts. Values for which there is no
+    room below `cap` rows stay without.
+    """
+    numbers, times = counts.numbers()
+    texts, text_times = counts.texts()
+    unknown = known.find_numbers(numbers) == UNSEEN
+    unknown_texts = known.find_texts(texts) == UNSEEN
+    new_times = np.concatenate([times[unknown], text_times[unknown_texts]])
+    room = len(new_times) if cap is None else max(cap - known.rows, 0)
+    order = np.argsort(-new_times, kind="stable")
+    order = order[new_times[order] >= min_count][:room]
+    ids = np.full(len(new_times), UNSEEN)
+    ids[order] = known.rows + np.arange(len(order))
+    left = int(new_times[ids == UNSEEN].sum()) + counts.left_out()
+    seen = int(times.sum() + text_times.sum()) + counts.left_out()
+    own = int(unknown.sum())
+    number_keys, number_ids = _merged(known.numbers, known.number_ids, numbers[unknown], ids[:own])
+    new_texts = [text for text, new in zip(texts, unknown_texts, strict=True) if new]
+    kept = [(text, row) for text, row in zip(new_texts, ids[own:], strict=True) if row != UNSEEN]
+    return replace(
+        known,
+        numbers=number_keys,
+        number_ids=number_ids,
+        texts=known.texts + tuple(text for text, _ in kept),
+        text_ids=np.concatenate([known.text_ids, np.array([row for _, row in kept], np.int64)]),
+        rows=known.rows + len(order),
+        rare_share=left / max(seen, 1),
+    )
+
+
+def _merged(keys: Array, ids: Array, new_keys: Array, new_ids: Array) -> tuple[Array, Array]:
+    """Put keys that have got an id among the others, ascending."""
+    kept = new_ids != UNSEEN
+    keys, ids = np.concatenate([keys, new_keys[kept]]), np.concatenate([ids, new_ids[kept]])
+    order = np.argsort(keys, kind="stable")
+    return keys[order], ids[order]
+
+
+def keeps_rows(known: CategoryRule, grown: CategoryRule) -> bool:
+    """Whether every value that has a row in `known` has the same in `grown`."""
+    if grown.rows < known.rows or type(known) is not type(grown):
+        return False
+    if isinstance(known, PlainIds) or isinstance(grown, PlainIds):
+        return True
+    same_numbers = np.array_equal(grown.find_numbers(known.numbers), known.number_ids)
+    return same_numbers and np.array_equal(grown.find_texts(known.texts), known.text_ids)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many of the ids that were read are the reserved ones: missing, and rare or never seen.
+"""Shares of reserved ids among those read: missing, and rare or never seen.
 
-A model knows nothing about either, so a large share means that the data is not like the training
-data. Encoders of already encoded data reserve no ids, and there is nothing to count.
+A model knows nothing about either, so a large share means that data differ from the training data.
+Encoders of already encoded data reserve no ids.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsetrain.data.encode.rows import Rows
+from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.vocabulary import MISSING, UNSEEN
 from sparsetrain.data.values.arrays import Array
 

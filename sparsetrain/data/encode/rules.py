@@ -1,16 +1,147 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rules`: everything that was learnt, as fields. What a row becomes follows from them alone."""
+"""`Rules`: settings and learned rules of all columns, and their application to a record batch.
+
+Every id produced is below its table's rows and every number finite, so results are not checked
+again. Cost: one pass over each column, nothing per row.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from sparsetrain.data.encode.bags import Bags, as_list_column, read_bags, with_weights
 from sparsetrain.data.encode.dense import EncodedDense, RawDense
-from sparsetrain.data.encode.plain_ids import PlainIds
-from sparsetrain.data.encode.settings import Settings
-from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.encode.encoded_rows import Rows
+from sparsetrain.data.encode.vocabulary import MIN_CAP, Vocabulary
+from sparsetrain.data.schema.columns import Columns, check_treat_as
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.labels import read_labels, read_row_weights
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, fill_nulls
+from sparsetrain.errors import ConfigError
+from sparsetrain.system.argument_checks import require_int
+
+# No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
+LIMIT = 1 << 31
+
+_HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
+
+
+@dataclass(frozen=True)
+class PlainIds:
+    """Ids used as they are.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of the table.
+    """
+
+    rare_share: ClassVar[None] = None  # no id stands for rare values
+
+    rows: int
+
+    def encode(self, array: Any, location: Location) -> Array:
+        """Return the ids (n,) int32 of an integer Arrow array.
+
+        Raises
+        ------
+        DataError
+            If an id is null, negative or not below `rows`; it names the row.
+        """
+        ids = plain_ids(array, location)
+        if len(ids) and ids.max() >= self.rows:
+            row = int(np.argmax(ids >= self.rows))
+            raise location.error(
+                f"id {ids[row]} is outside its table of {self.rows} rows; "
+                "give the rows of each table as sizes when fitting the encoder",
+                row,
+            )
+        return ids
+
+
+def plain_ids(array: Any, location: Location) -> Array:
+    """Return already encoded ids (n,) int32, none missing, negative or beyond any table."""
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        row = array.is_null().index(True).as_py()
+        raise location.error(
+            "the id is null in already encoded data; if it is raw, use treat_as='raw'", row
+        )
+    ids, _ = fill_nulls(array)
+    if len(ids) and (ids.min() < 0 or ids.max() >= LIMIT):
+        row = int(np.argmax((ids < 0) | (ids >= LIMIT)))
+        raise location.error(f"id {ids[row]} is not in 0..{LIMIT - 1}; {_HASHES}", row)
+    return ids.astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How raw columns are encoded; `Encoder.fit` documents each.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    min_count: int = 5
+    max_rows: int | None = None
+    dense_fill: float = 0.0
+    missing_flags: bool = False
+    nan: str = "error"
+    treat_as: str = "auto"
+
+    def __post_init__(self) -> None:
+        require_int("min_count", self.min_count)
+        if self.max_rows is not None:
+            require_int("max_rows", self.max_rows, MIN_CAP)
+        check_treat_as(self.treat_as)
+        _ = self.raw_dense
+
+    @property
+    def nan_rule(self) -> NanRule:
+        """What NaN means in raw columns."""
+        return NanRule(self.nan)
+
+    @property
+    def raw_dense(self) -> RawDense:
+        """The rule for raw dense columns, none of them linear."""
+        return RawDense(float(self.dense_fill), self.missing_flags, self.nan_rule)
+
+    def check_encoded(self) -> None:
+        """Refuse settings that would have no effect on already encoded data."""
+        given = {
+            "max_rows": self.max_rows is not None,
+            "missing_flags": self.missing_flags,
+            "nan='missing'": self.nan == "missing",
+        }
+        for name, is_set in given.items():
+            if is_set:
+                raise ConfigError(
+                    f"{name} is for raw data, this is already encoded; "
+                    "leave it out or use treat_as='raw'"
+                )
+
+    def check_converted(self, own: Settings) -> None:
+        """Refuse settings other than those that data were converted with; defaults say nothing."""
+        for name in ("min_count", "max_rows", "dense_fill", "missing_flags", "nan"):
+            value, known = getattr(self, name), getattr(own, name)
+            if value not in (known, getattr(Settings, name)):
+                raise ConfigError(
+                    f"{name} is {value!r}, but the data are converted with {known!r}; "
+                    "leave it out, or convert the raw data again"
+                )
+
 
 CategoryRule = Vocabulary | PlainIds
 CategoryRules = tuple[CategoryRule, ...]
@@ -95,3 +226,54 @@ class Rules:
     def has_weights(self) -> bool:
         """Whether the bags have per-sample weights."""
         return any(self.schema.rule(name).weights for name in self.columns)
+
+
+def encode_piece(rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
+    """Encode a record batch whose columns are known.
+
+    Raises
+    ------
+    DataError
+        If a value is bad; it names column and row.
+    """
+    dense = rules.dense_rule(columns.encoded).matrix(
+        [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
+    )
+    label, factors = columns.label, columns.row_weights
+    labels = read_labels(piece.column(label), location.of_column(label)) if label else None
+    weights = (
+        read_row_weights(piece.column(factors), location.of_column(factors)) if factors else None
+    )
+    read = _read_bags if rules.has_bags else _read_ids
+    return Rows(dense, read(rules, piece, columns, location), labels, weights)
+
+
+def _category_rules(rules: Rules, columns: Columns) -> Iterator[tuple[int, str, CategoryRule]]:
+    """Yield number, name and rule of each category column; converted data has plain ids."""
+    for index, (name, rule) in enumerate(zip(columns.categories, rules.categories, strict=True)):
+        yield index, name, (PlainIds(rule.rows) if columns.encoded else rule)
+
+
+def _read_ids(rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
+    ids = np.empty((len(columns.categories), piece.num_rows), dtype=np.int32)
+    for index, name, rule in _category_rules(rules, columns):
+        ids[index] = rule.encode(piece.column(name), location.of_column(name))
+    return ids.T
+
+
+def _read_bags(
+    rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location
+) -> tuple[Bags, ...]:
+    bags = []
+    for index, name, rule in _category_rules(rules, columns):
+        factors = columns.weights_of(index)
+        array = piece.column(name)
+        read = read_bags(
+            as_list_column(array) if rules.bags[index] else array,
+            None if factors is None else as_list_column(piece.column(factors)),
+            rules.schema.rule(rules.columns[index]),
+            rule.encode,
+            location.of_column(name),
+        )
+        bags.append(with_weights(read) if rules.has_weights else read)
+    return tuple(bags)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One category column's values to the rows of its table.
+"""`Vocabulary`: the values of one category column and the table rows they map to.
 
 Ids: 0 = missing (null or empty text), 1 = rare or never seen, then 2, 3, ... by falling count.
 Equal counts are ordered by value, numbers before texts, so ids depend on the counts alone.
 
 With a cap of `max_rows` only the most frequent values get a row of their own. An eighth of the rows
-(at least one) are buckets, and the hash of every other frequent value picks one of them. Values
-below the minimum count still go to 1, so "never seen" keeps its meaning.
+(at least one) are buckets, and the hash of every other frequent value selects one of them. Values
+below the minimum count still map to 1.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from sparsetrain.data.encode.counts import Counted, is_coded
-from sparsetrain.data.encode.id_table import IdTable
-from sparsetrain.data.encode.keys import split_keys
+from sparsetrain.data.encode.hash_table import IdTable
+from sparsetrain.data.encode.value_counts import Counted, has_keyable_dictionary, split_keys
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.filled import filled
-from sparsetrain.data.values.missing import NanRule
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, fill_nulls
 
 MISSING, UNSEEN, FIRST = 0, 1, 2
 MIN_CAP = FIRST + 2  # one value's own row and one bucket
@@ -113,7 +111,7 @@ class Vocabulary:
         """Return the ids (n,) int32 of keys that are text."""
         return np.array([self._by_text.get(text, UNSEEN) for text in texts], dtype=np.int32)
 
-    def encode(self, array: Any, place: Place) -> Array:
+    def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`.
 
         Raises
@@ -121,22 +119,22 @@ class Vocabulary:
         DataError
             If a value can be no category.
         """
-        if is_coded(array):
-            return self._encode_codes(array, place)
+        if has_keyable_dictionary(array):
+            return self._encode_codes(array, location)
         return self._encode(
-            array.dictionary_decode() if pt.is_dictionary(array.type) else array, place
+            array.dictionary_decode() if pt.is_dictionary(array.type) else array, location
         )
 
-    def _encode_codes(self, array: Any, place: Place) -> Array:
+    def _encode_codes(self, array: Any, location: Location) -> Array:
         """Look the dictionary up once, then each row's code in what was found."""
-        ids = np.append(self._encode(array.dictionary, place), np.int32(MISSING))
-        codes, missing = filled(array.indices)
+        ids = np.append(self._encode(array.dictionary, location), np.int32(MISSING))
+        codes, missing = fill_nulls(array.indices)
         if array.indices.null_count:
             codes = codes.astype(np.int64) + missing * (len(ids) - 1)
         return np.take(ids, codes)
 
-    def _encode(self, array: Any, place: Place) -> Array:
-        keys = split_keys(array, self.nan, place)
+    def _encode(self, array: Any, location: Location) -> Array:
+        keys = split_keys(array, self.nan, location)
         ids = self.find_numbers(keys.numbers)
         ids[keys.missing] = MISSING
         if len(keys.texts):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as they are stored, from files, tables and streams, a piece at a time.
+"""Sources of raw rows: parquet, text files, tables and streams, read a piece at a time.
 
-`source` (it has parts, a part has pieces), `files` (which there are), `footers` and `parquet`,
-`text_file`, `dialect`, `text_rows` and `text_source`, `tables`, and `inputs`, which tells them
-apart; `derived` (columns made of others) and `held_out` (one source as two).
+`open_source` dispatches on the kind of data. A `source` has parts, a part has pieces: `files`,
+`parquet` (with `converted_files`), `text_blocks` and `text_rows`, `tables`. `derived_columns`
+computes columns from others, `split` divides a source into two.
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths, folders and patterns to files, and how each file must be read: parquet or text.
+"""File lists from paths, folders and patterns, and the format of each file.
 
-A name that ends in .parquet is parquet whatever it holds, so that a wrong file is called wrong. A
-name that says text is text. Any other, such as Criteo's `day_0`, is told by its first bytes.
+A name that ends in .parquet is parquet whatever it holds, so a wrong file is reported as wrong. A
+name with a text suffix is text. Any other file, such as Criteo's `day_0`, is recognised by its
+first bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 _MAGIC = b"PAR1"
 # How files begin that are brought along and cannot be read: what they are, and what helps.
-_FOREIGN = {
+_FOREIGN_FORMATS = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
     b"BZh": ("compressed by bzip2", "unpack it, or compress it by gzip"),
     b"\xfd7zXZ": ("compressed by xz", "unpack it, or compress it by gzip"),
@@ -74,7 +75,7 @@ def kind_of_file(file: str) -> str:
     return TEXT if is_text else PARQUET
 
 
-def check_familiar(file: str, head: bytes) -> None:
+def refuse_foreign_formats(file: str, head: bytes) -> None:
     """Look at how a file begins.
 
     Raises
@@ -82,7 +83,7 @@ def check_familiar(file: str, head: bytes) -> None:
     DataError
         If it is of a kind that is known and cannot be read.
     """
-    for magic, (what, fix) in _FOREIGN.items():
+    for magic, (what, fix) in _FOREIGN_FORMATS.items():
         if head.startswith(magic):
             raise DataError(f"{file}: is {what}; {fix}")
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files: one part per row group, checked before anything is trained on.
+"""Parquet files: one part per row group, validated when opened.
 
 Every footer is read when the source is opened, so a missing, empty, truncated or foreign file is
-found before the first batch. Rows are read with `ParquetFile.iter_batches`, and page checksums are
-verified where the writer made them. Memory: the column chunks of one row group as they are stored,
-of a large one a buffer of each instead; and one unpacked page of each column.
+reported before the first batch. Rows are read with `ParquetFile.iter_batches`, and page checksums
+are verified where the writer made them. Memory: the stored column chunks of one row group, or a
+buffer of each for a large one, and one unpacked page of each column.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from sparsetrain.data.read.files import check_familiar
-from sparsetrain.data.read.footers import check_footer
+from sparsetrain.data.read.converted_files import check_footer
+from sparsetrain.data.read.files import refuse_foreign_formats
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
@@ -48,8 +48,8 @@ def parquet_parts(file: str) -> Iterator[Part]:
     leaves = _leaves(metadata.schema)
     first_row = 0
     for number in range(metadata.num_row_groups):
-        group = _RowGroup(metadata, schema, leaves, Place(file, number, first_row))
-        yield Part(group.place, schema, group.num_rows, group, group.range_of)
+        group = _RowGroup(metadata, schema, leaves, Location(file, number, first_row))
+        yield Part(group.location, schema, group.num_rows, group, group.range_of)
         first_row += group.num_rows
 
 
@@ -79,7 +79,7 @@ def _check_frame(file: str) -> None:
         raise DataError(f"{file}: the file is empty (0 bytes)")
     if _ENCRYPTED in (head[:4], tail):
         raise DataError(f"{file}: the parquet file is encrypted; decrypt it first")
-    check_familiar(file, head)
+    refuse_foreign_formats(file, head)
     if head[:4] != _MAGIC:
         raise DataError(
             f"{file}: not a parquet file (it begins with {head[:4]!r}); convert it to parquet "
@@ -96,14 +96,19 @@ class _RowGroup:
     """Reads one row group; opens its file anew, since a shuffle asks for groups in any order."""
 
     def __init__(
-        self, metadata: Any, schema: pa.Schema, leaves: Mapping[str, int], place: Place
+        self, metadata: Any, schema: pa.Schema, leaves: Mapping[str, int], location: Location
     ) -> None:
-        self._metadata, self._schema, self._leaves, self.place = metadata, schema, leaves, place
+        self._metadata, self._schema, self._leaves, self.location = (
+            metadata,
+            schema,
+            leaves,
+            location,
+        )
 
     @property
     def _stored(self) -> Any:
         # Asked for anew: unlike the metadata of a file, that of a group cannot be pickled.
-        return self._metadata.row_group(self.place.row_group)
+        return self._metadata.row_group(self.location.row_group)
 
     @property
     def num_rows(self) -> int:
@@ -142,7 +147,7 @@ class _RowGroup:
         is_large = self._stored.total_byte_size > _LARGE
         try:
             with pq.ParquetFile(
-                self.place.name,
+                self.location.name,
                 metadata=self._metadata,
                 page_checksum_verification=True,
                 buffer_size=_BUFFER if is_large else 0,
@@ -150,17 +155,17 @@ class _RowGroup:
                 read_dictionary=list(coded),
             ) as reader:
                 for piece in reader.iter_batches(
-                    piece_rows, row_groups=[self.place.row_group], columns=list(names)
+                    piece_rows, row_groups=[self.location.row_group], columns=list(names)
                 ):
                     rows += piece.num_rows
                     yield piece
         except pa.ArrowMemoryError:
             raise  # says nothing about the file
         except (OSError, pa.ArrowException) as error:
-            raise self.place.error(
+            raise self.location.error(
                 f"the data cannot be read ({first_line(error)}); copy or write the file again"
             ) from None
         if rows != self.num_rows:
-            raise self.place.error(
+            raise self.location.error(
                 f"{rows} rows where the footer says {self.num_rows}; write the file again"
             )

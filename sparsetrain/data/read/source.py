@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data can be read from, and how it is cut: a `Source` is a sequence of parts read in pieces.
+"""`Source`: tabular data as a sequence of parts, which are read in pieces.
 
 A part is the unit that a shuffle moves (a row group, or a slice of a table); a piece is the unit
 held in memory (a record batch of at most `PIECE_ROWS` rows). Nothing larger is ever decoded at
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
@@ -48,7 +48,7 @@ class Part:
         reading, else None.
     """
 
-    place: Place
+    location: Location
     schema: pa.Schema
     num_rows: int | None
     read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
@@ -56,21 +56,21 @@ class Part:
 
     def pieces(
         self, names: Sequence[str], coded: Sequence[str] = ()
-    ) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    ) -> Iterator[tuple[Location, pa.RecordBatch]]:
         """Yield the record batches and where each begins.
 
         Text columns named in `coded` may come as dictionaries, if that is how they are stored.
         """
-        place = self.place
+        location = self.location
         read_coded = getattr(self.read, "coded", None)
         for piece in read_coded(names, coded) if coded and read_coded else self.read(names):
-            here = place
+            here = location
             if piece.schema.names[-1:] == [ROW_NUMBERS]:
-                here = place.numbered(piece.column(piece.num_columns - 1).to_numpy())
+                here = location.numbered(piece.column(piece.num_columns - 1).to_numpy())
                 piece = piece.select(range(piece.num_columns - 1))
             if piece.num_rows:
                 yield here, piece
-            place = place.moved(piece.num_rows)
+            location = location.moved(piece.num_rows)
 
     def range_of(self, name: str) -> Range | None:
         """Return the least and greatest value of a column if they are known without reading."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables in memory and streams of record batches as a `Source`.
 
-A table is cut into slices that share its memory; only the columns that can matter are converted, so
-a frame may hold anything else besides.
+A table is split into slices that share its memory; only columns that can matter are converted, so
+other columns of a frame may hold anything.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.read.source import PIECE_ROWS, Part, Source
-from sparsetrain.data.schema.names import check_once, check_there, relevant
+from sparsetrain.data.schema.column_names import candidate_columns, require_column, require_columns
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
 
 _PART_ROWS = 4 * PIECE_ROWS
@@ -63,7 +63,7 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
         nan_is_null = not isinstance(data, Mapping)
         names = _names(data, schema)
         for name in names if len({*names}) < len(names) else ():
-            check_once(names, name, "given", Place("table"))
+            require_column(names, name, "given", Location("table"))
         return _from_columns({name: (data[name], nan_is_null) for name in names})
     if hasattr(data, "__arrow_c_stream__"):
         return _imported(data)
@@ -100,10 +100,12 @@ def _is_named(data: Any) -> bool:
 def _names(data: Any, schema: Schema) -> list[str]:
     texts = names_in(data)
     if schema.categories is None:
-        return relevant(texts) + [name for name in texts if name in (schema.time, schema.weights)]
+        return candidate_columns(texts) + [
+            name for name in texts if name in (schema.time, schema.weights)
+        ]
     stored = [name for name in schema.categories if name not in schema.derived]
-    check_there(texts, schema.dense, "dense", Place("table"))
-    check_there(texts, stored, "category", Place("table"))
+    require_columns(texts, schema.dense, "dense", Location("table"))
+    require_columns(texts, stored, "category", Location("table"))
     return [name for name in texts if name in schema.wanted]
 
 
@@ -122,7 +124,7 @@ def _from_columns(columns: dict[str, tuple[Any, bool]]) -> pa.Table:
 
 def _array(values: Any, nan_is_null: bool, name: str) -> Any:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise Place("table", column=name).error(
+        raise Location("table", column=name).error(
             "holds one value rather than a column; give a list of rows, [row], or lists of values"
         )
     try:
@@ -130,7 +132,7 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
             values = values.astype(values.dtype.newbyteorder("="))
         return _converted(values, nan_is_null)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise Place("table", column=name).error(
+        raise Location("table", column=name).error(
             f"the column cannot be read ({first_line(error)})"
         ) from None
 
@@ -150,7 +152,7 @@ def table_parts(table: pa.Table, name: str = "table") -> Iterator[Part]:
     for first in range(0, table.num_rows, _PART_ROWS):
         rows = min(_PART_ROWS, table.num_rows - first)
         part = table.slice(first, rows)
-        yield Part(Place(name, None, first), table.schema, rows, partial(_read_table, part))
+        yield Part(Location(name, None, first), table.schema, rows, partial(_read_table, part))
 
 
 def _read_table(table: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -173,4 +175,4 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
         if not rows:
             raise DataError("record batches: no rows")
 
-    return Part(Place("record batches"), reader.schema, None, read)
+    return Part(Location("record batches"), reader.schema, None, read)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns there are and what is to be done with each.
+"""Schemas: names, roles and rules of columns.
 
-`schema` (what a user may say of a log), `schema_file` (in TOML or JSON), `names` (Criteo's names
-and their likes), `columns` (both applied to a file).
+`schema` is the user's description of a log, `schema_file` its TOML or JSON form, `column_names`
+Criteo's and torchrec's names, `columns` the columns found in a file.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns of a table are label, dense features and categories, found by name alone.
+"""Columns of a table by role: label, dense features and categories, found by name.
 
-Names are those of a `Schema`, or Criteo's. Order and extra columns do not matter. A file with
-Criteo's names is *already encoded* when all its dense columns are floats and all its categories
-integers; anything else is raw. That rule reads types, never values,
-so two files of one schema are never understood differently.
+Names are those of a `Schema`, or Criteo's. Order and extra columns do not matter. Data with
+Criteo's names are *already encoded* if all dense columns are floats and all categories integers;
+otherwise they are raw. The rule reads types, never values, so files of one schema are always
+understood alike.
 """
 
 from __future__ import annotations
@@ -14,18 +14,26 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from sparsetrain.data.schema.names import (
+from sparsetrain.data.schema.column_names import (
     CATEGORIES,
     DENSE,
-    check_once,
-    check_there,
     find_label,
     numbered,
+    require_column,
+    require_columns,
 )
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.shared_tables import told
-from sparsetrain.data.values.kinds import EMPTY, FLOAT, INTEGER, TEXT, element, is_bag, kind_of
-from sparsetrain.data.values.place import Place
+from sparsetrain.data.shared_tables import describe_sharing
+from sparsetrain.data.values.arrow_types import (
+    EMPTY,
+    FLOAT,
+    INTEGER,
+    TEXT,
+    element,
+    is_bag,
+    kind_of,
+)
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError
 
 RAW, ENCODED, AUTO = "raw", "encoded", "auto"
@@ -113,26 +121,28 @@ def find_columns(
     """
     check_treat_as(treat_as)
     described = described or Schema()
-    place = Place(where)
+    location = Location(where)
     if described.categories is None:
-        dense = numbered(schema.names, DENSE, num_dense, "dense", place)
-        categories = numbered(schema.names, CATEGORIES, num_categories, "category", place)
+        dense = numbered(schema.names, DENSE, num_dense, "dense", location)
+        categories = numbered(schema.names, CATEGORIES, num_categories, "category", location)
     else:
         dense, categories = described.dense, described.categories
-        check_there(schema.names, dense, "dense", place)
-        check_there(schema.names, categories, "category", place)
+        require_columns(schema.names, dense, "dense", location)
+        require_columns(schema.names, categories, "category", location)
         if treat_as == AUTO:
             treat_as = RAW  # without Criteo's names there is no custom that types would tell of
-    label_name = find_label(schema.names, described.label, place) if label else None
-    weights = tuple(_weights(schema, described, name, place) for name in categories)
+    label_name = find_label(schema.names, described.label, location) if label else None
+    weights = tuple(_weights(schema, described, name, location) for name in categories)
     plain = (*dense, label_name) if label_name else dense
-    kinds = {name: _kind(schema, name, place) for name in plain}
-    kinds |= {name: _kind(schema, name, place, bags=True) for name in categories}
-    encoded = _is_encoded(dense, categories, kinds, treat_as, place)
+    kinds = {name: _kind(schema, name, location) for name in plain}
+    kinds |= {name: _kind(schema, name, location, bags=True) for name in categories}
+    encoded = _is_encoded(dense, categories, kinds, treat_as, location)
     bags = tuple(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {sum(bags)} of them lists" if any(bags) else ""
-    layout += "".join(f", {line}" for line in told(categories, described.share_embedding))
+    layout += "".join(
+        f", {line}" for line in describe_sharing(categories, described.share_embedding)
+    )
     layout += f", label in {label_name}" if label_name else ""
     return Columns(dense, categories, label_name, encoded, layout, bags, weights)
 
@@ -147,14 +157,14 @@ def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, wher
     """
     if name is None or name not in schema.names:
         return columns
-    place = Place(where)
-    check_once(schema.names, name, "weight", place)
-    _kind(schema, name, place)
+    location = Location(where)
+    require_column(schema.names, name, "weight", location)
+    _kind(schema, name, location)
     layout = f"{columns.layout}, weights of rows in {name}"
     return replace(columns, row_weights=name, layout=layout)
 
 
-def check_weighed_alike(found: Mapping[str, Columns]) -> None:
+def check_same_row_weights(found: Mapping[str, Columns]) -> None:
     """Refuse files, given with their columns, of which some have weights of rows and others none.
 
     Raises
@@ -165,12 +175,14 @@ def check_weighed_alike(found: Mapping[str, Columns]) -> None:
     weighed = [columns.row_weights for columns in found.values() if columns.row_weights]
     if weighed and len(weighed) < len(found):
         lacking = next(name for name, columns in found.items() if not columns.row_weights)
-        raise Place(lacking, column=weighed[0]).error(
+        raise Location(lacking, column=weighed[0]).error(
             "the column with the weights of rows is missing here, and other files have it"
         )
 
 
-def check_alike(schema: pa.Schema, names: Sequence[str], owners: Sequence[int], where: str) -> None:
+def check_shared_types(
+    schema: pa.Schema, names: Sequence[str], owners: Sequence[int], where: str
+) -> None:
     """Refuse numbers and text in columns that share a table: no value of one is in the other.
 
     `owners` has, for each of `names`, the position of the column whose table it looks up.
@@ -183,7 +195,7 @@ def check_alike(schema: pa.Schema, names: Sequence[str], owners: Sequence[int], 
     for name, whose in ((names[i], names[owner]) for i, owner in enumerate(owners) if i != owner):
         own, its = (kind_of(element(schema.field(column).type)) for column in (name, whose))
         if EMPTY not in (own, its) and (own == TEXT) != (its == TEXT):
-            raise Place(where, column=name).error(
+            raise Location(where, column=name).error(
                 f"holds {own}, and {whose}, whose table it shares, {its}; store both alike"
             )
 
@@ -194,22 +206,22 @@ def check_treat_as(treat_as: str) -> None:
         raise ConfigError(f"treat_as is {treat_as!r}; it must be 'auto', 'raw' or 'encoded'")
 
 
-def _weights(schema: pa.Schema, described: Schema, name: str, place: Place) -> str | None:
+def _weights(schema: pa.Schema, described: Schema, name: str, location: Location) -> str | None:
     weights = described.rule(name).weights
     if weights is None:
         return None
-    check_once(schema.names, weights, "weight", place)
+    require_column(schema.names, weights, "weight", location)
     types = [schema.field(column).type for column in (weights, name)]
     if not all(is_bag(type_) or pa.types.is_null(type_) for type_ in types):
-        raise place.of(weights).error(f"weights need list columns, here and in {name}")
+        raise location.of_column(weights).error(f"weights need list columns, here and in {name}")
     return weights
 
 
-def _kind(schema: pa.Schema, name: str, place: Place, bags: bool = False) -> str:
+def _kind(schema: pa.Schema, name: str, location: Location, bags: bool = False) -> str:
     type_ = schema.field(name).type
     kind = kind_of(element(type_) if bags else type_)
     if kind is None:
-        raise place.of(name).error(
+        raise location.of_column(name).error(
             f"type {schema.field(name).type} cannot be used; store integers, floats or text"
         )
     return kind
@@ -220,13 +232,13 @@ def _is_encoded(
     categories: Sequence[str],
     kinds: dict[str, str],
     treat_as: str,
-    place: Place,
+    location: Location,
 ) -> bool:
     if treat_as == RAW:
         return False
     odd = [name for name in categories if kinds[name] != INTEGER]
     if treat_as == ENCODED and odd:
-        raise place.of(odd[0]).error(
+        raise location.of_column(odd[0]).error(
             f"already encoded ids must be integers, this column holds {kinds[odd[0]]}"
         )
     return treat_as == ENCODED or (not odd and all(kinds[name] == FLOAT for name in dense))

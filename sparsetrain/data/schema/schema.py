@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Schema`: a short description of a click log whose columns are not named as Criteo's.
+"""`Schema`: a description of a click log whose columns do not have Criteo's names.
 
-It is read from TOML or JSON, strictly: an unknown key is an error that suggests the nearest one. It
-is data, saved with the encoder, so that what was trained with it is scored with it.
+Read from TOML or JSON, strictly: an unknown key is an error that suggests the nearest one. It is
+saved with the encoder, so that a model scores data under the schema it was trained with.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from sparsetrain.data.schema.schema_file import (
     Reader,
     fill,
-    number_of,
     parse,
-    tables_of,
-    text_of,
-    texts_of,
-    truth,
-    whole,
+    read_bool,
+    read_count,
+    read_float,
+    read_tables,
+    read_text,
+    read_texts,
 )
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError
@@ -171,7 +171,7 @@ class Schema:
         pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())
         return {name: owner for name, owner in pairs if owner is not None}
 
-    def weighed_by(self, column: str | None) -> Schema:
+    def with_weights_column(self, column: str | None) -> Schema:
         """Return this schema with another column of weights; None leaves it as it is."""
         require_type("weights", column, str, "the name of a column")
         return self if column is None else replace(self, weights=column)
@@ -221,31 +221,31 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-_DERIVED: dict[str, Reader] = {"from": text_of, "divide": whole, "modulo": whole}
+_DERIVED: dict[str, Reader] = {"from": read_text, "divide": read_count, "modulo": read_count}
 _COLUMN: dict[str, Reader] = {
-    "min_count": whole,
-    "max_rows": whole,
-    "max_length": whole,
-    "keep": text_of,
-    "weights": text_of,
-    "share_embedding": text_of,
+    "min_count": read_count,
+    "max_rows": read_count,
+    "max_length": read_count,
+    "keep": read_text,
+    "weights": read_text,
+    "share_embedding": read_text,
 }
-_LINEAR: dict[str, Reader] = {"center": number_of, "scale": number_of}
+_LINEAR: dict[str, Reader] = {"center": read_float, "scale": read_float}
 _TEXT: dict[str, Reader] = {
-    "delimiter": text_of,
-    "header": truth,
-    "names": texts_of,
-    "null": texts_of,
+    "delimiter": read_text,
+    "header": read_bool,
+    "names": read_texts,
+    "null": read_texts,
 }
 _READERS: dict[str, Reader] = {
-    "label": text_of,
-    "dense": texts_of,
-    "categories": texts_of,
-    "time": text_of,
-    "derived": tables_of(Derived, _DERIVED, needs="from"),
-    "columns": tables_of(ColumnRule, _COLUMN),
-    "weights": text_of,
-    "linear": tables_of(Linear, _LINEAR),
+    "label": read_text,
+    "dense": read_texts,
+    "categories": read_texts,
+    "time": read_text,
+    "derived": read_tables(Derived, _DERIVED, needs="from"),
+    "columns": read_tables(ColumnRule, _COLUMN),
+    "weights": read_text,
+    "linear": read_tables(Linear, _LINEAR),
     "text": lambda value, where: TextFormat(**fill(value, _TEXT, where)),
 }
 assert set(_READERS) == {f.name for f in fields(Schema)}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain values from a TOML or JSON file, read strictly by a table of keys and their readers.
+"""Strict reader of TOML and JSON schema files, driven by a table of keys and their types.
 
-An unknown key is an error that suggests the nearest one; a value of another type, one that says
-which is wanted. Every message begins with where the value stands.
+An unknown key is an error that suggests the nearest one; a value of the wrong type, one that names
+the type expected. Every message begins with the key's path.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ def fill(values: Any, readers: Mapping[str, Reader], where: str) -> dict[str, An
     return filled
 
 
-def text_of(value: Any, where: str) -> str:
+def read_text(value: Any, where: str) -> str:
     """Return a text."""
     return _typed(value, str, "a text", where)
 
 
-def whole(value: Any, where: str) -> int:
+def read_count(value: Any, where: str) -> int:
     """Return a whole number, 1 or more."""
     return require_int(where, value)
 
 
-def number_of(value: Any, where: str) -> float:
+def read_float(value: Any, where: str) -> float:
     """Return a number as a float."""
     if not is_number(value):
         raise ConfigError(f"{where} is {value!r}; it must be a number")
     return float(value)
 
 
-def truth(value: Any, where: str) -> bool:
+def read_bool(value: Any, where: str) -> bool:
     """Return true or false."""
     return _typed(value, bool, "true or false", where)
 
@@ -79,13 +79,13 @@ def _typed(value: Any, type_: type, what: str, where: str) -> Any:
     return value
 
 
-def texts_of(value: Any, where: str) -> tuple[str, ...]:
+def read_texts(value: Any, where: str) -> tuple[str, ...]:
     """Return a list of texts."""
     items = _typed(value, list, "a list of texts", where)
-    return tuple(text_of(item, where) for item in items)
+    return tuple(read_text(item, where) for item in items)
 
 
-def tables_of(make: Callable[..., Any], readers: Mapping[str, Reader], needs: str = "") -> Reader:
+def read_tables(make: Callable[..., Any], readers: Mapping[str, Reader], needs: str = "") -> Reader:
     """Return a reader of named tables, each of which becomes what `make` makes of its keys.
 
     `needs` is a key that each table must have.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded rows as batches: in which order, from where on, by how many threads.
+"""Batches from a source: order, shuffling and background threads.
 
-`order`, `window` (rows mixed at a time), `ranges` (ids checked before reading), `workers`,
-`prefetch`; `dataset` puts them together.
+`dataset` yields the batches of an epoch, `shuffle` orders and mixes rows, `threads` runs iterators
+and functions in the background.
 """

@@ -1,36 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source and an encoder together: an iterator of batches for each epoch, the same for a seed.
+"""`Dataset`: batches of an epoch from a source and an encoder, reproducible from a seed.
 
-`order` says in which order rows come. Every batch says at which position the next one begins;
-giving that back goes on from there, with the same rows in the same order.
+Every batch carries the position of the next one; starting there gives the same rows in the same
+order. Ids beyond their table are found before any row is read where parquet statistics show them.
 
-Memory of a shuffle: two windows (160 bytes a row at 13 + 26 columns), one going out, one being read
-or ready; and `prefetch` batches, and a part for each worker above one. A source with a larger part
-than `HELD_ROWS` is read by one.
+Memory of a shuffle: two windows (160 bytes a row at 13 + 26 columns), one being emptied, one being
+filled; `prefetch` batches; and a part for each worker above one. A source with a part larger than
+`HELD_ROWS` is read by one worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.data_position import Position
+from sparsetrain.data.encode.bags import read_values
+from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter, Share
-from sparsetrain.data.encode.rows import Mixed, Rows, regrouped, without_first
-from sparsetrain.data.position import Position
-from sparsetrain.data.read.inputs import open_source
+from sparsetrain.data.encode.rules import PlainIds
+from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.schema.columns import Columns
-from sparsetrain.data.stream.order import part_order, shuffled, skip_parts
-from sparsetrain.data.stream.prefetch import prefetched
-from sparsetrain.data.stream.ranges import check_ranges
-from sparsetrain.data.stream.window import Spare, windows
-from sparsetrain.data.stream.workers import ordered_map
+from sparsetrain.data.stream.shuffle import WindowPool, part_order, shuffled, skip_parts, windows
+from sparsetrain.data.stream.threads import ordered_map, prefetched
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int, require_type
+
+
+def check_ranges(parts: Sequence[tuple[Part, Columns]], rows: Sequence[int]) -> None:
+    """Look at every part of encoded data.
+
+    Raises
+    ------
+    DataError
+        If an id is negative or not below its table's rows; it names file, row and column.
+    """
+    for part, columns in parts:
+        if columns.encoded:
+            for name, limit in zip(columns.categories, rows, strict=True):
+                _check(part, name, limit)
+
+
+def _check(part: Part, name: str, limit: int) -> None:
+    known = part.range_of(name)
+    if known is None or all(0 <= id_ < limit for id_ in known):
+        return
+    for location, piece in part.pieces([name]):  # which row it is, for the message
+        read_values(piece.column(name), PlainIds(limit).encode, location.of_column(name))
+    raise part.location.of_column(name).error(
+        "its statistics do not fit its data; write the file again"
+    )
+
 
 BUFFER_ROWS = 262_144
 
@@ -174,10 +199,10 @@ class Dataset:
     def _batches(self, plan: _Plan, drop_last: bool, prefetch: int) -> Iterator[Batch]:
         """Cut the rows into batches and say where each ends."""
         rows: Iterator[Any] = self._rows(plan, prefetch)
-        rows = without_first(rows, plan.start.row - plan.first_row)
+        rows = skip_rows(rows, plan.start.row - plan.first_row)
         held: Rows | None = None
         position = plan.start
-        for group in regrouped(rows, plan.batch_size):
+        for group in regroup(rows, plan.batch_size):
             if held is not None:  # one behind: only the next batch shows which is the last
                 position = Position(position.epoch, position.row + held.size, position.batch + 1)
                 yield held.batch()._at(position)
@@ -187,18 +212,18 @@ class Dataset:
         if held is not None and not (drop_last and held.size < plan.batch_size):
             yield held.batch()._at(Position(position.epoch + 1))
 
-    def _rows(self, plan: _Plan, prefetch: int) -> Iterator[Rows] | Iterator[Mixed]:
+    def _rows(self, plan: _Plan, prefetch: int) -> Iterator[Rows] | Iterator[PermutedRows]:
         if plan.seed is None:
             return self._encoded(plan)
         return self._mixed(plan, plan.seed, prefetch)
 
-    def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[Mixed]:
+    def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
         """Yield windows; the rows of one are there until the next is asked for."""
         # A window takes long to fill; a thread of its own keeps the batches coming meanwhile.
         size = plan.buffer_rows if self.num_rows is None else min(plan.buffer_rows, self.num_rows)
-        spare = Spare(2 if prefetch else 1, size := max(size, 1))
+        spare = WindowPool(2 if prefetch else 1, size := max(size, 1))
 
-        def make() -> Iterator[Mixed]:
+        def make() -> Iterator[PermutedRows]:
             filled = windows(self._encoded(plan), size, spare)
             first = plan.start.row // plan.buffer_rows
             return shuffled(filled, seed, plan.start.epoch, first)
@@ -222,13 +247,13 @@ class Dataset:
         else:
             whole = ordered_map(lambda index: list(self._part(index)), order, plan.workers)
             pieces = (rows for part in whole for rows in part)
-        yield from without_first(pieces, skip)
+        yield from skip_rows(pieces, skip)
 
     def _part(self, index: int) -> Iterator[Rows]:
         encoder = self._encoder
         assert encoder is not None
         part, columns = self._parts[index]
-        for place, piece in part.pieces(columns.names, columns.categories):
-            rows = encoder.encode_piece(piece, columns, place)
+        for location, piece in part.pieces(columns.names, columns.categories):
+            rows = encoder.encode_piece(piece, columns, location)
             self._meter.add(rows)
             yield rows

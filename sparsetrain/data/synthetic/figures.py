@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the columns of Criteo look like, as numbers: read once from `criteo_figures.json`.
+"""Statistics of Criteo's columns, read from `criteo_figures.json`.
 
-They are aggregates only: which columns go missing together and how often, quantiles of the
-integers, the mass of the commonest categories, and how many categories there are.
+Aggregates only: which columns go missing together and how often, quantiles of the integers, the
+mass of the commonest categories, and how many categories there are.
 """
 
 import json

@@ -14,13 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.synthetic import figures
-from sparsetrain.data.synthetic.calibration import calibrate
 from sparsetrain.data.synthetic.ceiling import Truth, sigmoid
-from sparsetrain.data.synthetic.effects import Effects
-from sparsetrain.data.synthetic.hex_text import hex_column
+from sparsetrain.data.synthetic.effects import Effects, calibrate
+from sparsetrain.data.synthetic.rank_hashes import hex_column
 from sparsetrain.data.synthetic.sample import Sample, Sampler
 from sparsetrain.data.synthetic.streams import CHUNK, PILOT, WORLD, Stream
-from sparsetrain.data.synthetic.writing import SCHEMA, write_chunks
+from sparsetrain.data.synthetic.write_file import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
 

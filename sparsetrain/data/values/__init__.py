@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One column read strictly: what may lie in an array, and where in the user's data it lies.
+"""Arrow columns and user arrays, read strictly into NumPy.
 
-`place` (how a fault is named), `kinds` (Arrow types), `arrays` (what a user hands over), `filled`
-(nulls as zeros), `missing`, `numeric`, `moments`, `of_rows` (labels and weights), `text`. Nothing
+`location` names a fault's file, row and column; `arrow_types` classifies column types; `arrays`
+checks arrays that a user passes; `numeric`, `timestamps`, `text` and `labels` read columns. Nothing
 here knows of files, schemas or encodings.
 """

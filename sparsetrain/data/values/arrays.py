@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate for arrays a user hands over: whatever NumPy can read becomes a checked, native array.
+"""Validation of user arrays: anything NumPy can read becomes a checked, native, owned array.
 
-Every function copies, so the result never shares memory with its argument, and marks the copy
+Every function copies, so the result shares no memory with its argument, and marks the copy
 read-only. Cost: one copy and one or two passes over it.
 """
 
@@ -78,31 +78,31 @@ def to_labels(value: object, num_rows: int) -> Array:
     bad = (labels != 0) & (labels != 1)
     if bad.any():
         row = int(np.argmax(bad))
-        raise DataError(f"labels: row {row}: {label_fault(labels[row], array[row])}")
+        raise DataError(f"labels: row {row}: {describe_bad_label(labels[row], array[row])}")
     return frozen(labels)
 
 
 def to_row_weights(value: object, num_rows: int) -> Array:
     """Return the weights of rows as (B,) float32, all finite and 0 or more."""
     array, weights = _one_per_row(value, "weights", num_rows)
-    row = bad_weight_at(weights)
+    row = first_bad_weight(weights)
     if row is not None:
-        raise DataError(f"weights: row {row}: {weight_fault(array[row])}")
+        raise DataError(f"weights: row {row}: {describe_bad_weight(array[row])}")
     return frozen(weights)
 
 
-def bad_weight_at(weights: Array) -> int | None:
+def first_bad_weight(weights: Array) -> int | None:
     """Return the first row whose weight is no finite number of 0 or more, or None."""
     bad = ~((weights >= 0) & np.isfinite(weights))
     return int(np.argmax(bad)) if bad.any() else None
 
 
-def weight_fault(shown: object) -> str:
+def describe_bad_weight(shown: object) -> str:
     """Say what is wrong with the weight of a row."""
     return f"the weight is {shown}; it must be a finite number of 0 or more"
 
 
-def label_fault(number: float, shown: object) -> str:
+def describe_bad_label(number: float, shown: object) -> str:
     """Say what is wrong with a label that is neither 0 nor 1."""
     if np.isnan(number):
         return "the label is null; drop the row or give it 0 or 1"
@@ -110,7 +110,7 @@ def label_fault(number: float, shown: object) -> str:
 
 
 def to_ids(value: object, what: str, ndim: int) -> Array:
-    """Return integer ids as int64; their sign is for the caller to check with `negative_at`."""
+    """Return integer ids as int64; their sign is for the caller to check with `first_negative`."""
     array = as_array(value, what)
     if array.ndim != ndim:
         shape = "(rows, features)" if ndim == 2 else "one-dimensional"
@@ -120,7 +120,7 @@ def to_ids(value: object, what: str, ndim: int) -> Array:
     return frozen(np.array(array, dtype=np.int64, order="C", copy=True))
 
 
-def negative_at(ids: Array) -> tuple[int, ...] | None:
+def first_negative(ids: Array) -> tuple[int, ...] | None:
     """Return the index of the first negative id, or None; a uint64 beyond int64 counts as one."""
     if not ids.size or ids.min() >= 0:
         return None

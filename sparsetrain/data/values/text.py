@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow's text columns seen as NumPy arrays: lengths, and hex digits read as numbers.
+"""Arrow text columns as NumPy arrays: byte lengths, and hexadecimal digits parsed as numbers.
 
-The dominant category format is 8 lower-case hex digits. They are parsed for all rows at once from
-the column's own bytes: a table look-up per digit, then three shift-and-or steps per value. Cost:
-about 10 ns a value, no Python per row.
+Most categories are 8 lower-case hex digits. All rows are parsed at once from the column's bytes: a
+table lookup per digit, then three shift-and-or steps per value. Cost: about 10 ns a value, no
+Python per row.
 """
 
 from __future__ import annotations

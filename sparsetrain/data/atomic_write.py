@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Atomic file writes: a temporary file, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.system.file_locks import lock_file, name_write_errors, try_lock
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a neighbour of `path` for writing; rename it to `path` if all went well.
+
+    Raises
+    ------
+    ResourceError
+        If the disk is full.
+    DataError
+        If the file cannot be written there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with name_write_errors(path, DataError):
+        try:
+            with open(temporary, "wb") as file:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    lock_file(file.fileno())
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write plain values, keys in order, so that equal values are equal files."""
+    with atomic_write(path) as file:
+        file.write(json.dumps(values, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what `write_json` wrote.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # what JSON and UTF-8 raise alike
+        raise DataError(f"{path}: damaged; remove its folder and convert the data again") from None
+    return values
+
+
+def remove_stale_temporaries(path: Path) -> None:
+    """Remove what killed writers of this very file left; what another writes now stays."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError), try_lock(left) as dead:
+            if dead:
+                left.unlink()
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed process was writing when it ended."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path, what: str) -> Iterator[None]:
+    """Let one process at a time do something to `what`; the lock ends with the process.
+
+    Raises
+    ------
+    ConfigError
+        If another process is at it.
+    """
+    with open(path, "w") as file:
+        try:
+            lock_file(file.fileno())
+        except OSError:
+            raise ConfigError(f"{what}: another process is writing to it; wait for it") from None
+        yield

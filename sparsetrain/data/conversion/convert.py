@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`convert_files`: the passes in order, resumption, and `dataset.json`.
+
+The work folder inside the output keeps what a killed run has done; it is removed at the end. The
+result does not depend on memory, workers or interruptions.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
+from sparsetrain.data.conversion.chunks import open_inputs
+from sparsetrain.data.conversion.job import WORK, Job, Progress, digest, no_progress, reading_plan
+from sparsetrain.data.conversion.learn_chunks import VALUES, Task
+from sparsetrain.data.conversion.passes import (
+    BASE,
+    WORKER,
+    check_known,
+    known_values,
+    learn_chunks,
+    learn_values,
+    write_files,
+)
+from sparsetrain.data.conversion.strict_reader import POLICIES
+from sparsetrain.data.conversion.write_files import (
+    QUARANTINE,
+    describe,
+    remove_written,
+    write_bad_rows,
+)
+from sparsetrain.data.encode.column_matching import (
+    check_converted_names,
+    check_row_weights,
+    require_row_weights,
+)
+from sparsetrain.data.encode.encoder import Encoder, read_encoder
+from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
+from sparsetrain.data.encode.learn import check_dense
+from sparsetrain.data.encode.rules import Settings
+from sparsetrain.data.read.converted_files import DATASET_FILE
+from sparsetrain.data.read.files import PARQUET, kind_of_file, list_files
+from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.parquet import parquet_parts
+from sparsetrain.data.read.source import Source
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.errors import ConfigError, DataError, ResourceError
+from sparsetrain.system.argument_checks import require_int
+
+PLAN, LOCK = "plan.json", "lock"  # in the work folder
+MIN_MEMORY = 1 << 29
+
+
+def convert_files(
+    paths: Any,
+    out: str | Path,
+    *,
+    encoder: Encoder | str | Path | None = None,
+    label: bool = True,
+    min_count: int = 5,
+    max_rows: int | None = None,
+    dense_fill: float = 0.0,
+    missing_flags: bool = False,
+    nan: str = "error",
+    treat_as: str = "auto",
+    schema_file: Schema | str | Path | None = None,
+    weights: str | None = None,
+    bad_rows: str = "error",
+    memory: int = 2 << 30,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Convert raw logs to encoded parquet, and return what its ``dataset.json`` holds.
+
+    Run again after an interruption with the same arguments, it goes on from where it was; with
+    other `min_count`, `max_rows`, `dense_fill` or `missing_flags`, from what was read.
+
+    Parameters
+    ----------
+    paths : path or list of paths
+        Parquet and text files, folders of them, patterns.
+    out : path
+        Folder of the result: ``part-*.parquet``, ``dataset.json`` and the encoder.
+    encoder : Encoder or path, optional
+        Encode by this one, or that of this converted folder, instead of learning one; the settings
+        and the schema are then its own.
+    label : bool
+        Whether there is a label column to convert; rows to be scored need none.
+    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema_file, weights
+        As in `Encoder.fit`.
+    bad_rows : {"error", "skip", "quarantine"}
+        What happens at a bad row: the run ends, or the row is left out and counted; with
+        "quarantine" it is also written to ``_quarantine.jsonl``.
+    memory : int
+        Bytes the run may take, at least half a GiB. The values that get a row must fit in it.
+    workers : int
+        Threads.
+    progress : callable, optional
+        Called as `Progress` says.
+
+    Raises
+    ------
+    DataError
+        If something cannot be read, or there are no good rows.
+    ConfigError
+        If an argument does not fit, or `out` holds something else.
+    ResourceError
+        If disk or memory do not suffice.
+    """
+    workers = _checked(bad_rows, memory, workers)
+    settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
+    files, known = _inputs(paths, Path(out)), _known(encoder)
+    schema = Schema.read(schema_file).with_weights_column(weights)
+    if known is not None:
+        check_row_weights(schema, known.schema, "the encoder is fitted", "fit it")
+    blank = known or _blank(files, settings, schema)
+    check_converted_names(blank)
+    job = Job(
+        files, Path(out), blank, known, label, bad_rows, memory, workers, progress or no_progress
+    )
+    if _is_done(job):
+        shutil.rmtree(job.work, ignore_errors=True)
+        return read_json(job.out / DATASET_FILE)
+    return _run(job, _new_folders(job))
+
+
+def _checked(bad_rows: str, memory: int, workers: int) -> int:
+    """Return how many of the workers fit in the memory."""
+    if bad_rows not in POLICIES:
+        raise ConfigError(f"bad_rows is {bad_rows!r}; it must be one of {', '.join(POLICIES)}")
+    if memory < MIN_MEMORY:
+        raise ConfigError(f"memory is {memory:,} bytes; it must be {MIN_MEMORY:,} or more")
+    return min(require_int("workers", workers), max(1, (memory - BASE) // WORKER))
+
+
+def _inputs(paths: Any, out: Path) -> list[str]:
+    """Return the files to convert; the result must not lie among them."""
+    files = list_files(paths)
+    for path in paths if isinstance(paths, (list, tuple)) else [paths]:
+        folder = Path(path).resolve()
+        if folder.is_dir() and folder in (out.resolve(), *out.resolve().parents):
+            raise ConfigError(f"{out}: lies in the folder {path}, which is read; name another one")
+    return files
+
+
+def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
+    if encoder is None or isinstance(encoder, Encoder):
+        return encoder
+    path = Path(encoder)
+    return read_encoder(path / ENCODER_FILE if path.is_dir() else path)
+
+
+def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
+    opened = open_source(_leading_files(files), schema)
+    assert isinstance(opened, Source)
+    require_row_weights(opened.parts[0], schema)
+    blank = Encoder.blank(opened.parts[0], settings, schema)
+    if blank.encoded:
+        settings.check_encoded()
+        check_dense(*blank.bind(opened.parts[:1], require_label=False)[0], settings)
+    return blank
+
+
+def _leading_files(files: list[str]) -> list[str]:
+    """Return the files up to the first that is not known to hold no row, as parquet tells."""
+    for number, file in enumerate(files, 1):
+        if kind_of_file(file) != PARQUET or any(part.num_rows for part in parquet_parts(file)):
+            return files[:number]
+    return files
+
+
+def _is_done(job: Job) -> bool:
+    """Whether an earlier run has converted all of it; refuses to convert over something else."""
+    plan = job.plan()  # looks for the inputs, before a folder is made
+    done = job.out / DATASET_FILE
+    if (job.work / PLAN).is_file() or not done.is_file():
+        return False
+    if read_json(done).get("plan") != digest(plan):
+        raise ConfigError(f"{job.out}: holds another conversion; name another folder")
+    return True
+
+
+def _new_folders(job: Job) -> list[Path]:
+    """Make the folders of a conversion that is not begun; return them, the innermost first."""
+    if (job.work / PLAN).is_file():
+        return []
+    if job.out.exists() and any(item.name != WORK for item in job.out.iterdir()):
+        raise ConfigError(f"{job.out}: is not empty; name another folder")
+    new = [folder for folder in (job.out, *job.out.parents) if not folder.exists()]
+    job.work.mkdir(parents=True, exist_ok=True)
+    return new
+
+
+def _adopt_work(job: Job) -> None:
+    """Keep what an earlier run did as far as this one can use it, and note whose it is now."""
+    path, plan = job.work / PLAN, job.plan()
+    before = read_json(path) if path.is_file() else plan
+    if before.get("bad_rows") == "error":  # then no bad row was met, whatever the rule is now
+        before["bad_rows"] = plan["bad_rows"]
+    if reading_plan(before) != reading_plan(plan):
+        raise ConfigError(
+            f"{job.out}: holds an unfinished conversion of other files or settings; remove "
+            "the folder or name another one"
+        )
+    if before != plan:
+        remove_written(job.work, job.out)
+    write_json(path, plan)
+
+
+def _run(job: Job, new: Sequence[Path]) -> dict[str, Any]:
+    """Convert; if the data are refused, keep what another run can use, or leave nothing behind."""
+    with exclusive_lock(job.work / LOCK, str(job.out)):
+        for folder in (job.out, job.work):
+            remove_temporaries(folder)
+        _adopt_work(job)
+        try:
+            check_known(job)
+            return _convert(job)
+        except (DataError, ConfigError, ResourceError) as error:
+            if any(job.work.glob(f"{VALUES}*")):
+                raise type(error)(f"{error} ({_resume_hint(job, error)})") from None
+            shutil.rmtree(job.work)
+            with suppress(OSError):  # somebody else may have written there meanwhile
+                for folder in new:
+                    folder.rmdir()
+            raise
+
+
+def _resume_hint(job: Job, error: Exception) -> str:
+    if isinstance(error, ResourceError):
+        what, other = "what was read", ""
+    else:
+        what = "what was read of other rows"
+        other = " with bad_rows='skip' or 'quarantine'" if job.bad_rows == "error" else ""
+    return f"{what} is kept in {job.work}: run again{other} to go on, or remove the folder"
+
+
+def _convert(job: Job) -> dict[str, Any]:
+    inputs = open_inputs(job.files, job.blank, job.label)
+    learn = job.known is None and not job.blank.encoded
+    task = Task(job.blank, job.work, job.bad_rows, learn)
+    chunks = learn_chunks(job, task, inputs)
+    rows = sum(seen.rows for seen in chunks)
+    if not rows:
+        for path in job.work.glob(f"{VALUES}*"):  # nothing in them is of use to another run
+            path.unlink()
+        others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
+        raise DataError(f"{job.files[0]}: no good row in it{others}")
+    learnt = known_values(job) if job.known else learn_values(job, task, chunks)
+    write_encoder(job.out / ENCODER_FILE, learnt.encoder)
+    files = write_files(job, task._replace(encoder=learnt.encoder), chunks)
+    summary = describe(learnt, chunks, files, digest(job.plan()))
+    if job.bad_rows == "quarantine":
+        write_bad_rows(job.out / QUARANTINE, task, chunks)
+    write_json(job.out / DATASET_FILE, summary)
+    shutil.rmtree(job.work)
+    return summary

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""First pass over one chunk: bad rows, statistics, and counted values of its columns.
+
+The result is one Arrow file: one row of lists, four per column, ascending, so that a later pass
+reads one column alone, and a summary in its metadata. A column that shares another's table has
+empty lists; its values are with the other. A chunk of text, or a slice of a row group, also leaves
+its good rows as parquet, so it is read once. Memory: the rows of such a chunk, or a piece of
+another, and the distinct values of one chunk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparsetrain.data.atomic_write import atomic_write
+from sparsetrain.data.conversion.chunks import Chunk
+from sparsetrain.data.conversion.strict_reader import (
+    BadRow,
+    CategoryValues,
+    DenseCounts,
+    StrictReader,
+    find_bad_rows,
+)
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.read.text_rows import bad_line_error
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location, RowError
+
+_META = b"chunk"
+_PARTS = ("numbers", "number_counts", "texts", "text_counts")
+
+
+def write_values(path: Path, counts: list[ValueCounts], summary: dict[str, Any]) -> None:
+    """Write the values of each column and what else is kept of the chunk, fit for JSON."""
+    columns: dict[str, pa.Array] = {}
+    for index, count in enumerate(counts):
+        numbers, times = count.numbers()
+        texts, text_times = count.texts()
+        arrays = (numbers, times, pa.array(texts, pa.large_binary()), text_times)
+        for part, array in zip(_PARTS, arrays, strict=True):
+            columns[f"{index}.{part}"] = _one_list(pa.array(array))
+    table = pa.table(columns).replace_schema_metadata({_META: json.dumps(summary)})
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with atomic_write(path) as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+
+
+def _one_list(values: pa.Array) -> pa.Array:
+    """Return an array whose one value is the list of `values`."""
+    return pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return the summary of a chunk's file."""
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        summary: dict[str, Any] = json.loads(reader.schema.metadata[_META])
+        return summary
+
+
+def read_column(path: Path, index: int) -> tuple[tuple[Array, Array], tuple[pa.Array, Array]]:
+    """Return (numbers, counts) and (texts, counts) of one column of a chunk's file."""
+    with pa.memory_map(str(path)) as source:
+        fields = list(range(4 * index, 4 * index + 4))
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        with pa.ipc.open_file(source, options=options) as reader:
+            batch = reader.get_batch(0)
+    numbers, times, texts, text_times = (batch.column(i).flatten() for i in range(4))
+    return (numbers.to_numpy(), times.to_numpy()), (texts, text_times.to_numpy())
+
+
+VALUES = "values-"  # how the files of what was learnt begin
+_EXAMPLES = 5  # messages about bad rows that are kept in memory
+
+
+class Task(NamedTuple):
+    """What is the same for all chunks of a run.
+
+    Attributes
+    ----------
+    encoder : Encoder
+        Knows columns and settings; learnt already if `learn` is false.
+    folder : Path
+        Where results go.
+    bad_rows : str
+        One of `faults.POLICIES`.
+    learn : bool
+        Whether values are counted.
+    """
+
+    encoder: Encoder
+    folder: Path
+    bad_rows: str
+    learn: bool
+
+    def result_of(self, index: int) -> Path:
+        """Return the file of a chunk's values."""
+        return self.folder / f"{VALUES}{index:07d}.arrow"
+
+    def rows_of(self, index: int) -> Path:
+        """Return the file of the rows of a chunk that is read once."""
+        return self.folder / f"rows-{index:07d}.parquet"
+
+
+class ChunkSummary(NamedTuple):
+    """A chunk that was read, without its rows, and the light part of what is known about it."""
+
+    chunk: Chunk
+    rows: int
+    positive: int
+    missing: dict[str, int]
+    negative: dict[str, int]
+    largest: list[int]
+    bad: dict[str, int]
+    examples: list[str]
+
+
+def learn_chunk(task: Task, chunk: Chunk) -> ChunkSummary:
+    """Read a chunk and write its results, unless they are there; return what is known about it."""
+    path = task.result_of(chunk.index)
+    if not path.exists():
+        _learn(task, chunk, path)
+    summary = read_summary(path)
+    names = [fault["column"] or "fields" for fault in summary["bad"]]
+    return ChunkSummary(
+        chunk.without_rows(),
+        summary["rows"],
+        summary["positive"],
+        summary["missing"],
+        summary["negative"],
+        summary["largest"],
+        dict(Counter(names)),
+        [fault["reason"] for fault in summary["bad"][:_EXAMPLES]],
+    )
+
+
+def _learn(task: Task, chunk: Chunk, path: Path) -> None:
+    state = _Learner(task, chunk)
+    pieces, bad_lines = chunk.pieces(task.encoder)
+    for bad in bad_lines:
+        error = bad_line_error(chunk.location.name, bad)
+        if task.bad_rows == "error":
+            raise error
+        state.refuse(BadRow(-1, bad.number, None, str(error)), {"text": bad.text})
+    kept = [state.add(location, piece) for location, piece in pieces]
+    if chunk.is_kept:
+        _write_rows(task.rows_of(chunk.index), kept, chunk)
+    write_values(path, state.counts if task.learn else [], state.summary())
+
+
+def _write_rows(path: Path, pieces: list[pa.RecordBatch], chunk: Chunk) -> None:
+    schema = (
+        pieces[0].schema if pieces else pa.schema([(n, pa.binary()) for n in chunk.columns.names])
+    )
+    table = pa.Table.from_batches(pieces, schema)
+    with atomic_write(path) as file:
+        pq.write_table(table, file, compression="lz4", write_page_checksum=True)
+
+
+class _Read(NamedTuple):
+    """What was read of one piece."""
+
+    positive: int
+    dense: list[DenseCounts]
+    categories: list[CategoryValues]
+
+
+class _Learner:
+    """What has been seen of one chunk."""
+
+    def __init__(self, task: Task, chunk: Chunk) -> None:
+        self._task, self._columns, self._chunk = task, chunk.columns, chunk
+        encoder = task.encoder
+        self.counts = [ValueCounts() for _ in encoder.columns]
+        self._owners = encoder.owners  # whose counts those of a column are added to
+        self._rows = self._seen = self._positive = 0
+        self._missing = dict.fromkeys(encoder.dense_columns, 0)
+        self._negative = dict.fromkeys(encoder.dense_columns, 0)
+        self._largest = [-1] * len(encoder.columns)
+        self._bad: list[dict[str, Any]] = []
+        self._dropped: list[int] = []
+
+    def refuse(self, fault: BadRow, values: dict[str, Any]) -> None:
+        """Count a bad row and keep what is needed to report it."""
+        location = {"file": self._chunk.location.name, self._chunk.location.unit: fault.number}
+        self._bad.append({**location, "column": fault.column, "reason": fault.reason, **values})
+
+    def add(self, location: Location, piece: pa.RecordBatch) -> pa.RecordBatch:
+        """Take a piece in and return its good rows."""
+        try:
+            read = self._read(location, piece)
+        except RowError:
+            if self._task.bad_rows == "error":
+                raise
+            location, piece = self._without_bad(location, piece)
+            read = self._read(location, piece)
+        self._seen += piece.num_rows
+        self._rows += piece.num_rows
+        self._take(read)
+        return piece
+
+    def _without_bad(
+        self, location: Location, piece: pa.RecordBatch
+    ) -> tuple[Location, pa.RecordBatch]:
+        faults = find_bad_rows(piece, self._columns, location, self._task.encoder)
+        good = np.ones(piece.num_rows, dtype=bool)
+        for fault in faults:
+            good[fault.row] = False
+            row = piece.slice(fault.row, 1).to_pylist()[0]
+            self.refuse(fault, {"values": {name: _shown(value) for name, value in row.items()}})
+            self._dropped.append(self._seen + fault.row)
+        self._seen += len(faults)
+        return location.numbered(location.row_numbers(len(good))[good]), piece.filter(
+            pa.array(good)
+        )
+
+    def _read(self, location: Location, piece: pa.RecordBatch) -> _Read:
+        """Read every column; nothing is counted before all are read, since each may refuse."""
+        columns = self._columns
+        reader, label = StrictReader(columns, self._task.encoder), columns.label
+        if columns.row_weights:
+            reader.weights(piece, location.of_column(columns.row_weights))
+        return _Read(
+            reader.label(piece, location.of_column(label)) if label else 0,
+            [
+                reader.dense(i, piece, location.of_column(name))
+                for i, name in enumerate(columns.dense)
+            ],
+            [
+                reader.category(i, piece, location.of_column(name))
+                for i, name in enumerate(columns.categories)
+            ],
+        )
+
+    def _take(self, read: _Read) -> None:
+        self._positive += read.positive
+        # Data that is encoded already may have columns of flags after the dense ones.
+        for name, dense in zip(self._task.encoder.dense_columns, read.dense, strict=False):
+            self._missing[name] += dense.missing
+            self._negative[name] += dense.negative
+        for index, category in enumerate(read.categories):
+            self._largest[index] = max(self._largest[index], category.largest)
+            if category.keys is not None and category.times is not None and self._task.learn:
+                self.counts[self._owners[index]].add_keys(category.keys, category.times)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what is kept of the chunk besides its values, fit for JSON."""
+        return {
+            "rows": self._rows,
+            "positive": self._positive,
+            "missing": self._missing,
+            "negative": self._negative,
+            "largest": self._largest,
+            "bad": self._bad,
+            "dropped": self._dropped,
+        }
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value if isinstance(value, (int, str, type(None))) else str(value)
+
+
+def chunk_rows(task: Task, chunk: Chunk) -> Iterator[tuple[Location, pa.RecordBatch]]:
+    """Yield the good rows of a chunk again, from wherever they are now."""
+    location = chunk.location
+    if chunk.is_kept:
+        with pq.ParquetFile(task.rows_of(chunk.index), page_checksum_verification=True) as file:
+            for piece in file.iter_batches(1 << 14):
+                yield location, piece
+        return
+    summary = read_summary(task.result_of(chunk.index))
+    dropped, first = np.array(summary["dropped"], dtype=np.int64), 0
+    for here, piece in chunk.pieces(task.encoder)[0]:
+        rows = piece.num_rows
+        bad = dropped[(dropped >= first) & (dropped < first + rows)] - first
+        if len(bad):
+            good = np.ones(rows, dtype=bool)
+            good[bad] = False
+            here = here.numbered(here.row_numbers(rows)[good])
+            piece = piece.filter(pa.array(good))
+        if piece.num_rows:
+            yield here, piece
+        first += rows

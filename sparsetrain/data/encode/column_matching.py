@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns that an encoder reads, found in raw, encoded or converted data.
+
+Columns match by their position within a naming family: an encoder fitted on `I1..`, `C1..` also
+reads `int_0..`, `cat_0..`. Converted files carry the fingerprint of their encoder and hold what it
+would make of the raw rows, so a model trained on them scores raw rows too; any other encoder
+refuses them. A column of row weights must agree between data, schema and encoder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.read.converted_files import encoder_fingerprint
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.schema.column_names import find_label, require_column
+from sparsetrain.data.schema.columns import Columns, check_shared_types, find_columns
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.location import Location
+from sparsetrain.errors import ConfigError, DataError
+
+LABEL = "label"
+WEIGHTS, FLAG = "_weights", "_missing"  # what follows a column's name in the columns beside it
+
+
+def dense_names(rules: Rules) -> tuple[str, ...]:
+    """Return the names of the dense columns of converted data, one for each dense input."""
+    flags = rules.num_dense > len(rules.dense_columns)
+    return rules.dense_columns + tuple(f"{n}{FLAG}" for n in rules.dense_columns if flags)
+
+
+def weight_names(rules: Rules) -> tuple[str | None, ...]:
+    """Return, for each category column of converted data, the column of its weights."""
+    names = rules.columns
+    return tuple(f"{n}{WEIGHTS}" if rules.schema.rule(n).weights else None for n in names)
+
+
+def check_converted_names(rules: Rules) -> None:
+    """Refuse columns that converted data could not tell apart, by their names.
+
+    Raises
+    ------
+    ConfigError
+        With the first of them.
+    """
+    more = (*weight_names(rules), rules.schema.weights)
+    names = Counter([*dense_names(rules), *rules.columns, *(name for name in more if name)])
+    for name, count in names.items():
+        if name == LABEL:
+            raise ConfigError(
+                f"{name!r} is a feature here, and what converted data call the label: rename the "
+                "column, or train on the raw data"
+            )
+        if count > 1:
+            raise ConfigError(
+                f"converted data would have two columns {name!r}: {FLAG} stands for the flags of a "
+                f"dense column, {WEIGHTS} for the weights of a list; rename one"
+            )
+
+
+def converted_columns(
+    rules: Rules, fingerprint: str, schema: pa.Schema, where: str, require_label: bool
+) -> Columns:
+    """Return the columns of a converted file.
+
+    Raises
+    ------
+    DataError
+        If another encoder converted it, or a column is gone.
+    """
+    if encoder_fingerprint(schema) != fingerprint:
+        raise DataError(
+            f"{where}: converted with another encoder than this one; convert the raw data with "
+            "this one (convert --encoder), or train on this data"
+        )
+    label = find_label(schema.names, LABEL, Location(where)) if require_label else None
+    dense, weights = dense_names(rules), weight_names(rules)
+    for name in (*dense, *rules.columns, *(name for name in weights if name)):
+        if name not in schema.names:
+            raise Location(where, column=name).error(
+                "the column is missing; convert the data again"
+            )
+    layout = f"converted: {len(dense)} dense, {len(rules.columns)} ids, used as they are"
+    layout += f", label in {label}" if label else ""
+    return Columns(dense, rules.columns, label, True, layout, rules.bags, weights)
+
+
+def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:
+    """Find the columns of an encoder in a schema.
+
+    Raises
+    ------
+    DataError
+        If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
+    """
+    found = find_columns(
+        schema,
+        where,
+        label=require_label,
+        num_dense=len(rules.dense_columns),
+        num_categories=len(rules.columns),
+        treat_as=rules.settings.treat_as,
+        described=rules.schema,
+    )
+    if found.encoded != rules.encoded:
+        words = ("raw", "already encoded")
+        raise DataError(
+            f"{where}: {found.layout}; the encoder was fitted on {words[rules.encoded]} data, "
+            "give the same kind (or fit with treat_as)"
+        )
+    check_shared_types(schema, found.categories, rules.owners, where)
+    for name, is_bag, was in zip(found.categories, found.bags, rules.bags, strict=True):
+        if is_bag and not was:
+            raise Location(where, column=name).error(
+                "holds lists, which it did not in the training data"
+            )
+    return found
+
+
+def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -> None:
+    """Refuse training data without the weights that were asked for.
+
+    `names` are of all columns, where the part has only those that can matter.
+    """
+    if schema.weights is not None:
+        require_column(names or part.schema.names, schema.weights, "weight", part.location)
+
+
+def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
+    """Refuse to weigh rows by a column that those of a known encoder are not weighed by.
+
+    Raises
+    ------
+    ConfigError
+        It says that `done` without that column, and what to `do` again with it.
+    """
+    own, other = known.weights, asked.weights
+    if other not in (None, own):
+        raise ConfigError(
+            f"weights is {other!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
+            f"leave it out, or {do} again with weights={other!r}"
+        )

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Rows`: encoded rows between pieces and batches; concatenated, regrouped, permuted.
+
+Operations work on whole arrays and change no row. Ids are int32 here and int64 in the batch. A
+piece is stored by column, a batch by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.bags import Bags, concat_bags
+from sparsetrain.data.values.arrays import Array
+
+Ids = Array | tuple[Bags, ...]
+
+
+class Rows(NamedTuple):
+    """n encoded rows.
+
+    Attributes
+    ----------
+    dense : (n, F_dense) float32
+    ids : (n, F) int32, or F `Bags` of n bags each
+    labels, weights : (n,) float32 or None
+    """
+
+    dense: Array
+    ids: Ids
+    labels: Array | None
+    weights: Array | None = None
+
+    @property
+    def size(self) -> int:
+        """Rows, n."""
+        return len(self.dense)
+
+    def at(self, index: Array | slice) -> Rows:
+        """Return the rows at `index`: a view for a slice where that can be, a copy for an array."""
+        ids: Ids = (
+            tuple(bags.at(index) for bags in self.ids)
+            if isinstance(self.ids, tuple)
+            else _at(self.ids, index)
+        )
+        labels, weights = (
+            None if array is None else _at(array, index) for array in (self.labels, self.weights)
+        )
+        return Rows(_at(self.dense, index), ids, labels, weights)
+
+    def plain(self) -> Rows:
+        """Return the rows themselves; see `PermutedRows`."""
+        return self
+
+    def batch(self) -> Batch:
+        """Return the rows as a batch; all but the ids may share their memory."""
+        dense, of_rows = np.ascontiguousarray(self.dense), (self.labels, self.weights)
+        if isinstance(self.ids, tuple):
+            return Batch._trusted(dense, tuple(bags.ragged() for bags in self.ids), *of_rows)
+        return Batch._trusted(dense, self.ids.astype(np.int64, order="C"), *of_rows)
+
+
+class PermutedRows(NamedTuple):
+    """Some of a window's rows in an order of their own, not gathered yet.
+
+    So a window is gathered batch by batch, into memory that is in a cache, and never as a whole.
+
+    Attributes
+    ----------
+    window : Rows
+    order : (n,) int64
+        Which rows, each of the window's at most once.
+    """
+
+    window: Rows
+    order: Array
+
+    @property
+    def size(self) -> int:
+        """Rows, n."""
+        return len(self.order)
+
+    def at(self, index: slice) -> PermutedRows:
+        """Return the rows at `index`, as a view."""
+        return PermutedRows(self.window, self.order[index])
+
+    def plain(self) -> Rows:
+        """Gather the rows."""
+        return self.window.at(self.order)
+
+
+def _at(array: Array, index: Array | slice) -> Array:
+    # `array[index]` gathers a row of some numbers a number at a time: it takes four times as long.
+    return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
+
+
+Piece = TypeVar("Piece", Rows, PermutedRows)
+
+
+def joined(pieces: list[Rows]) -> Rows:
+    """Return the rows of all pieces, in order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    dense, ids, labels, weights = zip(*pieces, strict=True)
+    return Rows(
+        np.concatenate(dense),
+        tuple(concat_bags(list(feature)) for feature in zip(*ids, strict=True))
+        if isinstance(ids[0], tuple)
+        else np.concatenate(ids),
+        None if labels[0] is None else np.concatenate(labels),
+        None if weights[0] is None else np.concatenate(weights),
+    )
+
+
+def regroup(pieces: Iterable[Rows | PermutedRows], size: int) -> Iterator[Rows]:
+    """Yield the rows of `pieces`, in order, in groups of `size`; the last may be smaller.
+
+    What is mixed is gathered before the next piece is asked for.
+    """
+    open_: list[Rows] = []
+    missing = size
+    for piece in pieces:
+        start = 0
+        while piece.size - start >= missing:
+            yield joined([*open_, piece.at(slice(start, start + missing)).plain()])
+            start, open_, missing = start + missing, [], size
+        if start < piece.size:
+            open_.append(piece.at(slice(start, None)).plain())
+            missing -= piece.size - start
+    if open_:
+        yield joined(open_)
+
+
+def skip_rows(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
+    """Yield the rows of `pieces` but the first `count`."""
+    for piece in pieces:
+        if count < piece.size:
+            yield piece.at(slice(count, None)) if count else piece
+        count = max(0, count - piece.size)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`profile`: statistics of raw or converted rows.
+
+Click rates along the file, missing values, frequent ids. Rows are read from the beginning up to a limit; counts are exact for what was read. Memory: the
+distinct values of every category column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.learn import count_column
+from sparsetrain.data.encode.rules import Settings
+from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.encode.vocabulary import FIRST, UNSEEN
+from sparsetrain.data.read.converted_files import is_converted
+from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.source import BatchSource, Part
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values import arrow_types
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.labels import read_labels
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.errors import DataError
+from sparsetrain.system.argument_checks import require_int
+
+_CURVE = 200  # points of a frequency curve
+_TOP = 5
+
+
+class DenseProfile(NamedTuple):
+    """A dense column: how many values are missing or below 0, and the range of the others.
+
+    Of converted data the two are None: missing values are filled there, and all are logarithms.
+    """
+
+    column: str
+    missing: int | None
+    negative: int | None
+    least: float | None
+    greatest: float | None
+
+
+class CategoryProfile(NamedTuple):
+    """A category column.
+
+    Attributes
+    ----------
+    column : str
+    ids : int
+        Values read, missing ones included.
+    missing, distinct, once : int
+        Missing values, distinct others, and distinct ones that occur once.
+    rare : int or None
+        Of converted data, the values that share the row for rare ones; they are no one's others.
+    top : list of (str, int)
+        The most frequent values and their counts.
+    curve : list of (int, int)
+        Rank and count at ranks that are evenly spaced in the logarithm.
+    """
+
+    column: str
+    ids: int
+    missing: int
+    distinct: int
+    once: int
+    rare: int | None
+    top: list[tuple[str, int]]
+    curve: list[tuple[int, int]]
+
+
+class Profile(NamedTuple):
+    """What was read.
+
+    Attributes
+    ----------
+    name, layout : str
+    rows : int
+        Rows read.
+    total_rows : int or None
+        Rows there are; None where only reading would tell.
+    positive : int or None
+        Clicks among the rows read; None without labels.
+    label_rates : list of (int, float)
+        For each stretch of rows, where it begins and its share of clicks; empty without labels.
+    dense : list of DenseProfile
+    categories : list of CategoryProfile
+    """
+
+    name: str
+    layout: str
+    rows: int
+    total_rows: int | None
+    positive: int | None
+    label_rates: list[tuple[int, float]]
+    dense: list[DenseProfile]
+    categories: list[CategoryProfile]
+
+
+def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_000) -> Profile:
+    """Read rows and describe them.
+
+    Parameters
+    ----------
+    data : anything `open_source` takes, except batches
+    schema : Schema, optional
+        Names the columns where they are not Criteo's.
+    max_rows : int
+        Stop after about so many.
+
+    Returns
+    -------
+    Profile
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read, or are batches.
+    """
+    require_int("max_rows", max_rows)
+    schema = schema or Schema()
+    source = open_source(data, schema)
+    if isinstance(source, BatchSource):
+        raise DataError(f"{source.name}: batches hold no columns to describe; give rows")
+    encoder = _encoder(source.parts[0], schema)
+    seen = _Seen(encoder)
+    with_label = _has_label(source.parts[0], schema)
+    parts = encoder.bind(source.parts, require_label=with_label)
+    for part, columns in parts:
+        for location, piece in part.pieces(columns.names):
+            seen.add(location, piece, columns)
+            if seen.rows >= max_rows:
+                return seen.result(source.name, parts[0][1].layout, source.num_rows)
+    return seen.result(source.name, parts[0][1].layout, source.num_rows)
+
+
+def _encoder(part: Part, schema: Schema) -> Encoder:
+    return Encoder.beside(part) or Encoder.blank(part, Settings(nan="missing"), schema)
+
+
+def _has_label(part: Part, schema: Schema) -> bool:
+    named = None if is_converted(part.schema) else schema.label
+    wanted = (named or "label").lower()
+    return any(name.lower() == wanted for name in part.schema.names)
+
+
+class _Seen:
+    """What has been counted so far."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.rows = 0
+        self._labels: list[Array] = []
+        self._counts = [ValueCounts() for _ in encoder.columns]
+        self._ids = [0] * len(encoder.columns)
+        self._is_text = [False] * len(encoder.columns)
+        self._is_unsigned = [False] * len(encoder.columns)
+        self._dense: dict[str, list[float]] = {}
+
+    def add(self, location: Location, piece: pa.RecordBatch, columns: Columns) -> None:
+        """Count a piece."""
+        self.rows += piece.num_rows
+        if columns.label:
+            labels = read_labels(piece.column(columns.label), location.of_column(columns.label))
+            self._labels.append(labels.astype(np.uint8))
+        for name in columns.dense:
+            self._add_dense(name, piece.column(name), location.of_column(name))
+        for index, name in enumerate(columns.categories):
+            array = piece.column(name)
+            self._is_text[index] = (
+                arrow_types.kind_of(arrow_types.element(array.type)) == arrow_types.TEXT
+            )
+            self._is_unsigned[index] |= arrow_types.is_unsigned(array.type)
+            lists = bool(columns.bags) and columns.bags[index]
+            self._ids[index] += len(array.flatten()) if lists else len(array)
+            count_column(self._counts[index], array, NanRule("missing"), location.of_column(name))
+
+    def _add_dense(self, name: str, array: Any, location: Location) -> None:
+        values, missing = read_numbers(array, NanRule("missing"), location)
+        there = values[~missing]
+        seen = self._dense.setdefault(name, [0, 0, np.inf, -np.inf])
+        seen[0] += int(missing.sum())
+        seen[1] += int((there < 0).sum())
+        if len(there):
+            seen[2], seen[3] = min(seen[2], there.min()), max(seen[3], there.max())
+
+    def _counted(self, count: float) -> int | None:
+        return None if _is_converted(self._encoder) else int(count)
+
+    def _form(self, index: int) -> Callable[[int], str]:
+        """Return how a number of a column is written where it was read."""
+        if self._is_text[index]:
+            return "{:08x}".format
+        return _unsigned if self._is_unsigned[index] else str
+
+    def result(self, name: str, layout: str, total: int | None) -> Profile:
+        """Return everything."""
+        labels = np.concatenate(self._labels) if self._labels else None
+        return Profile(
+            name,
+            layout,
+            self.rows,
+            total,
+            None if labels is None else int(np.count_nonzero(labels)),
+            [] if labels is None else _rates(labels),
+            [
+                DenseProfile(column, self._counted(m), self._counted(n), *_finite(low, high))
+                for column, (m, n, low, high) in self._dense.items()
+            ],
+            [
+                _category(column, count, ids, self._encoder, self._form(index))
+                for index, (column, count, ids) in enumerate(
+                    zip(self._encoder.columns, self._counts, self._ids, strict=True)
+                )
+            ],
+        )
+
+
+def _is_converted(encoder: Encoder) -> bool:
+    """Return whether what is read are the ids that an encoder gave to raw values."""
+    return bool(encoder.categories) and not encoder.encoded
+
+
+def _finite(low: float, high: float) -> tuple[float | None, float | None]:
+    return (float(low), float(high)) if low <= high else (None, None)
+
+
+def _rates(labels: Array) -> list[tuple[int, float]]:
+    starts = np.unique(np.linspace(0, len(labels), 51)[:-1].astype(int))
+    sums = np.add.reduceat(labels.astype(np.int64), starts)
+    return [
+        (int(start), float(total / size))
+        for start, total, size in zip(
+            starts, sums, np.diff(np.append(starts, len(labels))), strict=True
+        )
+    ]
+
+
+def _category(
+    column: str, counts: ValueCounts, ids: int, encoder: Encoder, form: Callable[[int], str]
+) -> CategoryProfile:
+    numbers, times = counts.numbers()
+    texts, text_times = counts.texts()
+    rare = None
+    if _is_converted(encoder):  # missing and rare values have ids
+        rare = int(times[numbers == UNSEEN].sum())
+        times, numbers = times[numbers >= FIRST], numbers[numbers >= FIRST]
+    both = np.concatenate([times, text_times])
+    order = np.argsort(-both, kind="stable")
+    ranked = both[order]
+    top = [(_shown(numbers, texts, int(i), form), int(both[i])) for i in order[:_TOP]]
+    ranks = np.unique(np.geomspace(1, max(len(ranked), 1), _CURVE).astype(int))
+    curve = [(int(rank), int(ranked[rank - 1])) for rank in ranks if len(ranked)]
+    missing, once = ids - int(both.sum()) - (rare or 0), int((ranked == 1).sum())
+    return CategoryProfile(column, ids, missing, len(ranked), once, rare, top, curve)
+
+
+def _unsigned(number: int) -> str:
+    return str(number % 2**64)
+
+
+def _shown(numbers: Array, texts: list[bytes], index: int, form: Callable[[int], str]) -> str:
+    if index < len(numbers):
+        return form(int(numbers[index]))
+    return texts[index - len(numbers)].decode("utf-8", "backslashreplace")

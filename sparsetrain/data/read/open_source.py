@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`open_source`: recognition of every kind of input data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.read.converted_files import is_converted
+from sparsetrain.data.read.files import PARQUET, are_paths, kind_of_file, list_files
+from sparsetrain.data.read.parquet import parquet_parts
+from sparsetrain.data.read.source import BatchSource, Part, Source
+from sparsetrain.data.read.tables import is_table, table_source
+from sparsetrain.data.read.text_rows import text_part
+from sparsetrain.data.schema.column_names import find_label
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.location import Location
+from sparsetrain.errors import DataError
+
+
+def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource:
+    """Open anything that rows can be read from.
+
+    Parameters
+    ----------
+    data : path or list of paths
+        Parquet or text files (.tsv, .csv, .txt, also .gz), folders of them (searched in depth) or
+        glob patterns.
+    data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
+        A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
+        dict; what it lacks is missing. Of other libraries, such as polars, any object that exports
+        an Arrow stream will do.
+    data : Batch or iterable of Batch
+    schema : Schema, optional
+        Names the columns where they are not Criteo's, and says how text is written.
+
+    Returns
+    -------
+    Source or BatchSource
+
+    Raises
+    ------
+    DataError
+        If a file is missing, empty, damaged or of another kind, or there are no rows.
+    """
+    if isinstance(data, (Source, BatchSource)):
+        return data
+    schema = schema or _criteo()
+    if are_paths(data):
+        return _not_empty(_from_files(list_files(data), schema))
+    if isinstance(data, Batch):
+        return BatchSource("batch", [data])
+    source = table_source(data, schema)
+    if source is not None:
+        return _not_empty(source)
+    if isinstance(data, (list, tuple)) and any(is_table(item) for item in data):
+        raise DataError(
+            f"cannot read rows from a {type(data).__name__} of tables; give one table, as "
+            "pyarrow.concat_tables or pandas.concat makes it"
+        )
+    if isinstance(data, Iterable):
+        return BatchSource("batches", data)
+    raise DataError(
+        f"cannot read rows from a {type(data).__name__}; give paths of parquet or text files, "
+        "an Arrow table, a DataFrame, a dict of arrays, a list of rows or batches"
+    )
+
+
+@cache
+def _criteo() -> Schema:
+    """What reads where nothing is said; to check it anew takes longer than to open a batch."""
+    return Schema()
+
+
+def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
+    """Look for the label column in every file, without reading a row.
+
+    Raises
+    ------
+    DataError
+        If one has none.
+    """
+    if isinstance(source, BatchSource):
+        return
+    wanted = schema.label if schema else None
+    for name, part in {part.location.name: part for part in source.parts}.items():
+        named = None if is_converted(part.schema) else wanted
+        find_label(part.schema.names, named, Location(name))
+
+
+def _from_files(files: list[str], schema: Schema) -> Source:
+    parts: list[Part] = []
+    for file in files:
+        if kind_of_file(file) == PARQUET:
+            parts += parquet_parts(file)
+        else:
+            parts.append(text_part(file, schema.text))
+    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    return Source(name, tuple(parts), tuple(files))
+
+
+def _not_empty(source: Source) -> Source:
+    if source.num_rows == 0:
+        raise DataError(f"{source.name}: no rows")
+    return source

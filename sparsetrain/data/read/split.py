@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits of a source into two that share no row: at random, or by time.
+
+Both halves keep the row numbers of the files. Nothing is copied: each half reads all parts and
+drops the other's rows. A random split depends on the seed and on a row's position; a split by time
+on the time column alone.
+
+A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp, in text as ISO
+8601; those, and the times they are compared with, count as seconds since 1970, in UTC where no zone
+is stated.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.read.converted_files import is_converted
+from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.source import BatchSource, Part, Source, with_numbers
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, exact_integers, read_numbers
+from sparsetrain.data.values.timestamps import to_microseconds
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.system.argument_checks import is_number, require_int
+
+# Given the record batch, its place and how many rows of the part come before: which rows to keep.
+Rule = Callable[[Any, Location, int], Array]
+
+
+def split_share(
+    source: Any, share: float, *, seed: int = 0, schema: Schema | None = None
+) -> tuple[Source, Source]:
+    """Split by chance: the second source gets about `share` of the rows.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes, except batches
+    share : float
+        Between 0 and 1.
+    seed : int
+        Another seed is another split.
+    schema : Schema, optional
+        As `open_source` takes it.
+
+    Returns
+    -------
+    tuple of Source
+        The rest, and the share.
+
+    Raises
+    ------
+    ConfigError
+        If the share is not between 0 and 1.
+    DataError
+        If one side has no rows.
+
+    Examples
+    --------
+    >>> train, valid = split_share({"I1": range(1000), "C1": range(1000)}, 0.25)
+    >>> train.num_rows + valid.num_rows, 200 < valid.num_rows < 300
+    (1000, True)
+    """
+    require_int("seed", seed, 0)
+    if not (is_number(share) and 0 < share < 1):
+        raise ConfigError(f"share is {share!r:.60}; it must be a number between 0 and 1")
+    opened = _open(source, schema)
+    halves = []
+    for inside in (False, True):
+        parts = [
+            _filter_part(part, partial(_keep_by_hash, index, seed, share, inside))
+            for index, part in enumerate(opened.parts)
+        ]
+        if all(part.num_rows == 0 for part in parts):
+            raise DataError(
+                f"{opened.name}: a share of {share} of {opened.num_rows} rows leaves one side none"
+            )
+        halves.append(replace(opened, parts=tuple(parts)))
+    return halves[0], halves[1]
+
+
+def split_time(
+    source: Any, column: str, at: float | str | datetime, *, schema: Schema | None = None
+) -> tuple[Source, Source]:
+    """Split by a time column: the second source gets the rows at `at` and later.
+
+    Row groups whose statistics show that they lie on one side are not looked into.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes, except batches
+    column : str
+        A column of numbers, such as Avazu's `hour`, or of dates or timestamps.
+    at : float, datetime or str
+        The first moment of the second source; a text is one such as ``2014-10-30T12:00``.
+    schema : Schema, optional
+        As `open_source` takes it.
+
+    Returns
+    -------
+    tuple of Source
+        Before, and from then on.
+
+    Raises
+    ------
+    ConfigError
+        If `at` is a text that is no moment.
+    DataError
+        If the column is missing or a value of it is, or one side has no rows.
+    """
+    moment = _timestamp(at)
+    opened = _open(source, replace(schema or Schema(), time=column))
+    halves = []
+    for later in (False, True):
+        parts = [half for part in opened.parts for half in _of_part(part, column, moment, later)]
+        if not any(_has_rows(part, column) for part in parts):
+            raise DataError(f"{opened.name}: no row has {column} {'>=' if later else '<'} {at}")
+        halves.append(replace(opened, parts=tuple(parts)))
+    return halves[0], halves[1]
+
+
+def _has_rows(part: Part, column: str) -> bool:
+    return any(True for _ in part.pieces([column])) if part.num_rows is None else part.num_rows > 0
+
+
+def _timestamp(at: float | str | datetime) -> float:
+    """Return a number as it is, as far as floats go, and a point in time as seconds since 1970."""
+    if isinstance(at, (int, float)):
+        return max(min(at, sys.float_info.max), -sys.float_info.max)
+    try:
+        point = datetime.fromisoformat(at) if isinstance(at, str) else at
+    except ValueError:
+        raise ConfigError(f"{at!r} is no moment; give a number or one such as 2014-10-30") from None
+    return (point if point.tzinfo else point.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _open(source: Any, schema: Schema | None) -> Source:
+    opened = open_source(source, schema)
+    if isinstance(opened, BatchSource):
+        raise DataError(f"{opened.name}: batches cannot be split; make two sequences of them")
+    return opened
+
+
+def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
+    """Yield what of a part is on one side, if anything."""
+    if column not in part.schema.names:
+        hint = "; convert leaves it out, split the raw data" if is_converted(part.schema) else ""
+        raise Location(part.location.name, column=column).error(f"the time column is missing{hint}")
+    side = _side(part, column, at)
+    if side is None:
+        half = _filter_part(part, partial(_keep_by_time, column, at, later), column)
+        if half.num_rows != 0:
+            yield half
+    elif side is later:
+        yield part
+
+
+def _side(part: Part, column: str, at: float) -> bool | None:
+    """Return whether all rows of a part are later, or all earlier; None if that is not known."""
+    known = part.range_of(column)
+    if known is None or not all(isinstance(value, (int, float)) for value in known):
+        return None
+    return True if known[0] >= at else False if known[1] < at else None
+
+
+def _filter_part(part: Part, rule: Rule, column: str | None = None) -> Part:
+    """Return the rows of a part that a rule keeps, which may need a column to decide.
+
+    How many these are is counted once. What statistics say of the whole part, such as its largest
+    id, need not hold for a half.
+    """
+    half = replace(part, read=partial(_read, part, rule, column), ranges=None)
+    if part.num_rows is None:
+        return half
+    if column is None:
+        return replace(half, num_rows=int(rule(range(part.num_rows), part.location, 0).sum()))
+    return replace(half, num_rows=sum(piece.num_rows for _, piece in half.pieces([column])))
+
+
+def _read(
+    part: Part, rule: Rule, column: str | None, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    needed = list(dict.fromkeys(names if column is None else [*names, column]))
+    before = 0
+    for location, piece in part.pieces(needed):
+        rows = len(piece)
+        keep = rule(piece, location, before)
+        before += rows
+        chosen = piece.select(list(names)).filter(pa.array(keep))
+        yield with_numbers(chosen, location.row_numbers(rows)[keep])
+
+
+def _keep_by_hash(
+    index: int, seed: int, share: float, inside: bool, piece: Any, location: Location, before: int
+) -> Array:
+    rows = np.arange(before, before + len(piece), dtype=np.uint64)
+    start = ((index << 40) + seed * 0x9E3779B97F4A7C15) % 2**64
+    x = rows + np.uint64(start)
+    # The finaliser of SplitMix64: every bit of a row's number decides every bit of the result.
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    chosen = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+    return chosen if inside else ~chosen
+
+
+def _keep_by_time(
+    column: str, at: float, later: bool, piece: pa.RecordBatch, location: Location, before: int
+) -> Array:
+    values, missing = _times(piece.column(column), location.of_column(column))
+    if missing.any():
+        raise location.of_column(column).error(
+            "the time is null; drop the row", int(np.argmax(missing))
+        )
+    if values.dtype.kind != "f" and math.isfinite(at):
+        at = math.ceil(at)  # beside a float, integers would be rounded
+    return (values >= at) == later
+
+
+def _times(array: Any, location: Location) -> tuple[Array, Array]:
+    """Return (n,) integers or float64, seconds for points in time, and which are missing."""
+    moments = to_microseconds(array, location)
+    if moments is None:
+        return exact_integers(array) or read_numbers(array, NanRule(), location)
+    values, missing = read_numbers(moments, NanRule(), location)
+    return values / 1e6, missing

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text files in blocks of whole lines, plain or gzipped, and the dialect they are written in.
+
+Memory is constant, and where blocks end depends on the file alone. The dialect follows the schema,
+then the file's name, then its first line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from sparsetrain.data.read.files import GZIP, delimiter_of, refuse_foreign_formats
+from sparsetrain.data.schema.schema import TextFormat
+from sparsetrain.errors import DataError, first_line
+
+BLOCK_BYTES = 1 << 25
+_NEWLINE, _QUOTE = 10, 34
+
+
+class Block(NamedTuple):
+    """Whole lines of a file.
+
+    Attributes
+    ----------
+    data : bytes
+    first_line : int
+        Number of the first of them, from 1.
+    file_bytes : int
+        Bytes of the file, compressed or not, that were read for them.
+    """
+
+    data: bytes
+    first_line: int
+    file_bytes: int
+
+
+def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Yield the blocks of a file.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, its compression is damaged or a line is longer than a block.
+    """
+    with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
+        line, rest, before = 1, b"", 0
+        try:
+            while data := stream.read(block_bytes - len(rest)):
+                data = rest + data
+                cut = _last_line_end(data, quoted)
+                if not cut and len(data) >= block_bytes:
+                    raise _too_long(file, line, quoted)
+                data, rest = data[:cut], data[cut:]
+                if data:
+                    now = raw.tell()
+                    yield Block(data, line, now - before)
+                    before = now
+                line += data.count(b"\n")
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
+                "copy it again"
+            ) from None
+        if rest:
+            yield Block(rest, line, raw.tell() - before)
+
+
+def _too_long(file: str, line: int, quoted: bool) -> DataError:
+    fix = "a quote may lack its end" if quoted else "is this a text file of rows?"
+    return DataError(f"{file}: line {line}: no end of line found; {fix}")
+
+
+def _open(file: str) -> IO[bytes]:
+    try:
+        return open(file, "rb")
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+    packed = raw.read(2) == GZIP
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
+
+
+def _last_line_end(data: bytes, quoted: bool) -> int:
+    """Return the bytes up to and with the last newline that ends a row, 0 if there is none."""
+    if not quoted or b'"' not in data:
+        return data.rfind(b"\n") + 1
+    ends = row_ends(data)
+    return int(ends[-1]) + 1 if len(ends) else 0
+
+
+def row_ends(data: bytes) -> np.ndarray:
+    """Return where the newlines outside of quotes are, (n,) int64; a block begins outside."""
+    characters = np.frombuffer(data, np.uint8)
+    newlines = np.flatnonzero(characters == _NEWLINE)
+    quotes = np.flatnonzero(characters == _QUOTE)
+    return newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+
+
+BOM = b"\xef\xbb\xbf"  # what some writers begin a UTF-8 file with
+_CRITEO = tuple(f"I{i}" for i in range(1, 14)) + tuple(f"C{i}" for i in range(1, 27))
+_CRITEO_NAMES = {40: ("label", *_CRITEO), 39: _CRITEO}
+
+
+class Dialect(NamedTuple):
+    """How one file is written, everything decided.
+
+    Attributes
+    ----------
+    delimiter : str
+    quoted : bool
+        Whether a field may stand in double quotes; in tab-separated files none does.
+    names : tuple of str
+    header : bool
+        Whether the first line is not a row.
+    null : tuple of str
+    """
+
+    delimiter: str
+    quoted: bool
+    names: tuple[str, ...]
+    header: bool
+    null: tuple[str, ...]
+
+
+def find_dialect(file: str, text: TextFormat) -> Dialect:
+    """Look at the first line of a file to settle what its schema leaves open.
+
+    Raises
+    ------
+    DataError
+        If the file is empty or cannot be read, or its columns have no names.
+    """
+    delimiter = text.delimiter or delimiter_of(file)
+    quoted = delimiter != "\t"
+    first = next(read_blocks(file, quoted, block_bytes=1 << 20), None)
+    if first is None:
+        raise DataError(f"{file}: the file is empty (0 bytes)")
+    refuse_foreign_formats(file, first.data)
+    fields = _fields(first.data, delimiter, file)
+    if len(fields) == 1 and text.delimiter is None:
+        _check_delimiter(fields[0], file)
+    header = text.header if text.header is not None else not text.names and _is_header(fields)
+    if header and not quoted:
+        _check_quotes(fields, file)
+    names = text.names or (tuple(fields) if header else _CRITEO_NAMES.get(len(fields)))
+    if names is None:
+        raise DataError(
+            f"{file}: line 1: {len(fields)} fields without names (Criteo's have 40, or 39 "
+            "without the label); name them in a schema, [text] names = [...]"
+        )
+    return Dialect(delimiter, quoted, names, header, text.null)
+
+
+def _fields(data: bytes, delimiter: str, file: str) -> list[str]:
+    try:
+        line = data.removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError:
+        raise DataError(f"{file}: line 1: not UTF-8 text; is this a text file of rows?") from None
+    if delimiter == "\t":
+        return line.split("\t")
+    return next(csv.reader(io.StringIO(line), delimiter=delimiter), [""])
+
+
+def _check_delimiter(line: str, file: str) -> None:
+    """Refuse a line of one field that looks like several; a column may well be alone."""
+    for other in ("\t", ",", ";", "|"):
+        if other in line:
+            raise DataError(
+                f"{file}: line 1: one field, or is {other!r} the delimiter? "
+                "say so in a schema, [text] delimiter"
+            )
+
+
+def _check_quotes(names: list[str], file: str) -> None:
+    """Refuse names in quotes where a quote is a letter like others."""
+    for name in names:
+        if len(name) > 1 and name[0] == name[-1] == '"':
+            raise DataError(
+                f"{file}: line 1: the name {name} stands in double quotes, which are letters in a "
+                "tab-separated file: write it without them, or separated by commas"
+            )
+
+
+def _is_header(fields: list[str]) -> bool:
+    """Return whether all fields are names; a row of data has a number or an empty field.
+
+    The first may be empty: so pandas writes the name of an index.
+    """
+    named = fields[1:] if len(fields) > 1 and not fields[0] else fields
+    return all(field and not field[:1].isdigit() and field[0] != "-" for field in named)

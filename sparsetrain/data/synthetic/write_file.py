@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of synthetic rows: parquet, with the best possible score in its metadata, or text.
+
+Text is as Criteo's: tabs, no header, nothing for a missing value; it has no place for the score.
+Files are written atomically. Page checksums are on: without them a flipped bit reads back as other
+data.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+
+from sparsetrain.data.atomic_write import atomic_write, remove_stale_temporaries
+from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
+from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
+from sparsetrain.errors import DataError, first_line
+
+SCHEMA = pa.schema(
+    [("label", pa.int32())]
+    + [(name, pa.int32()) for name in INTEGERS]
+    + [(name, pa.string()) for name in CATEGORIES]
+)
+_KEY = b"sparsetrain.synthetic"
+
+
+def write_chunks(
+    path: str | PathLike[str],
+    chunks: Iterable[tuple[pa.Table, np.ndarray]],
+    rows: int,
+    made_by: dict,
+) -> Truth:
+    """Write the first `rows` rows of `chunks`, pairs of a table and its true logits (n,)."""
+    meter, path = CeilingMeter(), Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        fix = "it is a folder" if path.is_dir() else f"create the folder {path.parent} first"
+        raise DataError(f"{path}: cannot be written: {fix}")
+
+    def note() -> str:
+        return json.dumps({**made_by, "truth": meter.result()._asdict()})
+
+    remove_stale_temporaries(path)
+    form = _FORMS.get(path.suffix.lower(), _as_parquet)
+    with atomic_write(path) as file, form(file, note) as write:
+        for table, logits in chunks:
+            left = rows - meter.rows
+            write(table[:left])
+            meter.update(logits[:left])
+    return meter.result()
+
+
+@contextmanager
+def _as_parquet(file: IO[bytes], note: Callable[[], str]) -> Iterator[Callable[..., None]]:
+    with pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+        yield writer.write_table
+        writer.add_key_value_metadata({_KEY: note()})
+
+
+@contextmanager
+def _as_text(file: IO[bytes], note: Callable[[], str]) -> Iterator[Callable[..., None]]:
+    options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+    yield lambda table: csv.write_csv(table, file, options)
+
+
+_FORMS = {".tsv": _as_text}
+
+
+def read_truth(path: str | PathLike[str]) -> Truth | None:
+    """Return the ceiling of a file that `SyntheticCriteo.write` made, None of any other parquet.
+
+    Raises
+    ------
+    DataError
+        If `path` cannot be read as parquet.
+    """
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} cannot be read as parquet: {first_line(error)}") from None
+    if _KEY not in metadata:
+        return None
+    try:
+        return Truth(**json.loads(metadata[_KEY])["truth"])
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} has a damaged note of its ceiling: write it again") from None

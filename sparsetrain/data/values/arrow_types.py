@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow types that columns may have, classified as integers, floats, text or nulls.
+
+All code that depends on a column's type uses this table, so a type is accepted or refused
+everywhere alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
+
+# Binary columns are text whose writer left the annotation out, as older Spark and Hive do.
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pt.is_integer, INTEGER),
+    (pt.is_boolean, INTEGER),
+    (pt.is_floating, FLOAT),
+    (pt.is_decimal, FLOAT),
+    (pt.is_string, TEXT),
+    (pt.is_large_string, TEXT),
+    (pt.is_string_view, TEXT),
+    (pt.is_binary, TEXT),
+    (pt.is_large_binary, TEXT),
+    (pt.is_binary_view, TEXT),
+    (pt.is_null, EMPTY),
+)
+
+
+# A bag of ids in each row. A fixed size is a list too.
+_BAGS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)
+
+
+def is_bag(type_: pa.DataType) -> bool:
+    """Return whether a column of this Arrow type holds a list of values in each row."""
+    return any(test(type_) for test in _BAGS)
+
+
+def element(type_: pa.DataType) -> pa.DataType:
+    """Return the type of what a list holds, any other type as it is."""
+    return type_.value_type if is_bag(type_) else type_
+
+
+def is_unsigned(type_: pa.DataType) -> bool:
+    """Return whether a column, or its lists, may hold integers that int64 does not."""
+    type_ = element(type_)
+    return bool(pt.is_uint64(type_.value_type if pt.is_dictionary(type_) else type_))
+
+
+def kind_of(type_: pa.DataType) -> str | None:
+    """Return the kind of an Arrow type, a dictionary's being its values'; None if not usable."""
+    if pt.is_dictionary(type_):
+        type_ = type_.value_type
+    return next((kind for test, kind in _KINDS if test(type_)), None)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels (0 or 1) and row weights (0 or more) as float32. Errors name the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.data.values.arrays import (
+    Array,
+    describe_bad_label,
+    describe_bad_weight,
+    first_bad_weight,
+)
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers
+
+
+def read_labels(array: Any, location: Location) -> Array:
+    """Return (n,) float32 from integers, floats, booleans or texts of these.
+
+    Raises
+    ------
+    DataError
+        If a label is null, NaN, empty or neither 0 nor 1.
+    """
+    values = _numbers(array, location)
+    bad = (values != 0) & (values != 1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise location.error(describe_bad_label(values[row], f"{values[row]:g}"), row)
+    return values.astype(np.float32)
+
+
+def read_row_weights(array: Any, location: Location) -> Array:
+    """Return (n,) float32 from integers, floats or texts of numbers.
+
+    Raises
+    ------
+    DataError
+        If a weight is null, NaN, negative or not finite in float32.
+    """
+    values = _numbers(array, location)
+    with np.errstate(over="ignore"):
+        weights = values.astype(np.float32)
+    row = first_bad_weight(weights)
+    if row is None:
+        return weights
+    if np.isnan(values[row]):
+        raise location.error("the weight is null or NaN; drop the row or give it one", row)
+    raise location.error(describe_bad_weight(f"{values[row]:g}"), row)
+
+
+def _numbers(array: Any, location: Location) -> Array:
+    """Return (n,) float64, NaN where one is missing."""
+    values, missing = read_numbers(array, NanRule("missing"), location)
+    return np.where(missing, np.nan, values) if missing.any() else values

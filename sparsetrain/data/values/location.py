@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locations in the user's data, so that all errors name file, row and column in the same form.
+
+Rows count from 0 within their file, as in NumPy and pandas; lines of a text file count from 1, as
+in editors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sparsetrain.errors import DataError
+
+
+class RowError(DataError):
+    """A `DataError` that knows its row, counted from where its place begins, if it has one."""
+
+    row: int | None = None
+
+
+@dataclass(frozen=True)
+class Location:
+    """A run of rows, and maybe one column of it.
+
+    Attributes
+    ----------
+    name : str
+        The file, or what a source in memory is called.
+    row_group : int or None
+        The row group of a parquet file.
+    first_row : int
+        Row of the file at which the run begins.
+    column : str or None
+        The column looked at.
+    unit : str
+        What is counted: "row" or "line".
+    numbers : (n,) int64, optional
+        The number of each row, where they do not simply follow one another.
+    """
+
+    name: str
+    row_group: int | None = None
+    first_row: int = 0
+    column: str | None = None
+    unit: str = "row"
+    numbers: np.ndarray | None = field(default=None, compare=False)
+
+    def of_column(self, column: str) -> Location:
+        """Return the same rows, one column of them."""
+        return replace(self, column=column)
+
+    def moved(self, rows: int) -> Location:
+        """Return the place that begins `rows` rows later."""
+        numbers = None if self.numbers is None else self.numbers[rows:]
+        return replace(self, first_row=self.first_row + rows, numbers=numbers)
+
+    def numbered(self, numbers: np.ndarray) -> Location:
+        """Return the same place with the number of each of its rows."""
+        return replace(self, numbers=numbers)
+
+    def number(self, row: int) -> int:
+        """Return what to call the row at `row`, counted from where the place begins."""
+        return self.first_row + row if self.numbers is None else int(self.numbers[row])
+
+    def row_numbers(self, rows: int) -> np.ndarray:
+        """Return what to call each of the first `rows` rows, (rows,) int64."""
+        follow = np.arange(self.first_row, self.first_row + rows)
+        return follow if self.numbers is None else self.numbers[:rows]
+
+    def error(self, reason: str, row: int | None = None) -> RowError:
+        """Return an error about `row` (counted from `first_row`), for the caller to raise."""
+        parts = [
+            None if self.row_group is None else f"row group {self.row_group}",
+            None if row is None else f"{self.unit} {self.number(row)}",
+            None if self.column is None else f"column {self.column}",
+        ]
+        where = ", ".join(part for part in parts if part)
+        error = RowError(f"{self.name}: {where}: {reason}" if where else f"{self.name}: {reason}")
+        error.row = row
+        return error
