@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`profile`: statistics of raw or converted rows.
 
-Click rates along the file, missing values, frequent ids. Rows are read from the beginning up to a limit; counts are exact for what was read. Memory: the
-distinct values of every category column.
+Click rates along the file, missing values, frequent ids. Rows are read from the beginning up to a
+limit; counts are exact for what was read. Memory: the distinct values of every category column.
 """
 
 from __future__ import annotations
