@@ -283,7 +283,7 @@ def require_same_schema(
             f"{file}: cannot read the schema: there is no such file; "
             "--schema says where it lies now"
         )
-    now = st.data.Schema.read(file).weighed_by(weights).to_dict()
+    now = st.data.Schema.read(file).with_weights_column(weights).to_dict()
     if now == before:
         return
     named = "no schema file" if file is None else f"--schema {file}"

@@ -3,10 +3,10 @@
 
 import numpy as np
 import pytest
-from sparsetrain.data.micro_batches import micro_batches
 
 import sparsetrain as st
 from sparsetrain import optim
+from sparsetrain.data.batch import micro_batches
 from sparsetrain.errors import DataError, NumericalError
 from sparsetrain.optim.update.program import UpdateStep
 from sparsetrain.runtime import as_numpy, as_tensor
