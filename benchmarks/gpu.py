@@ -94,7 +94,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 
 def _everything() -> Iterator[list[str]]:
-    """What `all` measures, the most telling first."""
+    """Return the measurements of `all`, most informative first."""
     for more in ("sgd",), ("adagrad",), ("sgd", "--precision", "bf16"):
         yield ["agree", "--config", "small", "--batch", "512", "--optimizer", *more]
     for width in ("128", "16"):

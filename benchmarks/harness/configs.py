@@ -53,7 +53,7 @@ class Config:
 
     @property
     def interaction(self) -> dict[str, Any]:
-        """What `sparsetrain.models.DLRM` takes of it."""
+        """Keyword arguments of `sparsetrain.models.DLRM`."""
         if not self.cross_layers:
             return {}
         numbers = {"cross_layers": self.cross_layers, "cross_rank": self.cross_rank}

@@ -25,7 +25,7 @@ STEP_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Epoch:
-    """What to measure."""
+    """Options of a measurement."""
 
     config_name: str
     batch: int

@@ -23,7 +23,7 @@ def needed_bytes(task: Task, arms: list[str]) -> int:
 
 
 def available_bytes() -> int:
-    """What the system could give to new processes."""
+    """Return the memory that new processes could get."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     line = next(line for line in lines if line.startswith("MemAvailable"))
     return int(line.split()[1]) * 1024

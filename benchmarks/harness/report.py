@@ -15,9 +15,10 @@ def describe(result: dict[str, Any]) -> str:
 
 def _head(result: dict[str, Any]) -> str:
     task, machine = result["task"], result["machine"]
+    parts = f"batches in {task['accumulate']} parts, " if task["accumulate"] > 1 else ""
     return (
         f"{task['config_name']}, B = {task['batch']}, {task['optimizer']}, {task['precision']}, "
-        f"{machine['threads']} threads; {machine['cpu']}, {machine['date']}"
+        f"{parts}{machine['threads']} threads; {machine['cpu']}, {machine['date']}"
     )
 
 

@@ -39,7 +39,7 @@ def summarize(
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """What it ran on and when."""
+    """Return machine, versions and date of the run."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {

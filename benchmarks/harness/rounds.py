@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.1  # between turns; thread pools spin for some time after their
 
 @dataclass
 class Turn:
-    """What an arm answered, and what went on beside it, in cores."""
+    """Answer of an arm, and the cores that others kept busy."""
 
     answer: dict[str, Any]
     idle_cores: float
@@ -46,7 +46,7 @@ class Score:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there are enough of them."""
+        """Return whether there are enough of them."""
         return len(self.clean) >= ROUNDS
 
     @property

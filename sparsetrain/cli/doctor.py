@@ -21,16 +21,16 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scip
 
 def doctor(as_json: AsJson = False) -> None:
     """Report versions, CPU features, threads, memory, and CUDA or why it is missing."""
-    found: dict[str, str | dict[str, str]] = {}
+    results: dict[str, str | dict[str, str]] = {}
     broken: list[str] = []
     for name, check in _CHECKS.items():
         try:
-            found[name] = check()
+            results[name] = check()
         except Exception as error:  # the report shows any error
-            found[name] = f"broken: {type(error).__name__}: {' '.join(str(error).split())}"
+            results[name] = f"broken: {type(error).__name__}: {' '.join(str(error).split())}"
             broken.append(name)
-    text = "\n".join(f"{name + ':':<13}{_line(value)}" for name, value in found.items())
-    emit({**found, "ok": not broken}, text, as_json)
+    text = "\n".join(f"{name + ':':<13}{_line(value)}" for name, value in results.items())
+    emit({**results, "ok": not broken}, text, as_json)
     if broken:
         raise typer.Exit(ResourceError.exit_code)
 

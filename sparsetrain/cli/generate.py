@@ -46,7 +46,7 @@ def generate(
     text = (
         f"{format_count(rows, 'row')} in {out}; best possible: AUC {truth.auc:.4f}, "
         f"logloss {truth.logloss:.4f}\n"
-        f"More rows, none of them the same: sparsetrain generate OTHER --seed {seed} "
+        f"To write other rows: sparsetrain generate OTHER --seed {seed} "
         f"--first-chunk {next_chunk}"
     )
     emit(result, text, as_json)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT and SIGTERM: training ends after its batch and is saved, everything else ends at once.
+"""SIGINT and SIGTERM: training stops after its batch and is saved, all else stops at once.
 
 A signal that arrives inside `StopSignals.deferred` only sets a flag, which the training loop polls
 after each batch. Outside, and at the second signal, `Stopped` is raised where the program is.

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from sparsetrain.cli import main
 from sparsetrain.cli.settings import DataSettings, ModelSettings, Settings, resolve_settings
-from sparsetrain.cli.settings.fields import section_fields
+from sparsetrain.cli.settings.fields import flags_of, section_fields
 from sparsetrain.cli.settings.listing import as_toml
 from sparsetrain.cli.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
 from sparsetrain.cli.settings.sources import Entry, parse_text
@@ -130,8 +131,8 @@ REFUSED_TEXTS = [
     (["train.epochs"], {}, "--set train.epochs: expected section.key=value"),
     (["train.epochs"], {}, "; section.key= for its default"),
     (["epochs="], {}, "--set: unknown setting 'epochs'; did you mean 'train.epochs'?"),
-    (["train.epochs=none"], {}, "a valid integer; --set train.epochs= is for its default, 1"),
-    (["train.keep=None"], {}, "= 'None' must be a valid integer; --set train.keep= is for its d"),
+    (["train.epochs=none"], {}, "a valid integer; --set train.epochs= restores its default, 1"),
+    (["train.keep=None"], {}, "= 'None' must be a valid integer; --set train.keep= restores its d"),
     (["optimizer.clip_norm=null"], {}, "; --set optimizer.clip_norm= leaves it unset"),
     ([], {"SPARSETRAIN_OPTIMIZER__EPS": ""}, "a valid number; --set optimizer.eps= leaves it un"),
     (["=2"], {}, "--set =2: expected section.key=value"),
@@ -277,6 +278,13 @@ def test_every_setting_says_what_it_means():
 def test_listed_settings_read_back(overrides, tmp_path):
     settings = resolve_settings(overrides=overrides)
     assert resolve_settings(written(tmp_path, as_toml(settings))) == settings
+
+
+def test_a_setting_with_a_flag_is_an_option_of_train(capsys):
+    assert main(["train", "--help"]) == 0
+    options = set(capsys.readouterr().out.split())
+    scoring = {"--warn-unseen"}
+    assert {flag.name for flag in flags_of(Settings)} - options == scoring
 
 
 def test_settings_cannot_be_changed():

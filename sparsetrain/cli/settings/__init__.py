@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a training run: what there is (`schema`), where it comes from (`sources`), who wins.
+"""Settings of a training run: declarations (`schema`), sources, and resolution.
 
-Defaults < a TOML or YAML file < environment < command options < `--set`. Every key is checked; an
-unknown one is an error that names where it was written and suggests the nearest known one.
+Precedence: defaults < a TOML or YAML file < environment < command options < `--set`. An unknown key
+is an error that names its source and suggests the nearest known key.
 """
 
 from sparsetrain.cli.settings.resolve import resolve_settings as resolve_settings

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of settings become one checked `Settings`; whoever wrote a wrong one is named.
+"""Resolution of layered settings into one checked `Settings`; errors name the source.
 
-Later layers win key by key. The order of the layers is in `resolve_settings` and nowhere else.
+Later layers take precedence, key by key. Only `resolve_settings` knows their order.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from sparsetrain.cli.settings.sources import (
 )
 from sparsetrain.errors import ConfigError
 
-_NO_VALUE = {"", "none", "null", "nil"}  # what people write for it, in small letters
+_NO_VALUE = {"", "none", "null", "nil"}  # in lower case
 
 
 def resolve_settings(
@@ -33,20 +33,20 @@ def resolve_settings(
     overrides: Iterable[str] = (),
     base: Iterable[Entry] = (),
 ) -> Settings:
-    """Return the settings that hold: defaults < base < file < environment < options < overrides.
+    """Return the settings in effect: defaults < base < file < environment < options < overrides.
 
     Parameters
     ----------
     file : path, optional
         TOML or YAML.
     environ : mapping, optional
-        Environment variables, usually `os.environ`; none are read unless it is given.
+        Environment variables, usually `os.environ`; none by default.
     options : iterable of Entry
-        What came from options of the command line.
+        Settings from command-line options.
     overrides : iterable of str
-        Texts such as `train.epochs=2`; `train.epochs=` is for the default.
+        Texts such as `train.epochs=2`; `train.epochs=` restores the default.
     base : iterable of Entry
-        What a resumed run was begun with.
+        Settings that a resumed run started with.
 
     Raises
     ------
@@ -88,16 +88,16 @@ def _validate(winners: Mapping[str, Entry]) -> Settings:
 
 
 def _describe(problem: ErrorDetails, winners: Mapping[str, Entry]) -> str:
-    """Say one of pydantic's findings in the words of whoever wrote the value."""
+    """Describe one of pydantic's errors by the setting and its source."""
     entry = winners[".".join(str(part) for part in problem["loc"][:2])]
     reason = problem["msg"].replace("Input should be", "must be").replace("valid tuple", "list")
-    said = f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
+    message = f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
     if str(entry.value).lower() not in _NO_VALUE:
-        return said
+        return message
     section, key = entry.key.split(".")
     default = getattr(getattr(Settings(), section), key)
-    held = "leaves it unset" if default is None else f"is for its default, {default!r}"
-    return f"{said}; --set {entry.key}= {held}"
+    effect = "leaves it unset" if default is None else f"restores its default, {default!r}"
+    return f"{message}; --set {entry.key}= {effect}"
 
 
 def _require_known(entry: Entry) -> None:
@@ -110,7 +110,7 @@ def _require_known(entry: Entry) -> None:
 
 
 def _nearest(key: str, known: list[str]) -> str | None:
-    """Find the key meant: by its whole name, then by its last part alone."""
+    """Find the closest key by its whole name, then by its last part alone."""
     by_last_part = {name.split(".")[1]: name for name in known}
     whole = difflib.get_close_matches(key, known, n=1)
     last = difflib.get_close_matches(key.rpartition(".")[2], by_last_part, n=1)
@@ -118,7 +118,7 @@ def _nearest(key: str, known: list[str]) -> str | None:
 
 
 def _require_options(settings: Settings, winners: Mapping[str, Entry]) -> None:
-    """Refuse what the chosen formula, schedule or interaction would ignore or lacks."""
+    """Raise for settings that the formula, schedule or interaction would ignore or lacks."""
     for section in ("model", "optimizer"):
         for option, problem in getattr(settings, section).problems():
             raise ConfigError(f"{winners[f'{section}.{option}'].origin}: {problem}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where settings are written down: a file, the environment, `--set`. Each yields `Entry` values.
+"""Sources of settings: a file, the environment, `--set`. Each yields `Entry` values.
 
-Nothing is checked against the schema here; an entry only remembers its origin, so that whoever
-refuses it can say where to look. No source can hold code: TOML, and YAML by its safe loader.
+Nothing is checked against the schema here; an entry keeps its origin for error messages. No source
+can hold code: TOML, and YAML by its safe loader.
 """
 
 import sys
@@ -20,11 +20,11 @@ else:
 ENVIRONMENT_PREFIX = "SPARSETRAIN_"
 
 
-UNSET = object()  # the value of a setting whose default is to hold, whatever was said before
+UNSET = object()  # a value that restores the default
 
 
 class Entry(NamedTuple):
-    """One setting as somebody wrote it: `section.key`, its value, and where it stands."""
+    """One setting as written: `section.key`, its value, and its source."""
 
     key: str
     value: Any
@@ -61,9 +61,8 @@ def from_file(path: str | Path) -> Iterator[Entry]:
 def from_environment(environ: Mapping[str, str], sections: Iterable[str]) -> Iterator[Entry]:
     """Yield the settings among environment variables: `SPARSETRAIN_<SECTION>__<KEY>`.
 
-    The two underscores are what makes a variable a setting, so `SPARSETRAIN_TRACEBACK` and its like
-    are left alone. A section followed by one underscore is refused, because it is a mistake that
-    would otherwise go unseen.
+    Only two underscores make a variable a setting, so `SPARSETRAIN_TRACEBACK` and the like are
+    ignored. A section followed by one underscore is an error, since it would go unnoticed.
 
     Raises
     ------
@@ -108,7 +107,7 @@ def from_overrides(overrides: Iterable[str]) -> Iterator[Entry]:
 
 
 def parse_text(text: str) -> Any:
-    """Return the value a text stands for: a TOML value, `1,2` as a list, `none`, else the text.
+    """Parse a text: a TOML value, `1,2` as a list, `none`, else the text itself.
 
     Examples
     --------
