@@ -18,13 +18,13 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.update.check_kernel import which_nonfinite
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.runtime.device_pool import scratch_tensor
-from sparsetrain.runtime.tensors import editable_numpy, target_of, to_device
+from sparsetrain.runtime.tensors import on_gpu, target_of, to_device
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import is_number
 
@@ -35,7 +35,11 @@ LANES = 8  # running sums within a block, added at its end
 
 
 def accumulate_(
-    gradients: Mapping[str, Gradient], acc: MutableMapping[str, Gradient], weight: float = 1.0
+    gradients: Mapping[str, Gradient],
+    acc: MutableMapping[str, Gradient],
+    weight: float = 1.0,
+    *,
+    coalesce: bool = True,
 ) -> None:
     """Add ``weight * gradients`` to an accumulator, which `Optimizer.apply_` takes as gradients.
 
@@ -46,10 +50,13 @@ def accumulate_(
     gradients : mapping of str to Tensor or RowSparse
         Of one micro-batch.
     acc : dict
-        Changed. Begin with ``{}``. Row-sparse entries are coalesced: as many rows as the union of
-        those touched, no more.
+        Changed. Begin with ``{}``.
     weight : float
         Factor.
+    coalesce : bool
+        Sum duplicates of row-sparse gradients now, so that the accumulator has as many rows as were
+        touched. Without it the entries of all micro-batches are kept for the optimizer to sum,
+        which takes less time and more memory.
 
     Raises
     ------
@@ -67,17 +74,47 @@ def accumulate_(
             )
     for name, gradient in gradients.items():
         if isinstance(gradient, RowSparse):
-            unique = gradient.coalesce()
-            scaled = unique if weight == 1 else unique.scale(weight)
-            acc[name] = (acc[name] + scaled).coalesce() if name in acc else scaled
+            part = gradient.coalesce() if coalesce else gradient
+            joined = _joined(acc.get(name), part, weight)
+            acc[name] = joined.coalesce() if coalesce else joined
         elif name in acc:
-            # An overflow is for `nonfinite` to find; parts may have one of each sign.
-            with editable_numpy(acc[name]) as into, np.errstate(over="ignore", invalid="ignore"):
-                into += runtime.as_numpy(gradient) * into.dtype.type(weight)
+            add_scaled_(acc[name], gradient, weight)
         else:
-            view = runtime.as_numpy(gradient)
-            scaled_view = runtime.as_tensor(view * view.dtype.type(weight))
-            acc[name] = to_device(scaled_view, gradient.device)
+            acc[name] = scaled(gradient, weight)
+
+
+def scaled(tensor: NDArray, weight: float) -> NDArray:
+    """Return a tensor times a number."""
+    out = to_device(runtime.empty(tuple(map(int, tensor.shape)), str(tensor.dtype)), tensor.device)
+    _scale_(_flat(out), _flat(tensor), weight, add=False)
+    return out
+
+
+def add_scaled_(out: NDArray, tensor: NDArray, weight: float) -> None:
+    """Add a tensor times a number."""
+    _scale_(_flat(out), _flat(tensor), weight, add=True)
+
+
+def _joined(acc: Gradient | None, gradient: RowSparse, weight: float) -> RowSparse:
+    """Return the entries of an accumulator and those of a gradient times a number."""
+    if acc is None:
+        values = scaled(gradient.values, weight)
+        return gradient.with_leaves((gradient.indices, values, *gradient.leaves[2:]))
+    assert isinstance(acc, RowSparse)
+    if on_gpu(gradient.values) or acc.source is not None or gradient.source is not None:
+        return acc + gradient.scale(weight)
+    before, width = int(acc.values.shape[0]), gradient.width
+    values = runtime.empty((before + int(gradient.values.shape[0]), width), gradient.dtype)
+    runtime.as_numpy(values, writable=True)[:before] = runtime.as_numpy(acc.values)
+    _scale_(_flat(values), _flat(gradient.values), weight, add=False, first=before * width)
+    pieces = [runtime.as_numpy(each.indices) for each in (acc, gradient)]
+    indices = runtime.as_tensor(np.concatenate(pieces))
+    return RowSparse(indices, values, gradient.num_rows, shape=gradient.shape)
+
+
+def _scale_(out: NDArray, tensor: NDArray, weight: float, *, add: bool, first: int = 0) -> None:
+    kernel_of = _scale_kernel(target_of(tensor), str(tensor.dtype), add)
+    kernel_of(tensor, out, weight, first)
 
 
 def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | None:
@@ -138,6 +175,24 @@ def _kind(gradient: Gradient) -> tuple[Any, ...]:
     return form, tuple(map(int, gradient.shape)), str(gradient.dtype)
 
 
+def scale_kernel(dtype: str, add: bool) -> PrimFunc:
+    """Build ``out[first + n] = weight * values[n]``, added to what is there if `add`.
+
+    Arguments: values (n,), out (m,), weight, first.
+    """
+    with kernel() as built:
+        size, room = extents(2)
+        values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)
+        weight, first = scalar("weight", dtype), scalar("first", "int64")
+        with T.parallel(0, tirx.ceildiv(size, BLOCK)) as block:
+            begin = T.Bind(block * BLOCK)
+            with T.serial(0, tirx.min(BLOCK, size - begin)) as i:
+                value = T.Bind(values[begin + i] * weight)
+                place = first + begin + i
+                T.buffer_store(out, out[place] + value if add else value, [place])
+    return built.get()
+
+
 def squares_kernel(dtype: str) -> PrimFunc:
     """Sums of squares of blocks of (n,) elements, in float64."""
     with kernel() as built:
@@ -163,4 +218,7 @@ def squares_kernel(dtype: str) -> PrimFunc:
     return built.get()
 
 
+_scale_kernel = target_kernel(
+    "scaling of gradients", llvm=scale_kernel, cuda=cuda_arrays.scale_kernel
+)
 _squares = target_kernel("sum of squares", llvm=squares_kernel, cuda=cuda_arrays.squares_kernel)

@@ -151,7 +151,7 @@ class TrainingStep:
             loss, gradients = trainer.program(trainer.params, self._inputs(part)[0])
             share = len(part) / len(batch)
             total += share * float(Loss(loss))
-            accumulate_(gradients, summed, share)
+            accumulate_(gradients, summed, share, coalesce=False)
         return runtime.as_tensor(np.float32(total)), summed
 
     def _apply_(self, loss: NDArray, gradients: Mapping[str, Any]) -> tuple[NDArray, StepResult]:

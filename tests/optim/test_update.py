@@ -93,7 +93,7 @@ class Loop:
             if self.accumulate == 1:
                 summed = gradients
             else:
-                optim.accumulate_(gradients, summed, share)
+                optim.accumulate_(gradients, summed, share, coalesce=False)
         t.applied = t.optimizer.apply_(t.params, summed, t.state)
         t.steps += 1
         return float(np.float32(total))

@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.cuda.kernels import dense_rows
 from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.kernel_spec import KernelSpec
@@ -117,6 +117,18 @@ def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]
         # Counted as the kernel goes: TVM takes seconds to simplify sums of a dozen lengths.
         first = Number("int64")
         yield [branch(number, first, block, thread) for number in range(len(sizes))]
+
+
+def scale_kernel(dtype: str, add: bool) -> PrimFunc:
+    """Build ``out[first + n] = weight * values[n]``, as the CPU's; a thread for each element."""
+    with kernel() as built:
+        size, room = extents(2)
+        values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)
+        weight, first = scalar("weight", dtype), scalar("first", "int64")
+        with each_of(size) as n:
+            value = values[n] * weight
+            T.buffer_store(out, out[first + n] + value if add else value, [first + n])
+    return built.get()
 
 
 def squares_kernel(dtype: str) -> PrimFunc:
