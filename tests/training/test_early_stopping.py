@@ -370,3 +370,10 @@ def evaluated(capsys, run: str, folder, *options: str) -> dict:
     told = "trained with early stopping: this is its best checkpoint, of step"
     assert (told in printed.err) == (not options)
     return json.loads(printed.out)
+
+
+def test_a_checkpoint_that_there_is_not_is_refused_by_the_name_of_the_option(tmp_path, capsys):
+    assert main(["evaluate", str(tmp_path), "rows.parquet", "--checkpoint", "bset"]) == 2
+    assert (
+        "--checkpoint is 'bset'; it must be 'latest', 'best' or 'auto'" in capsys.readouterr().err
+    )
