@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsetrain.data.data_position import Position
-from sparsetrain.data.ragged import Ragged, checked
+from sparsetrain.data.ragged import Ragged, check_bags
 from sparsetrain.data.values.arrays import (
     Array,
+    as_readonly,
     first_negative,
-    frozen,
     to_dense,
     to_ids,
     to_labels,
@@ -109,9 +109,9 @@ class Batch:
     ) -> Batch:
         """Wrap arrays of our own loader: of the right types, C-contiguous, checked, not shared."""
         batch = object.__new__(cls)
-        owned = ids if isinstance(ids, tuple) else frozen(ids)
-        of_rows = (None if array is None else frozen(array) for array in (labels, weights))
-        batch._set(frozen(dense), owned, *of_rows)
+        owned = ids if isinstance(ids, tuple) else as_readonly(ids)
+        of_rows = (None if array is None else as_readonly(array) for array in (labels, weights))
+        batch._set(as_readonly(dense), owned, *of_rows)
         return batch
 
     def _at(self, position: Position) -> Batch:
@@ -171,7 +171,7 @@ def _checked_ids(ids: object, num_rows: int) -> Array | tuple[Ragged, ...]:
     if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
         if not all(isinstance(item, Ragged) for item in ids):
             raise DataError("ids mixes Ragged with something else; give a Ragged for each feature")
-        return tuple(checked(bags, feature, num_rows) for feature, bags in enumerate(ids))
+        return tuple(check_bags(bags, feature, num_rows) for feature, bags in enumerate(ids))
     array = to_ids(ids, "ids", 2)
     if len(array) != num_rows:
         raise DataError(f"ids have {len(array)} rows, dense has {num_rows}")

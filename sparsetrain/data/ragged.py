@@ -57,7 +57,7 @@ class Ragged:
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
 
 
-def checked(bags: Ragged, feature: int, num_rows: int) -> Ragged:
+def check_bags(bags: Ragged, feature: int, num_rows: int) -> Ragged:
     """Return an owned copy of `bags` in int64 and float32.
 
     Raises

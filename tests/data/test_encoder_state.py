@@ -79,6 +79,9 @@ MANIFESTS = {
     "a setting of another type": (settings(min_count="5"), "has a setting 'min_count' of another"),
     "a setting out of range": (settings(min_count=0), "min_count is 0; it must be 1 or more"),
     "fewer rows than ids": (put("rows", [3] * 4), "gives a value a row outside its table"),
+    "no shares": (drop("rare_shares"), "lacks 'rare_shares' as a list"),
+    "no unsigned columns": (drop("unsigned"), "lacks 'unsigned' as a list"),
+    "an unknown unsigned column": (put("unsigned", ["x"]), "names no columns in 'unsigned'"),
     "fewer shares": (put("rare_shares", [0.5]), "does not fit its columns in 'rare_shares'"),
     "a share beyond all": (put("rare_shares", [1.5] * 4), "has no shares in 'rare_shares'"),
     "shares that are text": (put("rare_shares", ["0"] * 4), "has no shares in 'rare_shares'"),
@@ -109,16 +112,6 @@ ARRAYS = {
         "has one value twice in a column",
     ),
 }
-
-
-def test_an_encoder_that_was_written_without_shares_of_rare_values_is_read():
-    encoder = Encoder.fit(table(TEXTS), min_count=3)
-    manifest, arrays = encoder.to_state()
-    assert len(manifest.pop("rare_shares")) == len(encoder.columns)
-    again = Encoder.from_state(manifest, arrays)
-    assert again.rare_shares == [None] * len(encoder.columns)
-    assert again.fingerprint == encoder.fingerprint
-    assert_batches_equal(again.encode(table(TEXTS)), encoder.encode(table(TEXTS)))
 
 
 def assert_refused(manifest, arrays, message):

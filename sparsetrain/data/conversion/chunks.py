@@ -103,12 +103,12 @@ def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chu
     DataError
         If a file cannot be read, or its columns do not fit the encoder or the other files.
     """
-    chunks = [_look(file, encoder, label) for file in files]
+    chunks = [_open_input(file, encoder, label) for file in files]
     check_same_row_weights({chunk.location.name: chunk.columns for chunk in chunks})
     return chunks
 
 
-def _look(file: str, encoder: Encoder, label: bool) -> Chunk:
+def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
     if kind_of_file(file) == PARQUET:
         parts = tuple(parquet_parts(file))
         location = Location(file)
@@ -127,50 +127,50 @@ def _empty_part(location: Location, schema: pa.Schema) -> Part:
     return Part(location, schema, None, lambda names: iter(()))
 
 
-def cut(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
+def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
     """Yield the chunks of all inputs, numbered; blocks and slices are read on the way."""
     index = 0
-    for given in inputs:
-        for chunk in _cut_text(given) if given.dialect else _cut_parts(given):
+    for source in inputs:
+        for chunk in _split_text(source) if source.dialect else _split_row_groups(source):
             yield replace(chunk, index=index)
             del chunk  # and its rows, before the next is read
             index += 1
 
 
-def _cut_text(given: Chunk) -> Iterator[Chunk]:
-    assert given.dialect is not None
-    for block in read_blocks(given.location.name, given.dialect.quoted):
-        yield replace(given, block=block)
+def _split_text(source: Chunk) -> Iterator[Chunk]:
+    assert source.dialect is not None
+    for block in read_blocks(source.location.name, source.dialect.quoted):
+        yield replace(source, block=block)
 
 
-def _cut_parts(given: Chunk) -> Iterator[Chunk]:
+def _split_row_groups(source: Chunk) -> Iterator[Chunk]:
     open_: list[Part] = []
     rows = 0
-    for part in given.parts:
+    for part in source.parts:
         if (part.num_rows or 0) > HELD_ROWS:
             if open_:
-                yield replace(given, parts=tuple(open_))
+                yield replace(source, parts=tuple(open_))
             open_, rows = [], 0
-            yield from _cut_slices(replace(given, parts=()), part)
+            yield from _split_large_group(replace(source, parts=()), part)
             continue
         if open_ and rows + (part.num_rows or 0) > CHUNK_ROWS:
-            yield replace(given, parts=tuple(open_))
+            yield replace(source, parts=tuple(open_))
             open_, rows = [], 0
         open_.append(part)
         rows += part.num_rows or 0
     if open_:
-        yield replace(given, parts=tuple(open_))
+        yield replace(source, parts=tuple(open_))
 
 
-def _cut_slices(given: Chunk, part: Part) -> Iterator[Chunk]:
+def _split_large_group(source: Chunk, part: Part) -> Iterator[Chunk]:
     held: list[Piece] = []
     rows = 0
-    for location, piece in part.pieces(given.columns.names):
+    for location, piece in part.pieces(source.columns.names):
         held.append((location, piece))
         rows += piece.num_rows
         if rows >= SLICE_ROWS:
             whole, held, rows = tuple(held), [], 0
-            yield replace(given, held=whole)
+            yield replace(source, held=whole)
             del whole
     if held:
-        yield replace(given, held=tuple(held))
+        yield replace(source, held=tuple(held))

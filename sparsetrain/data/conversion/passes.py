@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsetrain.data.conversion.chunks import Chunk, cut
+from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, learn_chunk, read_column
 from sparsetrain.data.conversion.merge_counts import NUMBERS, TEXTS, Total, merge_runs
@@ -38,14 +38,14 @@ _JOINING = 6  # how much more than the counts themselves it takes to join them
 
 def learn_chunks(job: Job, task: Task, inputs: Sequence[Chunk]) -> list[ChunkSummary]:
     """Read every chunk."""
-    total = sum(Path(given.location.name).stat().st_size for given in inputs)
+    total = sum(Path(source.location.name).stat().st_size for source in inputs)
     chunks, done = [], 0.0
 
     def learn(chunk: Chunk) -> tuple[ChunkSummary, bool, float]:
         is_new = not task.result_of(chunk.index).exists()
         return learn_chunk(task, chunk), is_new, chunk.input_bytes
 
-    for seen, is_new, size in ordered_map(learn, cut(inputs), job.workers):
+    for seen, is_new, size in ordered_map(learn, split_chunks(inputs), job.workers):
         chunks.append(seen)
         done += size
         # A reader is ahead of what it gives, so only the end shows that all is done.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
-from sparsetrain.data.values.arrays import Array, frozen
+from sparsetrain.data.values.arrays import Array, as_readonly
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 
@@ -54,9 +54,9 @@ class Bags(NamedTuple):
 
     def ragged(self) -> Ragged:
         """Return the bags as what a batch holds, in int64, read-only."""
-        ids = frozen(np.array(self.ids, dtype=np.int64))
-        weights = None if self.weights is None else frozen(self.weights.copy())
-        return Ragged(ids, frozen(self.offsets.astype(np.int64)), weights)
+        ids = as_readonly(np.array(self.ids, dtype=np.int64))
+        weights = None if self.weights is None else as_readonly(self.weights.copy())
+        return Ragged(ids, as_readonly(self.offsets.astype(np.int64)), weights)
 
 
 def offsets_of(lengths: Array) -> Array:

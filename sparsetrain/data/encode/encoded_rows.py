@@ -100,7 +100,7 @@ def _at(array: Array, index: Array | slice) -> Array:
 Piece = TypeVar("Piece", Rows, PermutedRows)
 
 
-def joined(pieces: list[Rows]) -> Rows:
+def concat_rows(pieces: list[Rows]) -> Rows:
     """Return the rows of all pieces, in order."""
     if len(pieces) == 1:
         return pieces[0]
@@ -125,13 +125,13 @@ def regroup(pieces: Iterable[Rows | PermutedRows], size: int) -> Iterator[Rows]:
     for piece in pieces:
         start = 0
         while piece.size - start >= missing:
-            yield joined([*open_, piece.at(slice(start, start + missing)).plain()])
+            yield concat_rows([*open_, piece.at(slice(start, start + missing)).plain()])
             start, open_, missing = start + missing, [], size
         if start < piece.size:
             open_.append(piece.at(slice(start, None)).plain())
             missing -= piece.size - start
     if open_:
-        yield joined(open_)
+        yield concat_rows(open_)
 
 
 def skip_rows(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:

@@ -22,7 +22,7 @@ from sparsetrain.data.encode.column_matching import (
     match_columns,
     require_row_weights,
 )
-from sparsetrain.data.encode.encoded_rows import Rows, joined
+from sparsetrain.data.encode.encoded_rows import Rows, concat_rows
 from sparsetrain.data.encode.encoder_state import (
     ENCODER_FILE,
     State,
@@ -348,7 +348,7 @@ class Encoder(Rules):
             for part, columns in bound
             for location, piece in part.pieces(columns.names)
         ]
-        return joined(rows).batch()
+        return concat_rows(rows).batch()
 
     def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""

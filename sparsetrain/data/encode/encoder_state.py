@@ -4,7 +4,7 @@
 The vocabularies of all columns are concatenated; `number_starts` and `text_starts` (F + 1,) hold
 where each column begins. Texts are UTF-8 bytes, split by `text_offsets`. Saved state is not
 trusted: the type, shape and content of each array is checked before use. The shares of rare values
-affect no id, are in no digest and may be absent. A table that columns share is stored once.
+and the unsigned columns affect no id and are in no digest. A shared table is stored once.
 
 In the file, arrays are rows and the manifest is metadata; page checksums guard the arrays, a digest
 guards the whole.
@@ -45,9 +45,9 @@ _MANIFEST: dict[str, type] = {
     "layout": str,
     "schema": dict,
     "bags": list,
+    "rare_shares": list,
+    "unsigned": list,
 }
-_RARE = "rare_shares"  # of raw data; encoders written earlier have none
-_UNSIGNED = "unsigned"  # what values look like, which decides no row; left out where there are none
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "min_count": (int,),
     "max_rows": (int, type(None)),
@@ -71,9 +71,8 @@ _NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": ()
 
 def write_state(rules: Rules) -> State:
     """Return (manifest, arrays); already encoded data needs no arrays."""
-    rare = {} if rules.encoded else {_RARE: rules.rare_shares}
-    unsigned = {_UNSIGNED: list(rules.unsigned)} if rules.unsigned else {}
-    return write_manifest(rules) | rare | unsigned, _write_arrays(rules)
+    described = {"rare_shares": rules.rare_shares, "unsigned": list(rules.unsigned)}
+    return write_manifest(rules) | described, _write_arrays(rules)
 
 
 def write_manifest(rules: Rules) -> dict[str, Any]:
@@ -156,7 +155,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     bags = manifest["bags"]
     fits = len(bags) == len(columns) and all(type(is_bag) is bool for is_bag in bags)
     _expect(fits, "does not say which columns hold lists")
-    rare = _read_rare(manifest)
+    rare = _read_rare_shares(manifest)
     categories: Sequence[CategoryRule]
     if manifest["encoded"]:
         _expect(not arrays, "has arrays that already encoded data does not need")
@@ -221,20 +220,20 @@ def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _read_unsigned(manifest: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
-    names = manifest.get(_UNSIGNED, [])
-    fits = type(names) is list and all(name in columns for name in names)
-    _expect(fits, f"names no columns in {_UNSIGNED!r}")
+    names = manifest["unsigned"]
+    _expect(all(name in columns for name in names), "names no columns in 'unsigned'")
     return tuple(names)
 
 
-def _read_rare(manifest: Mapping[str, Any]) -> list[float | None]:
-    """Return the share of rare values of each column; older encoders know none."""
-    shares = manifest.get(_RARE, [None] * len(manifest["columns"]))
-    fits = type(shares) is list and len(shares) == len(manifest["columns"])
-    _expect(fits, f"does not fit its columns in {_RARE!r}")
-    known = [share for share in shares if share is not None]
-    fits = all(type(share) in (int, float) and 0 <= share <= 1 for share in known)
-    _expect(fits, f"has no shares in {_RARE!r}")
+def _read_rare_shares(manifest: Mapping[str, Any]) -> list[float | None]:
+    """Return the share of rare values of each column; None for already encoded ones."""
+    shares: list[Any] = manifest["rare_shares"]
+    fits = len(shares) == len(manifest["columns"])
+    _expect(fits, "does not fit its columns in 'rare_shares'")
+    if manifest["encoded"]:
+        return shares
+    fits = all(type(share) in (int, float) and 0 <= share <= 1 for share in shares)
+    _expect(fits, "has no shares in 'rare_shares'")
     return shares
 
 

@@ -46,10 +46,9 @@ class Vocabulary:
     rows : int
         Rows of the table, the two reserved ones included; every id is below it.
     nan : NanRule
-    rare_share : float or None
+    rare_share : float
         Share of the training data's values, missing ones apart, that were too rare for a row; of
-        columns that share a table, of the values of all. None if whoever wrote the encoder did not
-        keep it. No row depends on it.
+        columns that share a table, of the values of all. No id depends on it.
     """
 
     numbers: Array

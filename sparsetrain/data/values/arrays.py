@@ -30,7 +30,7 @@ def as_array(value: object, what: str) -> Array:
         raise DataError(f"{what} cannot be read as an array: {first_line(error)}") from None
 
 
-def frozen(array: Array) -> Array:
+def as_readonly(array: Array) -> Array:
     """Return `array`, marked read-only."""
     array.flags.writeable = False
     return array
@@ -69,7 +69,7 @@ def to_dense(value: object) -> Array:
             f"dense: row {row}, column {column}: {array[row, column]} is not finite in float32; "
             "fill or drop it before making a batch"
         )
-    return frozen(dense)
+    return as_readonly(dense)
 
 
 def to_labels(value: object, num_rows: int) -> Array:
@@ -79,7 +79,7 @@ def to_labels(value: object, num_rows: int) -> Array:
     if bad.any():
         row = int(np.argmax(bad))
         raise DataError(f"labels: row {row}: {describe_bad_label(labels[row], array[row])}")
-    return frozen(labels)
+    return as_readonly(labels)
 
 
 def to_row_weights(value: object, num_rows: int) -> Array:
@@ -88,7 +88,7 @@ def to_row_weights(value: object, num_rows: int) -> Array:
     row = first_bad_weight(weights)
     if row is not None:
         raise DataError(f"weights: row {row}: {describe_bad_weight(array[row])}")
-    return frozen(weights)
+    return as_readonly(weights)
 
 
 def first_bad_weight(weights: Array) -> int | None:
@@ -117,7 +117,7 @@ def to_ids(value: object, what: str, ndim: int) -> Array:
         raise DataError(f"{what} must be {shape}, their shape is {array.shape}")
     if array.dtype.kind not in _INTEGERS and array.size:
         raise DataError(f"{what} have dtype {array.dtype}; give integers")
-    return frozen(np.array(array, dtype=np.int64, order="C", copy=True))
+    return as_readonly(np.array(array, dtype=np.int64, order="C", copy=True))
 
 
 def first_negative(ids: Array) -> tuple[int, ...] | None:
@@ -136,4 +136,4 @@ def to_weights(value: object, what: str, count: int) -> Array:
     if not np.isfinite(weights).all():
         entry = int(np.argmin(np.isfinite(weights)))
         raise DataError(f"{what}: entry {entry} is not finite")
-    return frozen(weights)
+    return as_readonly(weights)
