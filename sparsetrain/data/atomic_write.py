@@ -17,7 +17,7 @@ from sparsetrain.system.file_locks import lock_file, name_write_errors, try_lock
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a neighbour of `path` for writing; rename it to `path` if all went well.
+    """Open a temporary file beside `path`, and rename it to `path` on success.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Remove what killed writers of this very file left; what another writes now stays."""
+    """Remove temporary files of killed writers of `path`; keep those being written."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError), try_lock(left) as dead:
             if dead:
@@ -70,19 +70,19 @@ def remove_stale_temporaries(path: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process was writing when it ended."""
+    """Remove temporary files of killed writers in a folder."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time do something to `what`; the lock ends with the process.
+    """Hold an exclusive lock on `what`, which ends with the process.
 
     Raises
     ------
     ConfigError
-        If another process is at it.
+        If another process holds the lock.
     """
     with open(path, "w") as file:
         try:

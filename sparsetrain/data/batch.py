@@ -107,7 +107,7 @@ class Batch:
         labels: Array | None,
         weights: Array | None = None,
     ) -> Batch:
-        """Wrap arrays of our own loader: of the right types, C-contiguous, checked, not shared."""
+        """Wrap trusted arrays: of the right types, C-contiguous, checked, not shared."""
         batch = object.__new__(cls)
         owned = ids if isinstance(ids, tuple) else as_readonly(ids)
         of_rows = (None if array is None else as_readonly(array) for array in (labels, weights))
@@ -115,7 +115,7 @@ class Batch:
         return batch
 
     def _at(self, position: Position) -> Batch:
-        """Note where the batch after this one begins, and return the batch."""
+        """Record where the next batch begins, and return this batch."""
         object.__setattr__(self, "position", position)
         return self
 

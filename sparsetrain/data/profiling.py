@@ -77,7 +77,7 @@ class CategoryProfile(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What was read.
+    """Statistics of the rows read.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ def _has_label(part: Part, schema: Schema) -> bool:
 
 
 class _Seen:
-    """What has been counted so far."""
+    """Accumulated counts of the rows read."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder

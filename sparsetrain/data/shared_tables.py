@@ -46,7 +46,7 @@ def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]
 
 
 def describe_sharing(names: Sequence[str], share: Mapping[str, str]) -> list[str]:
-    """Return what people are told of each of `names` that has no table of its own."""
+    """Describe, for each of `names` without a table of its own, which table it shares."""
     return [f"{name} shares the table of {share[name]}" for name in names if name in share]
 
 

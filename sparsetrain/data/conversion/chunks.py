@@ -66,7 +66,7 @@ class Chunk:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the rows are at hand only now, so that this chunk's task has to keep them."""
+        """Whether the rows cannot be read again, so that this chunk's task must keep them."""
         return not self.parts
 
     def without_rows(self) -> Chunk:

@@ -174,7 +174,7 @@ def _leading_files(files: list[str]) -> list[str]:
 
 
 def _is_done(job: Job) -> bool:
-    """Whether an earlier run has converted all of it; refuses to convert over something else."""
+    """Return whether an earlier run finished this conversion; refuse any other output."""
     plan = job.plan()  # looks for the inputs, before a folder is made
     done = job.out / DATASET_FILE
     if (job.work / PLAN).is_file() or not done.is_file():

@@ -21,14 +21,14 @@ from sparsetrain.errors import DataError
 
 WORK = "_work"  # the folder inside the result
 
-# What decides ids and numbers when all values are known, and not what is counted of a chunk.
+# Settings that affect ids and numbers, but not the counts of a chunk.
 _RULES = ("min_count", "max_rows")
 _SETTINGS = (*_RULES, "dense_fill", "missing_flags")
 _NO_RULE = {"keep": "first"}
 
 
 class Progress(Protocol):
-    """Is told how far a pass has come."""
+    """Callback that reports the progress of a pass."""
 
     def __call__(self, what: str, rows: int, done: float) -> None:
         """`rows` more rows are through pass `what`, of which the share `done` is done.
@@ -38,12 +38,12 @@ class Progress(Protocol):
 
 
 def no_progress(what: str, rows: int, done: float) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One conversion: what it is of and where it goes; see `convert_files` for the fields."""
+    """Arguments of one conversion; see `convert_files` for the fields."""
 
     files: list[str]
     out: Path
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """The folder of what is needed until the work is done."""
+        """Folder of intermediate files."""
         return self.out / WORK
 
     def plan(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Job:
 
 
 def reading_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a plan the first pass depends on; the others begin anew for little."""
+    """Return the part of a plan on which the first pass depends."""
     encoder = plan["encoder"]
     if not isinstance(encoder, dict):
         return plan
@@ -96,7 +96,7 @@ def digest(values: dict[str, Any]) -> str:
 
 
 def _identity(files: Sequence[str]) -> list[dict[str, object]]:
-    """Return what tells that inputs have not changed between two runs."""
+    """Return path, size and modification time of each input."""
     try:
         stats = [(file, os.stat(file)) for file in files]
     except OSError as error:

@@ -83,7 +83,7 @@ _EXAMPLES = 5  # messages about bad rows that are kept in memory
 
 
 class Task(NamedTuple):
-    """What is the same for all chunks of a run.
+    """Arguments common to all chunks of a run.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ def _write_rows(path: Path, pieces: list[pa.RecordBatch], chunk: Chunk) -> None:
 
 
 class _Read(NamedTuple):
-    """What was read of one piece."""
+    """Counts and values of one piece."""
 
     positive: int
     dense: list[DenseCounts]
@@ -175,7 +175,7 @@ class _Read(NamedTuple):
 
 
 class _Learner:
-    """What has been seen of one chunk."""
+    """Accumulated counts, values and bad rows of one chunk."""
 
     def __init__(self, task: Task, chunk: Chunk) -> None:
         self._task, self._columns, self._chunk = task, chunk.columns, chunk

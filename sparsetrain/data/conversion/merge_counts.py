@@ -26,7 +26,7 @@ Run = tuple[Any, Array]
 
 
 class Kind(NamedTuple):
-    """How to work on keys of one kind: (n,) int64 or a binary Arrow array."""
+    """Operations on sorted keys of one kind: (n,) int64 or a binary Arrow array."""
 
     join: Callable[[Sequence[Run]], Run]
     up_to: Callable[[Any, Any], int]
@@ -69,7 +69,7 @@ TEXTS = Kind(
 
 
 class Total(NamedTuple):
-    """What a column holds: values frequent enough, and how many there are without that limit.
+    """Merged counts of a column: its frequent values, and the number of all distinct ones.
 
     `left_out` is how often the other values occur, all together.
     """

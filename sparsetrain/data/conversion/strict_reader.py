@@ -29,7 +29,7 @@ from sparsetrain.data.values.numeric import read_numbers
 
 
 class DenseCounts(NamedTuple):
-    """How many values of a dense column are missing and how many are below 0."""
+    """Counts of missing and of negative values in a dense column."""
 
     missing: int
     negative: int

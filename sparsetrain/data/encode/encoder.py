@@ -258,7 +258,7 @@ class Encoder(Rules):
         return [value % 2**64 if isinstance(value, int) else value for value in found]
 
     def extends(self, other: Encoder) -> bool:
-        """Whether rows become what they become by `other`, but for values it gives no row to."""
+        """Return whether this encodes as `other` does, except for values that `other` lacks."""
         same = (
             replace(self.schema, weights=None) == replace(other.schema, weights=None)
             and (self.dense_columns, self.columns) == (other.dense_columns, other.columns)

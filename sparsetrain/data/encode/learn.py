@@ -44,7 +44,7 @@ _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 def learn_rules(
     parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None
 ) -> CategoryRules:
-    """What becomes of the values of each category column.
+    """Learn the rule of each category column.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def extended_rules(
     schema: Schema,
     names: Sequence[str],
 ) -> CategoryRules:
-    """Rules that give rows to the values of `parts` too; `names` are the encoder's columns."""
+    """Return rules that also give rows to the values of `parts`; `names` are the columns."""
     owners = owners_of(names, schema.share_embedding)
     if parts[0][1].encoded:
         pairs = zip(known, learn_sizes(parts, settings, owners), strict=True)
@@ -248,7 +248,7 @@ def _merged(keys: Array, ids: Array, new_keys: Array, new_ids: Array) -> tuple[A
 
 
 def keeps_rows(known: CategoryRule, grown: CategoryRule) -> bool:
-    """Whether every value that has a row in `known` has the same in `grown`."""
+    """Return whether every value that has a row in `known` has the same one in `grown`."""
     if grown.rows < known.rows or type(known) is not type(grown):
         return False
     if isinstance(known, PlainIds) or isinstance(grown, PlainIds):

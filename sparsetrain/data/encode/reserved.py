@@ -27,16 +27,16 @@ class Share(NamedTuple):
 
     @property
     def missing_share(self) -> float:
-        """Which share of the ids stands for a missing value."""
+        """Share of ids that stand for a missing value."""
         return self.missing / max(self.ids, 1)
 
     @property
     def unseen_share(self) -> float:
-        """Which share of the ids stands for a rare or never seen value."""
+        """Share of ids that stand for a rare or never seen value."""
         return self.unseen / max(self.ids, 1)
 
     def lost_share(self, rare_in_training: float) -> float:
-        """Which share of what rows like the training rows would have known was not known here.
+        """Share of values lost here that rows like the training rows would have known.
 
         Parameters
         ----------

@@ -86,7 +86,7 @@ def plain_ids(array: Any, location: Location) -> Array:
 
 @dataclass(frozen=True)
 class Settings:
-    """How raw columns are encoded; `Encoder.fit` documents each.
+    """Settings of an encoder; `Encoder.fit` documents each.
 
     Raises
     ------
@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def nan_rule(self) -> NanRule:
-        """What NaN means in raw columns."""
+        """Treatment of NaN in raw columns."""
         return NanRule(self.nan)
 
     @property
@@ -149,7 +149,7 @@ CategoryRules = tuple[CategoryRule, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rules:
-    """What an encoder was fitted to.
+    """Settings and learned rules of an encoder.
 
     Attributes
     ----------

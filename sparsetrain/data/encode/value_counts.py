@@ -108,7 +108,7 @@ _MERGE_AT = 1 << 20
 
 
 class Counted(Protocol):
-    """What a vocabulary is made from: the counts of one column, at rest."""
+    """Value counts of one column, from which a vocabulary is made."""
 
     def numbers(self) -> tuple[Array, Array]:
         """Return the distinct numbers, ascending, and their counts: two (n,) int64."""

@@ -70,7 +70,7 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
 
 @cache
 def _criteo() -> Schema:
-    """What reads where nothing is said; to check it anew takes longer than to open a batch."""
+    """Return the default schema; checking it anew takes longer than opening a batch."""
     return Schema()
 
 

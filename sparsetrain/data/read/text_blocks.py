@@ -115,7 +115,7 @@ _CRITEO_NAMES = {40: ("label", *_CRITEO), 39: _CRITEO}
 
 
 class Dialect(NamedTuple):
-    """How one file is written, everything decided.
+    """Format of one text file, with every choice resolved.
 
     Attributes
     ----------

@@ -50,7 +50,7 @@ class Derived:
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """What holds for one category column alone; None leaves the encoder's own setting.
+    """Settings of one category column; None uses the encoder's setting.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How text files are written; None lets the file's name and its first line tell.
+    """Format of text files; None infers it from the file's name and first line.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class TextFormat:
 
 @dataclass(frozen=True)
 class Schema:
-    """Which columns are what; without `categories`, columns are found by Criteo's names.
+    """Roles and rules of columns; without `categories`, columns have Criteo's names.
 
     Attributes
     ----------

@@ -219,7 +219,7 @@ class Dataset:
 
     def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
         """Yield windows; the rows of one are there until the next is asked for."""
-        # A window takes long to fill; a thread of its own keeps the batches coming meanwhile.
+        # Filling a window takes long; its own thread does so while batches are yielded.
         size = plan.buffer_rows if self.num_rows is None else min(plan.buffer_rows, self.num_rows)
         spare = WindowPool(2 if prefetch else 1, size := max(size, 1))
 

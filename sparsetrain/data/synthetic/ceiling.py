@@ -15,7 +15,7 @@ _BINS, _LIMIT = 1 << 16, 16.0  # logits beyond the limit share the outer bins
 
 
 class Truth(NamedTuple):
-    """What a perfect model scores on some rows, in expectation over their labels.
+    """Expected scores of a perfect model on some rows, over their random labels.
 
     Attributes
     ----------

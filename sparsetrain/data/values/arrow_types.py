@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
 
-# Binary columns are text whose writer left the annotation out, as older Spark and Hive do.
+# Older versions of Spark and Hive write text as binary columns without an annotation.
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pt.is_integer, INTEGER),
     (pt.is_boolean, INTEGER),

@@ -59,7 +59,7 @@ def _stored(array: Any) -> Array:
 
 @dataclass(frozen=True)
 class NanRule:
-    """Whether NaN is refused ("error") or means null ("missing"), as pandas writes it."""
+    """Treatment of NaN: refused ("error"), or a null ("missing"), as in pandas."""
 
     name: str = "error"
 
