@@ -142,7 +142,7 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
 
 
 def _encoder(part: Part, schema: Schema) -> Encoder:
-    return Encoder.beside(part) or Encoder.blank(part, Settings(nan="missing"), schema)
+    return Encoder.read_converted(part) or Encoder.blank(part, Settings(nan="missing"), schema)
 
 
 def _has_label(part: Part, schema: Schema) -> bool:

@@ -73,7 +73,7 @@ def learn_values(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> Learne
     if not task.learn:
         largest = [max(column) for column in zip(*(seen.largest for seen in chunks), strict=True)]
         rules = plain_rules(largest, job.blank.owners)
-        return LearnedEncoder(job.blank.learnt(rules), [None] * len(rules))
+        return LearnedEncoder(job.blank.with_rules(rules), [None] * len(rules))
     merge = partial(_merge_column, job, task, chunks)
     vocabularies: dict[int, Vocabulary] = {}
     distinct: dict[int, int] = {}
@@ -85,7 +85,7 @@ def learn_values(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> Learne
         job.progress("counting values", 0, index / len(tables))
     categories = tuple(vocabularies[owner] for owner in job.blank.owners)
     return LearnedEncoder(
-        job.blank.learnt(categories), [distinct[owner] for owner in job.blank.owners]
+        job.blank.with_rules(categories), [distinct[owner] for owner in job.blank.owners]
     )
 
 

@@ -138,7 +138,7 @@ class Encoder(Rules):
         cls, source: Any, settings: Settings, schema: Schema, sizes: Sizes | None
     ) -> Encoder:
         opened = _to_learn_from(source, schema)
-        known = cls.beside(opened.parts[0])
+        known = cls.read_converted(opened.parts[0])
         if known is not None:
             settings.check_converted(known.settings)
             check_row_weights(
@@ -152,7 +152,7 @@ class Encoder(Rules):
             return known
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
-        return blank.learnt(learn_rules(parts, settings, schema, sizes))
+        return blank.with_rules(learn_rules(parts, settings, schema, sizes))
 
     def _check_shared(self, asked: Mapping[str, str]) -> None:
         """Refuse to share tables other than those that the data were converted with."""
@@ -164,14 +164,14 @@ class Encoder(Rules):
             )
 
     @classmethod
-    def beside(cls, part: Part) -> Encoder | None:
+    def read_converted(cls, part: Part) -> Encoder | None:
         """Return the encoder that lies in the folder of a converted file; None for other data."""
         path = Path(part.location.name).with_name(ENCODER_FILE)
         return read_encoder(path) if is_converted(part.schema) and path.is_file() else None
 
     @classmethod
     def blank(cls, part: Part, settings: Settings, schema: Schema) -> Encoder:
-        """Return an encoder that knows the columns of a part and has learnt nothing yet."""
+        """Return an encoder that knows the columns of a part and has learned nothing yet."""
         part = with_derived(part, schema.derived)
         first = find_columns(
             part.schema,
@@ -185,7 +185,7 @@ class Encoder(Rules):
         unsigned = tuple(n for n in first.categories if is_unsigned(part.schema.field(n).type))
         return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags, unsigned)
 
-    def learnt(self, categories: CategoryRules) -> Encoder:
+    def with_rules(self, categories: CategoryRules) -> Encoder:
         """Return this encoder with the rules of its category columns."""
         return replace(self, categories=categories)
 
@@ -371,7 +371,7 @@ class Encoder(Rules):
 
 
 def _to_learn_from(source: Any, schema: Schema) -> Source:
-    """Open rows that something can be learnt of."""
+    """Open rows that something can be learned of."""
     opened = open_source(source, schema)
     if isinstance(opened, BatchSource):
         raise DataError(f"{opened.name}: batches are encoded already; there is nothing to learn")
