@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate of a compiled function: its arguments are found by name and checked before it runs.
+"""Argument binding of a compiled function: arrays found by name and checked before it runs.
 
-Generated code checks nothing: an id outside its table reads other memory, a falling offset writes
-to it. So arrays are checked for shape, dtype, range of ids and order of offsets, and copied into
-aligned memory. Tensors of TVM's runtime are used as they are if they are laid out plainly; others
-are copied where they are inputs, and refused where a program may write them.
-What an argument is looked up in is read off the function once. Cost: one pass over ids and offsets.
+Generated code checks nothing: an id outside its table reads other memory, a decreasing offset
+writes to it. So arrays are checked for shape, dtype, range of ids and order of offsets, and copied
+into aligned memory. A TVM tensor with a plain layout is used as it is; another is copied if it is
+an input and refused if the program may write it. Cost: one pass over ids and offsets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM cannot compile, on one line that names the operator.
+"""Compile errors as one line that names the operator.
 
-TVM's own word is an internal error, or an assertion, from somewhere within. Once there is one, each
-operator is lowered alone: the first that fails is the one. Nothing of this runs otherwise.
+TVM reports an internal error or an assertion from somewhere within. Only then each operator is
+lowered alone, and the first that fails is named.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Relax function to a compiled program that takes arrays by name.
+"""Compiled program: a Relax function that takes arrays by name.
 
-One compile serves every batch size. Arguments are checked where they enter, by `arguments`; kernels
-check nothing.
+One compile serves every batch size. `arguments` checks arrays where they enter; kernels check
+nothing.
 """
 
 from __future__ import annotations

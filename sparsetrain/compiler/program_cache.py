@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled programs, kept on disk between runs: a second run starts in milliseconds.
+"""Program cache on disk: a second run starts in milliseconds.
 
-A program is found by a digest of everything that decides its code: the module with every operator
-replaced by its kernels (so that a user's operator counts with all it is made of), the target, the
-versions of TVM and Python, and the sources of this package. `libraries` keeps the files.
+The key is a digest of everything that decides the code: the module with every operator replaced by
+its kernels (so that the code of a user's operator counts), the target, the versions of TVM and
+Python, and the sources of this package. `sparsetrain.runtime.library_cache` keeps the files.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators ask of extents, where only the arguments of a call tell and no compiler can vouch.
+"""Shape constraints that only the arguments of a call can satisfy (guards, in PyTorch's words).
 
-The bags of one feature are as many as its offsets say, less one; a reshape that makes rows of the
-batch of them is taken on trust by the compiler, and generated code then reads past the end if there
-are fewer. So it does where operands of one operator have lengths of two letters. So what could not
-be proved is computed for every call.
+The compiler cannot prove that ``len(offsets) - 1`` equals the batch size, or that two symbolic
+lengths of one operator agree, and takes it on trust; generated code would then read past the end.
+So every constraint that could not be proved is checked in each call.
 """
 
 from __future__ import annotations

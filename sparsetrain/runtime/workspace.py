@@ -124,7 +124,7 @@ def layout(
 
 
 def parse_lifetimes(rows: Sequence[Any], kinds: Sequence[str]) -> list[BufferLifetime]:
-    """Read the rows that the pass `KeepMemory` writes; `kinds` are dtypes without their bits."""
+    """Read the rows that `HoistAllocations` writes; `kinds` are dtypes without their bits."""
     lifetimes = []
     for row in rows:
         first, last, within, kind, bits, *shape = map(int, row)

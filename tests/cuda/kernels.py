@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import tvm
 
-from sparsetrain.compiler.schedule.cuda.running import running_sum_kernel
+from sparsetrain.compiler.schedule.cuda.running_sum import running_sum_kernel
 from sparsetrain.embedding import cuda_kernels as embedding
 from sparsetrain.models.interaction import cuda
 from sparsetrain.ops.indexing import cuda_kernel as indexing

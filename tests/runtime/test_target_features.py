@@ -4,7 +4,7 @@
 import pytest
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.makes import make_of
+from sparsetrain.compiler.schedule.processor_families import make_of
 from sparsetrain.embedding import lookup_kernel
 from sparsetrain.optim.row_prefetch import PREFETCH
 from sparsetrain.runtime import target_features

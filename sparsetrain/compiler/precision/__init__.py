@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision: what is rounded and the pass that does it, scaled losses, what CPUs need."""
+"""Mixed precision: the policy, the pass that applies it, loss scaling, hardware requirements."""
 
 from sparsetrain.compiler.precision.half import to_half as to_half
 from sparsetrain.compiler.precision.loss_scale import LossScale as LossScale

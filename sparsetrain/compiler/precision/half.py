@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Relax program in float32 becomes one in mixed precision: casts before the products.
+"""Mixed-precision pass: casts before the matrix products of a float32 program.
 
-The pass reads a `Policy` and runs after the gradient is taken, so forward and backward are treated
-alike. Parameters stay float32 (the master weights), and so do their gradients: a product rounds
-what it reads, sums in float32 and returns float32. Operators with kernels of their own round
-inside them, so that nothing is stored for their sake: those get the attribute `rounds`.
+The pass reads a `Policy` and runs after differentiation, so forward and backward are treated alike.
+Parameters stay float32 (the master weights), and so do their gradients: a product rounds its
+operands, sums in float32 and returns float32. Operators with kernels of their own round inside
+them, without storing a rounded copy; they get the attribute `rounds`.
 
-Invariant: types of arguments and results do not change. Which device runs the program does not
-matter here; how casts and products become one kernel is for the schedule.
+Invariant: types of arguments and results do not change. The pass does not depend on the device;
+fusing casts and products into one kernel is the schedule's job.
 """
 
 from __future__ import annotations

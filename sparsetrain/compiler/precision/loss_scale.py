@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scaling: gradients that half precision would round to zero are computed larger.
+"""Loss scaling: a larger loss, so that half precision does not round small gradients to zero.
 
 The reverse pass starts from the scale instead of 1, and the optimizer divides by it in the factor
-that its clipping uses: no pass over the gradients is added, and no scale compiles anything. A power
-of two changes no bit of a gradient that neither format rounds away.
+that clipping uses: no extra pass over the gradients, and no recompilation for another scale. A
+power of two changes no bit of a gradient that neither format rounds away.
 
 A dynamic scale looks for the largest one without overflow (Micikevicius et al. 2018,
-https://arxiv.org/abs/1710.03740): a gradient that is not finite leaves the step out and halves it,
-a row of steps without doubles it. At the smallest scale such a gradient is an error like any other.
+https://arxiv.org/abs/1710.03740): a non-finite gradient skips the step and halves the scale, a run
+of steps without one doubles it. At the smallest scale such a gradient is an ordinary error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user calls a precision, and what a machine must have for it."""
+"""Names of precisions, and the hardware that each requires."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators compute in half precision: a value that a user can read and extend.
+"""Mixed-precision policy: the operators that compute in half precision, as a value to extend.
 
-- `always`: operators whose operands are rounded, where a test of the call says that it is worth
-  it. What they sum is float32.
-- `neighbours`: operators that follow. A value that is read by `always` and `neighbours` alone is
-  stored in half precision; the neighbours widen what they read and compute in float32.
-- Every other operator: never. A value that one of those reads is stored in float32.
+- `always`: operators whose operands are rounded, if a test of the call says that it pays. Their
+  sums are float32.
+- `neighbours`: operators that follow. A value that only `always` and `neighbours` read is stored in
+  half precision; the neighbours widen their operands and compute in float32.
+- All other operators compute in float32, and a value that one of them reads is stored in float32.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a Relax module becomes fast on a target.
+"""Schedules: the passes that turn a Relax module into fast kernels for a target.
 
-`pipeline` lists the passes in order. First those of the graph (`lower_attention`,
+`pipeline` lists the passes in order. Graph passes come first (`lower_attention`,
 `cancel_transpose`, `fold_rounding`, `fold_transpose`, `fold_permutation`, `row_product`), with a
-kernel of its own for `softmax`; then a rule for each kernel (`apply_rules` asks them): `matmul`,
-`elementwise`, `reduction`, `fallback`, in bfloat16 `bf16` and `amx`, on a GPU all of `cuda`; then
-who calls them, in memory that is kept (`kept_memory`). `product`, `operands`, `register_tile`,
-`half_bits`, `half_match`, `epilogue`, `last_panel` and the files on prefetching are parts of a
-product's schedule.
+hand-written kernel for `softmax`. `apply_rules` then picks a rule for each kernel: `matmul`,
+`elementwise`, `reduction`, `fallback`; `bf16` and `amx` for bfloat16; all of `cuda` on a GPU.
+`hoist_allocations` and the `elide_*` passes come last. `product`, `operands`, `register_tile`,
+`half_bits`, `half_match`, `epilogue`, `last_panel` and the prefetch modules are parts of the
+schedule of a product.
 """
 
-from sparsetrain.compiler.schedule.kept_memory import KINDS as KINDS
-from sparsetrain.compiler.schedule.kept_memory import NEEDS as NEEDS
+from sparsetrain.compiler.schedule.hoist_allocations import KINDS as KINDS
+from sparsetrain.compiler.schedule.hoist_allocations import NEEDS as NEEDS
 from sparsetrain.compiler.schedule.pipeline import pipeline as pipeline

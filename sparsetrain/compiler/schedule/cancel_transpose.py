@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposes that undo each other disappear, and a product's transpose becomes another product.
+"""Pass that cancels transposes, and turns the transpose of a product into another product.
 
-A linear layer is `matmul(x, permute_dims(w))`. Its reverse pass gives
-`permute_dims(permute_dims(w))` where the weight itself is meant, and the weight's gradient as
-`permute_dims(matmul(x', g))`, which is `matmul(g', x)`. Left alone, both are copies of a weight
-matrix per layer and step.
+A linear layer is `matmul(x, permute_dims(w))`. Its reverse pass contains
+`permute_dims(permute_dims(w))`, which is the weight, and computes the weight's gradient as
+`permute_dims(matmul(x', g))`, which is `matmul(g', x)`. Without this pass both copy a weight matrix
+for each layer and step.
 
-Invariant: only 2-D tensors are touched, values are unchanged. What becomes dead is removed later.
+Invariant: only 2-D tensors are touched, values are unchanged. A later pass removes dead code.
 """
 
 import tvm

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the variables of a Relax function are bound to, and how often they are read."""
+"""Definitions and read counts of the variables of a Relax function."""
 
 from __future__ import annotations
 

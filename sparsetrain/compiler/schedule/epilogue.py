@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows a product and is applied to it before it is stored, merged into one block."""
+"""Epilogue of a product: the blocks after it, merged into one that is applied before the store."""
 
 from tvm import s_tir
 from tvm.s_tir.dlight.analysis import SBlockInfo

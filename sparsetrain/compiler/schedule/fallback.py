@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anything no other rule knows: correct as it is, spread over threads where that is provably safe.
+"""Fallback rule: the loops as they are, parallel where that is provably safe.
 
 Each block keeps its loops and their order. Leading axes that write disjoint elements run in
-parallel; the schedule primitives verify that, and a block that they refuse stays serial.
-Summation order never changes, so neither do results.
+parallel; the schedule primitives verify that, and a block that they refuse stays serial. The order
+of sums never changes, so neither do results.
 """
 
 from contextlib import suppress

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of batches of matrices read and write permuted tensors where they lie.
+"""Pass that folds permutations into batched products, which then read tensors in place.
 
-Attention turns (B, length, heads, D) to (B, heads, length, D), multiplies, and turns the result
-back; a gradient transposes every matrix of a batch. As operators of their own those are copies,
-which take as long as the products. Here the index expressions of the product are permuted instead.
+Attention permutes (B, length, heads, D) to (B, heads, length, D), multiplies, and permutes the
+result back; a gradient transposes every matrix of a batch. As operators these are copies, which
+take as long as the products. The pass permutes the index expressions of the product instead.
 
-Invariant: values are unchanged. An operand is read where it lies if its last axis is one of its
-matrices', a result is written so if its columns stay last: that is what the schedule of a product
-takes. Products of two matrices are left to `fold_transpose`, all else and other targets are left.
+Invariant: values are unchanged. An operand is read in place if its last axis is one of its
+matrices', a result is written in place if its columns stay last, as the schedule of a product
+requires. Products of two matrices are left to `fold_transpose`.
 """
 
 from __future__ import annotations

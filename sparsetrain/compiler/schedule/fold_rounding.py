@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of half-precision matrices: casts and transposes become part of the kernel.
+"""Pass that folds casts and transposes into half-precision products.
 
-`matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` reads x and w
-where they lie. An operand that is rounded here is never stored as bfloat16: the kernel rounds it
-while it packs. One that is stored so already, because a kernel before wrote it, is read as it is.
-
-What the kernel computes is in `half_bits`.
+`matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` reads x and w in
+place. An operand that is rounded here is never stored as bfloat16: the kernel rounds it while it
+packs. One that an earlier kernel stored as bfloat16 is read as it is. `half_bits` has the loops.
 """
 
 import tvm

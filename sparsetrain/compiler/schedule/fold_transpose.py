@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products read their operands where they lie: no transpose is ever materialised.
+"""Pass that folds transposes into matrix products, so that none is materialized.
 
 Reverse-mode autodiff writes `matmul(permute_dims(x), g)` and a linear layer `matmul(x,
 permute_dims(w))`. Operator fusion never moves a transpose into a product, so each would cost one
-copy of the matrix per step. This pass rewrites such a product into one whose index expressions
-are transposed instead.
+copy of the matrix per step. The pass transposes the index expressions instead.
 
-Invariant: only 2-D products of one dtype are rewritten, values are unchanged. The transposes
-become dead code, which a later pass removes.
+Invariant: only 2-D products of one dtype are rewritten, values are unchanged. A later pass removes
+dead code.
 """
 
 import tvm

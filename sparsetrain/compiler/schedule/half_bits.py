@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of halves as loops, before they have a schedule: rounded to bits, widened, multiplied.
+"""Half-precision products as unscheduled loops: round to bits, widen, multiply.
 
-Inside kernels a bfloat16 is a `uint16`, its bits: TVM 0.27 makes every intermediate of type
-bfloat16 a float32.
+Inside kernels a bfloat16 is a `uint16`, its bits: TVM 0.27 turns every intermediate of type
+bfloat16 into float32.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognise a product of halves: two blocks that round its operands, and an epilogue.
+"""Matcher for half-precision products: two blocks that round operands, and an epilogue.
 
 An operand is bits until the product widens them, see `half_bits.py`.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that were written by hand stay as they are.
+"""Pass that protects hand-written kernels from fusion and scheduling.
 
-They come with the module, or from operators that are legalised into them. Fusion would undo the
+They come with the module, or from operators that are legalized into them. Fusion would undo the
 schedule of a kernel marked `tirx.is_scheduled`, and fails on kernels without blocks or with 32-bit
 extents.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product's last column panel may be half empty: its tiles are then computed half as wide.
+"""Narrow tiles for the last column panel of a product, if it is at most half full.
 
-Columns are padded to whole register tiles, which are two vectors wide. Of 367 columns, the last 17
-of 384 would be computed and thrown away, a twentieth of the product. If what is left over fits in
-one vector, the second is not computed there.
+Columns are padded to whole register tiles, which are two vectors wide: of 367 columns, 17 of 384
+would be computed and thrown away, a twentieth of the product. If the remainder fits in one vector,
+the second is not computed there.
 
 Cost: the inner loop exists twice. Invariant: values are unchanged.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention becomes products and a softmax, before those are scheduled.
+"""Pass that lowers attention to products and a softmax.
 
-A gradient computes the weights of its attention from the same arguments as the forward pass: in a
-function with attention, what is computed twice is computed once.
+A gradient computes the attention weights from the same arguments as the forward pass, so common
+subexpressions are eliminated in functions with attention.
 """
 
 import tvm

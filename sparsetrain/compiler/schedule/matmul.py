@@ -25,7 +25,6 @@ from tvm.target import Target
 
 from sparsetrain.compiler.schedule.epilogue import inline_all_but_last, single_consumer
 from sparsetrain.compiler.schedule.last_panel import narrow_last_panel
-from sparsetrain.compiler.schedule.makes import Make, make_of
 from sparsetrain.compiler.schedule.operands import (
     pack_nearby,
     pack_panels,
@@ -33,6 +32,7 @@ from sparsetrain.compiler.schedule.operands import (
     read_in_place,
 )
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
+from sparsetrain.compiler.schedule.processor_families import Make, make_of
 from sparsetrain.compiler.schedule.product import Extent, Product, match_product
 from sparsetrain.compiler.schedule.register_tile import RegisterTile, register_tile, vector_unit
 from sparsetrain.compiler.schedule.rule import (
@@ -43,12 +43,12 @@ from sparsetrain.compiler.schedule.rule import (
     vectorize_if_whole,
 )
 from sparsetrain.compiler.schedule.steady_prefetch import Tile, next_rows, prefetch_steadily
-from sparsetrain.compiler.schedule.whole_vectors import copy_whole_vectors
+from sparsetrain.compiler.schedule.vector_bounds_checks import copy_whole_vectors
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
 _TILES_PER_ROW_BLOCK = 16
 # Below so many steps it is what is written that must stay near: with half as many tiles a product
-# of 2048 x 13 by 13 x 512 takes four fifths of the time, on some makes (`makes.py`).
+# of 2048 x 13 by 13 x 512 takes four fifths of the time, on some makes (`processor_families.py`).
 _SHORT_SUM = 64
 # The same where each block's rows are packed over the whole of `k`, a batch: half of a second-level
 # cache at 2048 steps.

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a product's operands reach the registers: in panels, or where they lie.
+"""Operands of a product on their way to the registers: packed into panels, or read in place.
 
 A panel holds, for every step of `k`, as many neighbours as a register tile is wide, so that the
 inner loop reads it front to back. Rows of memory that are a power of two apart would evict each
 other from the first-level cache; panels cannot.
 
-- The right operand is packed once, by all threads, before the product starts: every block of rows
-  reads it. Who packs columns multiplies them, if there are too few rows for several blocks: what
-  the other core wrote is far away on some machines. Small ones of a batch are packed by the task
-  that multiplies them, into its first-level cache.
-- The left operand is read where it lies if `k` is contiguous in it (NN, NT). Otherwise (TN) each
-  block of rows is packed by the thread that is about to use it, and stays in its second-level
-  cache.
+- The right operand is packed once, by all threads, before the product starts, because every block
+  of rows reads it. If there are too few rows for several blocks, the thread that packs columns also
+  multiplies them. Small matrices of a batch are packed by the task that multiplies them.
+- The left operand is read in place if `k` is contiguous in it (NN, NT). Otherwise (TN) each block
+  of rows is packed by the thread that is about to use it, and stays in its second-level cache.
 
-Cost: one copy of the packed operand, by whole vectors (`whole_vectors.py`), of which a few rows are
-asked for ahead (`prefetch.py`). Invariant: values are
-unchanged; padding is never stored.
+Cost: one copy of the packed operand, in whole vectors (`vector_bounds_checks.py`), with some rows
+prefetched (`prefetch.py`). Invariant: values are unchanged; padding is never stored.
 """
 
 from collections.abc import Sequence

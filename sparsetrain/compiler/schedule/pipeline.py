@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Relax module to scheduled, lowered kernels: the whole list of passes, in order.
+"""Pass pipeline from a Relax module to scheduled, lowered kernels, in order.
 
-The list is TVM's own CPU pipeline with these differences. Attention becomes products and a softmax;
-softmax has a kernel of its own on a CPU. Transposes are cancelled or folded into products, of
-matrices and of batches of them. What reads or writes by ids has kernels that stay
-inside (`sparsetrain.ops.indexing`). Kernels are scheduled by the rules of this package (TVM's
-pipeline
-schedules nothing on a CPU). Reshapes are never made kernels, so `RewriteDataflowReshape`, which
-would turn them back and aborts on hand-written kernels without a root block, is not needed.
-Generated shape functions are declared free of aliasing. Kernels do not check what is proved of
-their arguments.
+It is TVM's own CPU pipeline with these differences. Attention becomes products and a softmax, which
+has a hand-written kernel. Transposes are cancelled or folded into products, of matrices and of
+batches of them. Operators that index have kernels with bounds checks (`sparsetrain.ops.indexing`).
+Kernels are scheduled by the rules of this package; TVM's pipeline schedules nothing on a CPU.
+Reshapes never become kernels, so `RewriteDataflowReshape`, which would undo that and aborts on
+hand-written kernels without a root block, is not needed. Generated shape functions are declared
+free of aliasing. Kernels do not check arguments that are proved to fit.
 
-Cost: about 0.05 s per distinct kernel, once, whatever the batch sizes that follow.
+Cost: about 0.05 s per distinct kernel, once for all batch sizes.
 """
 
 from collections.abc import Sequence
@@ -27,19 +25,19 @@ from sparsetrain.compiler.schedule.apply_rules import ApplyRules
 from sparsetrain.compiler.schedule.bf16 import HalfMatmul
 from sparsetrain.compiler.schedule.cancel_transpose import CancelTranspose
 from sparsetrain.compiler.schedule.elementwise import Elementwise
+from sparsetrain.compiler.schedule.elide_argument_checks import ElideArgumentChecks
+from sparsetrain.compiler.schedule.elide_workspace_checks import ElideWorkspaceChecks
 from sparsetrain.compiler.schedule.fallback import Fallback
 from sparsetrain.compiler.schedule.fold_permutation import FoldPermutationIntoMatmul
 from sparsetrain.compiler.schedule.fold_rounding import FoldIntoHalfMatmul
 from sparsetrain.compiler.schedule.fold_transpose import FoldTransposeIntoMatmul
 from sparsetrain.compiler.schedule.hand_written import KeepHandWrittenKernels
-from sparsetrain.compiler.schedule.kept_memory import KeepMemory
+from sparsetrain.compiler.schedule.hoist_allocations import HoistAllocations
 from sparsetrain.compiler.schedule.lower_attention import LowerAttention
 from sparsetrain.compiler.schedule.matmul import Matmul
-from sparsetrain.compiler.schedule.proved_arguments import ProveArguments
 from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
 from sparsetrain.compiler.schedule.row_product import TakeRowProducts
 from sparsetrain.compiler.schedule.shape_functions import ShapeFunctionsDoNotAlias
-from sparsetrain.compiler.schedule.trusted_arguments import TrustKeptMemory
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops import legalize
 
@@ -69,7 +67,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     target : Target
         An `llvm` target, whose vector width decides the register tiles, or a `cuda` one.
     kept : str, optional
-        A function that does not allocate what it works in, but takes it, see `KeepMemory`.
+        A function that does not allocate what it works in, but takes it, see `HoistAllocations`.
 
     Returns
     -------
@@ -137,15 +135,15 @@ def passes(
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
-        ProveArguments(),
-        *([] if kept is None else [KeepMemory(kept), relax.transform.Normalize()]),
+        ElideArgumentChecks(),
+        *([] if kept is None else [HoistAllocations(kept), relax.transform.Normalize()]),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
-        TrustKeptMemory(),
+        ElideWorkspaceChecks(),
         ShapeFunctionsDoNotAlias(),
         relax.transform.AttachGlobalSymbol(),
     ]

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask for what an epilogue will read, or a packing loop, while there is still work to do.
+"""Prefetches for epilogues and packing loops.
 
-A mask has the shape of the result and was written by a kernel long ago, so it is rarely near.
-Read by the epilogue, all lines of a tile miss at once, when nothing is left to compute meanwhile.
-Asked for before the loop over `k`, they arrive during it: 390 to 450 GFLOP/s for a product of
-2048 x 256 by 256 x 512 with ReLU's mask, in a training step on two cores. What the epilogue
-writes needs no such help: stores wait in a buffer of the core.
+A mask has the shape of the result and was written by a kernel long ago, so it is rarely in a near
+cache. Read by the epilogue, all lines of a tile miss at once, with nothing left to compute.
+Prefetched before the loop over `k`, they arrive during it: 390 to 450 GFLOP/s for a product of
+2048 x 256 by 256 x 512 with ReLU's mask, in a training step on two cores. Stores of the epilogue
+wait in a buffer of the core and need no prefetch.
 
-A packing task reads a few lines of each row of a matrix. Rows are too far apart for a processor to
-foresee the next ones: asked for some rows ahead, they are there in time. Rows that a task rounds
-before it multiplies them are asked for while the task before it multiplies.
+A packing task reads a few lines of each row of a matrix. Rows are too far apart for the hardware
+prefetcher, so some rows are prefetched ahead. Rows that a task rounds before it multiplies them are
+prefetched during the previous task.
 
-Cost: one instruction for every cache line. Invariant: values are untouched; processors ignore
-prefetches of addresses that do not exist, as at the edge of the result.
+Cost: one instruction per cache line. Invariant: values are untouched; processors ignore prefetches
+of addresses that do not exist, as at the edge of the result.
 """
 
 from tvm import DataType, s_tir, tirx

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognise a matrix product in a loop nest, whatever way its operands lie in memory.
+"""Matcher for matrix products in a loop nest, in any layout of the operands.
 
 A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A
 is indexed by i and k, B by k and j, in any order. Batch axes may lie before and between them, as

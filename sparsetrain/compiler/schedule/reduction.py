@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums, means and other reductions; products too thin for a register tile are among them.
+"""Reduction rules: sums, means, and products too thin for a register tile.
 
-Two shapes, told apart by which axis is contiguous in what is read:
+Two shapes, told apart by the contiguous axis of the input:
 
 - **Columns** (bias gradients, one-row weight gradients): the contiguous axis survives. It is
-  vectorised, and the long axis is cut into chunks of fixed length, whose partial results are
+  vectorized, and the long axis is cut into chunks of fixed length, whose partial results are
   combined in order.
 - **Rows** (a one-column layer, norms, losses): the contiguous axis is reduced. A vector of
   partial results runs along it and is combined at the end. Rows run in parallel; a few long rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many numbers a CPU core holds in registers: the shape of the innermost tile.
+"""Register tile of a product: the innermost tile, by the registers of a CPU core.
 
 A product's tile of `rows` x `columns` accumulators must hide the latency of fused multiply-adds
 (about eight must be in flight) and leave registers for one row of the right operand. 8 x 2

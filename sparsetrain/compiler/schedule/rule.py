@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every CPU schedule rule shares: when it is asked, and how it declines.
+"""Base class of CPU schedule rules.
 
 A rule receives one function of loops over blocks and returns a faster schedule of it, or None. A
 schedule primitive may also refuse half-way: schedules are built on a copy, so a rule that fails
-leaves nothing behind and the next one is asked. A function that every rule declines is compiled
+leaves nothing behind and the next one is tried. A function that every rule declines is compiled
 as it is.
 """
 

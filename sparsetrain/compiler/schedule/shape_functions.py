@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated shape functions do not alias, which they cannot: they have one buffer.
+"""Pass that declares generated shape functions free of aliasing: they have one buffer.
 
 TVM 0.27 drops `noalias` from a whole LLVM module if one function lacks it and sorts last by name.
-The kernels then keep their accumulators in memory, at a third of the speed. Hand-written kernels
-should therefore carry `tirx.noalias` too.
+Kernels then keep their accumulators in memory, at a third of the speed. Hand-written kernels should
+therefore carry `tirx.noalias` too.
 """
 
 import tvm

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax of rows on a CPU, and its logarithm: a kernel written by hand, in whole vectors.
+"""Softmax and log-softmax of rows on a CPU: a hand-written kernel in whole vectors.
 
-A row is copied to a local array, padded with -inf to whole vectors, and stays there: its largest
-element, the exponentials and their sum are computed a vector at a time. Before, each row waited for
-as many additions and comparisons, one after the other, as it has elements.
+A row is copied to a local array, padded with -inf to whole vectors, and stays there: its maximum,
+the exponentials and their sum are computed a vector at a time. TVM's kernel waits for one addition
+or comparison after the other.
 
 Invariant: elements are summed lane by lane, then the lanes in pairs: the same for any number of
 threads. Rows run in parallel.

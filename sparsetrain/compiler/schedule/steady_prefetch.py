@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask for what a tile will need a few lines at a time, between the steps of its sums.
+"""Prefetches spread over the sum of a tile, a few lines at a time.
 
 Where the last cache is far away (190 ns on a Granite Rapids Xeon), a product of 2048 rows waits for
-its operands a fifth of its time. Asked for all at once, they take every slot that a
-core has for lines under way, and the loads of the product queue behind them. So the sum over `k` is
-cut into as many pieces as a tile has rows, and before each piece comes a share of:
+its operands a fifth of its time. Prefetched all at once, the lines take every slot that a core has
+for outstanding misses, and the loads of the product queue behind them. So the sum over `k` is cut
+into as many pieces as a tile has rows, and before each piece comes a share of:
 
-- what the epilogue will read of that row, if it is as large as the result, and what it will write:
-  a store must own its line first;
+- the epilogue's inputs for that row, if they are as large as the result, and its outputs: a store
+  must own its line first;
 - the left operand's next block of rows, if it is read in place, into the second-level cache: each
-  panel of this block asks for a part of it.
+  panel of this block prefetches a part of it.
 
-Cost: an instruction for each line. Invariant: values are untouched, and the order of sums;
-processors ignore prefetches of addresses that do not exist, as at the edges.
+Cost: an instruction per line. Invariant: values and the order of sums are untouched; processors
+ignore prefetches of addresses that do not exist, as at the edges.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ rate: those are arguments, so changing one compiles nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from sparsetrain.optim.kernel_spec import KernelSpec
@@ -127,11 +127,6 @@ def layout_of(
     ]
     apart = [each for each in (columns or {}).items() if are_sorted_apart(each[1])]
     return Layout(tuple(rule.spec for rule in rules), tuple(dense), tuple(rows), tuple(apart))
-
-
-def stamped_ranges(layout: Layout) -> Iterator[tuple[int, RowsUpdate]]:
-    """Yield the place of each stamped update in ``layout.rows``, and the update."""
-    return ((place, each) for place, each in enumerate(layout.rows) if each.stamped)
 
 
 def report_size(structure: Structure) -> int:

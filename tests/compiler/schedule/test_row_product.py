@@ -7,7 +7,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain.compiler.schedule.row_product.kernel import row_product
-from sparsetrain.compiler.schedule.row_product.shape import Shape, shape_of
+from sparsetrain.compiler.schedule.row_product.tiling import Shape, shape_of
 from sparsetrain.runtime.compiling import compile_kernel
 from tests.compiler.schedule.relax_programs import (
     TARGETS,

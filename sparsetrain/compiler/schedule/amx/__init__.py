@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of bfloat16 on a CPU with tile registers (AMX)."""
+"""bfloat16 products on a CPU with tile registers (AMX)."""
 
 from sparsetrain.compiler.schedule.amx.matmul import TileMatmul as TileMatmul

@@ -27,7 +27,7 @@ from sparsetrain.compiler.schedule.amx.pack import (
     to_steps,
 )
 from sparsetrain.compiler.schedule.amx.pack_helpers import PACKING
-from sparsetrain.compiler.schedule.amx.shape import Shape, choose_shape
+from sparsetrain.compiler.schedule.amx.tiling import Shape, choose_shape
 from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
 from sparsetrain.compiler.schedule.bf16.pack import (
     address,
@@ -38,8 +38,8 @@ from sparsetrain.compiler.schedule.bf16.pack import (
     to_pairs,
 )
 from sparsetrain.compiler.schedule.bf16.prepare import prepare
-from sparsetrain.compiler.schedule.bf16.shape import LANES
 from sparsetrain.compiler.schedule.bf16.store import store_masked, store_rounded
+from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.half_match import HalfProduct, match_half_product
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
 from sparsetrain.compiler.schedule.product import Product

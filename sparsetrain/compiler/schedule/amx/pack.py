@@ -16,7 +16,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from sparsetrain.compiler.schedule.amx.helpers import SIDE
 from sparsetrain.compiler.schedule.bf16.pack import address, at, call, int32, rewrite
-from sparsetrain.compiler.schedule.bf16.shape import LANES
+from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.prefetch import LINE_BYTES, PAIRS_AHEAD, prefetch
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operands come to lie as tile registers read them, in LLVM IR; beside `bf16/helpers.py`.
+"""LLVM IR helpers that pack operands for tile registers; see also `bf16/helpers.py`.
 
-The left operand is rows of 32 numbers, the right one rows of 32 pairs. Numbers that are not there
-become zeros; where a panel or a square is whole, no load is masked.
+The left operand is rows of 32 numbers, the right one rows of 32 pairs. Missing numbers become
+zeros; where a panel or a square is complete, no load is masked.
 """
 
 from collections.abc import Iterable

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few instructions that TVM 0.27 cannot emit: bfloat16 dot products, rounding, transposing.
+"""LLVM IR helpers for instructions that TVM 0.27 cannot emit: bfloat16 dot, round, transpose.
 
-Written in LLVM IR and imported into a kernel by a pragma; always inlined, so a call costs nothing.
-Operands are pointers and integers: TVM rewrites every value of type bfloat16 that it sees into
-float32, so none may pass through its hands.
+They are imported into a kernel by a pragma and always inlined, so a call costs nothing. Operands
+are pointers and integers, because TVM rewrites every value of type bfloat16 into float32.
 
-Rounding is to nearest even. Denormal numbers count as zero, which is what the instructions do.
-Loads beyond `columns` and `rows` do not touch memory and give zero.
+Rounding is to nearest even. Denormal numbers count as zero, as in the instructions. Loads beyond
+`columns` and `rows` do not touch memory and give zero.
 """
 
 from itertools import product

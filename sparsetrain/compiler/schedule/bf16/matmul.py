@@ -28,8 +28,8 @@ from sparsetrain.compiler.schedule.bf16.pack import (
     to_pairs,
 )
 from sparsetrain.compiler.schedule.bf16.prepare import prepare
-from sparsetrain.compiler.schedule.bf16.shape import LANES, Shape, choose_shape
 from sparsetrain.compiler.schedule.bf16.store import store_rounded
+from sparsetrain.compiler.schedule.bf16.tiling import LANES, Shape, choose_shape
 from sparsetrain.compiler.schedule.half_match import HalfProduct, match_half_product
 from sparsetrain.compiler.schedule.last_panel import narrow_last_panel
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue, prefetch_next_rows

@@ -19,7 +19,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from sparsetrain.compiler.schedule.bf16.helpers import SOURCES
-from sparsetrain.compiler.schedule.bf16.shape import LANES
+from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.prefetch import PAIRS_AHEAD, prefetch
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of, parallel_over, static_extent

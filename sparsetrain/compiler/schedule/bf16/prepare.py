@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes first in the schedule of a product of halves, whatever instructions multiply.
+"""First steps in the schedule of a half-precision product, for either instruction set.
 
-Of all blocks that surround the product three are left: what packs either operand, and the epilogue
-that stores.
+Of all blocks around the product three remain: those that pack the operands, and the epilogue that
+stores the result.
 """
 
 from collections.abc import Sequence

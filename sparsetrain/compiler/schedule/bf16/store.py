@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How results of products are stored: 16 at once, rounded or masked by one instruction.
+"""Stores of product results: 16 at once, rounded or masked by one instruction.
 
-A cast to bfloat16 TVM 0.27 makes five operations on integers. At the end of a short sum, over 13
-inputs or 64, they are a tenth of a product. Sums that are stored as they are, in rows that are no
-whole vectors, it would store one by one.
+TVM 0.27 expands a cast to bfloat16 into five integer operations, which take a tenth of a product
+with a short sum (13 or 64 inputs). Results in rows that are not whole vectors it would store one by
+one.
 
 Invariant: rounding is to nearest even, as TVM's; denormal numbers become zero, as in operands.
 """
@@ -13,7 +13,7 @@ from tvm import ir, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir.schedule import SBlockRV
 
-from sparsetrain.compiler.schedule.bf16.shape import LANES
+from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.product import Extent
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that become hand-written kernels, before any schedule rule sees them.
+"""Table of functions that are replaced by hand-written kernels, before the schedule rules.
 
-Each writer of the table looks at a function and returns the kernel that does its work, or None.
-The first that does not decline decides.
+Each entry looks at a function and returns a kernel that does its work, or None. The first kernel
+wins.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tvm.error import InternalError
 from tvm.s_tir.schedule.schedule import ScheduleError
 
 from sparsetrain.compiler.schedule.cuda.column_sums import column_sums
+from sparsetrain.compiler.schedule.cuda.elementwise import elementwise
 from sparsetrain.compiler.schedule.cuda.float_product import in_float_tiles
 from sparsetrain.compiler.schedule.cuda.half_product import on_tensor_cores
-from sparsetrain.compiler.schedule.cuda.maps import elementwise
 from sparsetrain.compiler.schedule.cuda.tiles import marked
 from sparsetrain.compiler.schedule.rule import has_blocks, has_wide_extents
 from sparsetrain.kernels.relax_op import compiles_for

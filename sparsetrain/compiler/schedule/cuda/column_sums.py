@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over the batch for each column: gradients of biases, and products with one column.
+"""Column sums over the batch: gradients of biases, and products with one column.
 
-The columns are few and the batch is long, so a thread for each column would leave most of a device
-idle. Instead the batch is cut into pieces: a block sums one piece of some columns and writes one
-row, and a second launch adds these rows. In a block neighbouring threads take neighbouring
-columns, four each where they come in fours, and as many rows as there are threads left. How the
-batch is cut depends on the number of columns alone, and with it the order of every sum.
+Columns are few and the batch is long, so one thread per column would leave most of a device idle.
+The batch is cut into pieces: a block sums one piece of some columns and writes one row, and a
+second launch adds these rows. Within a block, neighbouring threads take neighbouring columns, four
+each where the width allows it, and the remaining threads share the rows. The cut depends on the
+number of columns alone, and with it the order of every sum.
 
-Cost: what is summed is read once; the partial sums are less than 2 % of it at usual batches.
+Cost: one read of the input; the partial sums are less than 2 % of it at usual batch sizes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elementwise work after a product, applied to a sum while it is in a register.
+"""Epilogue of a product: elementwise work on a sum while it is in a register.
 
-That work may keep only the first rows and columns of a product: then the kernel computes no others.
-Where it writes more places than the product has, as a padding does, no thread would own them, and
-the product is left to other rules.
+If it keeps only the first rows and columns of a product, the kernel computes no others. If it
+writes more elements than the product has, as padding does, no thread would own them, and the
+product is left to other rules.
 """
 
 from __future__ import annotations

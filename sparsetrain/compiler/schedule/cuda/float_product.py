@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of float32 matrices become hand-written kernels, with what follows them.
+"""Float32 matrix products, with the elementwise work after them, as hand-written kernels.
 
-`in_float_tiles` looks for functions that fusion made: two matrices are multiplied where they lie,
-and the result goes through elementwise work, which is applied to a sum before it is stored.
-
-A product with one row or one column is left to other rules, as is one whose rows in memory have no
-known length.
+`in_float_tiles` looks for the functions that fusion creates: a product of two matrices, whose
+result goes through elementwise work. That work is applied to a sum before it is stored. Products
+with one row or column, and those with rows of unknown length, are left to other rules.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
 from sparsetrain.compiler.schedule.cuda.epilogue import stored
-from sparsetrain.compiler.schedule.cuda.kinds import scheduled, tiled_product
+from sparsetrain.compiler.schedule.cuda.tile_kinds import scheduled, tiled_product
 from sparsetrain.compiler.schedule.product import Product, match_product
 
 

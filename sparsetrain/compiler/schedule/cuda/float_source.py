@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What float32 products do with a tile in shared memory, as text of CUDA.
+"""CUDA source of the inner loop of float32 products on a tile in shared memory.
 
-Written out as TIR the same would be two thousand statements in every kernel.
+As TIR it would be two thousand statements in every kernel.
 """
 
 from __future__ import annotations

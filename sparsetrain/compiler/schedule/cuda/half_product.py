@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of bfloat16 and float16 become kernels for tensor cores, with what follows them.
+"""bfloat16 and float16 products, with the elementwise work after them, on tensor cores.
 
-`on_tensor_cores` looks for functions that `FoldIntoHalfMatmul` and fusion made: two matrices are
-rounded, multiplied, summed in float32, and the result goes through elementwise work. Each becomes
-one hand-written kernel (`half_tile.py`) that applies that work to a sum before it is stored.
-
-A product whose rows in memory have no known length is left to other rules.
+`on_tensor_cores` looks for the functions that `FoldIntoHalfMatmul` and fusion create: two matrices
+are rounded, multiplied and summed in float32, and the result goes through elementwise work. Each
+becomes one hand-written kernel (`half_tile.py`) that applies that work to a sum before it is
+stored. A product with rows of unknown length is left to other rules.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.target import Target
 
 from sparsetrain.compiler.schedule.cuda.epilogue import stored
-from sparsetrain.compiler.schedule.cuda.kinds import scheduled, tiled_product
+from sparsetrain.compiler.schedule.cuda.tile_kinds import scheduled, tiled_product
 from sparsetrain.compiler.schedule.half_bits import HALVES
 from sparsetrain.compiler.schedule.half_match import match_half_product
 from sparsetrain.runtime.target_features import has_tensor_cores

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tensor-core products need beyond TIR: four helpers, as text of CUDA.
+"""CUDA source of four helpers for tensor-core products that TIR cannot express.
 
 TVM writes the text of a helper once into each module that calls it. A pair of neighbours in `k` is
 one word of 32 bits, the lower neighbour in the lower half.

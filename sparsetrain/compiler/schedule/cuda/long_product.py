@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products contracted over the batch, in pieces: weight gradients on a CUDA device.
 
-The gradient of a layer's weight is a small matrix, each of whose elements is a sum over the batch.
-One block for each tile of it would leave most of the device idle: a layer of 64 x 16 is one tile.
-So the batch is cut into pieces, their products are taken side by side, and added in order. How
-many pieces there are depends on the layer's shape alone, and with it what they take of memory.
+Each element of a weight's gradient is a sum over the batch. One block per tile would leave most of
+the device idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces, whose products are
+computed side by side and added in order. The number of pieces depends on the layer's shape alone.
 
-Cost: the partial products are written and read once, 17 MB at most; of a layer of more than 264
-tiles there is one piece, as large as its gradient.
+Cost: the partial products are written and read once, 17 MB at most; a layer of more than 264 tiles
+has one piece, as large as its gradient.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.cuda.kinds import kind_of, scheduled
 from sparsetrain.compiler.schedule.cuda.sum_of_pieces import sum_kernel
+from sparsetrain.compiler.schedule.cuda.tile_kinds import kind_of, scheduled
 from sparsetrain.compiler.schedule.cuda.tiles import Store, TiledProduct, wide
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.relax_op import compiles_for

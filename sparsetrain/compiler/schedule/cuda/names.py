@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels get names that C++ knows: the text of a CUDA kernel holds its name as it is.
+"""Valid C++ names for kernels: the source of a CUDA kernel contains its name.
 
-A kernel made by `emit_te` is called after its Python function, which may be ``<lambda>``.
-
-Cost: a look at each name when a program is compiled, none in a step.
+`emit_te` names a kernel after its Python function, which may be ``<lambda>``. Cost: a look at each
+name at compile time, none in a step.
 """
 
 from __future__ import annotations

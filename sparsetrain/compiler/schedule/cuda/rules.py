@@ -11,7 +11,7 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight import gpu as dlight
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.cuda.total import Total
+from sparsetrain.compiler.schedule.cuda.scalar_reduction import Total
 from sparsetrain.compiler.schedule.rule import has_blocks
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of a matrix that was computed in pieces, in one order.
+"""Sum of a matrix that was computed in pieces, in a fixed order.
 
 Each element is a column of the sums in `column_sums.py`, each piece a row. The more pieces, the
-more threads share an element: one alone would wait for memory a hundred times.
+more threads share an element: one thread would wait for memory a hundred times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a product is cut: a tile of the result for each block, and pieces along `k` side by side.
+"""Grid of a product: a tile of the result per block, and pieces of `k` side by side.
 
-Whatever computes a tile, its place in the grid, the part of `k` that it walks and the kernel
-around it are the same. They are here.
+The kernel around a tile, its place in the grid and its part of `k` are the same for all kinds of
+tiles.
 """
 
 from __future__ import annotations

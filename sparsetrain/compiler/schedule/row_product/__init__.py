@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products summed over rows in float32 on a CPU, ``left.T @ right``: a kernel written by hand."""
+"""Float32 products summed over rows, ``left.T @ right``, on a CPU: a hand-written kernel."""
 
-from sparsetrain.compiler.schedule.row_product.take import TakeRowProducts as TakeRowProducts
+from sparsetrain.compiler.schedule.row_product.match import TakeRowProducts as TakeRowProducts

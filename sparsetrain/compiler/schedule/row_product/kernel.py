@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of a product summed over rows, ``left.T @ right``: a weight's gradient.
+"""Kernel of a product summed over rows, ``left.T @ right``: a weight's gradient.
 
-- **Tasks** are blocks of the result, for the threads to share. How many there are depends on the
-  number of threads, what an element is does not: it is summed over all rows in order.
+- **Tasks** are blocks of the result, shared by the threads. Their number depends on the number of
+  threads; the value of an element does not: it is summed over all rows in order.
 - **Chunks** of rows: a block's part of both operands lies in panels in the near caches while all
   of the block's tiles add it to their sums.
-- **Packing** is done in passing, by the first tile that reads a panel (`side.py`).
-- **Asking ahead:** every tile asks for its share of the next chunk (`ahead.py`).
+- **Packing** is done by the first tile that reads a panel (`operand.py`).
+- **Prefetching:** every tile prefetches its share of the next chunk (`chunk_prefetch.py`).
 
-Cost: each operand is read once for every block beside it. Before, packing in a pass of its own cost
-a tenth of a product of 2048 rows.
+Cost: each operand is read once for every block beside it. A separate packing pass cost a tenth of a
+product of 2048 rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.compiler.schedule.row_product.ahead import Part, asker, stretches
-from sparsetrain.compiler.schedule.row_product.shape import Shape
-from sparsetrain.compiler.schedule.row_product.side import Chunk, Numbers, Side, load, wide
+from sparsetrain.compiler.schedule.row_product.chunk_prefetch import Part, asker, stretches
+from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, Side, load, wide
 from sparsetrain.compiler.schedule.row_product.tile import Block, compute_tile
+from sparsetrain.compiler.schedule.row_product.tiling import Shape
 from sparsetrain.kernels.builder import buffer, extents, kernel
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One register tile of a product summed over rows, for one chunk of them.
+"""Register tile of a product summed over rows, for one chunk of rows.
 
-Its sums begin where the chunk before left them, so every element is summed over all rows in order.
-How a tile reads its operands is decided before the loop over rows: whether it is the first in its
-row of tiles, the first in its panel, and whether the panel is the last, narrow one.
+Its sums continue those of the previous chunk, so every element is summed over all rows in order.
+The way a tile reads its operands is decided before the loop over rows: whether it is the first in
+its row of tiles, the first in its panel, and whether the panel is the last, narrow one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.compiler.schedule.row_product.shape import Shape
-from sparsetrain.compiler.schedule.row_product.side import (
+from sparsetrain.compiler.schedule.row_product.operand import (
     Chunk,
     Numbers,
     Reading,
@@ -27,6 +26,7 @@ from sparsetrain.compiler.schedule.row_product.side import (
     wide,
     zeros,
 )
+from sparsetrain.compiler.schedule.row_product.tiling import Shape
 
 
 class Block(NamedTuple):

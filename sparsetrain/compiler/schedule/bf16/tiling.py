@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a bfloat16 product is cut into tasks for the threads, and those into register tiles.
+"""Tiling of a bfloat16 product: tasks for the threads, and register tiles.
 
 A tile of 8 rows and two vectors of 16 columns, or of 16 rows and one, has 16 sums in flight: an
-instruction that adds to one waits for the last that did, and two begin in every cycle.
+instruction that adds to a sum waits for the previous one, and two can start in every cycle.
 
-Where rows lie in memory as the instruction wants them, a task has few rows and goes over all
-columns. Where the sum runs over rows of memory (TN, a weight's gradient), its length is a batch's,
-unknown and long. Then a task packs its rows of the left operand, which stay in a near cache, and
-fetches its panels of the right one from a far one: the more rows, the less it fetches for what it
-computes. A few rows leave too few tasks; then each has some of the panels only.
+If rows in memory suit the instruction, a task has few rows and goes over all columns. If the sum
+runs over rows of memory (TN, a weight's gradient), its length is the batch size, unknown and long.
+A task then packs its rows of the left operand, which stay in a near cache, and fetches its panels
+of the right one from a far cache: the more rows, the less it fetches per result. Too few tasks are
+avoided by giving each task a subset of the panels.
 """
 
 import itertools

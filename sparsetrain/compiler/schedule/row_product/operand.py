@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operand of a product summed over rows, as a task sees it: in memory, then in panels.
+"""Operand of a product summed over rows, in memory and then in panels.
 
-The first tile that needs a panel of a chunk reads the operand where it lies, stores what it has
-read, and adds it to the sums of columns if they are wanted: all of that fits beside its sums of
-products. Later tiles read the panel.
+The first tile that needs a panel of a chunk reads the operand in place, stores the panel, and adds
+it to the column sums if they are wanted: all of that fits beside its sums of products. Later tiles
+read the panel.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask for the next chunk of both operands while this one is multiplied, evenly.
+"""Prefetches of the next chunk of both operands, spread evenly over the current one.
 
-A task reads some columns of each row: the next ones are too far away for a processor to foresee.
-Asked for all at once, they would keep a tile's own loads waiting, which cost 5 % of the products of
-a training step. So every tile asks for a share, in pieces.
+A task reads some columns of each row, which the hardware prefetcher cannot foresee. Prefetched all
+at once, the lines would delay a tile's own loads, which cost 5 % of the products of a training
+step. So every tile prefetches a share, in pieces.
 
-Cost: an instruction for each line, and a chunk's lines in the second-level cache. Invariant: values
-are untouched; processors ignore prefetches of addresses that do not exist, as after the last task.
+Cost: an instruction per line, and a chunk's lines in the second-level cache. Invariant: values are
+untouched; processors ignore prefetches of addresses that do not exist, as after the last task.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.compiler.schedule.prefetch import LINE_BYTES
-from sparsetrain.compiler.schedule.row_product.shape import Shape
-from sparsetrain.compiler.schedule.row_product.side import Chunk, Numbers, unrolled, wide
+from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, unrolled, wide
+from sparsetrain.compiler.schedule.row_product.tiling import Shape
 from sparsetrain.kernels.builder import Prefetch
 
 # Lines of a row that are asked for one after the other.

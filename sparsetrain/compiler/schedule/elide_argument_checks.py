@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels need not check arguments that are proved to fit while the program is compiled.
+"""Pass that elides argument checks of kernels where the compiler can prove that they hold.
 
-TVM lets each kernel check number, dtype, rank, extents, strides and offset of its arguments
-whenever it is called. Of a step of DLRM those checks were half of the machine code, and compiling
-them a third of LLVM's time or more. But every call is there to be read: the types of what is given
-are compared with what the kernel declares, symbols included. Arrays that a program is given are
-checked by `sparsetrain.compiler.arguments` and by the program itself as it begins; those that it
-allocates
-are plain. Of what functions from outside return nothing is known: kernels that read that check it.
+TVM lets each kernel check number, dtype, rank, extents, strides and offset of its arguments in
+every call. In a DLRM step those checks were half of the machine code, and a third of LLVM's time or
+more. But every call is visible at compile time: the types of its arguments are compared with the
+kernel's declaration, symbols included. Arrays from outside are checked by
+`sparsetrain.compiler.arguments` and by the program's prologue; arrays that the program allocates
+are plain. Results of external functions are unknown: kernels that read them keep their checks.
 
-A kernel keeps its checks if one call of it cannot be proved, if another kernel calls it, or if it
-asserts anything itself: somebody's own operator that is called with other extents still says so.
+A kernel also keeps its checks if one of its calls cannot be proved, if another kernel calls it, or
+if it asserts anything itself.
 
 Precondition: the module is as `CallTIRRewrite` leaves it, so calls name every array they write.
 """
@@ -30,8 +29,8 @@ from tvm.tirx.buffer import BufferType
 from sparsetrain.runtime.lowering import SKIP_ASSERTS
 
 
-@tvm.transform.module_pass(opt_level=0, name="ProveArguments")
-class ProveArguments:
+@tvm.transform.module_pass(opt_level=0, name="ElideArgumentChecks")
+class ElideArgumentChecks:
     """Mark kernels all of whose calls fit."""
 
     def transform_module(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise work on matrices, four neighbours a thread: masks, casts, what no product took along.
+"""Elementwise work on matrices, four neighbours per thread: masks and casts outside products.
 
-TVM's rule gives one element to a thread, and so reads and writes two or four bytes at a time.
+TVM's rule gives one element to a thread, which reads and writes two or four bytes at a time.
 
-Cost: what is read and written, once, 16 bytes at a time in float32.
+Cost: one read and one write, 16 bytes at a time in float32.
 """
 
 from __future__ import annotations

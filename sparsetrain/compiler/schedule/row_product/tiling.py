@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a product summed over rows is cut: register tiles, blocks of them, and tasks for threads.
+"""Tiling of a product summed over rows: register tiles, blocks of them, tasks for threads.
 
 A last tile or panel that would reach over the edge begins earlier instead: it computes a few rows
 or columns a second time, to the same bits, and needs neither padding nor masks.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.makes import make_of
+from sparsetrain.compiler.schedule.processor_families import make_of
 from sparsetrain.compiler.schedule.register_tile import register_tile, vector_unit
 
 # Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 460 KB.

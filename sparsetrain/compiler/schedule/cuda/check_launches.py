@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kernel of a program for CUDA is spread over threads of the device, or refused by name.
+"""Check that every kernel of a CUDA program is spread over threads of the device.
 
-TVM compiles what no thread binding surrounds for the host. There it would write memory of the
-device, which ends the process; in an emulator it would pass. Kernels of one's own without blocks
-come here as they are, and so does what no schedule rule could spread.
-
-Cost: a look at each kernel when a program is compiled, none in a step.
+TVM compiles code outside any thread binding for the host, where it would write device memory and
+end the process. A kernel of a user's own without blocks, or one that no rule could spread, is
+refused by name. Cost: a look at each kernel at compile time, none in a step.
 """
 
 from __future__ import annotations

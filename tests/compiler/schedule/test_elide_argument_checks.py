@@ -66,7 +66,7 @@ def run(module, x):
 
 
 def marked(module):
-    lowered = run_passes(module, until="KeepMemory")
+    lowered = run_passes(module, until="HoistAllocations")
     return {
         var.name_hint: bool((kernel.attrs or {}).get(SKIP_ASSERTS))
         for var, kernel in lowered.functions.items()

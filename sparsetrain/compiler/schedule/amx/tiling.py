@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a product by tile registers is cut into tasks for the threads.
+"""Tiling of a product for AMX: its tasks for the threads.
 
 A tile is 32 rows by a panel of 32 columns. A task has some tiles of rows and goes over all column
-panels. Where the right operand fits into a second-level cache, beside the rows of a task, it does
-so for one tile of rows after another: results are written, and masks read, row by row. Where it
-does not, a panel is fetched once for all tiles of rows.
+panels. If the right operand fits into the second-level cache beside the rows of a task, it does so
+for one tile of rows after another: results are written, and masks read, row by row. Otherwise a
+panel is fetched once for all tiles of rows.
 
-Where the sum runs over rows of memory (TN), its length is a batch's, unknown and long: then a task
-has some of the panels only if there were too few tasks otherwise.
+If the sum runs over rows of memory (TN), its length is the batch size, unknown and long: a task
+then gets a subset of the panels only if there would be too few tasks otherwise.
 """
 
 from math import prod
 from typing import NamedTuple
 
 from sparsetrain.compiler.schedule.amx.helpers import SIDE
-from sparsetrain.compiler.schedule.bf16.shape import FEWEST_TASKS, MOST_TILES, best_task
+from sparsetrain.compiler.schedule.bf16.tiling import FEWEST_TASKS, MOST_TILES, best_task
 from sparsetrain.compiler.schedule.product import Product
 
 # Of a task, where few rows are known beforehand: 128 rows.

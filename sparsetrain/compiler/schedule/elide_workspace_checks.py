@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No checks of arguments that this package lays out itself.
+"""Pass that elides checks of arguments from the workspace, which this package lays out itself.
 
-`VMShapeLower` checks the rank, dtype and shape of every argument whose type has a symbol, in two
-calls of the runtime each; a workspace lays the arrays of `KeepMemory` out by what they need.
+`VMShapeLower` checks the rank, dtype and shape of every argument with a symbolic type, in two calls
+of the runtime each.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from sparsetrain.compiler.schedule.kept_memory import KEPT
+from sparsetrain.compiler.schedule.hoist_allocations import KEPT
 
 _CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
 
 
-@tvm.transform.module_pass(opt_level=0, name="TrustKeptMemory")
-class TrustKeptMemory:
-    """Drop the checks of arguments that `KeepMemory` made, after `VMShapeLower` has written them.
+@tvm.transform.module_pass(opt_level=0, name="ElideWorkspaceChecks")
+class ElideWorkspaceChecks:
+    """Drop the checks of the arguments of `HoistAllocations` after `VMShapeLower` has written them.
 
-    A workspace lays them out by what the program told: their shapes are right.
+    The workspace lays these arrays out as the program described them, so their shapes are right.
     """
 
     def transform_module(

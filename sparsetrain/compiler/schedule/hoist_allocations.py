@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a function computes in is handed to it, rather than allocated each time it runs.
+"""Pass that turns the intermediate arrays of a function into arguments.
 
-Between two kernels the virtual machine works on cold caches: to make a storage, a shape and a
-tensor for each result, and to drop them again, took 0.25 ms of a step on Criteo Kaggle. So arrays
-that do not leave a function become arguments at its end. A second function tells what they are;
-whoever calls lays them out, once for each size of the inputs (`sparsetrain.runtime.workspace`).
+Between two kernels the virtual machine runs on cold caches: creating a storage, a shape and a
+tensor for each result, and dropping them again, took 0.25 ms of a step on Criteo Kaggle. So arrays
+that do not leave a function become its last arguments. A second function describes them; the caller
+lays them out, once for each size of the inputs (`sparsetrain.runtime.workspace`).
 
 Precondition: the module is as `CallTIRRewrite` leaves it.
 """
@@ -23,8 +23,8 @@ KEPT = "sparsetrain.kept"  # attribute of a function: how many of its last argum
 OWN = -1  # in place of an array's number: memory of its own
 
 
-@tvm.transform.module_pass(opt_level=0, name="KeepMemory")
-class KeepMemory:
+@tvm.transform.module_pass(opt_level=0, name="HoistAllocations")
+class HoistAllocations:
     """Make arguments of the arrays that a function works in.
 
     Parameters

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running sums along an axis, in one order whoever runs first.
+"""Running sums along an axis, in a fixed order.
 
-TVM's kernel for CUDA reads sums of neighbours in shared memory while they write them, without a
-barrier between; which of the two comes first decides its result.
+TVM's CUDA kernel reads sums of neighbours in shared memory while they are written, without a
+barrier: its result depends on timing. Here a block of threads owns a series: each thread sums a
+part of it, and starts again from the sum of all earlier parts.
 
-A block of threads owns a series: each thread sums a part of it, and begins again from the sum of
-all parts before its own.
-
-Cost: a series is read twice and written once. Many short ones leave most of a block's threads idle.
+Cost: a series is read twice and written once. Short series leave most of a block's threads idle.
 """
 
 from __future__ import annotations

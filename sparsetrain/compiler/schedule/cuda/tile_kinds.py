@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the ways to compute a tile a product takes, and the kernel that comes of it.
+"""Kinds of product tiles, and the kernel built from each.
 
-| way | what it multiplies | where |
+| kind | operands | devices |
 | --- | --- | --- |
-| `FloatTile` | float32 | everywhere |
+| `FloatTile` | float32 | all |
 | `HalfTile` | halves, rounded on the way to shared memory | from sm_80 |
 """
 

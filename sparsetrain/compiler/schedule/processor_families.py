@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured to be quickest on one make of processor and not on another.
-
-Nothing here changes a result: only where operands wait and when they are asked for.
-"""
+"""Tuning constants by processor family; none of them changes a result."""
 
 from typing import NamedTuple
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from tvm import tirx
 
-from sparsetrain.compiler.schedule.bf16.shape import LANES, choose_shape
+from sparsetrain.compiler.schedule.bf16.tiling import LANES, choose_shape
 from sparsetrain.compiler.schedule.product import Operand, Product
 
 SIZES = list(product((8, 13, 16, 64, 100, 367, 472, 512, 1024), repeat=2))

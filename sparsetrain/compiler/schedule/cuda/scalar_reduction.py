@@ -2,7 +2,7 @@
 """Reductions to one number, such as the mean loss of a batch.
 
 One block of threads: each adds every 1024th term, then their sums are added in a tree. TVM's own
-rules either fail on such a function or launch one thread for each term.
+rules fail on such a function or launch one thread per term.
 """
 
 from tvm import s_tir, tirx

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products summed over rows, and the sums of their operands' columns, become one kernel.
+"""Pass that merges products summed over rows, and column sums of their operands, into one kernel.
 
-The gradients of a layer's weight and bias are ``y.T @ x`` and the sums of y's columns. Both read
-all of y, and the product's kernel has it in registers (`kernel.py`). A sum is taken
-along if both operands are known where it stands; one kernel and one read of y less for each layer.
+The gradients of a layer's weight and bias are ``y.T @ x`` and the column sums of y. Both read all
+of y, and the product's kernel has it in registers (`kernel.py`). A sum is merged if both operands
+are known at its place; that saves one kernel and one read of y per layer.
 
 Invariant: sums run over chunks of rows in order, whatever the number of threads.
 """
@@ -21,7 +21,7 @@ from tvm.target import Target
 
 from sparsetrain.compiler.schedule.fold_transpose import is_call, is_plain_matmul, transposed_source
 from sparsetrain.compiler.schedule.row_product.kernel import row_product
-from sparsetrain.compiler.schedule.row_product.shape import Shape, shape_of
+from sparsetrain.compiler.schedule.row_product.tiling import Shape, shape_of
 from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
 
 _DTYPES = ("float32", "float64")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask once for a vector, not for each of its elements, whether it lies inside an array.
+"""Pass that checks array bounds once per vector instead of once per element.
 
-Packing pads: `packed[j] = source[j] if j < n else 0`. Vectorised, that is a branch and a
-load for every single element, wherever the end is. Only the last vector of a row needs it; the
-others are copied whole. At 128 rows, this saves a tenth of a product of 512 by 367.
+Packing pads: `packed[j] = source[j] if j < n else 0`. Vectorized, that is a branch and a load for
+every element. Only the last vector of a row needs it; the others are copied whole. At 128 rows,
+this saves a tenth of a product of 512 by 367.
 
-Cost: a comparison for every vector. Invariant: values are unchanged.
+Cost: a comparison per vector. Invariant: values are unchanged.
 """
 
 from tvm import s_tir, tirx
