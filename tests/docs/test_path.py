@@ -3,6 +3,7 @@
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,20 +18,21 @@ PATH = re.findall(r"^\| `([a-z_/]+\.py)` \|", PAGE, re.MULTILINE)
 EVERY_STEP = PATH[-2:]  # the others run when a program is made
 
 
-def files_run(function: Callable[[], object]) -> set[str]:
-    """Files of the package in which a function is called meanwhile."""
-    found = set()
+def calls_of(function: Callable[[], object]) -> Counter[str]:
+    """Python calls in each file of the package while a function runs."""
+    calls: Counter[str] = Counter()
 
     def note(frame, event, argument):
         if event == "call":
-            found.add(frame.f_code.co_filename)
+            calls[frame.f_code.co_filename] += 1
 
     sys.setprofile(note)
     try:
         function()
     finally:
         sys.setprofile(None)
-    return {str(Path(f).relative_to(ROOT)) for f in found if f.startswith(str(ROOT))}
+    root = f"{ROOT}/"
+    return Counter({f.removeprefix(root): n for f, n in calls.items() if f.startswith(root)})
 
 
 @pytest.mark.cpu("a step is one program on a CPU")
@@ -45,8 +47,24 @@ def test_the_path_leads_along_the_step_that_runs(tmp_path, monkeypatch):
         trainers.append(st.Trainer(model, st.optim.adagrad(0.1), target="cpu"))
         trainers[0].step(batch)
 
-    assert set(PATH) <= files_run(first_step)
-    assert set(EVERY_STEP) <= files_run(lambda: trainers[0].step(batch))
+    assert set(PATH) <= calls_of(first_step).keys()
+    (trainer,) = trainers
+    warm = calls_of(lambda: trainer.step(batch))
+    assert set(EVERY_STEP) <= warm.keys()
+    assert len(warm) <= 14 and warm.total() <= 70
+
+
+@pytest.mark.cpu("a step is one program on a CPU")
+def test_an_update_alone_runs_through_few_files():
+    trainer = small_dlrm.trainer()
+    loss, gradients = trainer.program(trainer.params, trainer.model.inputs(small_dlrm.batch(8)))
+    state = trainer.optimizer.init(trainer.params)
+
+    def apply():
+        trainer.optimizer.apply_(trainer.params, gradients, state, loss=loss)
+
+    apply()
+    assert len(calls_of(apply)) <= 14
 
 
 def test_the_path_takes_fifteen_minutes():
