@@ -54,7 +54,9 @@ def test_a_rule_of_the_users_own_does_not_come_back_as_ours_of_that_name(tmp_pat
     own = st.optim.Optimizer(ours.formula._replace(step=lambda w, g, s, h: (w + g, s)), ours.hyper)
     first = small_dlrm.trainer(optimizer=own)
     first.save(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"of yours named 'sgd': pass load\(..., optimizer"):
+    with pytest.raises(
+        CheckpointError, match=r"custom formula named 'sgd': pass load\(..., optimizer"
+    ):
         st.load(tmp_path / "run")
     assert st.load(tmp_path / "run", optimizer=own).optimizer is own
 

@@ -3,10 +3,12 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 from tvm.relax import op
 
 import sparsetrain as st
+from sparsetrain.runtime import as_numpy, workspace
 from tests.models.interactions import in_numpy, mlp_in_numpy
 
 
@@ -58,3 +60,30 @@ def test_a_dlrm_with_an_extent_of_one_agrees_with_numpy(shape):
     logits = mlp_in_numpy(params, "top", pairs, last_relu=False)[:, 0]
     found = trainer.predict(st.data.Batch(dense, ids))
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("batch", [1, 5, 9])
+def test_one_row_for_each_matrix_of_a_batch_reads_nothing_behind_its_end(batch, dtype, monkeypatch):
+    allocate = workspace.empty
+
+    def full_of_nan(*arguments):
+        tensor = allocate(*arguments)
+        as_numpy(tensor, writable=True)[...] = 0xFF
+        return tensor
+
+    monkeypatch.setattr(workspace, "empty", full_of_nan)
+    size = tvm.tirx.Var("B", "int64")
+    query = relax.Var("query", relax.TensorType((size, 4), dtype))
+    keys = relax.Var("keys", relax.TensorType((size, 3, 4), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [query, keys]):
+        with builder.dataflow():
+            row = builder.emit(op.expand_dims(op.exp(query), 1))
+            out = builder.emit_output(op.matmul(row, op.permute_dims(keys, [0, 2, 1])))
+        builder.emit_func_output(out)
+    rng = np.random.default_rng(batch)
+    q, k = (rng.standard_normal(s).astype(dtype) for s in [(batch, 4), (batch, 3, 4)])
+    found = st.Program(builder.get(), "main")({}, {"query": q, "keys": k})
+    expected = np.exp(q)[:, None] @ k.transpose(0, 2, 1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
