@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CRC-32 of a whole from those of its parts, so that parts can be summed at the same time.
+"""Combination of CRC-32 checksums: that of a whole from those of its parts, summed in parallel.
 
 A CRC is a remainder modulo a polynomial over bits. To append n bytes is to multiply by x^(8n) and
 to add; the power comes from repeated squaring, some thousand operations in all.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`manifest.json`: which file holds which rows of which array, and the caller's own part.
+"""Manifest of a checkpoint: the file and rows of each array, and the caller's own part.
 
 Reading trusts nothing: size, depth, version, types, names, and that every figure agrees with the
 others, are checked before a file is opened. The manifest carries a checksum of itself, so a flipped

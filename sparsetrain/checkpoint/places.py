@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a checkpoint is before, during and after a save: the only file that changes folders.
+"""Paths of a checkpoint before, during and after a save: the only file that changes folders.
 
     .NAME.new-XXXXXXXX   being written; nobody reads it
     NAME                 the checkpoint

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a file in ranges, several at a time: while one waits for the disk, one is summed.
+"""Parallel reading and summing of byte ranges: while one waits for the disk, another is summed.
 
 Large files go past the page cache where the system can: the cache keeps what it holds, no memory
 has to be found for a second copy of the tables, and the processor does little but copy and sum a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a checkpoint and believe nothing: no array is handed out before all its bytes are checked.
+"""Checked reading of a checkpoint: no array is returned before all its bytes are verified.
 
 Files are opened relative to the folder's handle, so a save that replaces the folder meanwhile
 cannot mix old files with new ones. Sizes of all files are checked before the first is read. A read

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Save arrays and a manifest so that, killed at any moment, the old save or the new one is there.
+"""Atomic saving of arrays and a manifest: killed at any moment, it leaves the old save or the new.
 
 Everything is checked before anything is written: names, dtypes, the target, free space. Files are
 flushed one by one, the manifest last, then the folder is renamed into place. Extra memory is a few

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on their way to a device while it computes: checked, located, copied, sorted.
+"""Prefetching of batches to a device while it computes: check, copy, sort.
 
 A thread of its own turns batches into the program's inputs and sends them (`StagingRing`). With
 them may go the plan of their rows, sorted on the host by that thread, in place of the device's
@@ -55,7 +55,7 @@ class Ready(NamedTuple):
         return plan if plan.order.shape[0] == indices.shape[0] else None
 
 
-class Ahead:
+class DevicePrefetcher:
     """What is on its way to a trainer's device.
 
     Parameters

@@ -6,7 +6,7 @@ from __future__ import annotations
 from sparsetrain.data import Batch
 from sparsetrain.optim import StepResult
 from sparsetrain.runtime import NDArray
-from sparsetrain.training.device_prefetch import Ahead
+from sparsetrain.training.device_prefetch import DevicePrefetcher
 from sparsetrain.training.step import Trainable, TrainingStep, scale_input
 
 
@@ -15,7 +15,7 @@ class DeviceTrainingStep(TrainingStep):
 
     _on_host = False
 
-    def __init__(self, trainer: Trainable, ahead: Ahead) -> None:
+    def __init__(self, trainer: Trainable, ahead: DevicePrefetcher) -> None:
         super().__init__(trainer)
         self._ahead = ahead
 

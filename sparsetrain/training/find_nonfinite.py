@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which value of a program is the first that is not finite: the program run again, all shown.
+"""Search for the first non-finite value of a program, by running it again with all shown.
 
 The Relax function is rewritten to return every intermediate value, compiled without fusing, and
 run on the batch in question, on the CPU. Needs memory for all values of one batch, and a

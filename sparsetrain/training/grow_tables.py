@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that grow: what was trained goes to the rows that it had, the others begin anew.
+"""Growth of tables: trained rows are copied, new rows are initialized.
 
 A new row begins as the row of rare values (id 1), by which its value was scored until now. So
 growing changes no prediction. Its slots begin as those of a row that was never touched.

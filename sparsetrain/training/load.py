@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer from a folder that `saved` describes: names are looked up in tables."""
+"""Loading of a trainer from the folder of a saved one: class names are looked up in tables."""
 
 from __future__ import annotations
 

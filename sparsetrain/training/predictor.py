@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Predictor`: a model with its parameters, and what needs no more: scores and probabilities."""
+"""`Predictor`: a model with its parameters, for scores and probabilities."""
 
 from __future__ import annotations
 

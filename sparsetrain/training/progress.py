@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a long run tells that it is alive: rows per second, loss and time left, on stderr.
+"""Progress of a long run on stderr: rows per second, loss and time left.
 
 A `Progress` is told of every batch; it decides by the clock alone when to show something, so that
 a call costs about a microsecond. On a terminal it is a bar, elsewhere one line every few seconds.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer as a folder: what it consists of, in arrays and a manifest.
+"""Saving of a trainer as a folder of arrays and a manifest.
 
 The manifest names things (a model's kind, an optimizer's name) and holds numbers; nothing in it is
 code. How the folder is written and checked is `checkpoint`'s business, how it is read `loading`'s.

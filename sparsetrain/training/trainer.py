@@ -30,7 +30,7 @@ from sparsetrain.system.argument_checks import require_int, require_type
 from sparsetrain.system.blas_threads import single_threaded_blas
 from sparsetrain.system.locks import synchronized
 from sparsetrain.training import save
-from sparsetrain.training.device_prefetch import Ahead
+from sparsetrain.training.device_prefetch import DevicePrefetcher
 from sparsetrain.training.device_step import DeviceTrainingStep
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.fit import (
@@ -40,7 +40,7 @@ from sparsetrain.training.fit import (
     RunState,
     Seen,
     begin,
-    check_asked,
+    check_fit_arguments,
     seen_of,
 )
 from sparsetrain.training.grow_tables import copy_grown_, grown_model
@@ -113,7 +113,7 @@ class Trainer(TrainedModel):
         self.accumulate = require_int("accumulate", accumulate)
         target = resolve_target(target_word(table_dtype_of(model), target))
         super().__init__(model, optimizer, target, seed, encoder, initialize, precision, loss_scale)
-        self._ahead = Ahead(self, plan)
+        self._ahead = DevicePrefetcher(self, plan)
         self._training_step = (
             DeviceTrainingStep(self, self._ahead)
             if gpu.is_cuda(self.target)
@@ -269,7 +269,7 @@ class Trainer(TrainedModel):
         ResourceError
             If memory or disk is used up; the last checkpoint stays.
         """
-        check_asked(validation, stop, run, validate_every, early_stopping)
+        check_fit_arguments(validation, stop, run, validate_every, early_stopping)
         plan = Plan(
             until=require_int("epochs", epochs) + (0 if resume else self.epochs),
             batch_size=batch_size,

@@ -134,7 +134,7 @@ def test_a_step_reads_nothing_before_all_that_it_reads_is_on_its_way(cuda, monke
 
 
 def test_by_itself_the_host_plans_few_lookups_and_the_device_many():
-    planner = device_prefetch.Ahead(trainer_on_cpu(), "auto")
+    planner = device_prefetch.DevicePrefetcher(trainer_on_cpu(), "auto")
     assert planner._on_host(device_prefetch.HOST_LOOKUPS)
     assert not planner._on_host(device_prefetch.HOST_LOOKUPS + 1)
     assert not planner._on_host(0)

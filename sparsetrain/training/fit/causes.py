@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An error in a step, told with what the loop knows: which batch, whose memory, what is saved."""
+"""Context for an error in a step: the batch, the memory in use, the last checkpoint."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is asked to do; what of it may not change when the run is resumed."""
+"""Settings of a run, and those that may not change when it is resumed."""
 
 from __future__ import annotations
 

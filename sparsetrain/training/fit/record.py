@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves on the disk while it goes on; nothing at all without a run folder."""
+"""Log and checkpoints of a run in its folder; without a folder nothing is written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run begins: anew, or at the state of a checkpoint if data and arguments are the same."""
+"""Initial state of a run: new, or that of a checkpoint if data and arguments are the same."""
 
 from __future__ import annotations
 

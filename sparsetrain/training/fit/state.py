@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run stands: all that a resumed run needs beside weights and slots, as plain values.
+"""Progress of a run: all that resuming needs besides weights and slots, as plain values.
 
 There is no state of a random generator: order and initial weights follow from the seed, the epoch
 and the position.

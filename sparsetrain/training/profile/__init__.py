@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training step spends its time: kernel by kernel, with what each computed and moved."""
+"""Profile of a training step: time, operations and bytes of each kernel."""
 
 from sparsetrain.training.profile.recorder import Entry as Entry
 from sparsetrain.training.profile.recorder import Recorder as Recorder

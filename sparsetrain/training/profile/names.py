@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel does, in words, from the name that the compiler gave it.
+"""Readable names of kernels, from those that the compiler gave them.
 
 A name is made of operators, joined by underscores and numbered to be unique:
 ``fused_matmul_nt1_add2_relu2``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording some steps of a training: by `Trainer.profile`, or within a run of `Trainer.fit`.
+"""Recording of some steps: by `Trainer.profile`, or during `Trainer.fit`.
 
 Every recorded step is a step like any other, with the same bits.
 """

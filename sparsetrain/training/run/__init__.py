@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as a folder: its checkpoints, which of them counts, who may write, and what was measured.
+"""Folder of a run: its checkpoints, the pointers to them, a lock for the writer, and the log.
 
 `folder` owns the checkpoints and the pointers to them, `checkpoints` finds them, `lock` is who may
 write, `log` the metrics, `events` their copy for TensorBoard, `fingerprint` what the data looked

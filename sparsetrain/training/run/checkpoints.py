@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoints a run's folder holds, and which of them its pointers name."""
+"""Checkpoints in the folder of a run, and those that its pointers name."""
 
 from __future__ import annotations
 

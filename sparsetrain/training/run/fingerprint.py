@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files of rows looked like, so that a resumed run notices that they are others.
+"""Fingerprints of data files, by which a resumed run notices changed data.
 
 Of a file its size and a hash of both ends and of blocks between: a parquet footer is at the end
 and holds counts and statistics of every row group, so any rewrite shows. A change of single bytes

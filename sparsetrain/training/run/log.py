@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run measured, a line each: `log.jsonl` for programs, `log.csv` for spreadsheets.
+"""Log of a run, one record per line: `log.jsonl` for programs, `log.csv` for spreadsheets.
 
 A checkpoint remembers how many lines the log had. A resumed run cuts it back to that, so that the
 log of a run that was killed reads like that of one that was not. Lines are flushed one by one and

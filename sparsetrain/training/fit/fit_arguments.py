@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `Trainer.fit` is asked for beside numbers, checked before anything is read."""
+"""Checks of the arguments of `Trainer.fit` that are not numbers, before any data is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsetrain.training.fit.plan import EarlyStopping
 from sparsetrain.training.run import Run
 
 
-def check_asked(
+def check_fit_arguments(
     validation: Any, stop: Any, run: Any, validate_every: Any, early_stopping: Any
 ) -> None:
     """Refuse arguments of another type, and to validate, or to stop by it, without rows.
