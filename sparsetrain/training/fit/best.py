@@ -20,6 +20,7 @@ from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.training.fit.plan import EarlyStopping
 from sparsetrain.training.run import Run, checkpoint_in
+from sparsetrain.training.trained_model import TrainedModel
 
 _NOT_KEPT = "its weights are not kept here"
 
@@ -40,7 +41,7 @@ class Best:
         self._arrays: dict[str, np.ndarray] = {}
         self._counts: dict[str, Any] | None = None
 
-    def keep(self, trainer: Any) -> None:
+    def keep(self, trainer: TrainedModel) -> None:
         """Copy the trainer's state, unless a folder will hold it.
 
         Raises
@@ -61,7 +62,7 @@ class Best:
             ) from None
         self._counts = trainer._counts()
 
-    def restore_(self, trainer: Any, step: int) -> str | None:
+    def restore_(self, trainer: TrainedModel, step: int) -> str | None:
         """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
 
         An interrupt is heard once the state is whole.
@@ -78,7 +79,7 @@ class Best:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)
 
-    def _from_memory_(self, trainer: Any, step: int) -> str | None:
+    def _from_memory_(self, trainer: TrainedModel, step: int) -> str | None:
         # A run that was resumed without its folder has no copy of what was best before.
         if self._counts is None or self._counts["steps"] != step:
             return _NOT_KEPT
@@ -87,7 +88,7 @@ class Best:
         return None
 
 
-def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
+def _from_folder_(trainer: TrainedModel, step: int, run: Run) -> str | None:
     if run.best is None:
         return _NOT_KEPT
     names, counts = list(trainer._arrays(current=False)), trainer._counts()

@@ -13,6 +13,7 @@ from sparsetrain.training.fit.state import RunState
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.events import Events
 from sparsetrain.training.run.log import Log
+from sparsetrain.training.trained_model import TrainedModel
 
 
 class Record:
@@ -35,7 +36,7 @@ class Record:
         return self._run.latest if self._run else None
 
     @contextlib.contextmanager
-    def open(self, trainer: Any, state: RunState) -> Iterator[None]:
+    def open(self, trainer: TrainedModel, state: RunState) -> Iterator[None]:
         """Open the log where the state says that it ended. The folder must be locked.
 
         The state counts as saved: it is that of a checkpoint, or nothing was trained yet.
@@ -58,7 +59,7 @@ class Record:
         every = self._run.every if self._run else None
         return bool(every and step and step % every == 0)
 
-    def log_training(self, trainer: Any, state: RunState) -> None:
+    def log_training(self, trainer: TrainedModel, state: RunState) -> None:
         """Write the mean loss and the speed since the last such line, if a line is due."""
         step = trainer.steps
         if self._run is None or step == state.log_step or not state.log_rows:
@@ -76,7 +77,7 @@ class Record:
         state.log_step = step
         state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0
 
-    def log_validation(self, trainer: Any, state: RunState) -> None:
+    def log_validation(self, trainer: TrainedModel, state: RunState) -> None:
         """Write the scores of the validation that has just been made."""
         if self._run is not None:
             line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
@@ -104,9 +105,9 @@ class Record:
         state.log_lines = self._log.lines
 
     @staticmethod
-    def _key(trainer: Any, state: RunState) -> tuple[Any, ...]:
+    def _key(trainer: TrainedModel, state: RunState) -> tuple[Any, ...]:
         return trainer.steps, state.validated, state.position
 
     @staticmethod
-    def _where(trainer: Any, state: RunState) -> dict[str, Any]:
+    def _where(trainer: TrainedModel, state: RunState) -> dict[str, Any]:
         return {"step": trainer.steps, "epoch": state.position.epoch - state.at_epoch_end}
