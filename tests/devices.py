@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``"auto"`` means in tests: the CPU, here and in the processes that a test starts.
+"""Meaning of ``"auto"`` in tests: the CPU, here and in the processes that a test starts.
 
 So a test says the same with and without a GPU, and many workers do not crowd one device. Those that
 are about devices show them for as long as they run (`tests.cuda.device`).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flows in reverse, how two of them meet, and the one call that makes one dense.
+"""Cotangents: the values of the reverse pass, their sum, and the one conversion to dense.
 
 A cotangent is a Relax variable (dense), a `RowSparse` of variables, or a tuple of cotangents with
 None where nothing arrived yet. `join` is the only function that adds two; `densify` the only one

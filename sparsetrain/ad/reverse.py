@@ -22,8 +22,8 @@ from sparsetrain.ad.cotangent import (
     join,
     materialize,
 )
+from sparsetrain.ad.non_differentiable_ops import WITHOUT
 from sparsetrain.ad.rules import apply_rule, find_rule
-from sparsetrain.ad.without import WITHOUT
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
 

@@ -3,14 +3,14 @@
 
 `write` leaves the old folder or the new one, whenever it is killed; `read` returns everything
 checked or an error that names the file. `manifest` (what the JSON says) and `array_file` (one array
-on disk) define the format; `places` knows the folder's neighbours during a save. Locks, folder
+on disk) define the format; `folders` knows the folder's neighbours during a save. Locks, folder
 handles and renames are those of POSIX.
 """
 
-from sparsetrain.checkpoint.places import new_file as new_file
-from sparsetrain.checkpoint.places import remove as remove
-from sparsetrain.checkpoint.places import restore as restore
-from sparsetrain.checkpoint.places import sync_folder as sync_folder
+from sparsetrain.checkpoint.folders import new_file as new_file
+from sparsetrain.checkpoint.folders import remove as remove
+from sparsetrain.checkpoint.folders import restore as restore
+from sparsetrain.checkpoint.folders import sync_folder as sync_folder
 from sparsetrain.checkpoint.reading import Saved as Saved
 from sparsetrain.checkpoint.reading import opened as opened
 from sparsetrain.checkpoint.reading import read as read

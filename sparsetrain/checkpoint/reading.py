@@ -17,7 +17,7 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from sparsetrain.checkpoint import places
+from sparsetrain.checkpoint import folders
 from sparsetrain.checkpoint.array_file import DTYPES, check_array, map_array, read_array
 from sparsetrain.checkpoint.in_parallel import in_parallel
 from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, pieces
@@ -166,7 +166,7 @@ def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
     CheckpointError
         If there is no checkpoint, its manifest is wrong, or a file is missing or of another size.
     """
-    target = places.located(folder)
+    target = folders.located(folder)
     with _reading(target), _open(target) as saved:
         yield saved
 
@@ -214,7 +214,7 @@ def whole(folder: str | PathLike[str], use: Callable[[Saved], Found]) -> Found:
     CheckpointError
         If there is no checkpoint, its manifest is wrong, or a file is missing or of another size.
     """
-    target = places.located(folder)
+    target = folders.located(folder)
     with _reading(target):
         for attempt in range(_ATTEMPTS):
             try:
@@ -245,7 +245,7 @@ def _open(target: Path) -> Iterator[Saved]:
     try:
         handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
-        handle = os.open(places.aside(target), os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(folders.aside(target), os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield Saved(target, handle)
     finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.checkpoint import places
+from sparsetrain.checkpoint import folders
 from sparsetrain.checkpoint.array_file import DTYPES, file_size, write_array
 from sparsetrain.checkpoint.in_parallel import in_parallel
 from sparsetrain.checkpoint.manifest import (
@@ -72,17 +72,17 @@ def write(
     One process saves to a folder at a time: of two at once, one may get an error. What is there
     stays complete.
     """
-    target, checked = places.located(folder), _checked(arrays)
+    target, checked = folders.located(folder), _checked(arrays)
     pieces = _cut(checked, piece_bytes)
     dump([], manifest)  # before anything is written: can it be kept?
     with errors_of(target):
-        places.restore(target)
-        places.require_replaceable(target)
+        folders.restore(target)
+        folders.require_replaceable(target)
         require_room(target, sum(file_size(a.dtype.name, a.shape) for a in checked.values()))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with places.draft(target) as draft:
+        with folders.draft(target) as draft:
             _fill(draft, checked, pieces, manifest)
-            places.publish(draft, target)
+            folders.publish(draft, target)
 
 
 def _fill(
@@ -92,14 +92,14 @@ def _fill(
         name, rows = piece
         array, file_name = arrays[name], f"{number:03}.npy"
         dtype, shape = array.dtype.name, array.shape
-        with places.new_file(draft / file_name) as file:
+        with folders.new_file(draft / file_name) as file:
             crc = write_array(file, array[slice(*rows)] if shape else array, each)
         size = file_size(dtype, piece_shape(shape, rows))
         return Entry(name, file_name, dtype, shape, rows, size, crc)
 
     with in_parallel(sum(array.nbytes for array in arrays.values())) as (files, ranges):
         entries = list(files(write_piece, range(len(pieces)), pieces, repeat(ranges)))
-    with places.new_file(draft / FILE) as file:
+    with folders.new_file(draft / FILE) as file:
         file.write(dump(entries, about))
 
 

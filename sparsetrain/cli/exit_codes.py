@@ -30,7 +30,7 @@ def _as_options(message: str) -> str:
 _OPTIONS = (
     (re.compile(r"load\(\.\.\., model=THE_CLASS\)"), "--model MODULE:CLASS"),
     (re.compile(r"\b(nan|treat_as)='(\w+)'"), r"--set data.\1=\2"),
-    (re.compile(r"^error: which is\b"), "error: --checkpoint is"),
+    (re.compile(r"^error: checkpoint is\b"), "error: --checkpoint is"),
     (re.compile(r"\bprecision='(\w+)'"), r"--precision \1"),
     (re.compile(r"\bbad_rows='skip' or 'quarantine'"), "--bad-rows skip or quarantine"),
 )

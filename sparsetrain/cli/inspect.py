@@ -107,7 +107,7 @@ def _tables(tables: dict[str, int], share: dict[str, str]) -> str:
 def _model(path: Path, class_: Any) -> Summary:
     import sparsetrain as st
 
-    trainer = st.load_predictor(path, which="latest", precision="float32", model=class_)
+    trainer = st.load_predictor(path, checkpoint="latest", precision="float32", model=class_)
     optimizer = trainer.optimizer.formula.name if isinstance(trainer, st.Trainer) else None
     config = trainer.model.config()
     parts = [part for storage in trainer.model.tables().values() for part in storage.items()]

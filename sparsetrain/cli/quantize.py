@@ -38,7 +38,7 @@ def quantize(
     with StopSignals():
         trainer = st.load(
             model,
-            which=checkpoint,
+            checkpoint=checkpoint,
             target="cpu",
             precision=cast(Any, precision),
             model=import_class(model_class),

@@ -87,7 +87,7 @@ def run_training(
         "epochs": history["epochs"],
         "layout": str(trainer.encoder.layout) if trainer.encoder else "",
         "out": out,
-        "scored": history["which"],
+        "scored": history["checkpoint"],
         "stopped_early": history["stopped_early"],
         "best": history["best"],
         "stopped": stop.name,
@@ -191,7 +191,7 @@ def _note_saved(trainer: "st.Trainer", files: Files) -> str | None:
 def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[str, Any]:
     """Score the held-out rows, except those that the end of the training has scored."""
     scored: dict[str, Any] = {}
-    if history["which"] == "latest" and history["epochs"]:
+    if history["checkpoint"] == "latest" and history["epochs"]:
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: scored.get(name) or trainer.evaluate(rows) for name, rows in data.held_out.items()

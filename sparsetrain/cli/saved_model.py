@@ -65,7 +65,10 @@ def load_predictor(
     import sparsetrain as st
 
     predictor: Any = st.load_predictor(
-        folder, which=checkpoint, precision=cast(Any, precision), model=import_class(model_class)
+        folder,
+        checkpoint=checkpoint,
+        precision=cast(Any, precision),
+        model=import_class(model_class),
     )
     note_checkpoint(folder, checkpoint, predictor.steps)
     return predictor

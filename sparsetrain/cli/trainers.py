@@ -68,7 +68,7 @@ def _load(run: ResumedRun | StartRun, checkpoint: str) -> st.Trainer:
     changed = any(key.startswith("optimizer.") for key in run.changed)
     trainer = st.load(
         run.folder,
-        which=checkpoint,
+        checkpoint=checkpoint,
         target=settings.train.target,
         optimizer=make_optimizer(settings) if changed else None,
         precision=settings.train.precision,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kernels are written: in TVMScript, or put together from Python functions.
+"""Builder for kernels, in TVMScript or from Python functions.
 
-Between `kernel()` and the end of its block, what is emitted by TVM's builder belongs to the kernel,
-whichever function emits it. So parts of kernels are functions, and loops over Python values leave
-no trace in the code.
+Between `kernel()` and the end of its block, everything that TVM's builder emits belongs to the
+kernel, whichever function emits it. So parts of kernels are functions, and loops over Python values
+leave no trace in the code.
 """
 
 from __future__ import annotations

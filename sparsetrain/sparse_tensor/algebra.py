@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be done to a row-sparse tensor without looking at its numbers.
+"""Algebra of row-sparse tensors that does not depend on their numbers.
 
 Every function takes and returns `RowSparse` whose leaves are Relax variables, and binds what it
 computes in the current `BlockBuilder`. The same text serves a trace and, through `eager`, tensors

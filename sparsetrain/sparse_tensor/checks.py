@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of row-sparse tensors take for granted, checked on host arrays.
+"""Checks, on host arrays, of the preconditions of row-sparse kernels.
 
 Cost: a few passes over the N indices; the values are not read.
 """

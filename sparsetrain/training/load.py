@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sparsetrain import checkpoint
+from sparsetrain import checkpoint as checkpoints
+from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, policy_for
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
@@ -35,7 +36,7 @@ _ATTEMPTS = 3
 def load(
     folder: str | Path,
     *,
-    which: str = "latest",
+    checkpoint: str = "latest",
     target: Any = "auto",
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
@@ -48,8 +49,8 @@ def load(
     ----------
     folder : path
         What was saved, or the folder of a run.
-    which : {"latest", "best", "auto"}
-        Of a run, which checkpoint; "auto" is the best of a run with early stopping (`patience`),
+    checkpoint : {"latest", "best", "auto"}
+        The one to load from a run; "auto" is the best of a run with early stopping (`patience`),
         the latest of any other. What is to be resumed is the latest.
     target : str or tvm.target.Target
         Where to run.
@@ -73,14 +74,14 @@ def load(
     """
     require_class(model)
     asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model)
-    trainer: Trainer = _read(folder, which, {KIND: _trainer}, asked)
+    trainer: Trainer = _read(folder, checkpoint, {KIND: _trainer}, asked)
     return trainer
 
 
 def load_predictor(
     folder: str | Path,
     *,
-    which: str = "auto",
+    checkpoint: str = "auto",
     target: Any = "auto",
     optimizer: Optimizer | None = None,
     precision: Precision | None = None,
@@ -100,7 +101,7 @@ def load_predictor(
     require_class(model)
     asked = _Asked(_checked(target, precision), optimizer, precision, None, model)
     makers: Makers = {KIND: _trainer, QUANTIZED: _quantized}
-    predictor: Predictor = _read(folder, which, makers, asked)
+    predictor: Predictor = _read(folder, checkpoint, makers, asked)
     return predictor
 
 
@@ -126,23 +127,24 @@ class _Asked(NamedTuple):
 
 
 # Kind of folder -> what makes a model of it.
-Makers = Mapping[str, Callable[[checkpoint.Saved, _Asked], Any]]
+Makers = Mapping[str, Callable[[Saved, _Asked], Any]]
 
 
-def _read(folder: str | Path, which: str, makers: Makers, asked: _Asked) -> Any:
+def _read(folder: str | Path, checkpoint: str, makers: Makers, asked: _Asked) -> Any:
     for attempt in range(_ATTEMPTS):
-        path = checkpoint_in(folder, chosen(folder, which))
+        path = checkpoint_in(folder, chosen(folder, checkpoint))
         try:
-            with checkpoint.opened(path) as saved:
+            with checkpoints.opened(path) as saved:
                 return _made(saved, path, makers, asked)
         except CheckpointError:
             # A run that goes on prunes old checkpoints; then its pointer has moved on.
-            if attempt == _ATTEMPTS - 1 or checkpoint_in(folder, chosen(folder, which)) == path:
+            now = checkpoint_in(folder, chosen(folder, checkpoint))
+            if attempt == _ATTEMPTS - 1 or now == path:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def _made(saved: checkpoint.Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
+def _made(saved: Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
     kind = saved.manifest.get("kind")
     if not isinstance(kind, str) or kind not in makers:
         holds = f"holds {kind!r:.60}, not a saved trainer"
@@ -186,7 +188,7 @@ _NO_TRAINER = {
 }
 
 
-def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
+def _trainer(saved: Saved, asked: _Asked) -> Trainer:
     manifest = saved.manifest
     before = manifest["precision"]
     precision, loss_scale = asked.precision or before, asked.loss_scale
@@ -217,7 +219,7 @@ def _trainer(saved: checkpoint.Saved, asked: _Asked) -> Trainer:
     return trainer
 
 
-def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
+def _quantized(saved: Saved, asked: _Asked) -> QuantizedModel:
     manifest = saved.manifest
     model, encoder = _model(manifest["model"], asked.model), _encoder(saved)
     precision = asked.precision or manifest["precision"]
@@ -228,7 +230,7 @@ def _quantized(saved: checkpoint.Saved, asked: _Asked) -> QuantizedModel:
     return made
 
 
-def _fill_(model: Any, saved: checkpoint.Saved) -> None:
+def _fill_(model: Any, saved: Saved) -> None:
     """Give a model the steps and the arrays that were saved, but those of the encoder."""
     model.steps, model.epochs = int(saved.manifest["steps"]), int(saved.manifest["epochs"])
     model._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
@@ -250,7 +252,7 @@ def _model(saved: Mapping[str, Any], given: type | None) -> Any:
         return made(**config)
 
 
-def _encoder(saved: checkpoint.Saved) -> Encoder | None:
+def _encoder(saved: Saved) -> Encoder | None:
     arrays = {
         name.removeprefix(ENCODER): saved.read(name)
         for name in saved.kinds

@@ -255,7 +255,7 @@ class Trainer(TrainedModel):
             ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
             of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
             is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
-            validation), ``which`` ("best" if early stopping left the weights of that one, else
+            validation), ``checkpoint`` ("best" if early stopping left the weights of that one, else
             "latest"); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
 
         Raises

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gradient function contains, what it leaves out, and what it refuses."""
+"""Contents of the gradient function, its omissions, and its errors."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What losses and lookups refuse: their kernels check no extent."""
+"""Errors of losses and lookups, whose kernels check no extent."""
 
 import pytest
 import tvm

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from sparsetrain import checkpoint
+from sparsetrain.checkpoint import folders, reading
 from sparsetrain.checkpoint import manifest as manifest_module
-from sparsetrain.checkpoint import places, reading
 from sparsetrain.checkpoint.array_file import DTYPES
 from sparsetrain.errors import CheckpointError, ResourceError
 
@@ -277,7 +277,7 @@ def test_a_half_deleted_old_one_never_comes_back(tmp_path):
         folder = saved(tmp_path / str(step) / "run")
         killed_save(folder, NEW, step)
         shutil.rmtree(folder, ignore_errors=True)  # by its owner
-        places.restore(folder)
+        folders.restore(folder)
         left.add(folder.exists())
         if folder.exists():
             assert_same_arrays(checkpoint.read(folder)[0], OLD)
@@ -319,7 +319,7 @@ def test_a_failed_second_rename_puts_the_old_one_back(tmp_path, monkeypatch):
 
 
 def test_the_draft_of_a_save_under_way_is_left_alone(tmp_path):
-    with places.draft(tmp_path / "run") as draft:
+    with folders.draft(tmp_path / "run") as draft:
         saved(tmp_path / "run")
         assert draft.is_dir()
     assert neighbours(tmp_path / "run") == ["run"]

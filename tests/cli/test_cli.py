@@ -76,7 +76,7 @@ class FakeTrainer:
             "stopped": rows < 4,
             "stopped_early": False,
             "best": None,
-            "which": "latest",
+            "checkpoint": "latest",
         }
 
     def evaluate(self, data, batch_size=4096):
@@ -134,7 +134,7 @@ class FakeLibrary:
             "models": SimpleNamespace(DLRM=self.build),
             "optim": SimpleNamespace(sgd=self.optimizer, adagrad=self.optimizer),
             "Trainer": self.trainer,
-            "load_predictor": lambda folder, which, precision, model: FakeTrainer(self),
+            "load_predictor": lambda folder, checkpoint, precision, model: FakeTrainer(self),
         }
 
 

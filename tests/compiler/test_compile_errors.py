@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM cannot compile is an error of one line that names the operator."""
+"""Errors of TVM's compiler become one line that names the operator."""
 
 import numpy as np
 import pytest

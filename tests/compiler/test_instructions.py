@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which instructions for products of halves a target is said to have."""
+"""Instructions for half-precision products that a target is said to have."""
 
 import pytest
 from tvm.target import Target

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may follow a product and write fewer places than it has, or more, in TVM and in NumPy."""
+"""Epilogues that write fewer or more elements than their product has, in TVM and NumPy."""
 
 from __future__ import annotations
 

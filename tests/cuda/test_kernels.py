@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels compute, one body for the CPU and for CUDA, against NumPy in float64.
+"""Kernels against NumPy in float64, by one test body for the CPU and for CUDA.
 
 On an emulated device threads and blocks run in several orders, and every order must give the same
 bits: a missing barrier, or a result with two writers, would not.

@@ -33,7 +33,7 @@ def test_the_code_of_the_page_runs(clicks, capsys):
     assert len(blocks) == 3
     names: dict = {}
     exec(blocks[0], names)
-    assert names["history"]["which"] == "best" and names["scored"]["p"].between(0, 1).all()
+    assert names["history"]["checkpoint"] == "best" and names["scored"]["p"].between(0, 1).all()
     whole = names["encoder"].encode(clicks)
     cuts = [slice(at, at + 500) for at in range(0, 2_000, 500)]
     names["loader"] = [(whole.dense[cut], whole.ids[cut], whole.labels[cut]) for cut in cuts]

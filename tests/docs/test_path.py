@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The path through the code in docs/design.md: its files are those that a step runs."""
 
+import ast
 import re
 import sys
 from collections import Counter
@@ -70,3 +71,12 @@ def test_an_update_alone_runs_through_few_files():
 def test_the_path_takes_fifteen_minutes():
     lines = [len((ROOT / file).read_text().splitlines()) for file in PATH]
     assert len(PATH) <= 8 and sum(lines) < 1_600  # with docstrings
+
+
+OPENERS = ("What", "How", "Which", "Who", "Whose", "When", "Where", "Whether")
+
+
+def test_no_module_opens_with_a_question_word():
+    modules = [path for path in ROOT.rglob("*.py") if path.name != "__main__.py"]
+    first = {path: (ast.get_docstring(ast.parse(path.read_text())) or "-") for path in modules}
+    assert [path.name for path, text in first.items() if text.startswith(OPENERS)] == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where features, tables and storages go, and that a stacked lookup reads the right rows."""
+"""Features, tables and storages, and the rows that a stacked lookup reads."""
 
 import numpy as np
 import pytest

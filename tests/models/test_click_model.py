@@ -407,7 +407,7 @@ def test_errors_of_a_class_name_it_where_it_is_loaded(saved):
     with pytest.raises(ConfigError, match=r"Fails\(\*\*saved config\) fails: KeyError\('hidden'\)"):
         st.load(saved / "Base", model=Fails)
     with pytest.raises(ConfigError, match=r"FailsLater's model fails: AttributeError.*'lats'"):
-        st.load_predictor(saved / "Base", which="latest", model=FailsLater)
+        st.load_predictor(saved / "Base", checkpoint="latest", model=FailsLater)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether CUDA can be used is said in one line, and only ``"auto"`` goes on without it."""
+"""An unusable GPU is explained in one line, and only ``"auto"`` goes on without it."""
 
 import os
 import shutil

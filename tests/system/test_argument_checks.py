@@ -58,10 +58,16 @@ CALLS = {
     ),
     "row_weights": (lambda: st.models.DLRM([5], row_weights="w"), "row_weights is 'w'; give True"),
     "folder": (lambda: st.load(None), "folder is None; give the path of a folder"),
-    "folder to predict": (lambda: st.load_predictor(5, which="latest"), "folder is 5; give the"),
+    "folder to predict": (
+        lambda: st.load_predictor(5, checkpoint="latest"),
+        "folder is 5; give the",
+    ),
     "folder to save in": (lambda: small_dlrm.trainer().save(None), "folder is None; give the"),
     "folder of a run": (lambda: st.Run(True), "folder is True; give the path of a folder"),
-    "which": (lambda: st.load("run", which=None), "which is None; it must be 'latest'"),
+    "checkpoint": (
+        lambda: st.load("run", checkpoint=None),
+        "checkpoint is None; it must be 'latest'",
+    ),
 }
 
 

@@ -65,7 +65,7 @@ def test_the_trainer_ends_as_it_was_at_the_best_validation(tmp_path, optimizer, 
     made = OPTIMIZERS[optimizer]
     trainer = make(optimizer=made())
     history = fit(trainer, run=tmp_path / "run" if in_folder else None)
-    assert (history["stopped_early"], history["which"]) == (True, "best")
+    assert (history["stopped_early"], history["checkpoint"]) == (True, "best")
     assert (trainer.steps, trainer.epochs) == (2 * EPOCH, 2)
     assert history["best"] == {"step": 2 * EPOCH, "value": 0.5}
     assert_same_state(trainer.state_dict(), after(2, made()))
@@ -74,7 +74,7 @@ def test_the_trainer_ends_as_it_was_at_the_best_validation(tmp_path, optimizer, 
 def test_the_best_also_counts_where_epochs_end_first():
     trainer = make()
     history = fit(trainer, epochs=3)
-    assert (history["stopped_early"], history["which"], trainer.epochs) == (False, "best", 2)
+    assert (history["stopped_early"], history["checkpoint"], trainer.epochs) == (False, "best", 2)
 
 
 def test_training_goes_on_from_the_best():
@@ -97,13 +97,13 @@ LAST = {
 def test_the_last_weights_stay_where(why):
     trainer = make()
     history = fit(trainer, epochs=3, **LAST[why])
-    assert history["which"] == "latest"
+    assert history["checkpoint"] == "latest"
     assert trainer.steps == (1 if "stop" in LAST[why] else 3 * EPOCH)
 
 
 def test_no_score_that_is_a_number_leaves_the_last_weights():
     trainer = make([float("nan")] * 3)
-    assert fit(trainer, epochs=2)["which"] == "latest"
+    assert fit(trainer, epochs=2)["checkpoint"] == "latest"
     assert trainer.epochs == 2
 
 
@@ -129,7 +129,7 @@ def test_a_run_that_had_ended_ends_with_the_best_again(tmp_path):
     fit(make(), run=tmp_path / "run")
     again = loaded(tmp_path / "run")
     history = fit(again, run=tmp_path / "run", resume=True)
-    assert (history["rows"], history["which"], again.epochs) == (0, "best", 2)
+    assert (history["rows"], history["checkpoint"], again.epochs) == (0, "best", 2)
 
 
 @pytest.mark.parametrize("where", [None, "other"])
@@ -138,7 +138,7 @@ def test_resumed_without_its_folder_a_run_has_the_best_it_met_since(tmp_path, ca
     second = scripted(loaded(tmp_path / "run"), SCORES[3:])
     run = where and tmp_path / where
     history = fit(second, epochs=9, resume=True, run=run, progress="auto")
-    assert (history["which"], second.epochs) == ("latest", 4)
+    assert (history["checkpoint"], second.epochs) == ("latest", 4)
     assert capsys.readouterr().err.splitlines()[-1] == (
         "the best validation was step 14; its weights are not kept here, these are the last"
     )
@@ -163,7 +163,7 @@ def test_killed_between_its_two_pointers_a_resumed_run_has_its_best(tmp_path, mo
     assert (run / "BEST").read_text() != (run / "LATEST").read_text() == "step-000000000014\n"
     second = scripted(loaded(run), SCORES[2:])
     history = fit(second, run=run, resume=True)
-    assert (history["which"], history["best"]["step"], second.steps) == ("best", 14, 14)
+    assert (history["checkpoint"], history["best"]["step"], second.steps) == ("best", 14, 14)
     assert st.load(run).steps == 28 and st.load_predictor(run).steps == 14
     assert_same_state(second.state_dict(), after(2))
 
@@ -177,7 +177,7 @@ def test_a_best_checkpoint_that_is_damaged_leaves_the_last_weights(tmp_path, cap
     largest.write_bytes(content)
     again = loaded(run.folder)
     history = fit(again, run=run, resume=True, progress="auto")
-    assert (history["which"], again.steps, again.epochs) == ("latest", 28, 4)
+    assert (history["checkpoint"], again.steps, again.epochs) == ("latest", 28, 4)
     assert_same_state(again.state_dict(), after(4))
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("the best validation was step 14; its weights cannot be read (")
@@ -256,10 +256,10 @@ def test_predictions_are_those_of_the_checkpoint_that_is_meant(tmp_path, kind):
     rule, which = MEANT[kind]
     fit(make(), epochs=3, rule=rule, run=tmp_path / "run")
     assert chosen(tmp_path / "run", "auto") == which
-    expected = st.load(tmp_path / "run", which=which).steps
+    expected = st.load(tmp_path / "run", checkpoint=which).steps
     assert st.load_predictor(tmp_path / "run").steps == expected
     assert st.load(tmp_path / "run").steps == 3 * EPOCH
-    assert st.load_predictor(tmp_path / "run", which="latest").steps == 3 * EPOCH
+    assert st.load_predictor(tmp_path / "run", checkpoint="latest").steps == 3 * EPOCH
 
 
 @pytest.mark.parametrize("rule", [None, RULE])
@@ -326,8 +326,9 @@ def test_a_folder_that_is_no_run_is_what_it_is(tmp_path):
     trainer.save(tmp_path / "saved")
     assert chosen(tmp_path / "saved", "auto") == "latest"
     assert st.load_predictor(tmp_path / "saved").steps == 0
-    with pytest.raises(ConfigError, match="which is 'bset'; it must be 'latest', 'best' or 'auto'"):
-        st.load_predictor(tmp_path / "saved", which="bset")
+    message = "checkpoint is 'bset'; it must be 'latest', 'best' or 'auto'"
+    with pytest.raises(ConfigError, match=message):
+        st.load_predictor(tmp_path / "saved", checkpoint="bset")
 
 
 @pytest.fixture(scope="module")

@@ -230,7 +230,7 @@ def test_the_newest_checkpoints_and_the_best_stay(files, tmp_path):
     assert names == sorted({"step-000000000020", "step-000000000021", best}) or len(names) <= 3
     assert (tmp_path / "run" / "LATEST").read_text().strip() == "step-000000000021"
     assert (tmp_path / "run" / "BEST").read_text().strip() == best
-    assert st.load(tmp_path / "run", which="best").steps == history["best"]["step"]
+    assert st.load(tmp_path / "run", checkpoint="best").steps == history["best"]["step"]
     assert st.load(tmp_path / "run" / best).steps == history["best"]["step"]
 
 

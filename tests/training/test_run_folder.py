@@ -112,4 +112,4 @@ def test_a_number_of_a_run_that_is_no_count_is_refused(tmp_path, name):
 
 def test_a_run_without_validation_says_why_it_has_no_best(run):
     with pytest.raises(CheckpointError, match="no best checkpoint: no validation chose one; take"):
-        st.load(run, which="best")
+        st.load(run, checkpoint="best")

@@ -15,7 +15,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain import checkpoint
-from sparsetrain.checkpoint import places
+from sparsetrain.checkpoint import folders
 from sparsetrain.cli import main, pass_progress, trainers
 from sparsetrain.training.run import folder, log
 from tests import small_dlrm
@@ -35,7 +35,7 @@ TRAIN = {
     "train": (st.Trainer, "step", 5),
     "validate": (st.Trainer, "_score", 1),
     "save": (checkpoint, "write", 2),
-    "put the save in its place": (places, "publish", 2),
+    "put the save in its place": (folders, "publish", 2),
     "let LATEST name it": (folder, "write_pointer", 2),
     "prune": (folder.Run, "_prune", 2),
     "score": (st.Trainer, "evaluate", 1),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many threads kernels run on: sensible without a setting, and what the user says."""
+"""Threads of kernels: a sensible number by default, the user's if set."""
 
 import os
 import subprocess

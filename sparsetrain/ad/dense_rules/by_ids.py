@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reads and writes by ids. Each reverse of a read is a write, each of a write a read.
+"""Rules of operators that index: the reverse of a read is a write, that of a write a read.
 
-All of them see tensors as rows with a place for each id (`sparsetrain.ops.indexing`). What was
-read or
-written outside its tensor gets nothing. Sums have one order, so gradients have the same bits in
-every run.
+All of them see tensors as rows with a place for each id (`sparsetrain.ops.indexing`). Elements read
+or written outside their tensor get no gradient. Sums have one order, so gradients have the same
+bits in every run.
 """
 
 from __future__ import annotations

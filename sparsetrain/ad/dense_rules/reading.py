@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules read from a call: numbers in its arguments, constants in its dtype."""
+"""Accessors for rules: numbers in the arguments of a call, constants in its dtype."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the windows of convolutions and pools lie, in one, two or three dimensions.
+"""Geometry of the windows of convolutions and pools, in one, two or three dimensions.
 
-Place `o` of the small side sees, by its tap `k`, place `o stride + k dilation - padding` of the
-large side: what a convolution reads and a transposed one writes.
+Place `o` of the small side and tap `k` meet place `o stride + k dilation - padding` of the large
+side, which a convolution reads and a transposed one writes.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def match_product(
 def _row_axis(factors: list[list[int | None]], column: int) -> int:
     """The axis of the factor without columns that the other one lacks; of several, the last."""
     with_columns, without = sorted(factors, key=lambda factor: column not in factor)
-    alone = [axis for axis in without if axis not in (None, _FIXED, *with_columns)]
+    alone = [a for a in without if a is not None and a != _FIXED and a not in with_columns]
     return max(alone, default=column - 1)
 
 

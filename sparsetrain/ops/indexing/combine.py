@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of an element to which something is written: (what it is, what comes) -> new."""
+"""Ways to combine an element with a value that is written to it: (old, written) -> new."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator goes by, in one form: a tensor as rows of one width, and the place of each id.
+"""Destinations of ids, in one form for all operators: a tensor as rows of one width.
 
-``x`` (any shape) is seen as (batch, height, width); ``places`` int64 says which row each id stands
-for, -1 for none: (batch, count), or (1, count) if that is the same in every part of the batch.
-Reads and writes of every operator have this form, so there is one kernel that writes (`put_rows`),
-and derivatives are written once. The batch is the leading axes along which ids choose nothing. Rows
-are what no id chooses from, if its lengths are known when compiling; otherwise each element is one.
+``x`` (any shape) is viewed as (batch, height, width); ``places`` int64 is the row of each id, -1
+for none: (batch, count), or (1, count) if it is the same in every part of the batch. All reads and
+writes have this form, so one kernel writes (`put_rows`), and derivatives are written once. The
+batch is the leading axes along which ids choose nothing. A row spans the trailing axes along which
+ids choose nothing, if their lengths are known at compile time; otherwise each element is a row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which numbers the ids of an operator may be: for the gate, which refuses others with a message.
+"""Limits of the ids of each operator, for the check of arguments, which refuses others.
 
-Kernels stay inside without it. A row per operator; an extent that only a call tells is a letter.
+Kernels stay in bounds without it. One entry per operator; an extent known only in a call is a
+symbol.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an id stands for along an axis, and what is read where it stands for nothing.
+"""Place of an id along an axis, and the value read for an id without one.
 
-As in NumPy an id below 0 counts from the end. One that is still outside reads as NaN, as `False`
-for truth values, and of whole numbers as the lowest (of unsigned ones the highest): such a number
-is outside every axis when it is used as an id in its turn. This is what `jax.numpy` does.
+As in NumPy a negative id counts from the end. An id that is still outside reads as NaN, as `False`
+for booleans, and as the lowest integer (of unsigned ones the highest): such a number is outside
+every axis when it is used as an id itself. This is what `jax.numpy` does.
 """
 
 from __future__ import annotations

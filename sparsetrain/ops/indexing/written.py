@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of `put_rows` are given, and what an element is before and after a write."""
+"""Arguments of the `put_rows` kernels, and an element before and after a write."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the runs of equal ids begin, once ids are in order, on a CUDA device.
+"""Segments of equal ids in sorted order, on a CUDA device.
 
-Blocks count the runs that begin in their stretch of ids, and the ids outside the table; then each
-adds up what was counted before it, and writes its rows and offsets. A warp goes through its part
-32 ids at a time: who begins a run says so to the others, and follows those before it.
+Each block counts the segments that begin in its part of the ids, and the ids outside the table;
+then it adds up the counts before it, and writes its rows and offsets. A warp goes through its part
+32 ids at a time: a thread at the beginning of a segment tells the others, and follows those before
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the threads of a warp tell each other, beyond TIR: three helpers, as text of CUDA.
+"""Warp communication beyond TIR: three helpers as CUDA source.
 
-All 32 threads must come to each call. Nothing here is atomic: one thread writes a counter, after
-all that share it have told each other so.
+All 32 threads must reach each call. Nothing here is atomic: one thread writes a counter, after all
+threads that share it have exchanged their counts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """The state of the best validation, with which a run of early stopping ends.
 
 It is the whole state of that step (weights, slots, counts), so the trainer is then what
-`load(run, which="best")` gives. With a run folder it is read from there and costs no memory;
+`load(run, checkpoint="best")` gives. With a run folder it is read from there and costs no memory;
 without one a copy of all parameters and slots is kept, and written anew at each better validation.
 """
 

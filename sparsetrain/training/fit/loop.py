@@ -14,7 +14,7 @@ from typing import Any
 
 from sparsetrain.data.data_position import Position
 from sparsetrain.training.fit.best import Best
-from sparsetrain.training.fit.causes import explained
+from sparsetrain.training.fit.error_context import explained
 from sparsetrain.training.fit.plan import Plan
 from sparsetrain.training.fit.record import Record
 from sparsetrain.training.fit.state import RunState
@@ -209,7 +209,7 @@ class Fit:
             "stopped": self._stopped,
             "stopped_early": state.ended,
             "best": state.best,
-            "which": "best" if best else "latest",
+            "checkpoint": "best" if best else "latest",
         }
 
 

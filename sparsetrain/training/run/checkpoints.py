@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.checkpoint.places import aside
+from sparsetrain.checkpoint.folders import aside
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.system.argument_checks import require_path
 from sparsetrain.training.run.lock import FILE as LOCK
@@ -15,7 +15,7 @@ from sparsetrain.training.run.pointer import POINTERS, STEP, read_pointer
 
 
 def checkpoint_in(
-    folder: str | os.PathLike[str], which: str = "latest", *, missing_ok: bool = False
+    folder: str | os.PathLike[str], checkpoint: str = "latest", *, missing_ok: bool = False
 ) -> Any:
     """Return the path of a checkpoint: of a run the one asked for, else the folder itself.
 
@@ -23,7 +23,7 @@ def checkpoint_in(
     ----------
     folder : path
         A run's folder, or a checkpoint's.
-    which : {"latest", "best"}
+    checkpoint : {"latest", "best"}
         Which checkpoint of a run.
     missing_ok : bool
         Return None where the run has no such checkpoint.
@@ -33,25 +33,27 @@ def checkpoint_in(
     CheckpointError
         If the folder is no run that has such a checkpoint.
     ConfigError
-        If `which` is another word.
+        If `checkpoint` is another word.
     """
-    if not isinstance(which, str) or which.upper() not in POINTERS:
-        raise ConfigError(f"which is {which!r}; it must be 'latest', 'best' or 'auto'")
+    if not isinstance(checkpoint, str) or checkpoint.upper() not in POINTERS:
+        raise ConfigError(f"checkpoint is {checkpoint!r}; it must be 'latest', 'best' or 'auto'")
     path = require_path("folder", folder).absolute()
-    name = read_pointer(path, which.upper())
+    name = read_pointer(path, checkpoint.upper())
     if name is not None:
-        _require_target(path, which.upper(), name)
+        _require_target(path, checkpoint.upper(), name)
         return path / name
     if missing_ok:
         return None
-    if which == "latest" and (steps := steps_in(path)):
+    if checkpoint == "latest" and (steps := steps_in(path)):
         raise lost(path, steps[-1])
-    if which == "best" and read_pointer(path, "LATEST") is not None:
+    if checkpoint == "best" and read_pointer(path, "LATEST") is not None:
         raise CheckpointError(
             f"{path} holds no best checkpoint: no validation chose one; take the latest"
         )
-    if (path / LOCK).exists() or which == "best":
-        raise CheckpointError(f"{path} holds no {which} checkpoint: nothing was saved there yet")
+    if (path / LOCK).exists() or checkpoint == "best":
+        raise CheckpointError(
+            f"{path} holds no {checkpoint} checkpoint: nothing was saved there yet"
+        )
     return path
 
 

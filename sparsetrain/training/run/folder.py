@@ -232,7 +232,7 @@ class Run:
             checkpoint.remove(self.folder / name)
 
 
-def chosen(folder: str | os.PathLike[str], which: str) -> str:
+def chosen(folder: str | os.PathLike[str], checkpoint: str) -> str:
     """Return "latest" or "best" for "auto", any other word as it is.
 
     A run of early stopping is asked for its best weights, so its last ones are what it only needed
@@ -243,8 +243,8 @@ def chosen(folder: str | os.PathLike[str], which: str) -> str:
     CheckpointError
         If the run's newest checkpoint cannot be read.
     """
-    if which != "auto":
-        return which
+    if checkpoint != "auto":
+        return checkpoint
     run = Run(folder)
     if run.latest is None or run.best is None:
         return "latest"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values the mixed-precision pass rounds, and which it leaves alone."""
+"""Values that the mixed-precision pass rounds, and those that it leaves alone."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How products by tile registers are cut into tasks."""
+"""Tasks of products by tile registers."""
 
 from itertools import product
 

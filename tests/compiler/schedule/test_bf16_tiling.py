@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How bfloat16 products are cut into tasks."""
+"""Tasks of bfloat16 products."""
 
 from itertools import product
 

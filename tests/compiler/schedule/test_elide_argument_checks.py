@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels of a program check what they are given, and which need not."""
+"""Kernels of a program that check their arguments, and those that need not."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an epilogue reads is asked for early, if it is as large as the result."""
+"""Inputs of an epilogue are prefetched if they are as large as the result."""
 
 import numpy as np
 import pytest

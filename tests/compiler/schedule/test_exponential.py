@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exp of float32 is as arithmetic: accurate, and the same bits wherever an element stands."""
+"""exp of float32 as arithmetic: accurate, with the same bits wherever an element stands."""
 
 import numpy as np
 import pytest

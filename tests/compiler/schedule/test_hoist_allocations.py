@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a function works in becomes its arguments: the same results, nothing is allocated."""
+"""Temporary arrays of a function become its arguments: the same results, no allocation."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of tables that are no float32 compute, in NumPy."""
+"""NumPy references for tables that are not float32."""
 
 from __future__ import annotations
 

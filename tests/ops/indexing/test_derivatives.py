@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the derivatives of reads and writes by ids promise, beside agreeing with differences."""
+"""Promises of the derivatives of indexing, besides agreement with central differences."""
 
 import re
 from pathlib import Path

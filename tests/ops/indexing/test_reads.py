@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read by ids, against NumPy; outside a tensor nothing is read."""
+"""Reads by ids against NumPy; outside a tensor nothing is read."""
 
 import numpy as np
 import pytest

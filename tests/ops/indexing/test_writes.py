@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written by ids, against NumPy; outside a tensor nothing is written."""
+"""Writes by ids against NumPy; outside a tensor nothing is written."""
 
 import numpy as np
 import pytest

@@ -7,8 +7,8 @@ from tvm.ir import Op
 from tvm.relax import op
 
 import sparsetrain as st
+from sparsetrain.ad.non_differentiable_ops import WITHOUT
 from sparsetrain.ad.rules import DENSE
-from sparsetrain.ad.without import WITHOUT
 from tests.ad.cases import Case, build
 
 # What TVM makes of a program, and what calls functions: nothing that a model is written in.
