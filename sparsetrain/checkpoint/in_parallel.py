@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for files, and threads for the ranges of a file: `map` as long as there is little to do.
+"""Two thread pools for large folders: one for files, one for the ranges of a file.
 
-Reading, writing, syncing and checksums leave Python's lock alone, so threads do. Those of files
-wait for those of ranges, which must not be the same ones.
+Reading, writing, syncing and checksums release the GIL. A thread of the first pool waits for
+threads of the second, so one pool for both could deadlock.
 """
 
 from collections.abc import Iterator

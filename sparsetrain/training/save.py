@@ -2,7 +2,7 @@
 """Saving of a trainer as a folder of arrays and a manifest.
 
 The manifest names things (a model's kind, an optimizer's name) and holds numbers; nothing in it is
-code. How the folder is written and checked is `checkpoint`'s business, how it is read `loading`'s.
+code. The `checkpoint` package writes and checks the folder; `load.py` makes a trainer of it.
 What is saved is a `Trainer` or a `QuantizedModel`, which this file does not know.
 """
 

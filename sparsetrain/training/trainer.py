@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Trainer`: takes steps, one by one or over a run of data.
 
-A step is three calls: `Program` gives the loss and the gradients (row-sparse for tables), all are
-checked to be finite, `Optimizer.apply_` writes the dense parameters and the touched rows. Cost and
-memory depend on the ids of the batch, not on the rows of the tables.
+A step (`step.py`) computes the loss and the gradients (row-sparse for tables), checks that they
+are finite, and updates the dense parameters and the touched rows in place. Its time and memory
+depend on the ids of the batch, not on the rows of the tables.
 """
 
 from __future__ import annotations
