@@ -15,7 +15,6 @@ from sparsetrain.cli import (
     convert,
     demo,
     doctor,
-    evaluate,
     generate,
     inspect,
     plot,
@@ -38,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _command in (
-    *(demo.demo, train.train, evaluate.evaluate, predict.predict, quantize.quantize),
+    *(demo.demo, train.train, predict.evaluate, predict.predict, quantize.quantize),
     *(convert.convert, inspect.inspect, generate.generate, plot.plot, compare.compare),
     *(settings_command.settings, doctor.doctor),
 ):

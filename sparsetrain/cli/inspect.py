@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.data_plot import draw_profile
 from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, format_share, format_table
-from sparsetrain.cli.plot import check_plot
+from sparsetrain.cli.plot import check_plot, draw_profile
 from sparsetrain.cli.saved_model import ModelClass, import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from sparsetrain.cli.settings.sources import Entry
 from sparsetrain.errors import CheckpointError, ConfigError
 
 # Settings that decide when a run ends and what it logs, not what it computes.
-FREE = frozenset(
+_FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
     | {"train.tensorboard", "train.check_numerics", "data.warn_unseen"}
 )
@@ -51,68 +50,39 @@ _OPEN = _NOT_TAKEN_OVER | {"data.min_count", "data.warn_unseen", "data.schema_fi
 
 
 class StoredRun(NamedTuple):
-    """Settings and files that a run was started with.
+    """What a run was started with."""
 
-    Attributes
-    ----------
-    entries : list of Entry
-        Its settings.
-    files : mapping
-        Absolute paths by role.
-    schema : mapping or None
-        Contents of its schema file; None without one.
-    """
-
-    entries: list[Entry]
-    files: Mapping[str, Any]
-    schema: Mapping[str, Any] | None = None
+    entries: list[Entry]  # its settings
+    files: Mapping[str, Any]  # absolute paths by role
+    schema: Mapping[str, Any] | None  # contents of its schema file
 
 
-@dataclass(frozen=True)
-class ResumedRun:
-    """A run to continue.
+class EarlierRun(NamedTuple):
+    """A run to continue, or whose weights another run starts from.
 
     Attributes
     ----------
     folder : Path
     settings : Settings
         In effect now.
-    files : dict
+    changed : frozenset of str
+        Settings that differ from the run's.
+    files : mapping
         The run's own, absolute paths by role.
-    changed : frozenset of str
-        Settings that differ from the run's, all of them allowed.
-    allowed : frozenset of str
-        `allow_changed` of `Trainer.fit`.
+    allowed : frozenset of str or None
+        `allow_changed` of `Trainer.fit`; None for a run to start from.
     """
 
     folder: Path
     settings: Settings
+    changed: frozenset[str]
     files: Mapping[str, Any]
-    changed: frozenset[str]
-    allowed: frozenset[str]
-
-
-@dataclass(frozen=True)
-class StartRun:
-    """A run whose weights another run starts from.
-
-    Attributes
-    ----------
-    folder : Path
-    settings : Settings
-        Of the new run.
-    changed : frozenset of str
-        Settings that differ from the other run's.
-    """
-
-    folder: Path
-    settings: Settings
-    changed: frozenset[str]
+    allowed: frozenset[str] | None
 
     @property
-    def min_count(self) -> int | None:
-        """Occurrences that a new value needs, if that was changed."""
-        return self.settings.data.min_count if "data.min_count" in self.changed else None
+    def resumes(self) -> bool:
+        """Whether the run is continued."""
+        return self.allowed is not None
 
 
 def find_run(resume: str | None, out: Path | None) -> Path | None:
@@ -159,7 +129,7 @@ def read_run(folder: Path) -> StoredRun:
     return StoredRun(entries, files, schema if isinstance(schema, dict) else None)
 
 
-def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[str]) -> ResumedRun:
+def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[str]) -> EarlierRun:
     """Read a run and compare its settings with those in effect now.
 
     Raises
@@ -170,16 +140,28 @@ def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[st
     stored = read_run(folder)
     settings = options.resolve(stored.entries)
     before, now, changed = _compare(stored.entries, settings)
-    changed -= FREE
+    changed -= _FREE
     if stored.schema is not None:
         require_same_schema(settings.data.schema_file, stored.schema, folder)
         changed -= {"data.schema_file"}  # the file may be moved
-    _require_allowed(folder, before, now, changed, allow_changed)
-    fit = frozenset(_CHECKED_BY_FIT[key] for key in allow_changed if key in _CHECKED_BY_FIT)
-    return ResumedRun(folder, settings, stored.files, changed, fit)
+    for name in allow_changed:
+        if name not in _CHECKED_BY_FIT and name not in now:
+            raise ConfigError(
+                f"--allow-changed {name}: it is 'data', 'validation' or a setting, section.key"
+            )
+    for key in sorted(changed):
+        if key.startswith(_FIXED):
+            raise _fixed_error(folder, key, before, now, "train anew")
+        if key not in allow_changed:
+            raise CheckpointError(
+                f"{key} is {_shown(before[key])} in {folder} and {_shown(now[key])} now: give the "
+                f"same, or add --allow-changed {key}"
+            )
+    allowed = frozenset(_CHECKED_BY_FIT[key] for key in allow_changed if key in _CHECKED_BY_FIT)
+    return EarlierRun(folder, settings, changed, stored.files, allowed)
 
 
-def start_from_run(folder: Path, options: SettingOptions) -> StartRun:
+def start_from_run(folder: Path, options: SettingOptions) -> EarlierRun:
     """Read the run that a new one starts from, and resolve the new one's settings.
 
     Raises
@@ -187,56 +169,32 @@ def start_from_run(folder: Path, options: SettingOptions) -> StartRun:
     CheckpointError
         If the folder holds no run, or a setting differs that fixes the shape of its arrays.
     """
-    entries = [entry for entry in read_run(folder).entries if entry.key not in _NOT_TAKEN_OVER]
+    stored = read_run(folder)
+    entries = [entry for entry in stored.entries if entry.key not in _NOT_TAKEN_OVER]
     settings = options.resolve(entries)
     before, now, changed = _compare(entries, settings)
     for key in sorted(changed - _OPEN):
         if key.startswith((*_FIXED, "optimizer.name")):
-            raise CheckpointError(
-                f"{key} is {_shown(before[key])} in {folder} and cannot become {_shown(now[key])}: "
-                "leave it out, or train anew"
-            )
-    return StartRun(folder, settings, changed)
+            raise _fixed_error(folder, key, before, now, "leave it out, or train anew")
+    return EarlierRun(folder, settings, changed, stored.files, allowed=None)
 
 
-class _Compared(NamedTuple):
-    """Settings by ``section.key``, before and now, and those that differ."""
-
-    before: Mapping[str, Any]
-    now: Mapping[str, Any]
-    changed: frozenset[str]
-
-
-def _compare(entries: Iterable[Entry], settings: Settings) -> _Compared:
+def _compare(
+    entries: Iterable[Entry], settings: Settings
+) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
+    """Return settings by ``section.key``, before and now, and the keys that differ."""
     # `--start-from` drops some entries, for which the defaults count.
     before = {**_flatten(Settings().to_dict()), **{entry.key: entry.value for entry in entries}}
     now = _flatten(settings.to_dict())
-    return _Compared(before, now, frozenset(key for key in now if now[key] != before[key]))
+    return before, now, frozenset(key for key in now if now[key] != before[key])
 
 
-def _require_allowed(
-    folder: Path,
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
-    changed: frozenset[str],
-    allowed: Sequence[str],
-) -> None:
-    for name in allowed:
-        if name not in _CHECKED_BY_FIT and name not in now:
-            raise ConfigError(
-                f"--allow-changed {name}: it is 'data', 'validation' or a setting, section.key"
-            )
-    for key in sorted(changed):
-        if key.startswith(_FIXED):
-            raise CheckpointError(
-                f"{key} is {_shown(before[key])} in {folder} and cannot become {_shown(now[key])}: "
-                "train anew"
-            )
-        if key not in allowed:
-            raise CheckpointError(
-                f"{key} is {_shown(before[key])} in {folder} and {_shown(now[key])} now: give the "
-                f"same, or add --allow-changed {key}"
-            )
+def _fixed_error(
+    folder: Path, key: str, before: Mapping[str, Any], now: Mapping[str, Any], fix: str
+) -> CheckpointError:
+    return CheckpointError(
+        f"{key} is {_shown(before[key])} in {folder} and cannot become {_shown(now[key])}: {fix}"
+    )
 
 
 def _shown(value: Any) -> str:
@@ -256,25 +214,9 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
 def require_same_schema(
     file: str | None, before: Mapping[str, Any], folder: Path, weights: str | None = None
 ) -> None:
-    """Raise unless a schema file says what a run was trained with.
+    """Raise `CheckpointError` unless a schema file says `before`, the schema of the run `folder`.
 
-    Parameters
-    ----------
-    file : str or None
-        None is the empty schema.
-    before : mapping
-        The run's schema, in plain values.
-    folder : Path
-        Of the run.
-    weights : str, optional
-        Column of weights that replaces the file's, in `before` too.
-
-    Raises
-    ------
-    CheckpointError
-        If it differs; the message names file and differences.
-    ConfigError
-        If the file cannot be read.
+    No file is the empty schema. The column `weights` replaces the file's, as it did in `before`.
     """
     import sparsetrain as st
 
@@ -295,12 +237,11 @@ def require_same_schema(
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     old, new = _by_name(before), _by_name(now)
-    differences = (
+    return ", ".join(
         f"{name} was {_as_json(old.get(name))} and is {_as_json(new.get(name))}"
         for name in sorted(old.keys() | new.keys())
         if new.get(name) != old.get(name)
     )
-    return ", ".join(differences)
 
 
 def _by_name(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.output_files import require_free
-from sparsetrain.cli.resume import ResumedRun, StartRun
+from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files, Rows, find_rows
@@ -24,8 +24,7 @@ def run_training(
     settings: Settings,
     files: Files,
     stop: StopSignals,
-    resumed: ResumedRun | None = None,
-    start: StartRun | None = None,
+    earlier: EarlierRun | None = None,
     *,
     profile: bool = False,
     verbose: bool = False,
@@ -41,10 +40,8 @@ def run_training(
         Input files and output folder.
     stop : StopSignals
         Ends the training after a batch.
-    resumed : ResumedRun, optional
-        The run to continue.
-    start : StartRun, optional
-        The run whose weights to start from.
+    earlier : EarlierRun, optional
+        The run to continue or to start from.
     profile : bool
         Profile steps.
     verbose : bool
@@ -60,50 +57,55 @@ def run_training(
         `stopped_early`, `best` (step and value, or None), `stopped` (a signal's name or None) and
         `settings`; with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few
         steps).
-
-    Raises
-    ------
-    SparsetrainError
-        For errors in files, settings, numbers or memory; checkpoints are kept.
     """
-    if files.out is not None and resumed is None:
+    resumes = earlier is not None and earlier.resumes
+    if files.out is not None and not resumes:
         require_free(files.out)
     _require_machine(settings)
     data = find_rows(settings, files)
     if files.out is None:
         note(f"the trained model will not be saved: {out_option} FOLDER saves it")
-    trainer = trainer_for(settings, data, resumed, start)
+    trainer = trainer_for(settings, data, earlier)
     _note_updates(trainer, verbose)
     with stop.deferred():
-        history = _fit(trainer, settings, files, data, stop, resumed, profile)
+        history = trainer.fit(
+            data.train,
+            validation=data.held_out.get("valid"),
+            progress="auto",
+            stop=stop.requested,
+            run=_make_run(settings, files),
+            resume=resumes,
+            allow_changed=(earlier and earlier.allowed) or (),
+            profile=profile,
+            **_fit_options(settings),
+        )
     if trainer.state.skipped:
         note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
     if trainer.scaling is not None:
         note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
-    out = _note_saved(trainer, files)
+    out = files.out if trainer.steps else None
+    if out is not None:
+        note(f"saved to {out}")
     scores = {} if stop.requested() else _score(trainer, data, history)
+    scored = scores.get("test") or scores.get("valid") or {}
     return {
-        **_result(scores, history),
-        "epochs": history["epochs"],
+        "valid": scores.get("valid"),
+        "test": scores.get("test"),
+        "constant_logloss": scored.get("constant_logloss"),
+        **{key: history[key] for key in ("rows", "seconds", "rows_per_s", "epochs")},
         "layout": str(trainer.encoder.layout) if trainer.encoder else "",
-        "out": out,
+        "out": None if out is None else str(out),
         "scored": history["checkpoint"],
         "stopped_early": history["stopped_early"],
         "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
-        **_profiled(history),
+        **{key: value and value.to_dict() for key, value in history.items() if key == "profile"},
     }
 
 
 def _require_machine(settings: Settings) -> None:
-    """Raise unless this machine has the device and instructions that the settings need.
-
-    Raises
-    ------
-    ConfigError
-        The message says what is missing.
-    """
+    """Raise `ConfigError` if the machine lacks the device or instructions of the settings."""
     import sparsetrain as st
     from sparsetrain.runtime.targets import resolve_target
 
@@ -124,44 +126,34 @@ def _note_updates(trainer: "st.Trainer", verbose: bool) -> None:
         note(line)
 
 
-def _fit(
-    trainer: "st.Trainer",
-    settings: Settings,
-    files: Files,
-    data: Rows,
-    stop: StopSignals,
-    resumed: ResumedRun | None,
-    profile: bool,
-) -> dict[str, Any]:
+def _make_run(settings: Settings, files: Files) -> "st.Run | None":
+    import sparsetrain as st
+
+    if files.out is None:
+        return None
+    train = settings.train
+    return st.Run(
+        files.out,
+        every=train.checkpoint_every,
+        keep=train.keep,
+        log_every=train.log_every,
+        tensorboard=train.tensorboard,
+        extra=_stored_settings(settings, files),
+    )
+
+
+def _fit_options(settings: Settings) -> dict[str, Any]:
     import sparsetrain as st
 
     train = settings.train
-    run = None
-    if files.out is not None:
-        run = st.Run(
-            files.out,
-            every=train.checkpoint_every,
-            keep=train.keep,
-            log_every=train.log_every,
-            tensorboard=train.tensorboard,
-            extra=_stored_settings(settings, files),
-        )
-    return trainer.fit(
-        data.train,
-        validation=data.held_out.get("valid"),
-        epochs=train.epochs,
-        batch_size=train.batch_size,
-        shuffle=train.shuffle,
-        progress="auto",
-        stop=stop.requested,
-        run=run,
-        resume=resumed is not None,
-        validate_every=train.validate_every,
-        early_stopping=st.EarlyStopping(train.monitor, train.patience),
-        check_numerics=train.check_numerics,
-        allow_changed=resumed.allowed if resumed else (),
-        profile=profile,
-    )
+    return {
+        "epochs": train.epochs,
+        "batch_size": train.batch_size,
+        "shuffle": train.shuffle,
+        "validate_every": train.validate_every,
+        "early_stopping": st.EarlyStopping(train.monitor, train.patience),
+        "check_numerics": train.check_numerics,
+    }
 
 
 def _stored_settings(settings: Settings, files: Files) -> dict[str, Any]:
@@ -171,21 +163,6 @@ def _stored_settings(settings: Settings, files: Files) -> dict[str, Any]:
     file = settings.data.schema_file
     schema = {} if file is None else {"schema": st.data.Schema.read(file).to_dict()}
     return {"settings": settings.to_dict(), "files": files.to_dict(), **schema}
-
-
-def _profiled(history: dict[str, Any]) -> dict[str, Any]:
-    if "profile" not in history:
-        return {}
-    profile = history["profile"]
-    return {"profile": None if profile is None else profile.to_dict()}
-
-
-def _note_saved(trainer: "st.Trainer", files: Files) -> str | None:
-    """Return the folder of the run, or None if it stopped before its first step."""
-    if files.out is None or not trainer.steps:
-        return None
-    note(f"saved to {files.out}")
-    return str(files.out)
 
 
 def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[str, Any]:
@@ -199,13 +176,3 @@ def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[s
     for name, score in scores.items():
         warn_if_useless(name, score)
     return scores
-
-
-def _result(scores: dict[str, Any], history: dict[str, Any]) -> dict[str, Any]:
-    scored = scores.get("test") or scores.get("valid") or {}
-    return {
-        "valid": scores.get("valid"),
-        "test": scores.get("test"),
-        "constant_logloss": scored.get("constant_logloss"),
-        **{key: history[key] for key in ("rows", "seconds", "rows_per_s")},
-    }

@@ -1,15 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain settings`: all settings, with defaults or the values of a run."""
+"""`sparsetrain settings`: all settings, with defaults or the values of a run, as a TOML file.
 
+TOML cannot express a value that is not set: its line is a comment.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.resume import read_run
-from sparsetrain.cli.settings.listing import as_toml
+from sparsetrain.cli.settings import Settings
+from sparsetrain.cli.settings.fields import describe_type
+
+_WIDTH = 100
+_HEAD = """\
+# Settings of `sparsetrain train`. Keep the lines that you change and pass the file with
+# --config FILE. To change one setting: --set section.key=value, or the environment variable
+# SPARSETRAIN_<SECTION>__<KEY>. A line that begins with `#` and has no value is not set.
+# --set section.key= restores the default.
+"""
 
 
 @with_settings(own=False)
@@ -23,3 +38,36 @@ def settings(
     """List every setting, as a file for --config."""
     resolved = settings.resolve(() if run is None else read_run(run).entries)
     emit(resolved.to_dict(), as_toml(resolved).rstrip(), as_json)
+
+
+def as_toml(settings: Settings) -> str:
+    r"""Return settings as the text of a TOML file.
+
+    Examples
+    --------
+    >>> print("\n".join(as_toml(Settings()).splitlines()[5:8]))
+    [data]
+    # Categories rarer than this in the training data share one row. (int)
+    min_count = 5
+    """
+    lines = _HEAD.splitlines()
+    for name in Settings.model_fields:
+        lines += ["", f"[{name}]", *_section(getattr(settings, name))]
+    return "\n".join(lines) + "\n"
+
+
+def _section(section: Any) -> Iterator[str]:
+    for key, field in type(section).model_fields.items():
+        help_ = f"{field.description} ({describe_type(field)})"
+        yield from textwrap.wrap(help_, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+        value = getattr(section, key)
+        yield f"# {key} =" if value is None else f"{key} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if hasattr(value, "model_dump"):
+        pairs = value.model_dump(exclude_none=True).items()
+        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in pairs) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -59,29 +59,32 @@ def train(
     if start_from is not None and resume not in (None, "auto"):
         raise ConfigError("--start-from and --resume exclude each other: drop one")
     folder = find_run(resume, out)
-    resumed = None if folder is None else resume_run(folder, settings, allow_changed or ())
-    start = None
-    if start_from is not None and resumed is None:
-        start = start_from_run(start_from, settings)
-    earlier = resumed or start
-    chosen = earlier.settings if earlier else settings.resolve()
+    earlier = None
     files = Files(train or (), valid, test, folder or out)
-    if resumed is not None:
-        files = files.with_defaults(resumed.files)
+    if folder is not None:
+        earlier = resume_run(folder, settings, allow_changed or ())
+        files = files.with_defaults(earlier.files)
+    elif start_from is not None:
+        earlier = start_from_run(start_from, settings)
+    chosen = earlier.settings if earlier else settings.resolve()
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
-        result = run_training(chosen, files, stop, resumed, start, profile=profile, verbose=verbose)
+        result = run_training(chosen, files, stop, earlier, profile=profile, verbose=verbose)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
 
 
 def _describe(result: dict[str, Any]) -> str:
+    import sparsetrain as st
+
     lines = [_describe_work(result)]
     if len(result["epochs"]) > 1:
         lines += ["", _describe_epochs(result["epochs"])]
     if "profile" in result:
-        lines += ["", _describe_profile(result["profile"])]
+        profile = result["profile"]
+        shown = st.StepProfile.from_dict(profile) if profile else "too few steps to profile"
+        lines += ["", str(shown)]
     if result["scored"] == "best":
         reason = "stopped early" if result["stopped_early"] else "early stopping"
         best = f"weights and scores are those of step {result['best']['step']:,}, the best"
@@ -98,14 +101,6 @@ def _describe_work(result: dict[str, Any]) -> str:
         return f"nothing to train: the run had ended; {hint}"
     rows, took = format_count(result["rows"], "row"), format_seconds(result["seconds"])
     return f"trained on {rows} in {took}, {result['rows_per_s']:,.0f} rows/s"
-
-
-def _describe_profile(profile: dict[str, Any] | None) -> str:
-    import sparsetrain as st
-
-    if profile is None:
-        return "too few steps to profile"
-    return str(st.StepProfile.from_dict(profile))
 
 
 def _describe_epochs(epochs: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
-from sparsetrain.cli.resume import ResumedRun, StartRun, require_same_schema
+from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError
@@ -20,38 +20,34 @@ if TYPE_CHECKING:
     import sparsetrain as st
 
 
-def trainer_for(
-    settings: Settings, data: Rows, resumed: ResumedRun | None, start: StartRun | None
-) -> st.Trainer:
+def trainer_for(settings: Settings, data: Rows, earlier: EarlierRun | None) -> st.Trainer:
     """Load the trainer of an earlier run, or fit an encoder and build a new one."""
-    if resumed is not None:
-        trainer = _resume(resumed)
-    elif start is not None:
-        trainer = _start(start, data)
-    else:
+    if earlier is None:
         encoder = _fit_encoder(settings, data)
         _read_held_out(data, encoder)
         return _build(settings, encoder)
+    trainer = _resume(earlier) if earlier.resumes else _start(earlier, data)
     _read_held_out(data, trainer.encoder)
     return trainer
 
 
-def _resume(run: ResumedRun) -> st.Trainer:
+def _resume(run: EarlierRun) -> st.Trainer:
     trainer = _load(run, "latest")
     note(f"resuming after step {trainer.steps:,} of {run.folder}")
     return trainer
 
 
-def _start(start: StartRun, data: Rows) -> st.Trainer:
+def _start(run: EarlierRun, data: Rows) -> st.Trainer:
     """Return the other run's trainer, the best one if it had early stopping, with rows added."""
-    trainer = _load(start, "auto")
-    note(f"starting from step {trainer.steps:,} of {start.folder}")
+    trainer = _load(run, "auto")
+    note(f"starting from step {trainer.steps:,} of {run.folder}")
     if trainer.encoder is None:
-        raise CheckpointError(f"{start.folder} has no encoder: its rows cannot be read")
-    settings, schema = start.settings.data, trainer.encoder.schema
+        raise CheckpointError(f"{run.folder} has no encoder: its rows cannot be read")
+    settings, schema = run.settings.data, trainer.encoder.schema
     if settings.schema_file is not None:
-        require_same_schema(settings.schema_file, schema.to_dict(), start.folder, settings.weights)
-    encoder = trainer.encoder.extended(data.train, min_count=start.min_count)
+        require_same_schema(settings.schema_file, schema.to_dict(), run.folder, settings.weights)
+    min_count = settings.min_count if "data.min_count" in run.changed else None
+    encoder = trainer.encoder.extended(data.train, min_count=min_count)
     extended = trainer.extended(encoder)
     for name, after in encoder.tables.items():
         before = trainer.encoder.tables[name]
@@ -60,7 +56,7 @@ def _start(start: StartRun, data: Rows) -> st.Trainer:
     return extended
 
 
-def _load(run: ResumedRun | StartRun, checkpoint: str) -> st.Trainer:
+def _load(run: EarlierRun, checkpoint: str) -> st.Trainer:
     """Load a checkpoint of a run with the settings in effect now."""
     import sparsetrain as st
 
@@ -113,12 +109,15 @@ def _read_held_out(data: Rows, encoder: st.data.Encoder | None) -> None:
 def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
     import sparsetrain as st
 
+    bags: dict[str, Any] = {}
+    if encoder.has_bags:
+        bags = {"pooling": "sum", "weighted": encoder.has_weights}
     model = st.models.DLRM(
         rows=encoder.rows,
         num_dense=encoder.num_dense,
         names=encoder.columns,
         **settings.model.model_dump(),
-        **_bags(encoder),
+        **bags,
         row_weights=encoder.schema.weights is not None,
         share_embedding=encoder.share_embedding,
     )
@@ -146,8 +145,3 @@ def make_optimizer(settings: Settings) -> st.optim.Optimizer:
         arguments["groups"] = [st.optim.ParamGroup(**group) for group in chosen.group_arguments()]
     optimizer: st.optim.Optimizer = getattr(st.optim, chosen.name)(**arguments)
     return optimizer
-
-
-def _bags(encoder: st.data.Encoder) -> dict[str, Any]:
-    """Return the extra options of a model of list columns, whose bags are summed."""
-    return {"pooling": "sum", "weighted": encoder.has_weights} if encoder.has_bags else {}

@@ -9,9 +9,9 @@ import pytest
 from sparsetrain.cli import main
 from sparsetrain.cli.settings import DataSettings, ModelSettings, Settings, resolve_settings
 from sparsetrain.cli.settings.fields import flags_of, section_fields
-from sparsetrain.cli.settings.listing import as_toml
 from sparsetrain.cli.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
 from sparsetrain.cli.settings.sources import Entry, parse_text
+from sparsetrain.cli.settings_command import as_toml
 from sparsetrain.errors import ConfigError
 
 TOML = "[train]\nepochs = 2\nbatch_size = 64\nseed = 1\n[model]\nbottom = [32, 16]\n"
