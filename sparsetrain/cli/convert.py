@@ -73,11 +73,6 @@ def convert(
 def parse_size(text: str) -> int:
     """Return the bytes of a size such as `1.5GB` (10^9) or `4GiB` (2^30).
 
-    Raises
-    ------
-    ConfigError
-        If the text is not a size.
-
     Examples
     --------
     >>> parse_size("1.5GB"), parse_size("1KiB")

@@ -11,6 +11,7 @@ from importlib import metadata
 
 import typer
 
+import sparsetrain
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.errors import ResourceError
@@ -41,20 +42,6 @@ def _line(value: str | dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in value.items())
 
 
-def _version() -> str:
-    import sparsetrain
-
-    return sparsetrain.__version__
-
-
-def _python() -> str:
-    return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-
-
-def _packages() -> dict[str, str]:
-    return {name: metadata.version(name) for name in _PACKAGES}
-
-
 def _target() -> str:
     from sparsetrain.runtime.host import host_target
 
@@ -66,16 +53,14 @@ def _target() -> str:
 
 
 def _bfloat16() -> str:
-    import sparsetrain as st
     from sparsetrain.runtime.host import host_target
     from sparsetrain.runtime.target_features import has_amx_tiles
 
     target = host_target()
-    missing = st.precision.lacks("bfloat16", target)
+    missing = sparsetrain.precision.lacks("bfloat16", target)
     if missing is not None:
         return f"no: {missing}"
-    unit = "AMX tiles" if has_amx_tiles(target) else "AVX512_BF16"
-    return f"yes, by {unit}"
+    return f"yes, by {'AMX tiles' if has_amx_tiles(target) else 'AVX512_BF16'}"
 
 
 def _threads() -> str:
@@ -106,12 +91,10 @@ def _cache() -> str:
 
     place = library_cache.cache_folder()
     if place is None:
-        named = os.environ.get("SPARSETRAIN_CACHE")
-        return "off: every process compiles anew; " + (
-            "SPARSETRAIN_CACHE is empty"
-            if named == ""
-            else "the folder cannot be made, or others may write to it"
-        )
+        reason = "the folder cannot be made, or others may write to it"
+        if os.environ.get("SPARSETRAIN_CACHE") == "":
+            reason = "SPARSETRAIN_CACHE is empty"
+        return f"off: every process compiles anew; {reason}"
     sizes = [path.stat().st_size for path in place.glob("*.*") if path.is_file()]
     held = f"{format_count(len(sizes), 'file')}, {sum(sizes) / 2**20:.0f} MiB"
     return f"{place} ({held}; SPARSETRAIN_CACHE names another folder)"
@@ -120,21 +103,20 @@ def _cache() -> str:
 def _cuda() -> str:
     import tvm
 
-    import sparsetrain as st
     from sparsetrain.runtime import gpu
 
     why_not = gpu.unavailable_reason()
     if why_not is not None:
         return f"no: {why_not}"
     target = gpu.target()
-    halves = st.precision.lacks("bfloat16", target) or "bfloat16 on tensor cores"
+    halves = sparsetrain.precision.lacks("bfloat16", target) or "bfloat16 on tensor cores"
     return f"{tvm.cuda().device_name} ({target.attrs['arch']}), which 'auto' takes; {halves}"
 
 
 _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
-    "sparsetrain": _version,
-    "python": _python,
-    "packages": _packages,
+    "sparsetrain": lambda: sparsetrain.__version__,
+    "python": lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+    "packages": lambda: {name: metadata.version(name) for name in _PACKAGES},
     "target": _target,
     "bfloat16": _bfloat16,
     "threads": _threads,

@@ -15,18 +15,15 @@ def explain(error: BaseException) -> tuple[int, str]:
     for matches, say in _RULES:
         if matches(error):
             code, message = say(error)
-            return code, _as_options(" ".join(message.split()))
+            message = " ".join(message.split())
+            for argument, option in _OPTIONS:
+                message = argument.sub(option, message)
+            return code, message
     text = " ".join(str(error).split())
     return 1, f"error: a fault of this package, please report it: {type(error).__name__}: {text}"
 
 
-def _as_options(message: str) -> str:
-    """Replace arguments of the library by the options of commands."""
-    for argument, option in _OPTIONS:
-        message = argument.sub(option, message)
-    return message
-
-
+# Arguments of the library -> options of commands.
 _OPTIONS = (
     (re.compile(r"load\(\.\.\., model=THE_CLASS\)"), "--model MODULE:CLASS"),
     (re.compile(r"\b(nan|treat_as)='(\w+)'"), r"--set data.\1=\2"),
@@ -36,13 +33,12 @@ _OPTIONS = (
 )
 
 
-def _out_of_memory(error: BaseException) -> bool:
+_OUT_OF_MEMORY = "error: out of memory; reduce train.batch_size, model.dim or data.max_rows"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
     # TVM reports memory that it cannot get as an InternalError with this text.
     return isinstance(error, MemoryError) or "std::bad_alloc" in str(error)
-
-
-def _no_space(error: BaseException) -> bool:
-    return isinstance(error, OSError) and is_disk_full(error)
 
 
 def _usage(error: BaseException) -> str:
@@ -59,22 +55,13 @@ def _system(error: BaseException) -> str:
 
 # The first rule that matches an exception decides.
 _RULES = (
-    (
-        lambda e: isinstance(e, SparsetrainError),
-        lambda e: (e.exit_code, f"error: {e}"),
-    ),
-    (
-        lambda e: isinstance(e, Stopped),
-        lambda e: (128 + e.signum, f"stopped by {e.name}"),
-    ),
+    (lambda e: isinstance(e, SparsetrainError), lambda e: (e.exit_code, f"error: {e}")),
+    (lambda e: isinstance(e, Stopped), lambda e: (128 + e.signum, f"stopped by {e.name}")),
     (lambda e: isinstance(e, typer.TyperException), lambda e: (2, _usage(e))),
+    (_is_out_of_memory, lambda e: (ResourceError.exit_code, _OUT_OF_MEMORY)),
     (
-        _out_of_memory,
-        lambda e: (
-            ResourceError.exit_code,
-            "error: out of memory; reduce train.batch_size, model.dim or data.max_rows",
-        ),
+        lambda e: isinstance(e, OSError) and is_disk_full(e),
+        lambda e: (ResourceError.exit_code, _system(e)),
     ),
-    (_no_space, lambda e: (ResourceError.exit_code, _system(e))),
     (lambda e: isinstance(e, OSError), lambda e: (DataError.exit_code, _system(e))),
 )

@@ -40,27 +40,17 @@ _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML or YAML.")
 ]
 
-FLAGS = {flag.name: flag for flag in flags_of(Settings)}
+_FLAGS = {flag.name: flag for flag in flags_of(Settings)}
 _PANELS = {"data": "Data", "model": "Model", "optimizer": "Optimizer", "train": "Training"}
 
 
 @dataclass(frozen=True)
 class SettingOptions:
-    """Settings from a command line, not resolved yet.
+    """Settings from a command line, not resolved yet."""
 
-    Attributes
-    ----------
-    entries : sequence of Entry
-        From options of their own.
-    config : Path or None
-        Settings file.
-    overrides : sequence of str
-        From `--set`.
-    """
-
-    entries: Sequence[Entry] = ()
-    config: Path | None = None
-    overrides: Sequence[str] = ()
+    entries: Sequence[Entry] = ()  # from options of their own
+    config: Path | None = None  # settings file
+    overrides: Sequence[str] = ()  # from `--set`
 
     def resolve(self, base: Iterable[Entry] = ()) -> Settings:
         """Return the settings in effect, with `base` below all other sources."""
@@ -73,7 +63,7 @@ class SettingOptions:
 
 def setting_type(name: str) -> Any:
     """Return the annotation of an option, such as ``--schema``, for a command's parameter."""
-    flag = FLAGS[name]
+    flag = _FLAGS[name]
     default = "" if flag.default in (None, False) else f"  [default: {flag.default}]"
     option = typer.Option(
         flag.name,
@@ -87,20 +77,12 @@ def setting_type(name: str) -> Any:
 def with_settings(
     *names: str, exclude: str = "", own: bool = True, general: bool = True
 ) -> Callable[[Callable[..., None]], Any]:
-    """Decorate a command: its parameter `settings` becomes options.
+    """Decorate a command: its parameter `settings` becomes options of settings.
 
-    Parameters
-    ----------
-    names : str
-        Options such as ``--lr``; by default those of all settings.
-    exclude : str
-        An option to leave out.
-    own : bool
-        Whether settings get options of their own.
-    general : bool
-        Whether the command has `--set` and `--config`.
+    These are the options `names`, or by default all that settings have except `exclude`, and none
+    without `own`; with `general` also `--set` and `--config`.
     """
-    chosen = [FLAGS[name] for name in names or FLAGS if own and name != exclude]
+    chosen = [_FLAGS[name] for name in names or _FLAGS if own and name != exclude]
 
     def decorate(command: Callable[..., None]) -> Any:
         declared = inspect.signature(command, eval_str=True).parameters.values()

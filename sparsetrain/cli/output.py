@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_STREAMS = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
-
 
 def note(text: str) -> None:
     """Print a note on stderr."""
@@ -95,7 +93,7 @@ def open_streams() -> None:
 
     Otherwise the next opened file gets their number, and output of C++ code ends up in it.
     """
-    for number, name, mode in _STREAMS:
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
         if getattr(sys, name) is not None:
             continue
         nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which may be this one

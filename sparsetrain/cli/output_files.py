@@ -18,13 +18,7 @@ from sparsetrain.system.file_locks import name_write_errors, try_lock
 
 
 def require_writable(path: Path, option: str = "--out") -> None:
-    """Raise unless `path`, the value of `option`, could be created; nothing is created.
-
-    Raises
-    ------
-    ConfigError
-        If the nearest existing folder above is not a folder or not writable.
-    """
+    """Raise `ConfigError` unless `path`, the value of `option`, could be created."""
     parent = path.absolute().parent
     while not parent.exists():
         parent = parent.parent
@@ -35,13 +29,7 @@ def require_writable(path: Path, option: str = "--out") -> None:
 
 
 def require_free(path: Path, option: str = "--out") -> None:
-    """Raise unless `option` could create `path`; an earlier run is never overwritten.
-
-    Raises
-    ------
-    ConfigError
-        If it exists, or cannot be created.
-    """
+    """Raise `ConfigError` if `path`, the value of `option`, exists or could not be created."""
     if os.path.lexists(path):
         raise ConfigError(
             f"{option} {path}: exists already; name another folder or remove this one"

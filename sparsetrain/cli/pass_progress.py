@@ -3,7 +3,6 @@
 
 import sys
 import time
-from typing import TextIO
 
 from sparsetrain.training.progress import format_count, format_seconds
 
@@ -11,17 +10,11 @@ from sparsetrain.training.progress import format_count, format_seconds
 class PassProgress:
     """Shows passes on stderr; a context manager that ends a terminal's line.
 
-    Parameters
-    ----------
-    stream : text stream, optional
-        stderr by default.
-    every : float, optional
-        Seconds between two lines; 0.2 on a terminal, 5 elsewhere.
+    A line comes `every` so many seconds: by default 0.2 on a terminal, 5 elsewhere.
     """
 
-    def __init__(self, stream: TextIO | None = None, every: float | None = None) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._rewrites = self._stream.isatty()
+    def __init__(self, every: float | None = None) -> None:
+        self._rewrites = sys.stderr.isatty()
         self._every = every if every is not None else 0.2 if self._rewrites else 5.0
         self._name: str | None = None
         self._rows, self._began, self._shown = 0, 0.0, 0.0
@@ -45,9 +38,8 @@ class PassProgress:
         if rows and not self._rows:  # an earlier run did what is done by now
             self._before, self._began = self._done, self._now
         self._rows, self._done, self._now = self._rows + rows, done, now
-        if now - self._shown < self._every and done < 1:
-            return
-        self._show(done, now)
+        if now - self._shown >= self._every or done >= 1:
+            self._show(done, now)
 
     def _show(self, done: float, now: float) -> None:
         seconds = max(now - self._began, 1e-9)
@@ -59,13 +51,10 @@ class PassProgress:
             text += f", {format_seconds(left)} left"
         self._shown = now
         if self._rewrites:
-            self._stream.write("\r" + text.ljust(len(self._line)))
-            self._line = text
-        else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+            text, self._line = "\r" + text.ljust(len(self._line)), text
+        print(text, end="" if self._rewrites else "\n", file=sys.stderr, flush=True)
 
     def _end_line(self) -> None:
         if self._line:
-            self._stream.write("\n")
+            print(file=sys.stderr)
             self._line = ""

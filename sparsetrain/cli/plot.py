@@ -88,13 +88,7 @@ def _curve(axes: Any, lines: Sequence[dict[str, Any]], split: str, field: str, l
 
 
 def check_plot(option: str, path: Path) -> None:
-    """Raise unless a plot could be drawn at `path`, the value of `option`.
-
-    Raises
-    ------
-    ConfigError
-        If the suffix is unknown, the place not writable, or Matplotlib missing.
-    """
+    """Raise `ConfigError` unless a plot could be drawn at `path`, the value of `option`."""
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"{option} {path}: a plot ends in {', '.join(_SUFFIXES)}")
     require_writable(path)

@@ -86,13 +86,7 @@ class EarlierRun(NamedTuple):
 
 
 def find_run(resume: str | None, out: Path | None) -> Path | None:
-    """Return the folder of the run to resume, or None for a new one.
-
-    Raises
-    ------
-    ConfigError
-        If `auto` comes without a folder, or two folders are named.
-    """
+    """Return the folder of the run to resume, or None for a new one."""
     import sparsetrain as st
 
     if resume is None:
@@ -107,13 +101,7 @@ def find_run(resume: str | None, out: Path | None) -> Path | None:
 
 
 def read_run(folder: Path) -> StoredRun:
-    """Read the settings and files that a run was started with.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder holds no run of the command line.
-    """
+    """Read the settings and files that a run of the command line was started with."""
     import sparsetrain as st
 
     run = st.Run(folder)
@@ -130,13 +118,7 @@ def read_run(folder: Path) -> StoredRun:
 
 
 def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[str]) -> EarlierRun:
-    """Read a run and compare its settings with those in effect now.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder holds no run, or a setting or the schema differs and may not.
-    """
+    """Read a run; raise if a setting or the schema differs from it now and may not."""
     stored = read_run(folder)
     settings = options.resolve(stored.entries)
     before, now, changed = _compare(stored.entries, settings)
@@ -162,13 +144,7 @@ def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[st
 
 
 def start_from_run(folder: Path, options: SettingOptions) -> EarlierRun:
-    """Read the run that a new one starts from, and resolve the new one's settings.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder holds no run, or a setting differs that fixes the shape of its arrays.
-    """
+    """Read the run that a new one starts from; raise if a setting changes its arrays' shapes."""
     stored = read_run(folder)
     entries = [entry for entry in stored.entries if entry.key not in _NOT_TAKEN_OVER]
     settings = options.resolve(entries)

@@ -55,13 +55,7 @@ _MOST_NAMED = 5
 def load_predictor(
     folder: Path, checkpoint: str, precision: str | None, model_class: str | None
 ) -> "st.Trainer | st.QuantizedModel":
-    """Load the model of `evaluate` and `predict`.
-
-    Raises
-    ------
-    SparsetrainError
-        As `st.load_predictor`, or if there is no such class.
-    """
+    """Load the model of `evaluate` and `predict`."""
     import sparsetrain as st
 
     predictor: Any = st.load_predictor(
@@ -75,19 +69,14 @@ def load_predictor(
 
 
 def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
-    """Note it if "auto" chose the best checkpoint, of `step`, and that is not the latest.
-
-    The run may have saved another one since, which is not the one that was loaded.
-    """
+    """Note it if "auto" chose the best checkpoint, of `step`, and that is not the latest."""
     import sparsetrain as st
 
-    if checkpoint != "auto":
-        return
     run = st.Run(folder)
     best = run.best
-    if best is None or best == run.latest or not best.name.endswith(f"-{step:012d}"):
+    if checkpoint != "auto" or best is None or best == run.latest or not run.stops_early:
         return
-    if run.stops_early:
+    if best.name.endswith(f"-{step:012d}"):  # else the run has saved another one since
         note(
             f"{folder} was trained with early stopping: this is its best checkpoint, of step "
             f"{step:,} (--checkpoint latest: the last one)"
@@ -123,16 +112,10 @@ def import_class(named: str | None) -> Any:
 def warn_unseen(
     dataset: "st.data.Dataset", encoder: "st.data.Encoder | None", limit: float
 ) -> dict[str, Any]:
-    """Warn of the columns whose share of rare or unseen ids is above `limit`.
+    """Warn of the columns whose share of rare or unseen ids is above `limit`; return all shares.
 
     A column whose values are as rare in the training data is exempt: of the share that is known
     there, more than `limit` must be missing here as well.
-
-    Returns
-    -------
-    dict
-        `unseen_share` and `missing_share` of all ids, and `unseen_columns`, the share of each
-        column warned of.
     """
     shares = dataset.reserved
     total = sum(share.ids for share in shares)

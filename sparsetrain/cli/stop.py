@@ -15,21 +15,12 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _name(signum: int) -> str:
-    return signal.Signals(signum).name
-
-
 class Stopped(BaseException):
     """A signal ended the command; no `except Exception` on the way may swallow it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
-        self.signum = signum
-
-    @property
-    def name(self) -> str:
-        """The signal's name, such as SIGINT."""
-        return _name(self.signum)
+        self.signum, self.name = signum, signal.Signals(signum).name
 
 
 class StopSignals:
@@ -52,7 +43,7 @@ class StopSignals:
     @property
     def name(self) -> str | None:
         """The name of the signal that has come, or None."""
-        return None if self.received is None else _name(self.received)
+        return None if self.received is None else signal.Signals(self.received).name
 
     def requested(self) -> bool:
         """Return whether a signal has come; what `Trainer.fit` takes as `stop`."""

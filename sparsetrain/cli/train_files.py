@@ -31,18 +31,15 @@ class Files:
 
     def with_defaults(self, stored: Mapping[str, Any]) -> Files:
         """Return these files, with those of a resumed run for absent ones."""
-        own = {name: stored.get(name) for name in ("train", "valid", "test")}
-        train = self.train or [Path(str(path)) for path in own["train"] or ()]
-        valid, test = (
-            named or (Path(str(own[name])) if own[name] else None)
-            for name, named in (("valid", self.valid), ("test", self.test))
-        )
+        train = self.train or [Path(path) for path in stored.get("train") or ()]
+        held_out = {name: Path(stored[name]) for name in ("valid", "test") if stored.get(name)}
+        valid, test = self.valid or held_out.get("valid"), self.test or held_out.get("test")
         return Files(train, valid, test, self.out)
 
     def to_dict(self) -> dict[str, Any]:
         """Return absolute paths, to be stored with the run."""
         held_out = {name: os.path.abspath(path) for name, path in self.held_out.items()}
-        return {"train": [os.path.abspath(path) for path in self.training], **held_out}
+        return {"train": [os.path.abspath(path) for path in self.train], **held_out}
 
     @property
     def held_out(self) -> dict[str, str]:
@@ -50,50 +47,24 @@ class Files:
         pairs = {"valid": self.valid, "test": self.test}
         return {name: str(path) for name, path in pairs.items() if path is not None}
 
-    @property
-    def training(self) -> list[str]:
-        """Files that are trained on."""
-        return [str(path) for path in self.train]
-
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a run, as paths or as sources that are parts of them.
+    """Rows of a run, as paths or as sources that are parts of them."""
 
-    Attributes
-    ----------
-    train
-        Rows to train on.
-    held_out : dict
-        Rows to be scored, by "valid" and "test".
-    whole
-        All rows of the training files.
-    files : int
-        Number of these files.
-    """
-
-    train: Any
-    held_out: dict[str, Any]
-    whole: Any
-    files: int
+    train: Any  # rows to train on
+    held_out: dict[str, Any]  # rows to be scored, by "valid" and "test"
+    whole: list[str]  # the training files
+    files: int  # number of files in them
 
 
 def find_rows(settings: Settings, files: Files) -> Rows:
-    """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it.
-
-    Raises
-    ------
-    ConfigError
-        If the settings ask for two kinds of validation, for one by time without a column, or use
-        validation where there is none.
-    DataError
-        If a file cannot be opened, or a part has no rows.
-    """
+    """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it."""
     import sparsetrain as st
 
     schema = st.data.Schema.read(settings.data.schema_file)
     splits = _validation_options(settings, files)
-    whole = files.training
+    whole = [str(path) for path in files.train]
     trained = _labelled(whole, schema)
     for name, path in files.held_out.items():
         _warn_of_leak(name, trained & _labelled(path, schema))

@@ -78,7 +78,7 @@ def _load(run: EarlierRun, checkpoint: str) -> st.Trainer:
 def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     import sparsetrain as st
 
-    paths: list[str] = data.whole
+    paths = data.whole
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     # Of a folder with both, only parquet is read, which the number shows.
     count = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""

@@ -8,7 +8,7 @@ import pytest
 
 from sparsetrain.cli import main
 from sparsetrain.cli.settings import DataSettings, ModelSettings, Settings, resolve_settings
-from sparsetrain.cli.settings.fields import flags_of, section_fields
+from sparsetrain.cli.settings.fields import fields_of, flags_of
 from sparsetrain.cli.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
 from sparsetrain.cli.settings.sources import Entry, parse_text
 from sparsetrain.cli.settings_command import as_toml
@@ -257,9 +257,8 @@ def test_defaults_of_the_data_section_are_those_of_the_encoder():
 
 
 def test_every_setting_says_what_it_means():
-    for field in Settings.model_fields.values():
-        for key, own in section_fields(field).items():
-            assert own.description and own.description.endswith("."), key
+    for key, field in fields_of(Settings):
+        assert field.description and field.description.endswith("."), key
 
 
 @pytest.mark.parametrize(

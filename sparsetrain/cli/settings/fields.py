@@ -28,69 +28,39 @@ class Section(BaseModel):
 
 
 class Flag(NamedTuple):
-    """The command-line option of a setting.
+    """The command-line option of a setting."""
 
-    Parameters
-    ----------
-    key : str
-        The setting, ``section.key``.
-    name : str
-        The option, such as ``--lr``.
-    metavar : str
-        Placeholder of its value in the help.
-    help : str
-        One or two sentences.
-    default : object
-        Value of the setting without the option.
-    type : type
-        `bool`, `str` for text taken as it is, or `object` for text that is parsed.
-    """
-
-    key: str
-    name: str
-    metavar: str
+    key: str  # the setting, `section.key`
+    name: str  # such as `--lr`
+    metavar: str  # placeholder of its value in the help
     help: str
-    default: Any
-    type: type
+    default: Any  # value of the setting without the option
+    type: type  # `bool`, `str` for text taken as it is, or `object` for text that is parsed
 
 
 def setting(default: Any, help: str, *, flag: str | None = None, metavar: str | None = None) -> Any:
-    """Declare a setting.
-
-    Parameters
-    ----------
-    default : object
-        Its value if nobody sets it.
-    help : str
-        One or two sentences for people.
-    flag : str, optional
-        Command-line option, such as ``--lr``.
-    metavar : str, optional
-        Placeholder in the option's help; by default it follows from the type.
-    """
+    """Declare a setting, with an option if it has a `flag`; `metavar` follows from its type."""
     return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
+
+
+def fields_of(settings: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every setting as `section.key`, with its declaration."""
+    for section, field in settings.model_fields.items():
+        declared: Any = field.annotation
+        for key, own in declared.model_fields.items():
+            yield f"{section}.{key}", own
 
 
 def flags_of(settings: type[BaseModel]) -> Iterator[Flag]:
     """Yield the options of all settings that have one, section by section."""
-    for section, field in settings.model_fields.items():
-        for key, own in section_fields(field).items():
-            extra: Any = own.json_schema_extra
-            if extra["flag"]:
-                yield Flag(
-                    f"{section}.{key}",
-                    extra["flag"],
-                    extra["metavar"] or _metavar(own.annotation),
-                    own.description or "",
-                    own.default,
-                    _option_type(own.annotation),
-                )
-
-
-def section_fields(field: FieldInfo) -> dict[str, FieldInfo]:
-    """Return the settings of a section, by key."""
-    section: Any = field.annotation
-    return dict(section.model_fields)
+    for key, field in fields_of(settings):
+        extra: Any = field.json_schema_extra
+        if extra["flag"]:
+            names = _type_names(field.annotation)
+            metavar = extra["metavar"] or _metavar(names)
+            option_type = {"bool": bool, "str": str}.get("".join(names), object)
+            help_ = field.description or ""
+            yield Flag(key, extra["flag"], metavar, help_, field.default, option_type)
 
 
 def describe_type(field: FieldInfo) -> str:
@@ -119,12 +89,7 @@ def _names(type_: Any) -> Iterator[str]:
         yield "table" if issubclass(type_, BaseModel) else type_.__name__
 
 
-def _option_type(annotation: Any) -> type:
-    return {"bool": bool, "str": str}.get("".join(_type_names(annotation)), object)
-
-
-def _metavar(annotation: Any) -> str:
-    names = _type_names(annotation)
+def _metavar(names: list[str]) -> str:
     if names[0].startswith('"'):
         return "|".join(name.strip('"') for name in names)
     return "|".join(names).upper()

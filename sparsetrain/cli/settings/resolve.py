@@ -35,18 +35,7 @@ def resolve_settings(
 ) -> Settings:
     """Return the settings in effect: defaults < base < file < environment < options < overrides.
 
-    Parameters
-    ----------
-    file : path, optional
-        TOML or YAML.
-    environ : mapping, optional
-        Environment variables, usually `os.environ`; none by default.
-    options : iterable of Entry
-        Settings from command-line options.
-    overrides : iterable of str
-        Texts such as `train.epochs=2`; `train.epochs=` restores the default.
-    base : iterable of Entry
-        Settings that a resumed run started with.
+    `base` has the settings that a resumed run started with.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
+from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, fields_of, setting
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
 
 
@@ -200,8 +200,4 @@ class Settings(Section):
 
 def known_keys() -> list[str]:
     """Return every setting as `section.key`."""
-    return [
-        f"{section}.{key}"
-        for section, field in Settings.model_fields.items()
-        for key in field.annotation.model_fields  # type: ignore[union-attr]
-    ]
+    return [key for key, _ in fields_of(Settings)]
