@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparsetrain.cli.compare_table import describe
 from sparsetrain.cli.options import AsJson, setting_type
-from sparsetrain.cli.output import emit, note
+from sparsetrain.cli.output import emit, format_table, note
 from sparsetrain.cli.output_files import require_writable
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -21,6 +20,17 @@ from sparsetrain.training.progress import format_count, format_seconds
 
 if TYPE_CHECKING:
     import sparsetrain as st
+
+# Sweep -> heading of its first column, and the field of the case shown there.
+_AXES = {
+    "rows": ("rows", "rows"),
+    "lookups": ("lookups", "lookups"),
+    "width": ("width", "width"),
+    "skew": ("ids", "skew"),
+    "pooling": ("ids of a bag", "pooling"),
+    "threads": ("threads", "threads"),
+    "tables": ("table", "label"),
+}
 
 
 def compare(
@@ -75,12 +85,18 @@ def compare(
     base = st.compare.Case(
         rows, lookups * pooling, width, pooling, skew, (formula or ["sgd"])[0], threads
     )
-    own = _OwnTables(tables, from_data, from_run, schema)
-    own.check(bool(full or sweep), formula)
+    own = bool(tables or from_data or from_run)
+    if own and (full or sweep):
+        raise ConfigError("your own tables are not a sweep: leave out --sweep and --full")
+    if own and formula and len(formula) > 1:
+        raise ConfigError("--formula: name one formula for your own tables")
+    if schema is not None and (from_data is None or from_run or tables):
+        raise ConfigError("--schema names the columns of --from-data, and needs that option")
     begin = time.monotonic()
     with StopSignals():
         if own:
-            planned = st.compare.with_storage(own.read(base, batch_size, formula is not None))
+            read = _own_tables(base, tables, from_data, from_run, schema, batch_size, bool(formula))
+            planned = st.compare.with_storage(read)
         else:
             planned = st.compare.Tables(st.compare.plan(base, sweep, formula, full=full), {})
         items = [item for item in _select_arms(planned.items, arm) if item.arms]
@@ -94,7 +110,27 @@ def compare(
     seconds = time.monotonic() - begin
     result = {**report.to_dict(), "seconds": seconds, "files": files}
     summary = f"{format_count(len(files), 'file')} in {out}, after {format_seconds(seconds)}"
-    emit(result, f"{describe(report)}\n{summary}", as_json)
+    emit(result, f"{_describe(report)}\n{summary}", as_json)
+
+
+def _own_tables(
+    base: st.compare.Case,
+    tables: str | None,
+    data: Path | None,
+    run: Path | None,
+    schema: str | None,
+    batch_size: int,
+    formula_named: bool,
+) -> st.compare.Tables:
+    """Return a case for each table that is described by its rows, a run or data."""
+    import sparsetrain as st
+
+    if tables is not None:
+        return st.compare.Tables(st.compare.tables_of_rows(_parse_rows(tables), base), {})
+    if run is not None:
+        return st.compare.tables_of_run(run, base, batch_size, data=data, formula=formula_named)
+    encoder = st.data.Encoder.fit(str(data), schema_file=schema) if schema else None
+    return st.compare.tables_of_data(str(data), base, batch_size, encoder=encoder)
 
 
 def _select_arms(
@@ -131,44 +167,6 @@ def _draw(report: st.compare.Report, out: Path) -> list[Path]:
         return []
 
 
-class _OwnTables(NamedTuple):
-    """The options `--tables`, `--from-data`, `--from-run` and `--schema`, each None if absent."""
-
-    rows: str | None
-    data: Path | None
-    run: Path | None
-    schema: str | None
-
-    def __bool__(self) -> bool:
-        return any((self.rows, self.data, self.run))
-
-    def check(self, swept: bool, formulas: Sequence[str] | None) -> None:
-        """Raise `ConfigError` for options that contradict each other."""
-        if self and swept:
-            raise ConfigError("your own tables are not a sweep: leave out --sweep and --full")
-        if self and formulas and len(formulas) > 1:
-            raise ConfigError("--formula: name one formula for your own tables")
-        others = self.run is not None or self.rows is not None
-        if self.schema is not None and (self.data is None or others):
-            raise ConfigError("--schema names the columns of --from-data, and needs that option")
-
-    def read(
-        self, base: st.compare.Case, batch_size: int, formula_named: bool
-    ) -> st.compare.Tables:
-        """Return a case for each table; raises `SparsetrainError` for unreadable data or runs."""
-        import sparsetrain as st
-
-        if self.rows is not None:
-            return st.compare.Tables(st.compare.tables_of_rows(_parse_rows(self.rows), base), {})
-        if self.run is not None:
-            return st.compare.tables_of_run(
-                self.run, base, batch_size, data=self.data, formula=formula_named
-            )
-        data = str(self.data)
-        encoder = self.schema and st.data.Encoder.fit(data, schema_file=self.schema)
-        return st.compare.tables_of_data(data, base, batch_size, encoder=encoder or None)
-
-
 def _parse_rows(text: str) -> dict[str, int]:
     """Return names and rows of tables from row counts with commas between them."""
     try:
@@ -177,3 +175,74 @@ def _parse_rows(text: str) -> dict[str, int]:
         raise ConfigError(
             f"--tables {text}: expected the rows of each table, such as 1000,50000"
         ) from None
+
+
+def _describe(report: st.compare.Report) -> str:
+    """Return all of a report as text."""
+    machine = report.machine
+    parts = [f"{machine['processor']}, {machine['threads']} threads\n"]
+    points = sorted(report.measurements, key=_group)
+    parts += [_table(list(group)) for _, group in groupby(points, key=_group)]
+    parts += [_describe_crossing(crossing) for crossing in report.crossings]
+    parts += _describe_left_out(report)
+    return "\n".join(parts)
+
+
+def _group(m: st.compare.Measurement) -> tuple[int, str]:
+    """The storage of a model is the last row of its tables."""
+    axis = "tables" if m.sweep == "storage" else m.sweep
+    return list(_AXES).index(axis), m.case.formula
+
+
+def _table(points: Sequence[st.compare.Measurement]) -> str:
+    heading, field = _AXES[points[0].sweep]
+    arms = list(dict.fromkeys(p.arm for p in points))
+    size = ["rows"] if field == "label" else []  # a table's name does not say how large it is
+    ratios = [arm for arm in ("stock", "dense") if {arm, "sparse"} <= {*arms}]
+    rows = [[heading, *size, "unique", *arms]]
+    rows[0] += [f"{arm}/sparse" for arm in ratios] + [f"{arm}, MB" for arm in arms]
+    for case in dict.fromkeys(p.case for p in points):
+        by_arm = {p.arm: p for p in points if p.case == case}
+        value = getattr(case, field)
+        row = [f"{value:,}" if isinstance(value, int) else value, *(f"{case.rows:,}" for _ in size)]
+        row.append(f"{next(iter(by_arm.values())).unique:,.0f}")
+        row += [_time(by_arm.get(arm)) for arm in arms]
+        row += [_ratio(by_arm.get(arm), by_arm.get("sparse")) for arm in ratios]
+        row += [_memory(by_arm.get(arm)) for arm in arms]
+        rows.append(row)
+    formula = points[0].case.formula
+    title = f"{formula}: median µs of an update (p10 to p90), memory on top of table and slots"
+    return f"{title}\n{format_table(rows)}\n"
+
+
+def _time(m: st.compare.Measurement | None) -> str:
+    return f"{_us(m.median_us)} ({_us(m.p10_us)} to {_us(m.p90_us)})" if m else "-"
+
+
+def _us(time: float) -> str:
+    return f"{time:,.0f}" if time >= 100 else f"{time:.1f}"
+
+
+def _ratio(m: st.compare.Measurement | None, sparse: st.compare.Measurement | None) -> str:
+    return f"{m.median_us / sparse.median_us:,.1f}" if m and sparse else "-"
+
+
+def _memory(m: st.compare.Measurement | None) -> str:
+    """By formula, which the measured bytes confirm but for what the system rounds."""
+    return f"{m.formula_memory_bytes / 1e6:,.2f}" if m else "-"
+
+
+def _describe_crossing(c: st.compare.Crossing) -> str:
+    head = f"{c.formula}, {c.lookups:,} lookups: "
+    if c.rows is None:
+        rows = " and ".join(f"{rows:,}" for rows in c.exceptions)
+        exceptions = f", except at {rows}" if rows else ""
+        return f"{head}{c.below} is faster from {c.least:,} to {c.most:,} rows{exceptions}"
+    return f"{head}{c.below} is faster below about {c.rounded:,} rows, {c.above} above"
+
+
+def _describe_left_out(report: st.compare.Report) -> Iterator[str]:
+    for reason in dict.fromkeys(o.reason for o in report.left_out):
+        cases = [o for o in report.left_out if o.reason == reason]
+        where = str(cases[0].case) if len(cases) == 1 else f"{len(cases)} cases"
+        yield f"left out: {cases[0].arm}, {where}: {reason}"

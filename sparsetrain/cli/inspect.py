@@ -2,9 +2,8 @@
 """`sparsetrain inspect`: one-screen summary of a dataset, an encoder, a model or a run."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +14,9 @@ from sparsetrain.cli.saved_model import ModelClass, import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count
+
+if TYPE_CHECKING:
+    import sparsetrain as st
 
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40
@@ -43,39 +45,34 @@ def inspect(
     """Summarize a dataset, an encoder, a model or a run."""
     if plot is not None:
         check_plot("--plot", plot)
+    is_encoder = path.name == "_encoder.parquet"
+    is_model = path.is_dir() and any((path / name).is_file() for name in _MODEL_FILES)
+    if model_class is not None and not is_model:
+        raise ConfigError(f"--model: {path} is not a saved model")
+    if plot is not None and (is_model or is_encoder):
+        raise ConfigError(f"--plot: {path} is not data; only data can be plotted")
     with StopSignals():
-        summarize = _summary_function(path)
-        if model_class is not None and summarize is not _model:
-            raise ConfigError(f"--model: {path} is not a saved model")
-        if summarize is not None:
-            if plot is not None:
-                raise ConfigError(f"--plot: {path} is not data; only data can be plotted")
-            result, text = summarize(path, import_class(model_class))
+        if is_encoder:
+            result, text = _encoder(path)
+        elif is_model:
+            result, text = _model(path, import_class(model_class))
         else:
             result, text = _data(path, schema, max_rows, plot)
     emit(result, text, as_json)
 
 
-def _summary_function(path: Path) -> Callable[[Path, Any], Summary] | None:
-    """Return the function for an encoder or a model; None for data."""
-    if path.name == "_encoder.parquet":
-        return _encoder
-    if path.is_dir() and any((path / name).is_file() for name in _MODEL_FILES):
-        return _model
-    return None
-
-
-def _encoder(path: Path, _class: Any) -> Summary:
+def _encoder(path: Path) -> Summary:
     import sparsetrain as st
 
     encoder = st.data.read_encoder(path)
     tables, share = encoder.tables, encoder.share_embedding
+    settings = encoder.to_state()[0]["settings"]
     result = {
         "kind": "encoder",
         "path": str(path),
         "fingerprint": encoder.fingerprint,
         "layout": encoder.layout,
-        "settings": encoder.to_state()[0]["settings"],
+        "settings": settings,
         "dense": list(encoder.dense_columns),
         "tables": tables,
         "share_embedding": share,
@@ -84,17 +81,13 @@ def _encoder(path: Path, _class: Any) -> Summary:
         [
             f"an encoder, fingerprint {encoder.fingerprint}",
             f"fitted on {encoder.layout}",
-            _settings(result["settings"]),
+            "settings: " + ", ".join(f"{name}={value}" for name, value in settings.items()),
             f"{encoder.num_dense} dense inputs, {len(tables)} tables of {sum(tables.values()):,} "
             "rows",
             "",
             _tables(tables, share),
         ]
     )
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    return "settings: " + ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _tables(tables: dict[str, int], share: dict[str, str]) -> str:
@@ -108,17 +101,17 @@ def _model(path: Path, class_: Any) -> Summary:
 
     trainer = st.load_predictor(path, checkpoint="latest", precision="float32", model=class_)
     optimizer = trainer.optimizer.formula.name if isinstance(trainer, st.Trainer) else None
-    config = trainer.model.config()
-    parts = [part for storage in trainer.model.tables().values() for part in storage.items()]
-    tables = {name: rows.stop - rows.start for name, rows in parts}
+    kind, config = trainer.model.kind, trainer.model.config()
+    name = kind.upper() if kind == _OURS else kind
+    storages = trainer.model.tables().values()
+    tables = {k: rows.stop - rows.start for storage in storages for k, rows in storage.items()}
     arrays = trainer.state_dict()
     layout = trainer.encoder.layout if trainer.encoder else None
     run = st.Run(path)
-    best = run.best
     result = {
         "kind": "model",
         "path": str(path),
-        "model": trainer.model.kind,
+        "model": kind,
         "config": config,
         "optimizer": optimizer,
         "steps": trainer.steps,
@@ -126,17 +119,17 @@ def _model(path: Path, class_: Any) -> Summary:
         "bytes": sum(array.nbytes for array in arrays.values()),
         "arrays": len(arrays),
         "encoder": layout,
-        "best_checkpoint": best.name if best else None,
+        "best_checkpoint": run.best.name if run.best else None,
     }
     return result, "\n".join(
         [
-            f"a {_display_name(result['model'])} after {format_count(trainer.steps, 'step')}, "
+            f"a {name} after {format_count(trainer.steps, 'step')}, "
             f"{format_count(trainer.epochs, 'whole epoch')}; {len(arrays)} arrays, "
             f"{result['bytes'] / 1e6:,.1f} MB",
-            f"{_sizes(result['model'], config)}; tables in {config.get('table_dtype', 'float32')}; "
+            f"{_sizes(kind, config)}; tables in {config.get('table_dtype', 'float32')}; "
             + (f"optimizer {optimizer}" if optimizer else "for prediction only"),
             f"encoder: {layout or 'none'}",
-            *([_describe_best(best, run.stops_early)] if best else []),
+            *_describe_best(run),
             f"{format_count(len(tables), 'table')} of {sum(tables.values()):,} rows",
             "",
             _tables(tables, config.get("share_embedding") or {}),
@@ -144,32 +137,27 @@ def _model(path: Path, class_: Any) -> Summary:
     )
 
 
-def _display_name(kind: str) -> str:
-    return kind.upper() if kind == _OURS else kind
-
-
 def _sizes(kind: str, config: dict[str, Any]) -> str:
     """Describe the sizes of our model, or the whole config of another class."""
     if kind != _OURS:
         shown = {name: value for name, value in config.items() if name not in _IN_TABLES}
         return ", ".join(f"{name} {value!r:.60}" for name, value in shown.items())
+    interaction = "dot interaction"
+    if config["interaction"] != "dot":
+        layers = format_count(config["cross_layers"], "cross layer")
+        interaction = f"{layers} of rank {config['cross_rank']}"
     return (
-        f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, "
-        f"{_interaction(config)}, {config['num_dense']} dense inputs"
+        f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, {interaction}, "
+        f"{config['num_dense']} dense inputs"
     )
 
 
-def _interaction(config: dict[str, Any]) -> str:
-    """Describe the interaction of a model's vectors."""
-    if config["interaction"] == "dot":
-        return "dot interaction"
-    layers = format_count(config["cross_layers"], "cross layer")
-    return f"{layers} of rank {config['cross_rank']}"
-
-
-def _describe_best(best: Path, stops_early: bool) -> str:
-    taken = "evaluate, predict and quantize use it" if stops_early else "--checkpoint best takes it"
-    return f"this is the latest checkpoint; the best is {best.name}: {taken}"
+def _describe_best(run: "st.Run") -> list[str]:
+    if run.best is None:
+        return []
+    users = "evaluate, predict and quantize use it"
+    use = users if run.stops_early else "--checkpoint best takes it"
+    return [f"this is the latest checkpoint; the best is {run.best.name}: {use}"]
 
 
 def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> Summary:
