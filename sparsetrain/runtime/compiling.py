@@ -180,5 +180,5 @@ def create_vm(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
 def build_relax(
     module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
 ) -> relax.VirtualMachine:
-    """`compile_relax` and `virtual_machine` in one."""
+    """`compile_relax` and `create_vm` in one."""
     return create_vm(compile_relax(module, target, pipeline), target)

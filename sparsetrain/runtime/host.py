@@ -27,33 +27,20 @@ from tvm.target.codegen import llvm_get_cpu_features, target_has_features
 _CPUINFO = Path("/proc/cpuinfo")
 # Linux's flag -> LLVM's feature, for all that decide which kernels are used.
 _VECTORS = {
-    "avx": "avx",
-    "f16c": "f16c",
-    "fma": "fma",
-    "avx2": "avx2",
-    "avx512f": "avx512f",
-    "avx512cd": "avx512cd",
-    "avx512bw": "avx512bw",
-    "avx512dq": "avx512dq",
-    "avx512vl": "avx512vl",
-    "avx512_vnni": "avx512vnni",
-    "avx512_bf16": "avx512bf16",
+    flag: flag.replace("_", "")
+    for flag in (
+        *("avx", "f16c", "fma", "avx2", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"),
+        *("avx512_vnni", "avx512_bf16"),
+    )
 }
 _TILES = {"amx_tile": "amx-tile", "amx_bf16": "amx-bf16"}
 # Removed where they are missing, never added: LLVM may use them by itself, no kernel needs them.
-_OPTIONAL = {
-    "avx512_fp16": "avx512fp16",
-    "avx512vbmi": "avx512vbmi",
-    "avx512_vbmi2": "avx512vbmi2",
-    "avx512ifma": "avx512ifma",
-    "avx512_bitalg": "avx512bitalg",
-    "avx512_vpopcntdq": "avx512vpopcntdq",
-    "avx_vnni": "avxvnni",
-    "gfni": "gfni",
-    "vaes": "vaes",
-    "vpclmulqdq": "vpclmulqdq",
-    "bmi1": "bmi",
-    "bmi2": "bmi2",
+_OPTIONAL = {"bmi1": "bmi"} | {
+    flag: flag.replace("_", "")
+    for flag in (
+        *("avx512_fp16", "avx512vbmi", "avx512_vbmi2", "avx512ifma", "avx512_bitalg"),
+        *("avx512_vpopcntdq", "avx_vnni", "gfni", "vaes", "vpclmulqdq", "bmi2"),
+    )
 }
 _NO_TILES = ["-amx-tile", "-amx-bf16", "-amx-int8"]
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64, since version 5.16.
@@ -78,14 +65,7 @@ def host_target() -> Target:
 def feature_corrections(implied: Set[str], flags: Set[str], *, tiles_allowed: bool) -> list[str]:
     """Features to add to a named CPU, ``+x``, and to remove from it, ``-x``.
 
-    Parameters
-    ----------
-    implied : set of str
-        Features of the CPU's name, as LLVM calls them.
-    flags : set of str
-        Features of the processor, as Linux calls them.
-    tiles_allowed : bool
-        Whether this process may use AMX.
+    The CPU's name implies features of LLVM; the processor has flags of Linux.
     """
     present = {feature: flag in flags for flag, feature in _VECTORS.items()}
     present |= {feature: flag in flags and tiles_allowed for flag, feature in _TILES.items()}

@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def digest(*parts: str) -> str:
         f"LLVM {llvm_version_major(allow_none=True)}",
         platform.python_version(),
         platform.machine(),
-        package_sources(),
+        _digest_sources(),
     ]
     return hashlib.sha256("\0".join(everything).encode()).hexdigest()[:32]
 
@@ -96,11 +96,10 @@ def imported_llvm(code: Any) -> list[str]:
     return texts
 
 
-@lru_cache(maxsize=1)
-def package_sources() -> str:
+@cache
+def _digest_sources() -> str:
     """Digest of all sources of this package."""
-    root = Path(__file__).parents[1]
-    return _digest_files(sorted(root.rglob("*.py")))
+    return _digest_files(sorted(Path(__file__).parents[1].rglob("*.py")))
 
 
 def _digest_files(files: list[Path]) -> str:
@@ -175,14 +174,9 @@ def can_link() -> bool:
 
 
 def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
-    """Keep the file that `write` fills under `key`.
+    """Keep the file that `write` fills under `key`; raises OSError if it cannot be written.
 
     It is filled in the system's temporary folder, since LLVM ends the process on a full disk.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     with (
         tempfile.TemporaryDirectory() as system,

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering pipeline of CPU kernels: TVM's, with three changes.
 
-Asserts about arguments are dropped where they are proved, small arrays live on the stack
-(`stack_arrays`), and exp of float32 is inline arithmetic (`exponential`).
+Asserts about arguments are dropped where they are proved, small arrays live on the stack, and exp
+of float32 is inline arithmetic (`exponential`).
+
+TVM 0.27 takes a local array from a heap of workspaces, by a call of its runtime each time the array
+comes into scope, unless it is "global" and shorter than 1024 bytes. A named scalar of TVMScript
+(``row = ...``) is such an array, too. In a loop over rows these calls serialise cache misses: a
+gather took twelve times as long. So all arrays that registers could hold are placed on the stack.
+Larger arrays stay on the heap: allocate them once per task, not once per row.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import tvm
 from tvm import tirx
 
 from sparsetrain.runtime.exponential import inline_exp
-from sparsetrain.runtime.stack_arrays import place_on_stack
 
 PIPELINE = "sparsetrain"  # the name it is registered by
 SKIP_ASSERTS = "sparsetrain.skip_asserts"  # attribute of a kernel without asserts of its own
+MAX_STACK_BYTES = 4096  # of an array; half the tile registers of a core with AMX
+_ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
 
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)
@@ -25,6 +33,56 @@ def _drop_asserts(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.
     if not (function.attrs and function.attrs.get(SKIP_ASSERTS)):
         return function
     return tirx.transform.SkipAssert()(tvm.IRModule({"main": function}))["main"]
+
+
+def _mark(statement: Any) -> Any:
+    """The same statement with its small arrays marked."""
+    if isinstance(statement, tirx.AllocBuffer):
+        small = _is_small(statement.buffer)
+        return tirx.AllocBuffer(statement.buffer, _ON_STACK) if small else statement
+    rebuild = _REBUILD.get(type(statement))
+    return statement if rebuild is None else rebuild(statement)
+
+
+def _is_small(array: Any) -> bool:
+    extents = list(array.shape)
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return False
+    bits = array.dtype.bits * array.dtype.lanes
+    # LLVM cannot place an empty array on the stack.
+    return 0 < prod(map(int, extents)) * bits <= 8 * MAX_STACK_BYTES
+
+
+def _sequence(s: Any) -> Any:
+    return tirx.SeqStmt([_mark(part) for part in s.seq], s.span)
+
+
+def _loop(s: Any) -> Any:
+    return tirx.For(
+        s.loop_var, s.min, s.extent, s.kind, _mark(s.body), s.thread_binding, s.annotations,
+        s.step, s.span,
+    )  # fmt: skip
+
+
+def _branch(s: Any) -> Any:
+    otherwise = None if s.else_case is None else _mark(s.else_case)
+    return tirx.IfThenElse(s.condition, _mark(s.then_case), otherwise, s.span)
+
+
+# Statements that hold others.
+_REBUILD = {
+    tirx.SeqStmt: _sequence,
+    tirx.For: _loop,
+    tirx.IfThenElse: _branch,
+    tirx.While: lambda s: tirx.While(s.condition, _mark(s.body), s.span),
+    tirx.AttrStmt: lambda s: tirx.AttrStmt(s.node, s.attr_key, s.value, _mark(s.body), s.span),
+}
+
+
+@tvm.tirx.transform.prim_func_pass(opt_level=0)
+def _place_on_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Place the small local arrays of a function on the stack."""
+    return function.with_body(_mark(function.body))
 
 
 def _make() -> tuple[Any, Any, Any]:
@@ -36,7 +94,7 @@ def _make() -> tuple[Any, Any, Any]:
             with inline_exp():
                 return finish_host()(module)
 
-        return tvm.transform.Sequential([_drop_asserts, place_on_stack, finish_with_inline_exp])
+        return tvm.transform.Sequential([_drop_asserts, _place_on_stack, finish_with_inline_exp])
 
     return lower, finish, finish_device
 

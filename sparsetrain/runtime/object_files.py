@@ -22,28 +22,19 @@ from tvm import tirx
 from tvm.tirx.build import codegen_build
 
 from sparsetrain.runtime import library_cache, lowering
-from sparsetrain.runtime.together import MOST_THREADS, together
+from sparsetrain.runtime.parallel import MAX_THREADS, run_parallel
 
 
 class CrossKernelCallError(Exception):
-    """A kernel calls another function."""
+    """A kernel calls another function of its module."""
 
 
 def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, folder: Path) -> list[Any]:
     """Compile each kernel to a static library, or load it from `folder`.
 
-    Parameters
-    ----------
-    kernels : tvm.IRModule
-        Scheduled functions for a CPU, which call no function of the module.
-    target : tvm.target.Target
-        The CPU.
-    folder : Path
-        From `library_cache.cache_folder`.
-
     Raises
     ------
-    NotAloneError
+    CrossKernelCallError
         If a kernel calls another.
     OSError
         If an object file cannot be written.
@@ -79,8 +70,8 @@ def _compile_each(
     one thread, since these are global.
     """
     first = [compile_(kernel) for kernel in kernels[:1]]
-    most = 1 if "cl-opt" in host.attrs else MOST_THREADS
-    return first + together([partial(compile_, kernel) for kernel in kernels[1:]], most)
+    most = 1 if "cl-opt" in host.attrs else MAX_THREADS
+    return first + run_parallel([partial(compile_, kernel) for kernel in kernels[1:]], most)
 
 
 def _load(files: Iterable[Path], key: str, name: str) -> Any:

@@ -72,21 +72,15 @@ def _as_cpu_tensor(pinned: NDArray) -> NDArray:
     return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
 
 
-class StagedBatch:
+class StagedBatch(NamedTuple):
     """Sent arrays as tensors on the device, by name; valid until released."""
 
-    def __init__(self, slot: StagingSlot, tensors: dict[str, NDArray]) -> None:
-        self.slot, self.tensors = slot, tensors
+    slot: StagingSlot
+    tensors: dict[str, NDArray]
 
 
 class StagingRing:
-    """The ring.
-
-    Parameters
-    ----------
-    slots : int
-        Batches at once: one in computation, one in transfer, one in preparation.
-    """
+    """The ring. Its slots are for batches in computation, in transfer and in preparation."""
 
     def __init__(self, slots: int = SLOTS) -> None:
         self._stream = CopyStream()
@@ -106,20 +100,10 @@ class StagingRing:
         self._free.put(slot)
 
     def send(self, slot: StagingSlot, arrays: Mapping[str, np.ndarray]) -> StagedBatch:
-        """Begin to copy arrays; does not wait for the copy.
+        """Begin to copy checked arrays into a slot from `take`; does not wait for the copy.
 
-        Parameters
-        ----------
-        slot : Slot
-            From `take`.
-        arrays : mapping of str to array
-            Checked already; of the dtypes that kernels want. Those that lie in the slot's `room`
-            are not copied on the host.
-
-        Raises
-        ------
-        ResourceError
-            If there is no memory for the slot.
+        Arrays that lie in the slot's `room` are not copied on the host. Raises `ResourceError` if
+        there is no memory for the slot.
         """
         tensors = {}
         for name, array in arrays.items():

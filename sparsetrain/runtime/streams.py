@@ -34,13 +34,7 @@ class CopyStream:
         self._wait = tvm.get_global_func("runtime.Device_StreamSyncFromTo")
 
     def copy_(self, target: NDArray, source: NDArray, size: int) -> None:
-        """Begin to copy `size` bytes from pinned host memory to the device; returns at once.
-
-        Raises
-        ------
-        ResourceError
-            If CUDA refuses.
-        """
+        """Begin to copy `size` bytes from pinned host memory to the device; returns at once."""
         code = _library().cudaMemcpyAsync(
             ctypes.c_void_p(target.data_ptr()),
             ctypes.c_void_p(source.data_ptr()),

@@ -23,21 +23,11 @@ MAX_LAYOUTS = 8  # input sizes whose buffers are kept
 
 
 class BufferLifetime(NamedTuple):
-    """Size and lifetime of a temporary array of a program.
+    """Size and lifetime of a temporary array of a program."""
 
-    Parameters
-    ----------
-    first, last : int
-        First and last step of the program that uses it.
-    within : int or None
-        Number of another array whose memory it views.
-    dtype : str
-    shape : tuple of int
-    """
-
-    first: int
+    first: int  # step of the program that uses it
     last: int
-    within: int | None
+    within: int | None  # number of another array whose memory it views
     dtype: str
     shape: tuple[int, ...]
 
@@ -48,13 +38,7 @@ class BufferLifetime(NamedTuple):
 
 
 class Workspace:
-    """Temporary arrays of one program.
-
-    Parameters
-    ----------
-    lifetimes : callable
-        From the program's arguments to the lifetimes of its temporary arrays.
-    """
+    """Temporary arrays of one program; `lifetimes` finds theirs from the program's arguments."""
 
     def __init__(self, lifetimes: Callable[[Sequence[NDArray]], Sequence[BufferLifetime]]) -> None:
         self._lifetimes = lifetimes

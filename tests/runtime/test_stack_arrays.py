@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import SCHEDULED
-from sparsetrain.runtime import lowering, stack_arrays
+from sparsetrain.runtime import lowering
 from sparsetrain.runtime.compiling import compile_kernel, compile_relax
 from sparsetrain.runtime.host import host_target
 
@@ -46,13 +46,13 @@ def code(function) -> str:
 
 
 @pytest.mark.parametrize("scope", ["local", "global"])
-@pytest.mark.parametrize("length", [1, 16, stack_arrays.MAX_BYTES // 4])
+@pytest.mark.parametrize("length", [1, 16, lowering.MAX_STACK_BYTES // 4])
 def test_small_arrays_and_scalars_are_not_allocated(length, scope):
     assert ALLOCATE not in code(kernel(length, scope))
 
 
 def test_arrays_that_registers_cannot_hold_stay_in_a_workspace():
-    assert ALLOCATE in code(kernel(stack_arrays.MAX_BYTES // 4 + 1, "global"))
+    assert ALLOCATE in code(kernel(lowering.MAX_STACK_BYTES // 4 + 1, "global"))
 
 
 @pytest.mark.parametrize("length", [1, 7, 5000])

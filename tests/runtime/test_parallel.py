@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compilation of several things at once: order, errors, contexts, and threads that end."""
+"""Parallel tasks: order, errors, contexts, and threads that end."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import pytest
 import tvm
 
 from sparsetrain.runtime import threads
-from sparsetrain.runtime.together import together
+from sparsetrain.runtime.parallel import run_parallel
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 
@@ -32,15 +32,15 @@ def late(number: int) -> int:
 
 def test_results_come_in_order_and_no_thread_is_left():
     before = threading.active_count()
-    assert together([partial(late, number) for number in range(4)]) == [0, 1, 2, 3]
-    assert together([]) == []
+    assert run_parallel([partial(late, number) for number in range(4)]) == [0, 1, 2, 3]
+    assert run_parallel([]) == []
     assert threading.active_count() == before
 
 
 def test_works_run_at_once_where_there_are_cores(cores):
-    used = together([lambda: late(0) or threading.get_ident() for _ in range(4)])
+    used = run_parallel([lambda: late(0) or threading.get_ident() for _ in range(4)])
     assert (len(set(used)) > 1) == (cores > 1)
-    assert len(set(together([threading.get_ident] * 4, most=1))) == 1
+    assert len(set(run_parallel([threading.get_ident] * 4, most=1))) == 1
 
 
 def test_the_first_error_is_told_and_what_was_not_begun_is_left_out(cores):
@@ -52,7 +52,7 @@ def test_the_first_error_is_told_and_what_was_not_begun_is_left_out(cores):
         raise ValueError(number)
 
     with pytest.raises(ValueError, match="^0$"):
-        together([partial(failing, number) for number in range(20)])
+        run_parallel([partial(failing, number) for number in range(20)])
     assert len(begun) <= 2 * cores
 
 
@@ -60,11 +60,11 @@ def test_the_first_error_is_told_and_what_was_not_begun_is_left_out(cores):
 LATE = """
 import threading
 from sparsetrain.runtime import threads
-from sparsetrain.runtime.together import together
+from sparsetrain.runtime.parallel import run_parallel
 threads.max_worker_threads = lambda: 4
 def work():
     threading.main_thread().join()
-    print(together([lambda: 1, lambda: 2]))
+    print(run_parallel([lambda: 1, lambda: 2]))
 threading.Thread(target=work).start()
 """
 
@@ -78,7 +78,7 @@ def test_without_threads_to_be_had_the_caller_does_the_work(cores, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", fail)
-    assert together([lambda: 1, lambda: 2]) == [1, 2]
+    assert run_parallel([lambda: 1, lambda: 2]) == [1, 2]
 
 
 # What passes and code are made by on a thread, as the caller has it.
@@ -99,9 +99,9 @@ def test_what_the_caller_set_holds_on_every_thread(what):
     default = SEEN[what]()
     with context, TARGET, np.errstate(over="raise"):
         here = SEEN[what]()
-        assert together([SEEN[what]] * 4) == [here] * 4
+        assert run_parallel([SEEN[what]] * 4) == [here] * 4
     assert here != default
-    assert together([SEEN[what]] * 4) == [default] * 4
+    assert run_parallel([SEEN[what]] * 4) == [default] * 4
 
 
 def test_an_instrument_sees_one_pass_after_the_other():
@@ -116,5 +116,5 @@ def test_an_instrument_sees_one_pass_after_the_other():
         tvm.relax.transform.ToNonDataflow()(tvm.IRModule())
 
     with tvm.transform.PassContext(instruments=[Noting()]):
-        together([simplify] * 4)
+        run_parallel([simplify] * 4)
     assert seen == [threading.get_ident()] * 4
