@@ -70,7 +70,7 @@ def test_an_update_alone_runs_through_few_files():
 
 def test_the_path_takes_fifteen_minutes():
     lines = [len((ROOT / file).read_text().splitlines()) for file in PATH]
-    assert len(PATH) <= 8 and sum(lines) < 1_600  # with docstrings
+    assert len(PATH) <= 9 and sum(lines) < 1_850  # with docstrings
 
 
 OPENERS = ("What", "How", "Which", "Who", "Whose", "When", "Where", "Whether")
