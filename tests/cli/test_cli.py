@@ -460,17 +460,6 @@ def test_predict_never_writes_over_its_input(library, capsys, tmp_path):
     assert rows.read_bytes() == b"mine"
 
 
-def test_help_imports_none_of_the_heavy_packages():
-    code = (
-        "import sys; from sparsetrain.cli import main; code = main(['train', '--help']);"
-        "heavy = {'tvm', 'numpy', 'pyarrow', 'pandas', 'scipy'} & set(sys.modules);"
-        "sys.exit(code or ' '.join(sorted(heavy)) or None)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "--batch-size" in done.stdout
-
-
 def test_a_reader_that_has_left_causes_no_complaint():
     reading, writing = os.pipe()
     os.close(reading)

@@ -73,25 +73,6 @@ def test_training_on_converted_rows_is_training_on_raw_ones(raw, converted, tmp_
     assert scores[0] == scores[1]
 
 
-def test_rows_of_another_kind_are_warned_of_when_scored(raw, converted, tmp_path, capsys):
-    folder, _ = converted
-    run, out = tmp_path / "run", str(tmp_path / "p.csv")
-    assert main(["train", str(folder), "--out", str(run), *SMALL]) == 0
-    assert main(["predict", str(run), str(raw), "--out", out, "--json"]) == 0
-    printed = capsys.readouterr()
-    assert "never seen" not in printed.err
-    other = tmp_path / "other.parquet"
-    pq.write_table(SyntheticCriteo(seed=4, max_cardinality=50).chunk(0, rows=500), other)
-    assert main(["predict", str(run), str(other), "--out", out, "--json"]) == 0
-    printed = capsys.readouterr()
-    assert "warning: most categories were rare or never seen in training: C1 100%" in printed.err
-    result = json.loads(printed.out)
-    assert result["unseen_share"] > 0.5
-    assert result["unseen_columns"]["C1"] == 1
-    assert main(["inspect", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "model"
-
-
 def test_inspect_shows_data_encoder_and_picture(raw, converted, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     folder, _ = converted
@@ -363,20 +344,23 @@ def test_a_split_that_cannot_be_is_one_line(avazu, capsys, options, code, messag
     assert printed.err.count("\n") == 1
 
 
-def test_evaluate_says_what_the_model_cannot_know(raw, converted, tmp_path, capsys):
-    run = tmp_path / "run"
+def test_rows_of_another_kind_are_warned_of_when_scored(raw, converted, tmp_path, capsys):
+    run, other = tmp_path / "run", tmp_path / "other.parquet"
     assert main(["train", str(converted[0]), "--out", str(run), *SMALL]) == 0
-    other = tmp_path / "other.parquet"
     pq.write_table(SyntheticCriteo(seed=4, max_cardinality=50).chunk(0, rows=500), other)
-    capsys.readouterr()
-    assert main(["evaluate", str(run), str(other), "--json"]) == 0
-    printed = capsys.readouterr()
-    assert "warning: most categories were rare or never seen in training: C1 100%" in printed.err
-    assert json.loads(printed.out)["unseen_share"] > 0.5
-    assert main(["evaluate", str(run), str(raw), "--warn-unseen", "0.9", "--json"]) == 0
-    printed = capsys.readouterr()
-    assert "never seen" not in printed.err
-    assert json.loads(printed.out)["unseen_columns"] == {}
+    for command, *options in (["evaluate"], ["predict", "--out", str(tmp_path / "p.csv")]):
+        capsys.readouterr()
+        assert main([command, str(run), str(other), *options, "--json"]) == 0
+        printed = capsys.readouterr()
+        assert (
+            "warning: most categories were rare or never seen in training: C1 100%" in printed.err
+        )
+        result = json.loads(printed.out)
+        assert result["unseen_share"] > 0.5 and result["unseen_columns"]["C1"] == 1
+        assert main([command, str(run), str(raw), *options, "--warn-unseen", "0.9", "--json"]) == 0
+        printed = capsys.readouterr()
+        assert "never seen" not in printed.err
+        assert json.loads(printed.out)["unseen_columns"] == {}
 
 
 def rows_with_a_rare_column(seed, known=200):

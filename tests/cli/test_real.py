@@ -108,15 +108,6 @@ def test_a_quantized_model_is_smaller_and_scores_nearly_the_same(run, files, tmp
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_settings_are_stored_with_the_run(run):
-    model, result = run
-    chosen = {"dim": 4, "bottom": [8], "top": [8], "table_dtype": "float32"}
-    interaction = {"interaction": "dot", "cross_layers": None, "cross_rank": None}
-    assert result["settings"]["model"] == {**chosen, **interaction}
-    stored = "".join(path.read_text() for path in model.glob("step-*/*.json"))
-    assert '"min_count"' in stored
-
-
 def column(table, name, values):
     return table.set_column(table.schema.get_field_index(name), name, values)
 

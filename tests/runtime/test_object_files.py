@@ -85,7 +85,7 @@ def test_a_step_has_the_bits_of_a_program_that_is_compiled_as_a_whole(kind, plac
         assert_same_bits(linked[name], array)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("threads", [2, 8])
 def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, monkeypatch):
     def kept(name: str) -> list[str]:
         monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / name))
@@ -102,7 +102,7 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
     monkeypatch.setattr(object_files, "_load_static", noting)
     monkeypatch.setattr(parallel.threads, "max_worker_threads", lambda: threads)
     found = kept("found")  # a file is named by its content, too
-    assert len(found) == 10 and (len(set(used)) > 2) == (threads > 1)
+    assert len(found) == 10 and len(set(used)) > 2
     monkeypatch.setattr(parallel.threads, "max_worker_threads", lambda: 1)
     assert found == kept("one by one")
 
