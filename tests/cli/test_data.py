@@ -357,10 +357,11 @@ def test_rows_of_another_kind_are_warned_of_when_scored(raw, converted, tmp_path
         )
         result = json.loads(printed.out)
         assert result["unseen_share"] > 0.5 and result["unseen_columns"]["C1"] == 1
-        assert main([command, str(run), str(raw), *options, "--warn-unseen", "0.9", "--json"]) == 0
-        printed = capsys.readouterr()
-        assert "never seen" not in printed.err
-        assert json.loads(printed.out)["unseen_columns"] == {}
+        for path, limit in ((raw, []), (other, ["--warn-unseen", "1"])):
+            assert main([command, str(run), str(path), *options, *limit, "--json"]) == 0
+            printed = capsys.readouterr()
+            assert "never seen" not in printed.err
+            assert json.loads(printed.out)["unseen_columns"] == {}
 
 
 def rows_with_a_rare_column(seed, known=200):

@@ -79,7 +79,7 @@ def test_evaluate_predict_quantize_and_inspect_take_the_class(here, saved, capsy
     assert "a Linear after 2 steps" in text and "scale 0.5" in text and "tables in int8" in text
     assert main(["inspect", "run", "--json", *OWN]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["model"], found["config"]["scale"]) == ("Linear", 0.5)
+    assert (found["kind"], found["model"], found["config"]["scale"]) == ("model", "Linear", 0.5)
     assert found["optimizer"] == "adagrad"
 
 
