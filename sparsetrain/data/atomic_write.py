@@ -47,13 +47,7 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged.
-    """
+    """Read what `write_json` wrote."""
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:  # what JSON and UTF-8 raise alike

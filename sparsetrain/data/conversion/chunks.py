@@ -16,11 +16,10 @@ import pyarrow as pa
 
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.derived_columns import with_derived
-from sparsetrain.data.read.files import PARQUET, kind_of_file
-from sparsetrain.data.read.parquet import parquet_parts
+from sparsetrain.data.read.files import file_parts
 from sparsetrain.data.read.source import HELD_ROWS, Part
-from sparsetrain.data.read.text_blocks import Block, Dialect, find_dialect, read_blocks
-from sparsetrain.data.read.text_rows import BadLine, parse_block
+from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
+from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block
 from sparsetrain.data.schema.columns import Columns, check_same_row_weights
 from sparsetrain.data.values.location import Location
 
@@ -39,13 +38,13 @@ class Chunk:
     ----------
     index : int
         Its number among all chunks.
-    place : Place
+    location : Location
         The file.
     columns : Columns
         What to read of it.
     parts : tuple of Part
         Where to read it; none for text and slices.
-    held : tuple of (Place, RecordBatch) or None
+    held : tuple of (Location, RecordBatch) or None
         The rows of a slice of a row group.
     block : Block or None
         The lines of a text chunk.
@@ -96,35 +95,21 @@ class Chunk:
 
 
 def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
-    """Return a chunk for each file, without the index and the rows: its place and its columns.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read, or its columns do not fit the encoder or the other files.
-    """
+    """Return a chunk for each file, without the index and the rows: its place and its columns."""
     chunks = [_open_input(file, encoder, label) for file in files]
     check_same_row_weights({chunk.location.name: chunk.columns for chunk in chunks})
     return chunks
 
 
 def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
-    if kind_of_file(file) == PARQUET:
-        parts = tuple(parquet_parts(file))
-        location = Location(file)
-        blank = _empty_part(location, parts[0].schema if parts else pa.schema([]))
-        bound = encoder.bind(parts or [blank], require_label=label)
-        full = tuple(part for part, _ in bound if part.num_rows)
-        return Chunk(-1, location, bound[0][1], full, file_rows=sum(p.num_rows or 0 for p in full))
-    dialect = find_dialect(file, encoder.schema.text)
-    location = Location(file, unit="line")
-    part = _empty_part(location, pa.schema([(name, pa.binary()) for name in dialect.names]))
-    return Chunk(-1, location, encoder.bind([part], require_label=label)[0][1], dialect=dialect)
-
-
-def _empty_part(location: Location, schema: pa.Schema) -> Part:
-    """Return a part that only says which columns there are."""
-    return Part(location, schema, None, lambda names: iter(()))
+    parts = tuple(file_parts(file, encoder.schema))
+    first = parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda names: iter(()))
+    bound = encoder.bind(parts or [first], require_label=label)
+    full = tuple(part for part, _ in bound if part.num_rows)
+    rows = sum(part.num_rows or 0 for part in full)
+    dialect = first.read.dialect if isinstance(first.read, TextRows) else None
+    location = Location(file, unit=first.location.unit)
+    return Chunk(-1, location, bound[0][1], full, dialect=dialect, file_rows=rows)
 
 
 def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:

@@ -43,9 +43,8 @@ from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
 from sparsetrain.data.encode.learn import check_dense
 from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.read.converted_files import DATASET_FILE
-from sparsetrain.data.read.files import PARQUET, kind_of_file, list_files
+from sparsetrain.data.read.files import file_parts, list_files
 from sparsetrain.data.read.open_source import open_source
-from sparsetrain.data.read.parquet import parquet_parts
 from sparsetrain.data.read.source import Source
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError
@@ -155,7 +154,7 @@ def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
 
 
 def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
-    opened = open_source(_leading_files(files), schema)
+    opened = open_source(_leading_files(files, schema), schema)
     assert isinstance(opened, Source)
     require_row_weights(opened.parts[0], schema)
     blank = Encoder.blank(opened.parts[0], settings, schema)
@@ -165,10 +164,10 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     return blank
 
 
-def _leading_files(files: list[str]) -> list[str]:
+def _leading_files(files: list[str], schema: Schema) -> list[str]:
     """Return the files up to the first that is not known to hold no row, as parquet tells."""
     for number, file in enumerate(files, 1):
-        if kind_of_file(file) != PARQUET or any(part.num_rows for part in parquet_parts(file)):
+        if any(part.num_rows != 0 for part in file_parts(file, schema)):
             return files[:number]
     return files
 

@@ -225,20 +225,14 @@ class _Learner:
 
     def _read(self, location: Location, piece: pa.RecordBatch) -> _Read:
         """Read every column; nothing is counted before all are read, since each may refuse."""
-        columns = self._columns
-        reader, label = StrictReader(columns, self._task.encoder), columns.label
-        if columns.row_weights:
-            reader.weights(piece, location.of_column(columns.row_weights))
+        found = [
+            read(piece, location.of_column(name))
+            for name, read in StrictReader(self._columns, self._task.encoder).each()
+        ]
         return _Read(
-            reader.label(piece, location.of_column(label)) if label else 0,
-            [
-                reader.dense(i, piece, location.of_column(name))
-                for i, name in enumerate(columns.dense)
-            ],
-            [
-                reader.category(i, piece, location.of_column(name))
-                for i, name in enumerate(columns.categories)
-            ],
+            found[0] if self._columns.label else 0,
+            [item for item in found if isinstance(item, DenseCounts)],
+            [item for item in found if isinstance(item, CategoryValues)],
         )
 
     def _take(self, read: _Read) -> None:

@@ -134,13 +134,7 @@ class BadRow(NamedTuple):
 def find_bad_rows(
     piece: pa.RecordBatch, columns: Columns, location: Location, encoder: Encoder
 ) -> list[BadRow]:
-    """Return the bad rows of a piece, each once, in order.
-
-    Raises
-    ------
-    DataError
-        If more than half of the rows are bad.
-    """
+    """Return the bad rows of a piece, each once, in order; refuse if more than half are bad."""
     faults: dict[int, BadRow] = {}
     for name, read in StrictReader(columns, encoder).each():
         for fault in _in_column(piece, name, read, location.of_column(name)):

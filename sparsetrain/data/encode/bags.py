@@ -99,7 +99,7 @@ def read_bags(
         Says how many ids are kept, and which.
     encode : callable
         From the flat values and their place to ids.
-    place : Place
+    location : Location
 
     Raises
     ------

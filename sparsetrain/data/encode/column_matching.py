@@ -40,13 +40,7 @@ def weight_names(rules: Rules) -> tuple[str | None, ...]:
 
 
 def check_converted_names(rules: Rules) -> None:
-    """Refuse columns that converted data could not tell apart, by their names.
-
-    Raises
-    ------
-    ConfigError
-        With the first of them.
-    """
+    """Refuse columns that converted data could not tell apart, by their names."""
     more = (*weight_names(rules), rules.schema.weights)
     names = Counter([*dense_names(rules), *rules.columns, *(name for name in more if name)])
     for name, count in names.items():
@@ -65,13 +59,7 @@ def check_converted_names(rules: Rules) -> None:
 def converted_columns(
     rules: Rules, fingerprint: str, schema: pa.Schema, where: str, require_label: bool
 ) -> Columns:
-    """Return the columns of a converted file.
-
-    Raises
-    ------
-    DataError
-        If another encoder converted it, or a column is gone.
-    """
+    """Return the columns of a converted file."""
     if encoder_fingerprint(schema) != fingerprint:
         raise DataError(
             f"{where}: converted with another encoder than this one; convert the raw data with "
@@ -90,13 +78,7 @@ def converted_columns(
 
 
 def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:
-    """Find the columns of an encoder in a schema.
-
-    Raises
-    ------
-    DataError
-        If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
-    """
+    """Find the columns of an encoder in a schema."""
     found = find_columns(
         schema,
         where,
@@ -131,13 +113,7 @@ def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -
 
 
 def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
-    """Refuse to weigh rows by a column that those of a known encoder are not weighed by.
-
-    Raises
-    ------
-    ConfigError
-        It says that `done` without that column, and what to `do` again with it.
-    """
+    """Refuse to weigh rows by a column that those of a known encoder are not weighed by."""
     own, other = known.weights, asked.weights
     if other not in (None, own):
         raise ConfigError(

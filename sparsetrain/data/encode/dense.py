@@ -75,13 +75,7 @@ class RawDense:
     def matrix(
         self, arrays: Sequence[Any], names: Sequence[str], location: Location, rows: int
     ) -> Array:
-        """Return (n, width) float32 of `rows` rows, each column of them contiguous.
-
-        Raises
-        ------
-        DataError
-            If a value is no finite number; it names column and row.
-        """
+        """Return (n, width) float32 of `rows` rows, each column of them contiguous."""
         count = len(arrays)
         matrix = np.empty((self.width(count), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
@@ -111,13 +105,7 @@ class EncodedDense:
     def matrix(
         self, arrays: Sequence[Any], names: Sequence[str], location: Location, rows: int
     ) -> Array:
-        """Return (n, F_dense) float32 of `rows` rows, each column of them contiguous.
-
-        Raises
-        ------
-        DataError
-            If a value is missing, NaN or not finite in float32.
-        """
+        """Return (n, F_dense) float32 of `rows` rows, each column of them contiguous."""
         matrix = np.empty((len(arrays), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
             matrix[index] = self._column(array, location.of_column(name))

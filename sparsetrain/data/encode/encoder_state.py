@@ -129,13 +129,7 @@ def fingerprint_of(rules: Rules) -> str:
 
 
 def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rules:
-    """Return the rules that were written.
-
-    Raises
-    ------
-    CheckpointError
-        If the manifest or an array is missing, of another type or inconsistent.
-    """
+    """Return the rules that were written."""
     _expect(
         isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
     )
@@ -315,13 +309,7 @@ def _rows(name: str, array: Array) -> Iterator[dict[str, Any]]:
 
 
 def read_rules(path: Path) -> Rules:
-    """Read what `write_encoder` wrote.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged or another's.
-    """
+    """Read what `write_encoder` wrote."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             described = json.loads(file.schema_arrow.metadata[_KEY])

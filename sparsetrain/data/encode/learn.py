@@ -44,15 +44,7 @@ _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 def learn_rules(
     parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None
 ) -> CategoryRules:
-    """Learn the rule of each category column.
-
-    Raises
-    ------
-    ConfigError
-        If `sizes` or something of the schema does not go with the data.
-    DataError
-        If the data cannot be read.
-    """
+    """Learn the rule of each category column."""
     columns, share = parts[0][1], schema.share_embedding
     if columns.encoded:
         settings.check_encoded()
@@ -87,11 +79,6 @@ def count_columns(parts: Bound, nan: NanRule, owners: Sequence[int]) -> dict[int
     """Count the values of every category column; those of one table are counted together.
 
     `owners` are as of `Rules`; the result has the counts of each that has a table.
-
-    Raises
-    ------
-    DataError
-        If there are no rows, or a value cannot be a category.
     """
     counts = {owner: ValueCounts() for owner in owners}
     rows = 0

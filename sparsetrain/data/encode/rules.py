@@ -50,13 +50,7 @@ class PlainIds:
     rows: int
 
     def encode(self, array: Any, location: Location) -> Array:
-        """Return the ids (n,) int32 of an integer Arrow array.
-
-        Raises
-        ------
-        DataError
-            If an id is null, negative or not below `rows`; it names the row.
-        """
+        """Return the ids (n,) int32 of an integer Arrow array."""
         ids = plain_ids(array, location)
         if len(ids) and ids.max() >= self.rows:
             row = int(np.argmax(ids >= self.rows))
@@ -229,13 +223,7 @@ class Rules:
 
 
 def encode_piece(rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
-    """Encode a record batch whose columns are known.
-
-    Raises
-    ------
-    DataError
-        If a value is bad; it names column and row.
-    """
+    """Encode a record batch whose columns are known."""
     dense = rules.dense_rule(columns.encoded).matrix(
         [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
     )

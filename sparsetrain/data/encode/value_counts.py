@@ -50,13 +50,7 @@ class Keys(NamedTuple):
 
 
 def split_keys(array: Any, nan: NanRule, location: Location) -> Keys:
-    """Return the keys of a plain (not dictionary) Arrow array.
-
-    Raises
-    ------
-    DataError
-        If a float is no whole number, or NaN where NaN is an error.
-    """
+    """Return the keys of a plain (not dictionary) Arrow array."""
     return _BY_KIND[arrow_types.kind_of(array.type) or arrow_types.EMPTY](array, nan, location)
 
 
@@ -130,13 +124,7 @@ class ValueCounts:
         self._texts: Counter[bytes] = Counter()
 
     def add(self, array: Any, nan: NanRule, location: Location) -> None:
-        """Count the values of an Arrow array.
-
-        Raises
-        ------
-        DataError
-            If a value can be no category.
-        """
+        """Count the values of an Arrow array."""
         self.add_keys(*count_keys(array, nan, location))
 
     def add_keys(self, keys: Keys, times: Array) -> None:

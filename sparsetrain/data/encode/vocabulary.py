@@ -111,13 +111,7 @@ class Vocabulary:
         return np.array([self._by_text.get(text, UNSEEN) for text in texts], dtype=np.int32)
 
     def encode(self, array: Any, location: Location) -> Array:
-        """Return the ids (n,) int32 of an Arrow array, all below `rows`.
-
-        Raises
-        ------
-        DataError
-            If a value can be no category.
-        """
+        """Return the ids (n,) int32 of an Arrow array, all below `rows`."""
         if has_keyable_dictionary(array):
             return self._encode_codes(array, location)
         return self._encode(

@@ -32,11 +32,6 @@ def check_footer(file: str, footer: bytes) -> None:
     """Compare the footer of a file with what the `dataset.json` beside it says, if there is one.
 
     Page checksums guard the data; this guards what says where and of which type it is.
-
-    Raises
-    ------
-    DataError
-        If they differ.
     """
     known = _footers(os.path.dirname(file)).get(os.path.basename(file))
     if known is not None and known != footer_checksum(footer):

@@ -25,13 +25,7 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 def with_derived(part: Part, derived: Mapping[str, Derived]) -> Part:
-    """Return a part that has the derived columns too.
-
-    Raises
-    ------
-    DataError
-        If a column to derive from is missing, or a derived name is a column already.
-    """
+    """Return a part that has the derived columns too."""
     if not derived:
         return part
     for name, rule in derived.items():

@@ -1,28 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File lists from paths, folders and patterns, and the format of each file.
+"""File formats, and the files that paths, folders and patterns stand for.
 
-A name that ends in .parquet is parquet whatever it holds, so a wrong file is reported as wrong. A
-name with a text suffix is text. Any other file, such as Criteo's `day_0`, is recognised by its
-first bytes.
+`FORMATS` is the table of formats. A name that ends in .parquet is parquet whatever it holds, so a
+wrong file is reported as wrong. A name with a text suffix is text. Any other file, such as Criteo's
+`day_0`, is recognised by its first bytes.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from sparsetrain.data.read.parquet import is_parquet, parquet_parts
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.read.text_blocks import DELIMITERS, is_text, suffix_of
+from sparsetrain.data.read.text_rows import text_parts
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import DataError
 
-PARQUET, TEXT = "parquet", "text"
-GZIP = b"\x1f\x8b"  # how gzipped files begin
 
-_PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
-_DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
-_MAGIC = b"PAR1"
-# How files begin that are brought along and cannot be read: what they are, and what helps.
+class FileFormat(NamedTuple):
+    """A format: suffixes of its files, how others of them begin, and how one becomes parts.
+
+    The parts of a file know their number of rows, unless the conversion can split the file itself,
+    as it does text.
+    """
+
+    suffixes: tuple[str, ...]
+    begins: Callable[[bytes], bool]
+    parts: Callable[[str, Schema], Iterable[Part]]
+
+
+FORMATS = (
+    FileFormat((".parquet", ".pq", ".parq"), is_parquet, lambda file, _: parquet_parts(file)),
+    FileFormat(tuple(DELIMITERS), is_text, text_parts),
+)
+# How files begin that cannot be read: what they are, and what helps.
 _FOREIGN_FORMATS = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
     b"BZh": ("compressed by bzip2", "unpack it, or compress it by gzip"),
@@ -45,53 +61,26 @@ def are_paths(data: Any) -> bool:
 
 
 def list_files(paths: Any) -> list[str]:
-    """Return the files that paths, folders and patterns stand for, in the order given.
-
-    Raises
-    ------
-    DataError
-        If a folder holds no data or a pattern matches nothing.
-    """
+    """Return the files that paths, folders and patterns stand for, in the order given."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
         raise DataError("no path given, and no rows: the list is empty")
     return [file for path in given for file in _files(os.fspath(path))]
 
 
-def kind_of_file(file: str) -> str:
-    """Return `PARQUET` or `TEXT`; what cannot be opened counts as parquet, which then says so."""
-    stem = file[:-3] if file.endswith(".gz") else file
-    suffix = os.path.splitext(stem)[1].lower()
-    if suffix in _DELIMITERS:
-        return TEXT
-    if suffix in _PARQUET_SUFFIXES:
-        return PARQUET
+def file_parts(file: str, schema: Schema) -> Iterable[Part]:
+    """Open a file of any format; what cannot be opened counts as parquet, which then says so."""
     try:
         with open(file, "rb") as stream:
             head = stream.read(4096)
     except OSError:
-        return PARQUET
-    is_text = head[:2] == GZIP or (head[:4] != _MAGIC and b"\t" in head)
-    return TEXT if is_text else PARQUET
-
-
-def refuse_foreign_formats(file: str, head: bytes) -> None:
-    """Look at how a file begins.
-
-    Raises
-    ------
-    DataError
-        If it is of a kind that is known and cannot be read.
-    """
+        head = b""
     for magic, (what, fix) in _FOREIGN_FORMATS.items():
         if head.startswith(magic):
             raise DataError(f"{file}: is {what}; {fix}")
-
-
-def delimiter_of(file: str) -> str:
-    """Return the delimiter that the name of a text file promises; a tab if it promises none."""
-    stem = file[:-3] if file.endswith(".gz") else file
-    return _DELIMITERS.get(os.path.splitext(stem)[1].lower(), "\t")
+    named = [form for form in FORMATS if suffix_of(file) in form.suffixes]
+    begun = [form for form in FORMATS if form.begins(head)]
+    return next(iter([*named, *begun, *FORMATS])).parts(file, schema)
 
 
 def _files(path: str) -> Iterator[str]:
@@ -110,19 +99,14 @@ def _files(path: str) -> Iterator[str]:
 
 def _in_folder(path: str) -> list[str]:
     files = [file for file in sorted(Path(path).rglob("*")) if _is_data(file, Path(path))]
-    for suffixes in (_PARQUET_SUFFIXES, tuple(_DELIMITERS)):
-        found = [str(file) for file in files if _suffix(file) in suffixes]
+    for form in FORMATS:
+        found = [str(file) for file in files if suffix_of(file.name) in form.suffixes]
         if found:
             return found
     raise DataError(
         f"{path}: the folder holds no *.parquet, *.tsv, *.csv or *.txt file; "
         "give a file or a folder of them"
     )
-
-
-def _suffix(file: Path) -> str:
-    name = file.name[:-3] if file.name.endswith(".gz") else file.name
-    return os.path.splitext(name)[1].lower()
 
 
 def _is_data(file: Path, folder: Path) -> bool:

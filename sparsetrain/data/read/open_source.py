@@ -9,11 +9,9 @@ from typing import Any
 
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.read.converted_files import is_converted
-from sparsetrain.data.read.files import PARQUET, are_paths, kind_of_file, list_files
-from sparsetrain.data.read.parquet import parquet_parts
-from sparsetrain.data.read.source import BatchSource, Part, Source
+from sparsetrain.data.read.files import are_paths, file_parts, list_files
+from sparsetrain.data.read.source import BatchSource, Source
 from sparsetrain.data.read.tables import is_table, table_source
-from sparsetrain.data.read.text_rows import text_part
 from sparsetrain.data.schema.column_names import find_label
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
@@ -91,14 +89,9 @@ def require_labels(source: Source | BatchSource, schema: Schema | None = None) -
 
 
 def _from_files(files: list[str], schema: Schema) -> Source:
-    parts: list[Part] = []
-    for file in files:
-        if kind_of_file(file) == PARQUET:
-            parts += parquet_parts(file)
-        else:
-            parts.append(text_part(file, schema.text))
+    parts = tuple(part for file in files for part in file_parts(file, schema))
     name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    return Source(name, tuple(parts), tuple(files))
+    return Source(name, parts, tuple(files))
 
 
 def _not_empty(source: Source) -> Source:

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sparsetrain.data.read.converted_files import check_footer
-from sparsetrain.data.read.files import refuse_foreign_formats
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
@@ -29,14 +28,13 @@ _LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is r
 _IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
 
 
-def parquet_parts(file: str) -> Iterator[Part]:
-    """Yield one part for each row group of a file.
+def is_parquet(head: bytes) -> bool:
+    """Return whether a file that begins so is parquet."""
+    return head.startswith(_MAGIC)
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read as parquet; it says what is wrong with it.
-    """
+
+def parquet_parts(file: str) -> Iterator[Part]:
+    """Yield one part for each row group of a file."""
     _check_frame(file)
     try:
         with pq.ParquetFile(file) as reader:
@@ -79,7 +77,6 @@ def _check_frame(file: str) -> None:
         raise DataError(f"{file}: the file is empty (0 bytes)")
     if _ENCRYPTED in (head[:4], tail):
         raise DataError(f"{file}: the parquet file is encrypted; decrypt it first")
-    refuse_foreign_formats(file, head)
     if head[:4] != _MAGIC:
         raise DataError(
             f"{file}: not a parquet file (it begins with {head[:4]!r}); convert it to parquet "

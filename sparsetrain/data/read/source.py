@@ -35,7 +35,7 @@ class Part:
 
     Attributes
     ----------
-    place : Place
+    location : Location
         Where they are, for messages.
     schema : pyarrow.Schema
     num_rows : int or None

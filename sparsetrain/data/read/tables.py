@@ -24,13 +24,7 @@ _PART_ROWS = 4 * PIECE_ROWS
 
 
 def table_source(data: Any, schema: Schema) -> Source | None:
-    """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None.
-
-    Raises
-    ------
-    DataError
-        If a column cannot be converted, or columns differ in length.
-    """
+    """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None."""
     if isinstance(data, pa.RecordBatchReader):
         return Source("record batches", (_stream(data),))
     table = as_table(data, schema)

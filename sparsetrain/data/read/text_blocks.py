@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,12 +18,23 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from sparsetrain.data.read.files import GZIP, delimiter_of, refuse_foreign_formats
 from sparsetrain.data.schema.schema import TextFormat
 from sparsetrain.errors import DataError, first_line
 
 BLOCK_BYTES = 1 << 25
+DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+_GZIP = b"\x1f\x8b"  # how gzipped files begin
 _NEWLINE, _QUOTE = 10, 34
+
+
+def suffix_of(file: str) -> str:
+    """Return the suffix of a file's name, that of the unpacked file if it is gzipped."""
+    return os.path.splitext(file.removesuffix(".gz"))[1].lower()
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether a file that begins so is gzipped, or has several fields in a line."""
+    return head.startswith(_GZIP) or b"\t" in head
 
 
 class Block(NamedTuple):
@@ -43,13 +55,7 @@ class Block(NamedTuple):
 
 
 def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Yield the blocks of a file.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, its compression is damaged or a line is longer than a block.
-    """
+    """Yield the blocks of a file."""
     with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
         line, rest, before = 1, b"", 0
         try:
@@ -88,7 +94,7 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _unpacked(raw: IO[bytes]) -> IO[bytes]:
-    packed = raw.read(2) == GZIP
+    packed = raw.read(2) == _GZIP
     raw.seek(0)
     return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
 
@@ -136,19 +142,12 @@ class Dialect(NamedTuple):
 
 
 def find_dialect(file: str, text: TextFormat) -> Dialect:
-    """Look at the first line of a file to settle what its schema leaves open.
-
-    Raises
-    ------
-    DataError
-        If the file is empty or cannot be read, or its columns have no names.
-    """
-    delimiter = text.delimiter or delimiter_of(file)
+    """Look at the first line of a file to settle what its schema leaves open."""
+    delimiter = text.delimiter or DELIMITERS.get(suffix_of(file), "\t")
     quoted = delimiter != "\t"
     first = next(read_blocks(file, quoted, block_bytes=1 << 20), None)
     if first is None:
         raise DataError(f"{file}: the file is empty (0 bytes)")
-    refuse_foreign_formats(file, first.data)
     fields = _fields(first.data, delimiter, file)
     if len(fields) == 1 and text.delimiter is None:
         _check_delimiter(fields[0], file)

@@ -11,7 +11,7 @@ buffer alone, and each epoch parses it anew. To train more than once on much tex
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from sparsetrain.data.read.text_blocks import (
     read_blocks,
     row_ends,
 )
-from sparsetrain.data.schema.schema import TextFormat
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
@@ -57,13 +57,7 @@ class Parsed(NamedTuple):
 
 
 def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
-    """Parse whole lines of a file.
-
-    Raises
-    ------
-    DataError
-        If the text cannot be cut into fields at all.
-    """
+    """Parse whole lines of a file."""
     data = block.data.removeprefix(BOM) if block.first_line == 1 else block.data
     invalid: list[Any] = []
 
@@ -146,22 +140,24 @@ def bad_line_error(file: str, bad: BadLine) -> DataError:
     )
 
 
-def text_part(file: str, text: TextFormat) -> Part:
-    """Open a text file.
+@dataclass(frozen=True)
+class TextRows:
+    """Reads the rows of a text file from its beginning."""
 
-    Raises
-    ------
-    DataError
-        If it is missing or empty, or its columns have no names.
-    """
-    dialect = find_dialect(file, text)
-    schema = pa.schema([(name, pa.binary()) for name in dialect.names])
-    return Part(Location(file, unit="line"), schema, None, partial(_read, file, dialect))
+    file: str
+    dialect: Dialect
+
+    def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield columns of the rows, a piece at a time."""
+        for block in read_blocks(self.file, self.dialect.quoted):
+            parsed = parse_block(block, self.dialect, self.file)
+            if parsed.bad:
+                raise bad_line_error(self.file, parsed.bad[0])
+            yield from parsed.pieces(names)
 
 
-def _read(file: str, dialect: Dialect, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for block in read_blocks(file, dialect.quoted):
-        parsed = parse_block(block, dialect, file)
-        if parsed.bad:
-            raise bad_line_error(file, parsed.bad[0])
-        yield from parsed.pieces(names)
+def text_parts(file: str, schema: Schema) -> list[Part]:
+    """Open a text file."""
+    dialect = find_dialect(file, schema.text)
+    columns = pa.schema([(name, pa.binary()) for name in dialect.names])
+    return [Part(Location(file, unit="line"), columns, None, TextRows(file, dialect))]

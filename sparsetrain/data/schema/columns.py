@@ -148,13 +148,7 @@ def find_columns(
 
 
 def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, where: str) -> Columns:
-    """Return the columns with that of the weights of rows, where the data have it.
-
-    Raises
-    ------
-    DataError
-        If it is there twice or of a type that cannot be used.
-    """
+    """Return the columns with that of the weights of rows, where the data have it."""
     if name is None or name not in schema.names:
         return columns
     location = Location(where)
@@ -165,13 +159,7 @@ def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, wher
 
 
 def check_same_row_weights(found: Mapping[str, Columns]) -> None:
-    """Refuse files, given with their columns, of which some have weights of rows and others none.
-
-    Raises
-    ------
-    DataError
-        It names the first file without them.
-    """
+    """Refuse files of which some have a column of row weights and others none."""
     weighed = [columns.row_weights for columns in found.values() if columns.row_weights]
     if weighed and len(weighed) < len(found):
         lacking = next(name for name, columns in found.items() if not columns.row_weights)
@@ -186,11 +174,6 @@ def check_shared_types(
     """Refuse numbers and text in columns that share a table: no value of one is in the other.
 
     `owners` has, for each of `names`, the position of the column whose table it looks up.
-
-    Raises
-    ------
-    DataError
-        It names both columns.
     """
     for name, whose in ((names[i], names[owner]) for i, owner in enumerate(owners) if i != owner):
         own, its = (kind_of(element(schema.field(column).type)) for column in (name, whose))

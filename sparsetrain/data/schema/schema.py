@@ -9,21 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.schema.schema_file import (
-    Reader,
-    fill,
-    parse,
-    read_bool,
-    read_count,
-    read_float,
-    read_tables,
-    read_text,
-    read_texts,
-)
+from sparsetrain.data.schema.schema_file import fill, parse
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import as_float, is_number, require_type
@@ -202,7 +192,7 @@ class Schema:
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` gives them."""
         try:
-            return cls(**fill(values, _READERS, where))
+            return fill(values, cls, where)
         except ConfigError as error:
             at = "" if str(error).startswith(where) else f"{where}: "
             raise ConfigError(f"{at}{error}") from None
@@ -219,36 +209,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items() if v is not None and v != () and v != {}}
     return list(value) if isinstance(value, tuple) else value
-
-
-_DERIVED: dict[str, Reader] = {"from": read_text, "divide": read_count, "modulo": read_count}
-_COLUMN: dict[str, Reader] = {
-    "min_count": read_count,
-    "max_rows": read_count,
-    "max_length": read_count,
-    "keep": read_text,
-    "weights": read_text,
-    "share_embedding": read_text,
-}
-_LINEAR: dict[str, Reader] = {"center": read_float, "scale": read_float}
-_TEXT: dict[str, Reader] = {
-    "delimiter": read_text,
-    "header": read_bool,
-    "names": read_texts,
-    "null": read_texts,
-}
-_READERS: dict[str, Reader] = {
-    "label": read_text,
-    "dense": read_texts,
-    "categories": read_texts,
-    "time": read_text,
-    "derived": read_tables(Derived, _DERIVED, needs="from"),
-    "columns": read_tables(ColumnRule, _COLUMN),
-    "weights": read_text,
-    "linear": read_tables(Linear, _LINEAR),
-    "text": lambda value, where: TextFormat(**fill(value, _TEXT, where)),
-}
-assert set(_READERS) == {f.name for f in fields(Schema)}
 
 
 def _names_of(key: str, names: Any) -> tuple[str, ...] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict reader of TOML and JSON schema files, driven by a table of keys and their types.
+"""Strict reader of TOML and JSON schema files, driven by the types of dataclass fields.
 
 An unknown key is an error that suggests the nearest one; a value of the wrong type, one that names
 the type expected. Every message begins with the key's path.
@@ -12,7 +12,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from sparsetrain.errors import ConfigError, first_line
 from sparsetrain.system.argument_checks import is_number, require_int
@@ -21,6 +22,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+Table = TypeVar("Table")
 
 
 def parse(path: Path) -> Mapping[str, Any]:
@@ -34,43 +38,35 @@ def parse(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: the schema is not well formed: {first_line(error)}") from None
 
 
-Reader = Callable[[Any, str], Any]
-
-
-def fill(values: Any, readers: Mapping[str, Reader], where: str) -> dict[str, Any]:
-    """Return constructor arguments from a table of the file."""
+def fill(values: Any, make: type[Table], where: str) -> Table:
+    """Return a table of the file as a dataclass, whose fields say what type a key has."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: expected a table of keys, found {values!r}")
+    types = get_type_hints(make)
+    names = {"from" if name == "source" else name: name for name in types}
+    if "from" in names and "from" not in values:
+        raise ConfigError(f"{where}: it lacks 'from'; add it")
     filled = {}
     for key, value in values.items():
-        if key not in readers:
-            near = difflib.get_close_matches(key, readers, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(readers)}"
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             raise ConfigError(f"{where}: unknown key {key!r}; {hint}")
-        filled["source" if key == "from" else key] = readers[key](value, f"{where}: {key}")
-    return filled
+        filled[names[key]] = _read(value, types[names[key]], f"{where}: {key}")
+    return make(**filled)
 
 
-def read_text(value: Any, where: str) -> str:
-    """Return a text."""
-    return _typed(value, str, "a text", where)
-
-
-def read_count(value: Any, where: str) -> int:
-    """Return a whole number, 1 or more."""
-    return require_int(where, value)
-
-
-def read_float(value: Any, where: str) -> float:
-    """Return a number as a float."""
-    if not is_number(value):
-        raise ConfigError(f"{where} is {value!r}; it must be a number")
-    return float(value)
-
-
-def read_bool(value: Any, where: str) -> bool:
-    """Return true or false."""
-    return _typed(value, bool, "true or false", where)
+def _read(value: Any, type_: Any, where: str) -> Any:
+    """Return the value of a key whose field has this type; for `X | None`, the key holds an X."""
+    if get_origin(type_) is UnionType:
+        type_ = get_args(type_)[0]
+    if type_ in _READERS:
+        return _READERS[type_](value, where)
+    if get_origin(type_) is not Mapping:
+        return fill(value, type_, where)
+    make = get_args(type_)[1]
+    tables = _typed(value, Mapping, "a table", where)
+    return {name: fill(table, make, f"{where}.{name}") for name, table in tables.items()}
 
 
 def _typed(value: Any, type_: type, what: str, where: str) -> Any:
@@ -79,25 +75,33 @@ def _typed(value: Any, type_: type, what: str, where: str) -> Any:
     return value
 
 
-def read_texts(value: Any, where: str) -> tuple[str, ...]:
-    """Return a list of texts."""
+def _read_text(value: Any, where: str) -> str:
+    return _typed(value, str, "a text", where)
+
+
+def _read_count(value: Any, where: str) -> int:
+    return require_int(where, value)
+
+
+def _read_float(value: Any, where: str) -> float:
+    if not is_number(value):
+        raise ConfigError(f"{where} is {value!r}; it must be a number")
+    return float(value)
+
+
+def _read_bool(value: Any, where: str) -> bool:
+    return _typed(value, bool, "true or false", where)
+
+
+def _read_texts(value: Any, where: str) -> tuple[str, ...]:
     items = _typed(value, list, "a list of texts", where)
-    return tuple(read_text(item, where) for item in items)
+    return tuple(_read_text(item, where) for item in items)
 
 
-def read_tables(make: Callable[..., Any], readers: Mapping[str, Reader], needs: str = "") -> Reader:
-    """Return a reader of named tables, each of which becomes what `make` makes of its keys.
-
-    `needs` is a key that each table must have.
-    """
-
-    def read(value: Any, where: str) -> dict[str, Any]:
-        items = _typed(value, Mapping, "a table", where)
-        return {name: one(item, f"{where}.{name}") for name, item in items.items()}
-
-    def one(value: Any, where: str) -> Any:
-        if needs and isinstance(value, Mapping) and needs not in value:
-            raise ConfigError(f"{where}: it lacks {needs!r}; add it")
-        return make(**fill(value, readers, where))
-
-    return read
+_READERS: dict[Any, Callable[[Any, str], Any]] = {
+    str: _read_text,
+    int: _read_count,
+    float: _read_float,
+    bool: _read_bool,
+    tuple[str, ...]: _read_texts,
+}

@@ -33,13 +33,7 @@ from sparsetrain.system.argument_checks import require_int, require_type
 
 
 def check_ranges(parts: Sequence[tuple[Part, Columns]], rows: Sequence[int]) -> None:
-    """Look at every part of encoded data.
-
-    Raises
-    ------
-    DataError
-        If an id is negative or not below its table's rows; it names file, row and column.
-    """
+    """Refuse encoded ids that, by the statistics of their file, are outside their table."""
     for part, columns in parts:
         if columns.encoded:
             for name, limit in zip(columns.categories, rows, strict=True):

@@ -18,13 +18,7 @@ from sparsetrain.data.values.numeric import NanRule, read_numbers
 
 
 def read_labels(array: Any, location: Location) -> Array:
-    """Return (n,) float32 from integers, floats, booleans or texts of these.
-
-    Raises
-    ------
-    DataError
-        If a label is null, NaN, empty or neither 0 nor 1.
-    """
+    """Return (n,) float32 from integers, floats, booleans or texts of these."""
     values = _numbers(array, location)
     bad = (values != 0) & (values != 1)
     if bad.any():
@@ -34,13 +28,7 @@ def read_labels(array: Any, location: Location) -> Array:
 
 
 def read_row_weights(array: Any, location: Location) -> Array:
-    """Return (n,) float32 from integers, floats or texts of numbers.
-
-    Raises
-    ------
-    DataError
-        If a weight is null, NaN, negative or not finite in float32.
-    """
+    """Return (n,) float32 from integers, floats or texts of numbers."""
     values = _numbers(array, location)
     with np.errstate(over="ignore"):
         weights = values.astype(np.float32)

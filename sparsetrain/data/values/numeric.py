@@ -68,13 +68,7 @@ class NanRule:
             raise ConfigError(f"nan is {self.name!r}; it must be 'error' or 'missing'")
 
     def split(self, array: Any, location: Location) -> tuple[Array, Array]:
-        """Return a numeric array as (n,) float64, 0 where missing, and which are missing.
-
-        Raises
-        ------
-        DataError
-            If a value is infinite, or NaN where NaN is an error.
-        """
+        """Return a numeric array as (n,) float64, 0 where missing, and which are missing."""
         stored, missing = fill_nulls(array)
         values = stored.astype(np.float64)
         finite = np.isfinite(values) if stored.dtype.kind == "f" else np.True_
@@ -102,13 +96,7 @@ _SHOWN = 40  # characters of a bad value that fit a one-line message
 
 
 def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, Array]:
-    """Return values (n,) float64, 0 where missing, and which are missing (n,) bool.
-
-    Raises
-    ------
-    DataError
-        If a value is no number, infinite, or NaN where NaN is an error.
-    """
+    """Return values (n,) float64, 0 where missing, and which are missing (n,) bool."""
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:

@@ -20,13 +20,7 @@ _MOMENT = pa.timestamp("us")
 
 
 def to_microseconds(array: Any, location: Location) -> Any | None:
-    """Return an Arrow array of points in time as int64 microseconds; None if it holds numbers.
-
-    Raises
-    ------
-    DataError
-        If the type is one of durations or times of day.
-    """
+    """Return an Arrow array of points in time as int64 microseconds; None if it holds numbers."""
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         return _from_text(array)
     if not pt.is_temporal(array.type):
