@@ -12,9 +12,8 @@ import pytest
 
 from sparsetrain.data.synthetic import SyntheticCriteo, read_truth
 from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS, load
-from sparsetrain.data.synthetic.rank_hashes import scramble
-from sparsetrain.data.synthetic.sample import CategoryLaw
-from sparsetrain.data.synthetic.streams import CHUNK, Stream
+from sparsetrain.data.synthetic.generator import scramble
+from sparsetrain.data.synthetic.sample import CHUNK, CategoryLaw, Stream
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.system.file_locks import try_lock
 

@@ -18,8 +18,14 @@ import pyarrow as pa
 from sparsetrain.data.read.source import ROW_NUMBERS, Part
 from sparsetrain.data.schema.schema import Derived
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import EXACT, NanRule, exact_integers, fill_nulls, read_numbers
-from sparsetrain.data.values.timestamps import to_microseconds
+from sparsetrain.data.values.numeric import (
+    EXACT,
+    NanRule,
+    exact_integers,
+    fill_nulls,
+    read_numbers,
+    to_microseconds,
+)
 
 _LARGEST = np.iinfo(np.int64).max
 

@@ -29,8 +29,7 @@ from sparsetrain.data.read.source import BatchSource, Part, Source, with_numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, exact_integers, read_numbers
-from sparsetrain.data.values.timestamps import to_microseconds
+from sparsetrain.data.values.numeric import NanRule, exact_integers, read_numbers, to_microseconds
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from sparsetrain.data.synthetic.ceiling import sigmoid, weighted_auc
 from sparsetrain.data.synthetic.figures import CATEGORIES
-from sparsetrain.data.synthetic.sample import IntegerLaw, Sample, Sampler
-from sparsetrain.data.synthetic.streams import Stream
+from sparsetrain.data.synthetic.sample import IntegerLaw, Sample, Sampler, Stream
 from sparsetrain.errors import ConfigError
 
 LAST_RANK = 20_000

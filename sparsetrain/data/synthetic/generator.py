@@ -16,9 +16,7 @@ import pyarrow as pa
 from sparsetrain.data.synthetic import figures
 from sparsetrain.data.synthetic.ceiling import Truth, sigmoid
 from sparsetrain.data.synthetic.effects import Effects, calibrate
-from sparsetrain.data.synthetic.rank_hashes import hex_column
-from sparsetrain.data.synthetic.sample import Sample, Sampler
-from sparsetrain.data.synthetic.streams import CHUNK, PILOT, WORLD, Stream
+from sparsetrain.data.synthetic.sample import CHUNK, PILOT, WORLD, Sample, Sampler, Stream
 from sparsetrain.data.synthetic.write_file import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
@@ -171,3 +169,38 @@ def _between(name: str, value: float, low: float, high: float) -> float:
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
     return float(value)
+
+
+_DIGITS = 8
+# The four hex digits of every 16-bit number, as one 4-byte item each.
+_QUADS = np.array([f"{i:04x}" for i in range(1 << 16)], "S4").view(np.uint32)
+
+
+def scramble(ranks: np.ndarray, key: int) -> np.ndarray:
+    """Map ranks to 32-bit values, one to one: uint32 of the same shape.
+
+    A bijection with a key per column: the text looks like Criteo's hashes, and tells nothing of
+    the frequency. The steps are those of MurmurHash3's finaliser, each of which can be undone.
+    """
+    v = ranks.astype(np.uint32) ^ np.uint32(key)
+    v ^= v >> 16
+    v *= np.uint32(0x85EBCA6B)
+    v ^= v >> 13
+    v *= np.uint32(0xC2B2AE35)
+    v ^= v >> 16
+    return v
+
+
+def hex_column(ranks: np.ndarray, key: int) -> pa.Array:
+    """Return `ranks` (n,) as eight hex digits each, null where the rank is 0; 8 ns a value."""
+    present = ranks > 0
+    values = scramble(ranks[present], key)
+    text = np.empty((len(values), 2), np.uint32)
+    text[:, 0] = _QUADS.take(values >> 16)
+    text[:, 1] = _QUADS.take(values & 0xFFFF)
+    offsets = np.zeros(len(ranks) + 1, np.int32)
+    np.cumsum(present, out=offsets[1:])
+    offsets *= _DIGITS
+    valid = np.packbits(present, bitorder="little")
+    buffers = [pa.py_buffer(b) for b in (valid, offsets, text)]
+    return pa.Array.from_buffers(pa.string(), len(ranks), buffers)

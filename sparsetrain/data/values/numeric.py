@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numeric columns as float64 values and a mask of missing ones.
+"""Numeric columns as float64 values and a mask of missing ones, and points in time.
 
 Accepts any numeric or text Arrow type. In text, `''` is missing, and `true` and `false` in any case
 are 1 and 0. A null is always missing, a NaN only under `NanRule("missing")`.
@@ -183,3 +183,34 @@ def _is_number(value: str | None) -> bool:
         return True
     except pa.ArrowInvalid:
         return False
+
+
+_MOMENT = pa.timestamp("us")
+
+
+def to_microseconds(array: Any, location: Location) -> Any | None:
+    """Return an Arrow array of points in time as int64 microseconds since 1970, else None.
+
+    Dates, timestamps and text in ISO 8601 are such, in UTC where no zone is stated; anything else,
+    such as Avazu's YYMMDDHH, counts as numbers.
+    """
+    if arrow_types.kind_of(array.type) == arrow_types.TEXT:
+        return _from_text(array)
+    if not pt.is_temporal(array.type):
+        return None
+    try:
+        return array.cast(_MOMENT, safe=False).cast(pa.int64())
+    except pa.ArrowException:
+        raise location.error(f"type {array.type} is no point in time") from None
+
+
+def _from_text(array: Any) -> Any | None:
+    plain = array.dictionary_decode() if pt.is_dictionary(array.type) else array
+    for type_ in (_MOMENT, pa.timestamp("us", "UTC")):  # the second takes texts that name a zone
+        try:
+            text = plain.cast(pa.large_string())
+            there = pc.not_equal(pc.binary_length(text), 0)
+            return pc.if_else(there, text, None).cast(type_).cast(pa.int64())
+        except pa.ArrowInvalid:
+            continue
+    return None
