@@ -4,7 +4,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     open_streams()
     texts = list(sys.argv[1:] if arguments is None else arguments)
-    show_traceback = "--traceback" in texts or _is_on("SPARSETRAIN_TRACEBACK", os.environ)
+    wanted = os.environ.get("SPARSETRAIN_TRACEBACK", "").lower() not in ("", "0", "false", "no")
+    show_traceback = wanted or "--traceback" in texts
     texts = [text for text in texts if text != "--traceback"]
     try:
         if "" in texts:  # an empty path would be the current folder
@@ -106,7 +107,3 @@ def _print_error(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
     except OSError:  # such as a log on a full disk; Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
-def _is_on(name: str, environ: Mapping[str, str]) -> bool:
-    return environ.get(name, "").lower() not in ("", "0", "false", "no")

@@ -41,14 +41,8 @@ def require_free(path: Path, option: str = "--out") -> None:
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield an empty file to write, with the same suffix; rename it to `path` on success.
 
-    Of a symbolic link, the file that it leads to is replaced.
-
-    Raises
-    ------
-    ResourceError
-        If the disk is full.
-    DataError
-        If the file cannot be written there.
+    Of a symbolic link, the file that it leads to is replaced. Raises `ResourceError` on a full
+    disk, `DataError` if the file cannot be written for another reason.
     """
     with name_write_errors(path, DataError), _draft(Path(os.path.realpath(path))) as draft:
         yield draft

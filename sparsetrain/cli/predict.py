@@ -79,7 +79,7 @@ def predict(
 
     import sparsetrain as st
 
-    write = _writer_for(out, rows)
+    _require_output(out, rows)
     if PROBABILITY in (keep or ()):
         raise ConfigError(f"--keep {PROBABILITY}: the column of predictions has this name")
     limit = settings.resolve().data.warn_unseen
@@ -90,7 +90,7 @@ def predict(
         probability = predictor.predict(dataset, batch_size=batch_size)
         kept = read_kept()
         with replace_file(out) as draft:
-            write(pa.table({**kept, PROBABILITY: probability}), str(draft))
+            _write(pa.table({**kept, PROBABILITY: probability}), draft)
     count, mean = len(probability), float(probability.mean(dtype="float64"))
     unseen = warn_unseen(dataset, predictor.encoder, limit)
     result = {"rows": count, "out": str(out), "mean_probability": mean, **unseen}
@@ -120,13 +120,7 @@ def _read(parts: Iterable[Any], names: list[str]) -> dict[str, Any]:
 
 
 def _concatenate(name: str, columns: list[Any]) -> Any:
-    """Concatenate one column of all files, which may store the same values differently.
-
-    Raises
-    ------
-    DataError
-        If their types have none in common.
-    """
+    """Concatenate one column of all files, which may store the same values differently."""
     import pyarrow as pa
 
     if len({column.type for column in columns}) > 1:
@@ -171,26 +165,20 @@ def as_text(column: Any) -> Any:
         return column
 
 
-def _writer_for(out: Path, rows: Path) -> Callable[["pa.Table", str], None]:
-    writer = _WRITERS.get(out.suffix.lower())
-    if writer is None:
-        raise ConfigError(f"--out {out}: predictions end in {' or '.join(_WRITERS)}")
+def _require_output(out: Path, rows: Path) -> None:
+    if out.suffix.lower() not in (".parquet", ".csv"):
+        raise ConfigError(f"--out {out}: predictions end in .parquet or .csv")
     if out.is_dir() or (out.exists() and rows.exists() and out.samefile(rows)):
         raise ConfigError(f"--out {out}: is a folder or the input itself; name another file")
     require_writable(Path(os.path.realpath(out)))
-    return writer
 
 
-def _write_parquet(table: "pa.Table", path: str) -> None:
-    import pyarrow.parquet as pq
+def _write(table: "pa.Table", path: Path) -> None:
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet as pq
 
-    pq.write_table(table, path, write_page_checksum=True)
+        pq.write_table(table, path, write_page_checksum=True)
+    else:
+        import pyarrow.csv as csv
 
-
-def _write_csv(table: "pa.Table", path: str) -> None:
-    import pyarrow.csv as csv
-
-    csv.write_csv(table, path)
-
-
-_WRITERS = {".parquet": _write_parquet, ".csv": _write_csv}
+        csv.write_csv(table, path)

@@ -30,24 +30,7 @@ def run_training(
     verbose: bool = False,
     out_option: str = "--out",
 ) -> dict[str, Any]:
-    """Train, save and score.
-
-    Parameters
-    ----------
-    settings : Settings
-        All of them.
-    files : Files
-        Input files and output folder.
-    stop : StopSignals
-        Ends the training after a batch.
-    earlier : EarlierRun, optional
-        The run to continue or to start from.
-    profile : bool
-        Profile steps.
-    verbose : bool
-        Note the update path of each table.
-    out_option : str
-        The option that `files.out` comes from.
+    """Train, save and score; continue or start from an earlier run.
 
     Returns
     -------

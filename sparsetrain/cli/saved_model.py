@@ -84,13 +84,7 @@ def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
 
 
 def import_class(named: str | None) -> Any:
-    """Import the class that `--model` names; None without the option.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such module or class, or importing the module raises.
-    """
+    """Import the class that `--model` names; None without the option."""
     if named is None:
         return None
     module_name, colon, name = named.partition(":")

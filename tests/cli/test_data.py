@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.cli import main
-from sparsetrain.cli.convert import parse_size
-from sparsetrain.cli.pass_progress import PassProgress
+from sparsetrain.cli.convert import PassProgress, parse_size
 from sparsetrain.cli.plot import write_plot
 from sparsetrain.cli.predict import _concatenate, as_text
 from sparsetrain.cli.settings import resolve_settings
@@ -186,7 +185,7 @@ def test_passes_are_shown_by_lines(capsys):
 
 def test_what_an_earlier_run_did_is_in_no_rate(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("sparsetrain.cli.pass_progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sparsetrain.cli.convert.time.monotonic", lambda: now[0])
     with PassProgress(every=0) as lines:
         for rows, done, now[0] in ((0, 0.3, 1.0), (0, 0.5, 2.0), (10, 0.6, 4.0), (10, 0.7, 6.0)):
             lines("reading", rows, done)

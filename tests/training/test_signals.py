@@ -16,7 +16,8 @@ import pytest
 import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.checkpoint import folders
-from sparsetrain.cli import main, pass_progress, trainers
+from sparsetrain.cli import main, trainers
+from sparsetrain.cli.convert import PassProgress
 from sparsetrain.training.run import folder, log
 from tests import small_dlrm
 from tests.faults.failing_calls import tree
@@ -123,7 +124,7 @@ def converted(data, tmp_path_factory) -> dict:
 def test_convert_ends_with_the_signals_code_and_goes_on_to_the_same_files(
     data, converted, tmp_path, capsys, phase, code
 ):
-    out, show = tmp_path / "out", pass_progress.PassProgress.__call__
+    out, show = tmp_path / "out", PassProgress.__call__
     pending = list(SIGNALS[code])
 
     def sending(self, name, rows, share):
@@ -132,7 +133,7 @@ def test_convert_ends_with_the_signals_code_and_goes_on_to_the_same_files(
         show(self, name, rows, share)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pass_progress.PassProgress, "__call__", sending)
+        patch.setattr(PassProgress, "__call__", sending)
         ended = convert(data, out)
     said = capsys.readouterr().err
     assert ended in ((130, 143) if code == "at once" else (code,)), said

@@ -37,11 +37,6 @@ def resolve_settings(
 
     `base` has the settings that a resumed run started with.
 
-    Raises
-    ------
-    ConfigError
-        If a key is unknown, or a value has the wrong type or is out of range.
-
     Examples
     --------
     >>> resolve_settings(overrides=["train.epochs=2"]).train.epochs

@@ -18,8 +18,6 @@ else:
     import tomli as tomllib
 
 ENVIRONMENT_PREFIX = "SPARSETRAIN_"
-
-
 UNSET = object()  # a value that restores the default
 
 
@@ -32,13 +30,7 @@ class Entry(NamedTuple):
 
 
 def from_file(path: str | Path) -> Iterator[Entry]:
-    """Yield the settings of a file; its suffix says whether it is TOML or YAML.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, of another kind, or not well formed.
-    """
+    """Yield the settings of a file; its suffix says whether it is TOML or YAML."""
     path = Path(path)
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
@@ -63,11 +55,6 @@ def from_environment(environ: Mapping[str, str], sections: Iterable[str]) -> Ite
 
     Only two underscores make a variable a setting, so `SPARSETRAIN_TRACEBACK` and the like are
     ignored. A section followed by one underscore is an error, since it would go unnoticed.
-
-    Raises
-    ------
-    ConfigError
-        If a variable begins with a section's name and lacks the second underscore.
     """
     sections = tuple(sections)
     for name in sorted(environ):
@@ -86,15 +73,7 @@ def from_environment(environ: Mapping[str, str], sections: Iterable[str]) -> Ite
 
 
 def from_overrides(overrides: Iterable[str]) -> Iterator[Entry]:
-    """Yield the settings of `section.key=value` texts, as `--set` takes them.
-
-    With nothing behind the `=` the value is `UNSET`.
-
-    Raises
-    ------
-    ConfigError
-        If a text has no `=` or nothing before it.
-    """
+    """Yield the settings of `section.key=value` texts; with nothing behind `=` it is `UNSET`."""
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
