@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 from collections.abc import Iterator
@@ -55,18 +54,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def remove_stale_temporaries(path: Path) -> None:
-    """Remove temporary files of killed writers of `path`; keep those being written."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+def remove_temporaries(folder: Path, name: str = "*") -> None:
+    """Remove temporary files of killed writers of `name` in a folder; keep those being written."""
+    for left in folder.glob(f".{name}.*.tmp"):
         with contextlib.suppress(OSError), try_lock(left) as dead:
             if dead:
                 left.unlink()
-
-
-def remove_temporaries(folder: Path) -> None:
-    """Remove temporary files of killed writers in a folder."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

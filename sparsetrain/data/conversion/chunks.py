@@ -32,36 +32,16 @@ Pieces = Iterator[Piece]
 
 @dataclass(frozen=True)
 class Chunk:
-    """One task's input.
+    """One task's input."""
 
-    Attributes
-    ----------
-    index : int
-        Its number among all chunks.
-    location : Location
-        The file.
-    columns : Columns
-        What to read of it.
-    parts : tuple of Part
-        Where to read it; none for text and slices.
-    held : tuple of (Location, RecordBatch) or None
-        The rows of a slice of a row group.
-    block : Block or None
-        The lines of a text chunk.
-    dialect : Dialect or None
-        How they are written.
-    file_rows : int
-        Rows of the whole parquet file.
-    """
-
-    index: int
-    location: Location
-    columns: Columns
-    parts: tuple[Part, ...] = ()
-    held: tuple[Piece, ...] | None = None
-    block: Block | None = None
+    index: int  # among all chunks
+    location: Location  # the file
+    columns: Columns  # to read
+    parts: tuple[Part, ...] = ()  # where to read them; none for text and slices
+    held: tuple[Piece, ...] | None = None  # the rows of a slice of a row group
+    block: Block | None = None  # the lines of a text chunk
     dialect: Dialect | None = None
-    file_rows: int = 0
+    file_rows: int = 0  # of the whole parquet file
 
     @property
     def is_kept(self) -> bool:

@@ -83,24 +83,12 @@ _EXAMPLES = 5  # messages about bad rows that are kept in memory
 
 
 class Task(NamedTuple):
-    """Arguments common to all chunks of a run.
+    """Arguments common to all chunks of a run."""
 
-    Attributes
-    ----------
-    encoder : Encoder
-        Knows columns and settings; learnt already if `learn` is false.
-    folder : Path
-        Where results go.
-    bad_rows : str
-        One of `faults.POLICIES`.
-    learn : bool
-        Whether values are counted.
-    """
-
-    encoder: Encoder
-    folder: Path
-    bad_rows: str
-    learn: bool
+    encoder: Encoder  # knows columns and settings; learnt already if `learn` is false
+    folder: Path  # of the results
+    bad_rows: str  # one of `POLICIES`
+    learn: bool  # whether values are counted
 
     def result_of(self, index: int) -> Path:
         """Return the file of a chunk's values."""

@@ -112,23 +112,12 @@ POLICIES = ("error", "skip", "quarantine")
 
 
 class BadRow(NamedTuple):
-    """A bad row.
+    """A bad row of a piece, or a line that is no row."""
 
-    Attributes
-    ----------
-    row : int
-        In its piece; -1 for a line that is no row.
-    number : int
-        Row or line of the file.
-    column : str or None
-    reason : str
-        The whole message.
-    """
-
-    row: int
-    number: int
+    row: int  # of the piece; -1 for a line that is no row
+    number: int  # of the row or line in the file
     column: str | None
-    reason: str
+    reason: str  # the whole message
 
 
 def find_bad_rows(

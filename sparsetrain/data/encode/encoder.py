@@ -22,7 +22,7 @@ from sparsetrain.data.encode.column_matching import (
     match_columns,
     require_row_weights,
 )
-from sparsetrain.data.encode.encoded_rows import Rows, concat_rows
+from sparsetrain.data.encode.encoded_rows import concat_rows
 from sparsetrain.data.encode.encoder_state import (
     ENCODER_FILE,
     State,
@@ -32,7 +32,7 @@ from sparsetrain.data.encode.encoder_state import (
     write_state,
 )
 from sparsetrain.data.encode.learn import Sizes, extended_rules, keeps_rows, learn_rules
-from sparsetrain.data.encode.rules import CategoryRules, PlainIds, Rules, Settings, encode_piece
+from sparsetrain.data.encode.rules import CategoryRules, PlainIds, Rules, Settings
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_source
@@ -48,7 +48,6 @@ from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_unsigned
-from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
 
@@ -349,10 +348,6 @@ class Encoder(Rules):
             for location, piece in part.pieces(columns.names)
         ]
         return concat_rows(rows).batch()
-
-    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
-        """Encode a record batch whose columns are known; the loader's inner step."""
-        return encode_piece(self, piece, columns, location)
 
     def to_state(self) -> State:
         """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""

@@ -221,19 +221,20 @@ class Rules:
         """Whether the bags have per-sample weights."""
         return any(self.schema.rule(name).weights for name in self.columns)
 
-
-def encode_piece(rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
-    """Encode a record batch whose columns are known."""
-    dense = rules.dense_rule(columns.encoded).matrix(
-        [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
-    )
-    label, factors = columns.label, columns.row_weights
-    labels = read_labels(piece.column(label), location.of_column(label)) if label else None
-    weights = (
-        read_row_weights(piece.column(factors), location.of_column(factors)) if factors else None
-    )
-    read = _read_bags if rules.has_bags else _read_ids
-    return Rows(dense, read(rules, piece, columns, location), labels, weights)
+    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
+        """Encode a record batch whose columns are known; the loader's inner step."""
+        dense = self.dense_rule(columns.encoded).matrix(
+            [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
+        )
+        label, factors = columns.label, columns.row_weights
+        labels = read_labels(piece.column(label), location.of_column(label)) if label else None
+        weights = (
+            read_row_weights(piece.column(factors), location.of_column(factors))
+            if factors
+            else None
+        )
+        read = _read_bags if self.has_bags else _read_ids
+        return Rows(dense, read(self, piece, columns, location), labels, weights)
 
 
 def _category_rules(rules: Rules, columns: Columns) -> Iterator[tuple[int, str, CategoryRule]]:

@@ -29,24 +29,12 @@ from sparsetrain.data.values.text import as_bytes, hex_numbers, lengths
 
 
 class Keys(NamedTuple):
-    """The keys of one column's n values.
+    """The keys of one column's n values."""
 
-    Attributes
-    ----------
-    numbers : (n,) int64
-        The key where it is a number, 0 elsewhere.
-    missing : (n,) bool
-        Null or empty text.
-    is_text : (n,) bool
-        Text that is no number.
-    texts : pyarrow binary array
-        The values where `is_text`, in order.
-    """
-
-    numbers: Array
-    missing: Array
-    is_text: Array
-    texts: Any
+    numbers: Array  # (n,) int64: the key where it is a number, 0 elsewhere
+    missing: Array  # (n,) bool: null or empty text
+    is_text: Array  # (n,) bool: text that is no number
+    texts: Any  # pyarrow binary array: the values where `is_text`, in order
 
 
 def split_keys(array: Any, nan: NanRule, location: Location) -> Keys:

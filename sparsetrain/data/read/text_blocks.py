@@ -38,20 +38,11 @@ def is_text(head: bytes) -> bool:
 
 
 class Block(NamedTuple):
-    """Whole lines of a file.
-
-    Attributes
-    ----------
-    data : bytes
-    first_line : int
-        Number of the first of them, from 1.
-    file_bytes : int
-        Bytes of the file, compressed or not, that were read for them.
-    """
+    """Whole lines of a file."""
 
     data: bytes
-    first_line: int
-    file_bytes: int
+    first_line: int  # the number of the first of them, from 1
+    file_bytes: int  # bytes of the file, compressed or not, that were read for them
 
 
 def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
@@ -121,23 +112,12 @@ _CRITEO_NAMES = {40: ("label", *_CRITEO), 39: _CRITEO}
 
 
 class Dialect(NamedTuple):
-    """Format of one text file, with every choice resolved.
-
-    Attributes
-    ----------
-    delimiter : str
-    quoted : bool
-        Whether a field may stand in double quotes; in tab-separated files none does.
-    names : tuple of str
-    header : bool
-        Whether the first line is not a row.
-    null : tuple of str
-    """
+    """Format of one text file, with every choice resolved."""
 
     delimiter: str
-    quoted: bool
+    quoted: bool  # whether a field may stand in double quotes; in tab-separated files none does
     names: tuple[str, ...]
-    header: bool
+    header: bool  # whether the first line is not a row
     null: tuple[str, ...]
 
 

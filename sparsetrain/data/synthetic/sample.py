@@ -126,21 +126,11 @@ class CategoryLaw:
 
 
 class Sample(NamedTuple):
-    """Drawn rows, column by column.
+    """Drawn rows, column by column."""
 
-    Attributes
-    ----------
-    integers : ndarray (13, n) int32
-        0 where missing.
-    absent : ndarray (13, n) bool
-        Which integers are missing.
-    ranks : ndarray (26, n) int32
-        Rank of the category, 1 the commonest; 0 where missing.
-    """
-
-    integers: np.ndarray
-    absent: np.ndarray
-    ranks: np.ndarray
+    integers: np.ndarray  # (13, n) int32; 0 where missing
+    absent: np.ndarray  # (13, n) bool: which integers are missing
+    ranks: np.ndarray  # (26, n) int32: 1 the commonest category; 0 where missing
 
 
 class Sampler:

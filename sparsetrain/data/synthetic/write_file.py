@@ -6,6 +6,7 @@ Files are written atomically. Page checksums are on: without them a flipped bit 
 data.
 """
 
+import glob
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from sparsetrain.data.atomic_write import atomic_write, remove_stale_temporaries
+from sparsetrain.data.atomic_write import atomic_write, remove_temporaries
 from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
 from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
 from sparsetrain.errors import DataError, first_line
@@ -46,7 +47,7 @@ def write_chunks(
     def note() -> str:
         return json.dumps({**made_by, "truth": meter.result()._asdict()})
 
-    remove_stale_temporaries(path)
+    remove_temporaries(path.parent, glob.escape(path.name))
     form = _FORMS.get(path.suffix.lower(), _as_parquet)
     with atomic_write(path) as file, form(file, note) as write:
         for table, logits in chunks:
