@@ -59,6 +59,18 @@ def read(data, encoder):
     return joined(Dataset(data, encoder).batches(64))
 
 
+def assert_converted(out, rows):
+    """Compare converted rows with what an encoder fitted on them makes of them."""
+    expected = Encoder.fit(rows, min_count=2).encode(rows)
+    assert_batches_equal(read(out, Encoder.fit(out)), expected)
+
+
+def without(bad, rows=ROWS):
+    """Return a table of the rows but the bad ones."""
+    kept = [row for row in range(60) if row not in bad]
+    return table({name: [values[row] for row in kept] for name, values in rows.items()})
+
+
 @pytest.mark.parametrize("options", [{}, {"missing_flags": True}, {"max_rows": 6}])
 def test_conversion_learns_and_encodes_as_fitting_does(raw, tmp_path, options):
     summary = convert_files(raw, tmp_path / "out", min_count=2, **options)
@@ -95,22 +107,19 @@ def one_group(path, rows):
 def test_a_large_row_group_is_cut_and_converts_to_the_same(raw, tmp_path, cut_groups, monkeypatch):
     rows = pa.concat_tables(table(make_rows(seed)) for seed in range(4))
     path = one_group(tmp_path / "one.parquet", rows)
-    most = []
-    monkeypatch.setattr(passes, "learn_chunk", _counting(passes.learn_chunk, most))
+    learn, most = passes.learn_chunk, []
+
+    def counted(task, chunk):
+        seen = learn(task, chunk)
+        most.append(seen.rows)
+        return seen
+
+    monkeypatch.setattr(passes, "learn_chunk", counted)
     convert_files(path, tmp_path / "out", min_count=2, workers=2)
     assert sum(most) == 240 and max(most) <= 32
     encoder = Encoder.fit(path, min_count=2)
     assert Encoder.fit(tmp_path / "out").fingerprint == encoder.fingerprint
     assert_batches_equal(read(tmp_path / "out", encoder), read(path, encoder))
-
-
-def _counting(learn, rows):
-    def counted(task, chunk):
-        seen = learn(task, chunk)
-        rows.append(seen.rows)
-        return seen
-
-    return counted
 
 
 def test_bad_rows_of_a_large_row_group_are_left_out_with_their_numbers(tmp_path, cut_groups):
@@ -125,10 +134,7 @@ def test_bad_rows_of_a_large_row_group_are_left_out_with_their_numbers(tmp_path,
     assert summary["rows"] == 57
     lines = (tmp_path / "out" / "_quarantine.jsonl").read_text().splitlines()
     assert [json.loads(line)["row"] for line in lines] == [25, 33, 41]
-    kept = [row for row in range(60) if row not in (25, 33, 41)]
-    good = table({name: [column[row] for row in kept] for name, column in make_rows(0).items()})
-    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
-    assert_batches_equal(found, Encoder.fit(good, min_count=2).encode(good))
+    assert_converted(tmp_path / "out", without((25, 33, 41), make_rows(0)))
 
 
 @pytest.mark.parametrize("stop", range(1, 12, 2))
@@ -160,16 +166,12 @@ def test_an_interruption_inside_a_row_group_goes_on_from_its_rows(
 def test_every_layout_converts_to_the_same_ids(make, tmp_path):
     path = write(tmp_path / "raw.parquet", make(ROWS))
     convert_files(path, tmp_path / "out", min_count=2)
-    encoder = Encoder.fit(tmp_path / "out")
-    assert_batches_equal(
-        read(tmp_path / "out", encoder), Encoder.fit(table(ROWS), min_count=2).encode(table(ROWS))
-    )
+    assert_converted(tmp_path / "out", table(ROWS))
 
 
 def test_text_converts_as_parquet_does(tmp_path):
     convert_files(text_file(tmp_path / "raw.tsv"), tmp_path / "out", min_count=2)
-    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
-    assert_batches_equal(found, Encoder.fit(table(ROWS), min_count=2).encode(table(ROWS)))
+    assert_converted(tmp_path / "out", table(ROWS))
 
 
 def test_encoded_data_keep_their_ids(tmp_path):
@@ -192,6 +194,16 @@ def test_other_rows_are_converted_by_the_encoder_of_the_first(raw, tmp_path):
 
 class Killed(BaseException):
     """Ends a run at once, as far as a process can do that to itself."""
+
+
+def kill_while(passed):
+    """Return a callback of progress that ends the run in the pass of this name."""
+
+    def progress(what, rows, done):
+        if what == passed:
+            raise Killed
+
+    return progress
 
 
 def same_folders(left, right):
@@ -246,10 +258,7 @@ def test_bad_rows_are_left_out_counted_and_named(tmp_path, rule):
     assert (summary["rows"], summary["bad_rows"]) == (57, 4)
     assert summary["bad_rows_by_column"] == {"I2": 1, "fields": 1, "label": 2}
     assert any("line 9, column label: the label is 2" in e for e in summary["bad_row_examples"])
-    kept = [row for row in range(60) if row not in (7, 50, 20)]
-    good = table({name: [values[row] for row in kept] for name, values in ROWS.items()})
-    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
-    assert_batches_equal(found, Encoder.fit(good, min_count=2).encode(good))
+    assert_converted(tmp_path / "out", without((7, 50, 20)))
     notes = tmp_path / "out" / "_quarantine.jsonl"
     assert notes.exists() == (rule == "quarantine")
     if notes.exists():
@@ -297,11 +306,8 @@ def test_bad_rows_of_parquet_are_left_out_too(tmp_path):
         rows["label"][row] = None
     path = write(tmp_path / "raw.parquet", table(rows))
     summary = convert_files(path, tmp_path / "out", bad_rows="skip", min_count=2)
-    kept = [row for row in range(60) if row not in (3, 33, 59)]
-    good = table({name: [values[row] for row in kept] for name, values in ROWS.items()})
     assert summary["bad_rows"] == 3
-    found = read(tmp_path / "out", Encoder.fit(tmp_path / "out"))
-    assert_batches_equal(found, Encoder.fit(good, min_count=2).encode(good))
+    assert_converted(tmp_path / "out", without((3, 33, 59)))
 
 
 def test_a_file_of_bad_rows_is_not_skipped_silently(tmp_path):
@@ -345,12 +351,8 @@ LATER = {"min_count": 3, "max_rows": 9, "dense_fill": 1.0, "missing_flags": True
 def test_what_was_read_is_used_with_other_settings_of_later_passes(
     raw, tmp_path, monkeypatch, name, value
 ):
-    def killed(what, rows, done):
-        if what == "writing":
-            raise Killed
-
     with pytest.raises(Killed):
-        convert_files(raw, tmp_path / "out", min_count=2, progress=killed)
+        convert_files(raw, tmp_path / "out", min_count=2, progress=kill_while("writing"))
     assert (tmp_path / "out" / "part-00000.parquet").exists()
     learnt = []
     monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
@@ -373,11 +375,8 @@ def test_a_rule_of_one_column_is_of_later_passes_too(raw, tmp_path, monkeypatch)
 
 
 def test_other_settings_of_reading_are_refused_in_an_unfinished_conversion(raw, tmp_path):
-    def killed(what, rows, done):
-        raise Killed
-
     with pytest.raises(Killed):
-        convert_files(raw, tmp_path / "out", progress=killed)
+        convert_files(raw, tmp_path / "out", progress=kill_while("reading"))
     with pytest.raises(ConfigError, match="unfinished conversion of other files or settings"):
         convert_files(raw, tmp_path / "out", nan="missing")
     assert any((tmp_path / "out" / "_work").glob("values-*"))

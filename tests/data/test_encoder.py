@@ -72,21 +72,6 @@ def test_equal_counts_are_ordered_by_value_numbers_first():
         assert ids_of(encoder, ["00000009", "0000000a", "B", "a", "b"]) == [2, 3, 4, 5, 6]
 
 
-def test_text_that_is_nearly_hex_is_kept_apart():
-    near = [
-        "0000abcd",
-        "0000ABCD",
-        "000abcd",
-        "00000abcd",
-        "abcd",
-        "0000abcg",
-        " 000abcd",
-        "é000abc",
-    ]
-    encoder = Encoder.fit(single([0] * 8, near), min_count=1)
-    assert sorted(ids_of(encoder, near)) == list(range(2, 10))
-
-
 def test_bytes_that_are_no_utf8_are_kept_apart():
     values = pa.array([b"\xff\xfe", b"\xff", b"ok"], pa.binary())
     found = single([0] * 3, ["x"] * 3).set_column(1, "C1", values)
@@ -113,11 +98,6 @@ def test_the_bucket_of_a_value_does_not_depend_on_the_other_values():
         return ids_of(Encoder.fit(counted(**counts), min_count=2, max_rows=12), ["last"])
 
     assert bucket() == bucket(x=40, y=30) != [1]
-
-
-def test_a_cap_above_the_need_changes_nothing():
-    plain, capped = (Encoder.fit(table(ROWS), max_rows=cap) for cap in (None, 100))
-    assert plain.rows == capped.rows
 
 
 def test_the_layout_names_and_sizes_are_told():

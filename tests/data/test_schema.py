@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pytest
 
 from sparsetrain.data import (
@@ -16,7 +17,9 @@ from sparsetrain.data import (
     Schema,
     TextFormat,
     convert_files,
+    open_source,
 )
+from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.errors import ConfigError, DataError
 from tests.data.criteo_tables import assert_batches_equal, joined
 
@@ -49,8 +52,6 @@ def avazu(rows=400, seed=0):
 
 
 def write_csv(path, table):
-    import pyarrow.csv as csv
-
     csv.write_csv(table, path, csv.WriteOptions(quoting_style="none"))
     return str(path)
 
@@ -63,17 +64,17 @@ def schema(tmp_path):
 
 
 def test_a_log_without_dense_columns_is_read_through_a_schema(tmp_path, schema):
-    csv = write_csv(tmp_path / "a.csv", avazu())
-    encoder = Encoder.fit(csv, schema_file=schema)
+    log = write_csv(tmp_path / "a.csv", avazu())
+    encoder = Encoder.fit(log, schema_file=schema)
     assert (encoder.num_dense, encoder.rows[0], encoder.rows[3]) == (0, 26, 20)
-    batch = joined(Dataset(csv, encoder).batches(64))
+    batch = joined(Dataset(log, encoder).batches(64))
     assert batch.dense.shape == (400, 0)
     assert batch.ids.min() >= 2
     assert Encoder.fit(avazu(), schema_file=schema).rows == encoder.rows
-    convert_files(csv, tmp_path / "out", schema_file=schema)
+    convert_files(log, tmp_path / "out", schema_file=schema)
     converted = Encoder.fit(tmp_path / "out")
     assert converted.rows == encoder.rows
-    for data in (tmp_path / "out", csv):
+    for data in (tmp_path / "out", log):
         assert_batches_equal(joined(Dataset(data, converted).batches(64)), batch)
 
 
@@ -93,9 +94,6 @@ def test_a_schema_survives_its_own_plain_values(schema):
     ],
 )
 def test_a_derived_column_is_a_quotient_and_a_remainder(rule, expected):
-    from sparsetrain.data.read.derived_columns import with_derived
-    from sparsetrain.data.read.open_source import open_source
-
     source = open_source(
         {"t": [0, 86_399, -1, None], "C1": [1] * 4},
         Schema(categories=("d", "C1"), derived={"d": rule}),
@@ -117,9 +115,6 @@ INTEGERS = {
 
 @pytest.mark.parametrize("array", INTEGERS.values(), ids=INTEGERS.keys())
 def test_integers_of_64_bits_are_not_rounded_before_they_are_divided(array):
-    from sparsetrain.data.read.derived_columns import with_derived
-    from sparsetrain.data.read.open_source import open_source
-
     derived = {"d": Derived("t", divide=3), "same": Derived("t")}
     part = with_derived(open_source(pa.table({"t": array})).parts[0], derived)
     assert next(part.pieces(["d"]))[1].column("d").to_pylist() == [HUGE // 3, 2, None]
@@ -139,9 +134,6 @@ MOMENTS = {
 
 @pytest.mark.parametrize("array", MOMENTS.values(), ids=MOMENTS.keys())
 def test_days_are_derived_from_points_in_time(array):
-    from sparsetrain.data.read.derived_columns import with_derived
-    from sparsetrain.data.read.open_source import open_source
-
     derived = {"d": Derived("t", divide=86_400)}
     part = with_derived(open_source(pa.table({"t": array})).parts[0], derived)
     assert next(part.pieces(["d"]))[1].column("d").to_pylist() == [0, 1, -1, None]
@@ -157,9 +149,6 @@ def test_days_are_derived_from_points_in_time(array):
     ],
 )
 def test_what_is_neither_number_nor_moment_derives_nothing(array, message):
-    from sparsetrain.data.read.derived_columns import with_derived
-    from sparsetrain.data.read.open_source import open_source
-
     part = with_derived(open_source(pa.table({"t": array})).parts[0], {"d": Derived("t")})
     with pytest.raises(DataError, match=f"column t: {message}"):
         next(part.pieces(["d"]))

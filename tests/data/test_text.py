@@ -11,7 +11,6 @@ import pytest
 from sparsetrain.data import Dataset, Encoder, Schema, TextFormat
 from sparsetrain.data.read.text_blocks import find_dialect, read_blocks
 from sparsetrain.data.read.text_rows import parse_block
-from sparsetrain.data.schema.schema import TextFormat as Format
 from sparsetrain.errors import DataError
 from tests.data.criteo_tables import assert_batches_equal, joined, make_rows, table
 
@@ -117,7 +116,7 @@ def test_blocks_are_whole_rows_and_lose_nothing(size, quoted, tmp_path):
 def test_every_row_knows_its_line(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("1\t2\n\n3\t4\t5\n6\t7\n\r\n8\n9\t9\n")
-    dialect = find_dialect(str(path), Format(names=("a", "b")))
+    dialect = find_dialect(str(path), TextFormat(names=("a", "b")))
     (block,) = read_blocks(str(path), dialect.quoted)
     parsed = parse_block(block, dialect, str(path))
     assert parsed.lines.tolist() == [1, 4, 7]
