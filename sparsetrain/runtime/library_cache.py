@@ -17,7 +17,6 @@ import os
 import platform
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -156,11 +155,10 @@ def store(folder: Path, key: str, executable: Any) -> Any:
 
 def _link(file: str, objects: list[str], options: Sequence[str] = ()) -> None:
     """Link a library against C alone, or as the compiler does by default if that fails."""
-    if sys.platform.startswith("linux"):
-        with suppress(RuntimeError):
-            # After the objects: some linkers ignore a library before its callers.
-            cc.create_shared(file, [*objects, *_C_LIBRARIES], options=[*options, *_NO_CPP])
-            return
+    with suppress(RuntimeError):
+        # After the objects: some linkers ignore a library before its callers.
+        cc.create_shared(file, [*objects, *_C_LIBRARIES], options=[*options, *_NO_CPP])
+        return
     cc.create_shared(file, objects, options=list(options))
 
 
@@ -209,7 +207,7 @@ def _prune(folder: Path) -> None:
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
     """Whether a file is of a kind (so no link), owned by this user, and writable by no other."""
-    owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    owned = status.st_uid == os.getuid()
     return kind(status.st_mode) and owned and not status.st_mode & 0o022
 
 

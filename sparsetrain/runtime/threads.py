@@ -11,9 +11,7 @@ from sparsetrain.system.argument_checks import require_int
 
 def available_cores() -> int:
     """Cores that this process may run on, by its affinity mask."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 MAX_THREADS = 4096  # TVM starts any number, or ends the process
