@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code of docs/serving.md, recipes.md and more-models.md runs and does what is said there."""
+"""The code of four pages runs and does what is said there."""
 
 import re
 from pathlib import Path
@@ -85,6 +85,25 @@ def test_recipes(log, tmp_path, monkeypatch, capsys):
     exec(importance, names)
     lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert float(lines["price"]) > max(float(lines["user"]), float(lines["item"]))
+
+
+def test_coming_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = clicks(2_000, 30, 0).rename(columns={"click": "clicked"})
+    age = np.random.default_rng(1).integers(18, 80, 2_000)
+    rows.assign(age=age).to_csv("clicks.csv", index=False)
+    names: dict = {}
+    fit, loader, loop = blocks("coming-from.md")
+    exec(fit, names)
+    assert names["history"]["checkpoint"] == "best" and names["scored"]["p"].between(0, 1).all()
+    whole = names["encoder"].encode(pd.read_csv("clicks.csv"))
+    cuts = [slice(at, at + 500) for at in range(0, 2_000, 500)]
+    names["loader"] = [(whole.dense[cut], whole.ids[cut], whole.labels[cut]) for cut in cuts]
+    steps = names["trainer"].steps
+    exec(loader, names)
+    assert names["trainer"].steps == steps + 8
+    exec(loop, names)
+    assert names["trainer"].steps == steps + 8 + 8
 
 
 def visit(rng: np.random.Generator, rows: int) -> dict:
