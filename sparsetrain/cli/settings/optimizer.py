@@ -5,6 +5,7 @@ Values are names, numbers and enumerated schedules; the caller builds the optimi
 the tables here with the constructors.
 """
 
+from itertools import chain
 from typing import Any, Literal
 
 from sparsetrain.cli.settings.fields import (
@@ -17,29 +18,47 @@ from sparsetrain.cli.settings.fields import (
     setting,
 )
 
-Formula = Literal[
-    "sgd", "momentum", "nesterov", "adagrad", "rowwise_adagrad", "rmsprop", "adam", "adamw", "ftrl"
-]
+# Numbers of each formula besides `lr`.
+FORMULA_OPTIONS: dict[str, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("momentum",),
+    "nesterov": ("momentum",),
+    "adagrad": ("eps", "initial"),
+    "rowwise_adagrad": ("eps", "initial"),
+    "rmsprop": ("alpha", "eps"),
+    "adam": ("beta1", "beta2", "eps"),
+    "adamw": ("beta1", "beta2", "eps"),
+    "ftrl": ("l1", "l2", "beta", "initial"),
+}
+NUMBERS = frozenset(chain(["lr"], *FORMULA_OPTIONS.values()))
+# Options of all formulas, and those that a formula lacks.
+OPTIONS = (
+    *("mode", "max_replayed_steps", "weight_decay", "decoupled"),
+    *("clip_value", "clip_norm", "on_nonfinite", "update"),
+)
+LACKS = {"adamw": ("decoupled",), "ftrl": ("weight_decay", "decoupled")}
+# Settings of each schedule.
+SCHEDULES: dict[str, tuple[str, ...]] = {
+    "constant": (),
+    "step_decay": ("schedule_steps", "factor"),
+    "polynomial": ("schedule_steps", "power", "floor"),
+    "cosine": ("schedule_steps", "floor"),
+    "inverse_sqrt": ("schedule_steps",),
+}
+SHAPES = ("factor", "power", "floor")
+
+Formula: Any = Literal[tuple(FORMULA_OPTIONS)]
+ScheduleName: Any = Literal[tuple(SCHEDULES)]
 Mode = Literal["lazy", "exact", "dense"]
 Update = Literal["sparse", "dense"]
 
 
 class GroupSettings(Section):
-    """Options of the parameters and tables whose names match.
+    """Options of the parameters and tables whose names match, in place of the section's."""
 
-    Attributes
-    ----------
-    match : str
-        A name such as `embeddings.C1.weight`, with `*` and `?`.
-    lr, scale : float or None
-        Another learning rate, constant; a factor for it.
-    weight_decay, mode, max_replayed_steps, update : optional
-        In place of the section's.
-    """
-
-    match: str
-    lr: NotNegative | None = None
-    scale: NotNegative | None = None
+    match: str  # such as `embeddings.C1.weight`, with `*` and `?`
+    lr: NotNegative | None = None  # constant
+    scale: NotNegative | None = None  # factor of the learning rate
     weight_decay: NotNegative | None = None
     mode: Mode | None = None
     max_replayed_steps: Count | None = None
@@ -76,9 +95,7 @@ class OptimizerSettings(Section):
     update: Update | None = setting(
         None, "Whether touched rows or all rows are updated, where both give the same bits."
     )
-    schedule: Literal["constant", "step_decay", "polynomial", "cosine", "inverse_sqrt"] = setting(
-        "constant", "Schedule of the learning rate."
-    )
+    schedule: ScheduleName = setting("constant", "Schedule of the learning rate.")
     schedule_steps: Count | None = setting(None, "Steps of the schedule.")
     warmup: Count | None = setting(None, "Steps of linear warm-up.")
     factor: NotNegative | None = setting(None, "Factor of step_decay.")
@@ -122,41 +139,9 @@ class OptimizerSettings(Section):
                 text = f"schedule '{self.schedule}' has no '{key}'; its settings are {names}"
                 problems.append((key, text))
         if self.schedule != "constant" and self.schedule_steps is None:
-            problems.append(
-                ("schedule", f"schedule '{self.schedule}' needs optimizer.schedule_steps")
-            )
+            text = f"schedule '{self.schedule}' needs optimizer.schedule_steps"
+            problems.append(("schedule", text))
         return problems
-
-
-NUMBERS = ("lr", "eps", "initial", "momentum", "alpha", "beta1", "beta2", "beta", "l1", "l2")
-OPTIONS = (
-    *("mode", "max_replayed_steps", "weight_decay", "decoupled"),
-    *("clip_value", "clip_norm", "on_nonfinite", "update"),
-)
-SHAPES = ("factor", "power", "floor")
-
-# Numbers of each formula besides `lr`.
-FORMULA_OPTIONS: dict[str, tuple[str, ...]] = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "nesterov": ("momentum",),
-    "adagrad": ("eps", "initial"),
-    "rowwise_adagrad": ("eps", "initial"),
-    "rmsprop": ("alpha", "eps"),
-    "adam": ("beta1", "beta2", "eps"),
-    "adamw": ("beta1", "beta2", "eps"),
-    "ftrl": ("l1", "l2", "beta", "initial"),
-}
-# Common options that a formula lacks.
-LACKS = {"adamw": ("decoupled",), "ftrl": ("weight_decay", "decoupled")}
-# Settings of each schedule.
-SCHEDULES: dict[str, tuple[str, ...]] = {
-    "constant": (),
-    "step_decay": ("schedule_steps", "factor"),
-    "polynomial": ("schedule_steps", "power", "floor"),
-    "cosine": ("schedule_steps", "floor"),
-    "inverse_sqrt": ("schedule_steps",),
-}
 
 
 def options_of(name: str) -> tuple[str, ...]:
