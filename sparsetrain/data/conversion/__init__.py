@@ -2,10 +2,10 @@
 """Conversion of raw logs of any size to encoded parquet, in bounded memory and resumable.
 
 Three passes, each a sequence of tasks with one atomically written file as result; a second run
-skips tasks whose file exists. `job` holds the arguments, `chunks` splits the input, `strict_reader`
-and `learn_chunks` read a chunk's values and bad rows, `merge_counts` adds up a column's counts over
-all chunks, `write_files` writes the result, `passes` runs the three, `convert` is the entry point.
+skips tasks whose file exists. `chunks` splits the input, `strict_reader` and `learn_chunks` read a
+chunk's values and bad rows, `merge_counts` adds up a column's counts over all chunks, `write_files`
+writes the result, `passes` runs the three, `convert` is the entry point.
 """
 
 from sparsetrain.data.conversion.convert import convert_files as convert_files
-from sparsetrain.data.conversion.job import Progress as Progress
+from sparsetrain.data.conversion.passes import Progress as Progress

@@ -15,15 +15,19 @@ from typing import Any
 
 from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
 from sparsetrain.data.conversion.chunks import open_inputs
-from sparsetrain.data.conversion.job import WORK, Job, Progress, digest, no_progress, reading_plan
 from sparsetrain.data.conversion.learn_chunks import VALUES, Task
 from sparsetrain.data.conversion.passes import (
     BASE,
+    WORK,
     WORKER,
+    Job,
+    Progress,
     check_known,
-    known_values,
+    digest,
     learn_chunks,
     learn_values,
+    no_progress,
+    reading_plan,
     write_files,
 )
 from sparsetrain.data.conversion.strict_reader import POLICIES
@@ -249,7 +253,7 @@ def _convert(job: Job) -> dict[str, Any]:
             path.unlink()
         others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
         raise DataError(f"{job.files[0]}: no good row in it{others}")
-    learnt = known_values(job) if job.known else learn_values(job, task, chunks)
+    learnt = learn_values(job, task, chunks)
     write_encoder(job.out / ENCODER_FILE, learnt.encoder)
     files = write_files(job, task._replace(encoder=learnt.encoder), chunks)
     summary = describe(learnt, chunks, files, digest(job.plan()))

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.source import ROW_NUMBERS, Part
+from sparsetrain.data.read.source import Part, with_numbers
 from sparsetrain.data.schema.schema import Derived
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import (
@@ -62,10 +62,8 @@ def _read(
             else piece.column(n)
             for n in names
         ]
-        numbers = location.numbers
-        extra = [] if numbers is None else [pa.array(numbers)]
-        labels = [*names] if numbers is None else [*names, ROW_NUMBERS]
-        yield pa.RecordBatch.from_arrays([*arrays, *extra], names=labels)
+        made = pa.RecordBatch.from_arrays(arrays, names=[*names])
+        yield made if location.numbers is None else with_numbers(made, location.numbers)
 
 
 def _derive(array: pa.Array, rule: Derived, location: Location) -> pa.Array:

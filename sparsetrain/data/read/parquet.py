@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -89,23 +90,19 @@ def _check_frame(file: str) -> None:
     check_footer(file, footer)
 
 
+@dataclass(frozen=True)
 class _RowGroup:
     """Reads one row group; opens its file anew, since a shuffle asks for groups in any order."""
 
-    def __init__(
-        self, metadata: Any, schema: pa.Schema, leaves: Mapping[str, int], location: Location
-    ) -> None:
-        self._metadata, self._schema, self._leaves, self.location = (
-            metadata,
-            schema,
-            leaves,
-            location,
-        )
+    metadata: Any  # of the file
+    schema: pa.Schema
+    leaves: Mapping[str, int]
+    location: Location
 
     @property
     def _stored(self) -> Any:
         # Asked for anew: unlike the metadata of a file, that of a group cannot be pickled.
-        return self._metadata.row_group(self.location.row_group)
+        return self.metadata.row_group(self.location.row_group)
 
     @property
     def num_rows(self) -> int:
@@ -114,9 +111,9 @@ class _RowGroup:
 
     def range_of(self, name: str) -> Range | None:
         """Return the least and greatest value of a column, or in its lists, from the footer."""
-        if name not in self._leaves:
+        if name not in self.leaves:
             return None
-        known = self._stored.column(self._leaves[name]).statistics
+        known = self._stored.column(self.leaves[name]).statistics
         return (known.min, known.max) if known and known.has_min_max else None
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -128,12 +125,12 @@ class _RowGroup:
         Parquet stores most text as codes into a dictionary. To spell every row out, only to look
         the words up again, took half of the time of reading.
         """
-        texts = [name for name in coded if pt.is_string(self._schema.field(name).type)]
+        texts = [name for name in coded if pt.is_string(self.schema.field(name).type)]
         text = [name for name in texts if self._has_small_dictionary(name)]
         return self._read(names, CODED_ROWS if text or not texts else PIECE_ROWS, text)
 
     def _has_small_dictionary(self, name: str) -> bool:
-        column = self._stored.column(self._leaves[name])
+        column = self._stored.column(self.leaves[name])
         first = column.dictionary_page_offset
         return first is not None and column.data_page_offset - first <= _DICTIONARY
 
@@ -145,7 +142,7 @@ class _RowGroup:
         try:
             with pq.ParquetFile(
                 self.location.name,
-                metadata=self._metadata,
+                metadata=self.metadata,
                 page_checksum_verification=True,
                 buffer_size=_BUFFER if is_large else 0,
                 pre_buffer=not is_large,

@@ -58,7 +58,7 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
         names = _names(data, schema)
         for name in names if len({*names}) < len(names) else ():
             require_column(names, name, "given", Location("table"))
-        return _from_columns({name: (data[name], nan_is_null) for name in names})
+        return _from_columns({name: data[name] for name in names}, nan_is_null)
     if hasattr(data, "__arrow_c_stream__"):
         return _imported(data)
     return None
@@ -103,13 +103,10 @@ def _names(data: Any, schema: Schema) -> list[str]:
     return [name for name in texts if name in schema.wanted]
 
 
-def _from_columns(columns: dict[str, tuple[Any, bool]]) -> pa.Table:
-    """Build a table; the flag says whether the column's NaN are nulls."""
+def _from_columns(columns: dict[str, Any], nan_is_null: bool) -> pa.Table:
     if not columns:
         raise DataError("table: no label, dense (I1.., int_0..) or category (C1.., cat_0..) column")
-    arrays = {
-        name: _array(values, nan_is_null, name) for name, (values, nan_is_null) in columns.items()
-    }
+    arrays = {name: _array(values, nan_is_null, name) for name, values in columns.items()}
     sizes = {len(array) for array in arrays.values()}
     if len(sizes) > 1:
         raise DataError(f"table: columns differ in length, from {min(sizes)} to {max(sizes)} rows")
