@@ -7,7 +7,6 @@ limit; counts are exact for what was read. Memory: the distinct values of every 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,20 +128,16 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     source = open_source(data, schema)
     if isinstance(source, BatchSource):
         raise DataError(f"{source.name}: batches hold no columns to describe; give rows")
-    encoder = _encoder(source.parts[0], schema)
+    first = source.parts[0]
+    encoder = Encoder.read_converted(first) or Encoder.blank(first, Settings(nan="missing"), schema)
     seen = _Seen(encoder)
-    with_label = _has_label(source.parts[0], schema)
-    parts = encoder.bind(source.parts, require_label=with_label)
+    parts = encoder.bind(source.parts, require_label=_has_label(first, schema))
     for part, columns in parts:
         for location, piece in part.pieces(columns.names):
             seen.add(location, piece, columns)
             if seen.rows >= max_rows:
                 return seen.result(source.name, parts[0][1].layout, source.num_rows)
     return seen.result(source.name, parts[0][1].layout, source.num_rows)
-
-
-def _encoder(part: Part, schema: Schema) -> Encoder:
-    return Encoder.read_converted(part) or Encoder.blank(part, Settings(nan="missing"), schema)
 
 
 def _has_label(part: Part, schema: Schema) -> bool:
@@ -155,7 +150,9 @@ class _Seen:
     """Accumulated counts of the rows read."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
+        self._columns = encoder.columns
+        # Whether what is read are the ids that an encoder gave to raw values.
+        self._is_converted = bool(encoder.categories) and not encoder.encoded
         self.rows = 0
         self._labels: list[Array] = []
         self._counts = [ValueCounts() for _ in encoder.columns]
@@ -192,13 +189,7 @@ class _Seen:
             seen[2], seen[3] = min(seen[2], there.min()), max(seen[3], there.max())
 
     def _counted(self, count: float) -> int | None:
-        return None if _is_converted(self._encoder) else int(count)
-
-    def _form(self, index: int) -> Callable[[int], str]:
-        """Return how a number of a column is written where it was read."""
-        if self._is_text[index]:
-            return "{:08x}".format
-        return _unsigned if self._is_unsigned[index] else str
+        return None if self._is_converted else int(count)
 
     def result(self, name: str, layout: str, total: int | None) -> Profile:
         """Return everything."""
@@ -214,18 +205,36 @@ class _Seen:
                 DenseProfile(column, self._counted(m), self._counted(n), *_finite(low, high))
                 for column, (m, n, low, high) in self._dense.items()
             ],
-            [
-                _category(column, count, ids, self._encoder, self._form(index))
-                for index, (column, count, ids) in enumerate(
-                    zip(self._encoder.columns, self._counts, self._ids, strict=True)
-                )
-            ],
+            [self._category(index, name) for index, name in enumerate(self._columns)],
         )
 
+    def _category(self, index: int, column: str) -> CategoryProfile:
+        numbers, times = self._counts[index].numbers()
+        texts, text_times = self._counts[index].texts()
+        rare = None
+        if self._is_converted:  # missing and rare values have ids
+            rare = int(times[numbers == UNSEEN].sum())
+            times, numbers = times[numbers >= FIRST], numbers[numbers >= FIRST]
+        both = np.concatenate([times, text_times])
+        order = np.argsort(-both, kind="stable")
+        ranked = both[order]
+        values = [
+            int(numbers[i]) if i < len(numbers) else texts[i - len(numbers)] for i in order[:_TOP]
+        ]
+        top = [(self._shown(index, v), int(n)) for v, n in zip(values, ranked, strict=False)]
+        ranks = np.unique(np.geomspace(1, max(len(ranked), 1), _CURVE).astype(int))
+        curve = [(int(rank), int(ranked[rank - 1])) for rank in ranks if len(ranked)]
+        ids = self._ids[index]
+        missing, once = ids - int(both.sum()) - (rare or 0), int((ranked == 1).sum())
+        return CategoryProfile(column, ids, missing, len(ranked), once, rare, top, curve)
 
-def _is_converted(encoder: Encoder) -> bool:
-    """Return whether what is read are the ids that an encoder gave to raw values."""
-    return bool(encoder.categories) and not encoder.encoded
+    def _shown(self, index: int, value: int | bytes) -> str:
+        """Return a value of a column as it is written where it was read."""
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "backslashreplace")
+        if self._is_text[index]:
+            return f"{value:08x}"
+        return str(value % 2**64 if self._is_unsigned[index] else value)
 
 
 def _finite(low: float, high: float) -> tuple[float | None, float | None]:
@@ -241,32 +250,3 @@ def _rates(labels: Array) -> list[tuple[int, float]]:
             starts, sums, np.diff(np.append(starts, len(labels))), strict=True
         )
     ]
-
-
-def _category(
-    column: str, counts: ValueCounts, ids: int, encoder: Encoder, form: Callable[[int], str]
-) -> CategoryProfile:
-    numbers, times = counts.numbers()
-    texts, text_times = counts.texts()
-    rare = None
-    if _is_converted(encoder):  # missing and rare values have ids
-        rare = int(times[numbers == UNSEEN].sum())
-        times, numbers = times[numbers >= FIRST], numbers[numbers >= FIRST]
-    both = np.concatenate([times, text_times])
-    order = np.argsort(-both, kind="stable")
-    ranked = both[order]
-    top = [(_shown(numbers, texts, int(i), form), int(both[i])) for i in order[:_TOP]]
-    ranks = np.unique(np.geomspace(1, max(len(ranked), 1), _CURVE).astype(int))
-    curve = [(int(rank), int(ranked[rank - 1])) for rank in ranks if len(ranked)]
-    missing, once = ids - int(both.sum()) - (rare or 0), int((ranked == 1).sum())
-    return CategoryProfile(column, ids, missing, len(ranked), once, rare, top, curve)
-
-
-def _unsigned(number: int) -> str:
-    return str(number % 2**64)
-
-
-def _shown(numbers: Array, texts: list[bytes], index: int, form: Callable[[int], str]) -> str:
-    if index < len(numbers):
-        return form(int(numbers[index]))
-    return texts[index - len(numbers)].decode("utf-8", "backslashreplace")

@@ -232,8 +232,7 @@ def test_a_flipped_bit_is_found_by_the_page_checksum(tmp_path):
     )
     data = bytearray(path.read_bytes())
     # A value that is neither the least nor the greatest: page headers hold those too.
-    location = data.index(b"68fd1e64")
-    data[location] ^= 1
+    data[data.index(b"68fd1e64")] ^= 1
     path.write_bytes(data)
     with pytest.raises(DataError) as caught:
         list(Dataset(path, ENCODER).batches(8))

@@ -72,8 +72,8 @@ def test_columns_of_a_group_go_missing_together_as_often_as_in_criteo(made, grou
 
 
 def test_other_columns_have_no_null(made):
-    group_chunks = {name for group in load().missing for name in group.columns}
-    assert all(made[0][c].null_count == 0 for c in made[0].column_names if c not in group_chunks)
+    grouped = {name for group in load().missing for name in group.columns}
+    assert all(made[0][c].null_count == 0 for c in made[0].column_names if c not in grouped)
 
 
 @pytest.mark.parametrize("name", INTEGERS)
@@ -160,16 +160,16 @@ def test_planted_pairs_hold_what_no_additive_model_can_reach(generator):
 
 
 def test_the_written_ceiling_is_that_of_the_rows_written(generator, tmp_path):
-    read_bool = generator.write(tmp_path / "a.parquet", 2500, first_chunk=3, chunk_rows=1000)
+    truth = generator.write(tmp_path / "a.parquet", 2500, first_chunk=3, chunk_rows=1000)
     chunks = [generator.chunk_with_truth(k, 1000) for k in (3, 4, 5)]
     p = np.concatenate([p for _, p in chunks])[:2500]
     below = np.where(p[None] < p[:, None], 1 - p[None], 0.0).sum(axis=1) + 0.5 * (1 - p)
-    assert read_bool.auc == pytest.approx((p * below).sum() / (p.sum() * (1 - p).sum()), abs=1e-7)
+    assert truth.auc == pytest.approx((p * below).sum() / (p.sum() * (1 - p).sum()), abs=1e-7)
     entropy = -(p * np.log(p) + (1 - p) * np.log1p(-p)).mean()
-    assert read_bool.logloss == pytest.approx(entropy, rel=1e-12)
-    assert read_bool.click_rate == pytest.approx(p.mean(), rel=1e-12)
-    assert read_bool.rows == 2500
-    assert read_truth(tmp_path / "a.parquet") == read_bool
+    assert truth.logloss == pytest.approx(entropy, rel=1e-12)
+    assert truth.click_rate == pytest.approx(p.mean(), rel=1e-12)
+    assert truth.rows == 2500
+    assert read_truth(tmp_path / "a.parquet") == truth
     written = pq.read_table(tmp_path / "a.parquet")
     assert written.equals(pa.concat_tables([table for table, _ in chunks])[:2500])
 

@@ -179,8 +179,8 @@ class _Learner:
 
     def refuse(self, fault: BadRow, values: dict[str, Any]) -> None:
         """Count a bad row and keep what is needed to report it."""
-        location = {"file": self._chunk.location.name, self._chunk.location.unit: fault.number}
-        self._bad.append({**location, "column": fault.column, "reason": fault.reason, **values})
+        where = {"file": self._chunk.location.name, self._chunk.location.unit: fault.number}
+        self._bad.append({**where, "column": fault.column, "reason": fault.reason, **values})
 
     def add(self, location: Location, piece: pa.RecordBatch) -> pa.RecordBatch:
         """Take a piece in and return its good rows."""

@@ -149,7 +149,8 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     bags = manifest["bags"]
     fits = len(bags) == len(columns) and all(type(is_bag) is bool for is_bag in bags)
     _expect(fits, "does not say which columns hold lists")
-    rare = _read_rare_shares(manifest)
+    rare, unsigned = _read_rare_shares(manifest), manifest["unsigned"]
+    _expect(all(name in columns for name in unsigned), "names no columns in 'unsigned'")
     categories: Sequence[CategoryRule]
     if manifest["encoded"]:
         _expect(not arrays, "has arrays that already encoded data does not need")
@@ -167,7 +168,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         manifest["layout"],
         schema,
         tuple(bags),
-        _read_unsigned(manifest, columns),
+        tuple(unsigned),
     )
 
 
@@ -210,12 +211,6 @@ def _read_settings(values: dict[str, Any]) -> Settings:
 def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
     names = manifest[key]
     _expect(all(type(name) is str for name in names), f"has no names in {key!r}")
-    return tuple(names)
-
-
-def _read_unsigned(manifest: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
-    names = manifest["unsigned"]
-    _expect(all(name in columns for name in names), "names no columns in 'unsigned'")
     return tuple(names)
 
 
