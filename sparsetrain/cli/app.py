@@ -2,6 +2,7 @@
 """The command line: its commands, and exit codes of what they raise."""
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from sparsetrain.cli import (
     convert,
     demo,
     doctor,
-    generate,
     inspect,
     plot,
     predict,
@@ -23,11 +23,11 @@ from sparsetrain.cli import (
     settings_command,
     train,
 )
-from sparsetrain.cli.exit_codes import explain
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import open_streams
 from sparsetrain.cli.stop import Stopped
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
+from sparsetrain.system.file_locks import is_disk_full
 
 app = typer.Typer(
     help="Train recommendation models on Apache TVM with row-sparse gradients. Add --traceback to "
@@ -38,7 +38,7 @@ app = typer.Typer(
 )
 for _command in (
     *(demo.demo, train.train, predict.evaluate, predict.predict, quantize.quantize),
-    *(convert.convert, inspect.inspect, generate.generate, plot.plot, compare.compare),
+    *(convert.convert, inspect.inspect, demo.generate, plot.plot, compare.compare),
     *(settings_command.settings, doctor.doctor),
 ):
     app.command(_command.__name__, cls=GroupedCommand)(_command)
@@ -107,3 +107,60 @@ def _print_error(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
     except OSError:  # such as a log on a full disk; Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the message, which is always a single line."""
+    for matches, say in _RULES:
+        if matches(error):
+            code, message = say(error)
+            message = " ".join(message.split())
+            for argument, option in _OPTIONS:
+                message = argument.sub(option, message)
+            return code, message
+    text = " ".join(str(error).split())
+    return 1, f"error: a fault of this package, please report it: {type(error).__name__}: {text}"
+
+
+# Arguments of the library -> options of commands.
+_OPTIONS = (
+    (re.compile(r"load\(\.\.\., model=THE_CLASS\)"), "--model MODULE:CLASS"),
+    (re.compile(r"\b(nan|treat_as)='(\w+)'"), r"--set data.\1=\2"),
+    (re.compile(r"^error: checkpoint is\b"), "error: --checkpoint is"),
+    (re.compile(r"\bprecision='(\w+)'"), r"--precision \1"),
+    (re.compile(r"\bbad_rows='skip' or 'quarantine'"), "--bad-rows skip or quarantine"),
+)
+
+
+_OUT_OF_MEMORY = "error: out of memory; reduce train.batch_size, model.dim or data.max_rows"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # TVM reports memory that it cannot get as an InternalError with this text.
+    return isinstance(error, MemoryError) or "std::bad_alloc" in str(error)
+
+
+def _usage(error: BaseException) -> str:
+    text = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "sparsetrain"
+    return f"error: {text} (see {command} --help)"
+
+
+def _system(error: BaseException) -> str:
+    assert isinstance(error, OSError)
+    return f"error: {error.filename or 'input or output'}: {error.strerror or error}"
+
+
+# The first rule that matches an exception decides.
+_RULES = (
+    (lambda e: isinstance(e, SparsetrainError), lambda e: (e.exit_code, f"error: {e}")),
+    (lambda e: isinstance(e, Stopped), lambda e: (128 + e.signum, f"stopped by {e.name}")),
+    (lambda e: isinstance(e, typer.TyperException), lambda e: (2, _usage(e))),
+    (_is_out_of_memory, lambda e: (ResourceError.exit_code, _OUT_OF_MEMORY)),
+    (
+        lambda e: isinstance(e, OSError) and is_disk_full(e),
+        lambda e: (ResourceError.exit_code, _system(e)),
+    ),
+    (lambda e: isinstance(e, OSError), lambda e: (DataError.exit_code, _system(e))),
+)

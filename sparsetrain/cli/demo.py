@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain demo`: a DLRM trained on data whose best possible score is known.
+"""Synthetic data with a known best score: `sparsetrain generate`, and a DLRM trained on it, `demo`.
 
 The synthetic generator knows the true click probability of every row, so its own AUC and logloss
 are the ceiling: no model can do better, and a constant is the floor.
@@ -16,11 +16,12 @@ import typer
 
 from sparsetrain.cli.options import AsJson, SettingOptions
 from sparsetrain.cli.output import emit, format_score, format_table, note
-from sparsetrain.cli.output_files import require_free
+from sparsetrain.cli.output_files import require_free, require_writable
 from sparsetrain.cli.run_training import run_training
-from sparsetrain.cli.settings.sources import Entry
+from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files
+from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count, format_seconds
 
 _CHUNK_ROWS = 65_536
@@ -104,3 +105,41 @@ def _describe(result: dict[str, Any]) -> str:
         data = Path(result["out"]).with_name("test.parquet")
         lines.append(f"Next: sparsetrain evaluate {result['out']} {data}")
     return "\n".join(lines)
+
+
+def generate(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet or .tsv file; replaced.")],
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of ids, weights and rows.")] = 0,
+    first_chunk: Annotated[
+        int, typer.Option(min=0, help="Files with one seed and different chunks share no rows.")
+    ] = 0,
+    chunk_rows: Annotated[int, typer.Option(min=1, help="Rows of a chunk.")] = _CHUNK_ROWS,
+    click_rate: Annotated[float, typer.Option(help="Mean probability of a click.")] = 0.256,
+    bayes_auc: Annotated[float, typer.Option(help="Best possible AUC.")] = 0.80,
+    max_cardinality: Annotated[
+        int | None, typer.Option(help="Most distinct ids of a column; Criteo's by default.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write synthetic Criteo rows with a known best possible score."""
+    import sparsetrain as st
+
+    if out.suffix.lower() not in (".parquet", ".tsv"):
+        raise ConfigError(f"{out}: the file is parquet or text; name it *.parquet or *.tsv")
+    require_writable(out)
+    with StopSignals():
+        generator = st.data.SyntheticCriteo(
+            seed, click_rate=click_rate, bayes_auc=bayes_auc, max_cardinality=max_cardinality
+        )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        truth = generator.write(out, rows, first_chunk=first_chunk, chunk_rows=chunk_rows)
+    next_chunk = first_chunk + -(-rows // chunk_rows)
+    result = {"out": str(out), "next_chunk": next_chunk, **truth._asdict()}
+    text = (
+        f"{format_count(rows, 'row')} in {out}; best possible: AUC {truth.auc:.4f}, "
+        f"logloss {truth.logloss:.4f}\n"
+        f"To write other rows: sparsetrain generate OTHER --seed {seed} "
+        f"--first-chunk {next_chunk}"
+    )
+    emit(result, text, as_json)

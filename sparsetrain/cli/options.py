@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 
 from sparsetrain.cli.settings import Settings, resolve_settings
 from sparsetrain.cli.settings.fields import Flag, flags_of
-from sparsetrain.cli.settings.sources import Entry, parse_text
+from sparsetrain.cli.settings.resolve import Entry, parse_text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 BatchSize = Annotated[

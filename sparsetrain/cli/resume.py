@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from sparsetrain.cli.options import SettingOptions
 from sparsetrain.cli.settings import Settings
-from sparsetrain.cli.settings.sources import Entry
+from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.errors import CheckpointError, ConfigError
 
 # Settings that decide when a run ends and what it logs, not what it computes.

@@ -10,7 +10,7 @@ from sparsetrain.cli import main
 from sparsetrain.cli.settings import DataSettings, ModelSettings, Settings, resolve_settings
 from sparsetrain.cli.settings.fields import fields_of, flags_of
 from sparsetrain.cli.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
-from sparsetrain.cli.settings.sources import Entry, parse_text
+from sparsetrain.cli.settings.resolve import Entry, parse_text
 from sparsetrain.cli.settings_command import as_toml
 from sparsetrain.errors import ConfigError
 

@@ -78,7 +78,7 @@ def every_call(
 
 def _told(error: Exception) -> str:
     """Return the message; anything but an error for people is a failure of the test."""
-    from sparsetrain.cli.exit_codes import explain
+    from sparsetrain.cli.app import explain
 
     code, message = explain(error)
     assert code in (3, 4, 6), f"{type(error).__name__}: {error}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a training run: declarations (`schema`), sources, and resolution.
+"""Settings of a training run: declared in `schema` and `optimizer`, resolved in `resolve`.
 
 Precedence: defaults < a TOML or YAML file < environment < command options < `--set`. An unknown key
 is an error that names its source and suggests the nearest known key.
