@@ -16,17 +16,7 @@ from sparsetrain.errors import ConfigError
 def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]:
     """Return, for each feature, the position of the one whose table it looks up.
 
-    Parameters
-    ----------
-    names : sequence of F str
-        All features.
-    share : mapping from str to str
-        From a feature without a table of its own to the one whose table it looks up.
-
-    Raises
-    ------
-    ConfigError
-        If one of them is unknown, or the other one has no table of its own.
+    `share` maps each feature without a table of its own to that one.
     """
     for name, owner in share.items():
         for given in (name, owner):

@@ -31,6 +31,7 @@ from sparsetrain.data.conversion.strict_reader import (
 )
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
@@ -207,9 +208,7 @@ class _Learner:
             self.refuse(fault, {"values": {name: _shown(value) for name, value in row.items()}})
             self._dropped.append(self._seen + fault.row)
         self._seen += len(faults)
-        return location.numbered(location.row_numbers(len(good))[good]), piece.filter(
-            pa.array(good)
-        )
+        return keep_rows(location, piece, good)
 
     def _read(self, location: Location, piece: pa.RecordBatch) -> _Read:
         """Read every column; nothing is counted before all are read, since each may refuse."""
@@ -269,8 +268,7 @@ def chunk_rows(task: Task, chunk: Chunk) -> Iterator[tuple[Location, pa.RecordBa
         if len(bad):
             good = np.ones(rows, dtype=bool)
             good[bad] = False
-            here = here.numbered(here.row_numbers(rows)[good])
-            piece = piece.filter(pa.array(good))
+            here, piece = keep_rows(here, piece, good)
         if piece.num_rows:
             yield here, piece
         first += rows

@@ -88,26 +88,11 @@ def merge_runs(
     spill: Path,
     check: Callable[[int], None] = lambda count: None,
 ) -> Total:
-    """Add up sorted runs.
+    """Add up sorted runs, each of distinct ascending keys; leave out totals below `min_count`.
 
-    Parameters
-    ----------
-    kind : Kind
-        `NUMBERS` or `TEXTS`.
-    runs : iterable of (keys, counts)
-        Each with distinct ascending keys.
-    min_count : int
-        Keys with a smaller total are left out of the result.
-    limit_bytes : int
-        Memory for keys and counts on the way; joining takes about four times as much.
-    spill : Path
-        Prefix of the files that are needed beyond that; they are removed.
-    check : callable, optional
-        Told how many keys stay so far; it may raise where they become too many.
-
-    Returns
-    -------
-    Total
+    `limit_bytes` is the memory for keys and counts on the way (joining takes about four times as
+    much); beyond it, files with the prefix `spill` are written, and removed. `check` is told how
+    many keys stay so far, and may raise where they become too many.
     """
     spilled: list[Path] = []
     try:

@@ -90,21 +90,8 @@ def read_bags(
 ) -> Bags:
     """Return the bags of a list column, or of a plain one (a bag for each value).
 
-    Parameters
-    ----------
-    array : pyarrow array (n,)
-    factors : pyarrow list array (n,), optional
-        The weight of each id.
-    rule : ColumnRule
-        Says how many ids are kept, and which.
-    encode : callable
-        From the flat values and their place to ids.
-    location : Location
-
-    Raises
-    ------
-    DataError
-        If a value can be no category, or weights and ids differ in number.
+    `factors` is the list column with the weight of each id; the rule says how many ids of a bag are
+    kept, and which; `encode` makes ids of the flat values and their location.
     """
     ids, lengths = read_values(array, encode, location)
     weights = None if factors is None else _weights(factors, lengths, rule, location)
@@ -123,18 +110,9 @@ def as_list_column(array: Any) -> Any:
 def read_values(
     array: Any, read: Callable[[Any, Location], Read], location: Location
 ) -> tuple[Read, Array]:
-    """Read the values of a column, those of all bags one after the other.
+    """Return what `read` makes of the flat values of all bags, and how many each row has.
 
-    Returns
-    -------
-    tuple
-        What `read` gives for the flat values and their place, and how many each row has, (n,)
-        int64.
-
-    Raises
-    ------
-    DataError
-        What `read` raises of a value, with the row whose bag it is in.
+    An error that `read` raises of a value gets the row whose bag it is in.
     """
     values, lengths = _flat(array)
     if values is array:

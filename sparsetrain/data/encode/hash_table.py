@@ -18,14 +18,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads both de
 
 
 class IdTable:
-    """An immutable map from distinct int64 keys to ids.
+    """An immutable map from distinct int64 keys (n,) to ids (n,) that fit int32.
 
-    Parameters
-    ----------
-    keys : (n,) int64, all different
-    ids : (n,) integers that fit int32, none of them `default`
-    default : int
-        The id of every other key. An empty slot holds it too, and that marks it as empty.
+    Every other key has the id `default`, which none of `ids` is: it marks a slot as empty.
     """
 
     def __init__(self, keys: Array, ids: Array, default: int) -> None:

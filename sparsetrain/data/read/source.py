@@ -84,6 +84,14 @@ def with_numbers(piece: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
     )
 
 
+def keep_rows(
+    location: Location, piece: pa.RecordBatch, keep: np.ndarray
+) -> tuple[Location, pa.RecordBatch]:
+    """Return the rows of a record batch where `keep` (n,) bool is true; they keep their numbers."""
+    numbers = location.row_numbers(len(keep))[keep]
+    return location.numbered(numbers), piece.filter(pa.array(keep))
+
+
 @dataclass(frozen=True)
 class Source:
     """Tabular data, in parts that can be read in any order.

@@ -61,13 +61,7 @@ _STRIP = 4096  # rows, of which every column is written to the same lines of mem
 
 
 class Window:
-    """Room for rows.
-
-    Parameters
-    ----------
-    capacity : int
-        The most rows.
-    """
+    """Room for up to `capacity` rows."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -117,13 +111,7 @@ def _copy_(target: Array, source: Array) -> None:
 
 
 class WindowPool:
-    """Windows that are free: as many as there are, whoever needs one more waits.
-
-    Parameters
-    ----------
-    count, capacity : int
-        How many windows, of how many rows each.
-    """
+    """A fixed number of windows; whoever needs one more waits until one is given back."""
 
     def __init__(self, count: int, capacity: int) -> None:
         self._free: SimpleQueue[Window | None] = SimpleQueue()

@@ -62,12 +62,7 @@ class _Channel(Generic[Item]):
 def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]:
     """Yield the items of `make()`, which runs up to `depth` items ahead on a thread of its own.
 
-    Parameters
-    ----------
-    make : callable
-        Called, iterated and closed on the background thread; started by the first `next`.
-    depth : int
-        Items held at most; at least 1.
+    The first `next` starts the thread; `make` is called, iterated and closed there.
     """
     channel: _Channel[Item] = _Channel(depth)
     thread = threading.Thread(
@@ -112,16 +107,9 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield `function(item)` of every item, in order.
+    """Yield `function(item)` of every item, in order; `items` is read in the caller's thread.
 
-    Parameters
-    ----------
-    function : callable
-        Called on `workers` threads at once.
-    items : iterable
-        Read in the caller's thread.
-    workers : int
-        At least 1; with 1 everything happens in the caller's thread.
+    `function` is called on `workers` threads at once; with 1, in the caller's thread.
     """
     if workers == 1:
         yield from map(function, items)

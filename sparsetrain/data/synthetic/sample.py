@@ -84,11 +84,7 @@ class IntegerLaw:
 class CategoryLaw:
     """Ranks 1 to `values`: a table for the head, `rank ** -tail` beyond it.
 
-    Parameters
-    ----------
-    figures : CategoryFigures
-    max_cardinality : int or None
-        At most this many distinct values; the mass of the others is spread over those kept.
+    Of more than `max_cardinality` values, the mass of the others is spread over those kept.
     """
 
     def __init__(self, figures: CategoryFigures, max_cardinality: int | None = None) -> None:

@@ -40,19 +40,10 @@ def lengths(array: Any) -> Array:
 
 
 def hex_numbers(array: Any, sizes: Array) -> tuple[Array, Array]:
-    """Read the values that are exactly 8 lower-case hex digits.
+    """Read the values of a binary array (n,) that are exactly 8 lower-case hex digits.
 
-    Parameters
-    ----------
-    array : pyarrow binary array (n,)
-    sizes : (n,) integers
-        As `lengths` gives them.
-
-    Returns
-    -------
-    numbers : (n,) int64
-        0..2**32-1; 0 where the value is something else.
-    is_hex : (n,) bool
+    `sizes` are their `lengths`. Returns the numbers (n,) int64, 0 where the value is something
+    else, and which values are such numbers (n,) bool.
     """
     is_hex = sizes == _HEX_DIGITS
     if not is_hex.any():
