@@ -52,7 +52,7 @@ def _allocate(shape: tuple[int, ...], dtype: str) -> NDArray:
 @cache
 @with_builder_lock
 def _allocator(rank: int, dtype: str) -> Any:
-    """A function from a shape to a pooled tensor."""
+    """Function from a shape to a pooled tensor."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(rank)]
     builder = relax.BlockBuilder()
     shape = relax.Var("shape", relax.ShapeType(sizes))
