@@ -8,8 +8,8 @@ read strictly), `schema` (names and roles of columns), `read` (sources of raw ro
 """
 
 from sparsetrain.data.batch import Batch as Batch
+from sparsetrain.data.batch import Position as Position
 from sparsetrain.data.conversion import convert_files as convert_files
-from sparsetrain.data.data_position import Position as Position
 from sparsetrain.data.encode.encoder import Encoder as Encoder
 from sparsetrain.data.encode.encoder import read_encoder as read_encoder
 from sparsetrain.data.encode.reserved import Share as Share

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Batch`: validated rows of one step, and their division into micro-batches.
+"""`Batch`: validated rows of one step; its `Position` in the data, and its micro-batches.
 
 Compiled kernels check neither alignment nor bounds, so everything is checked here, once: types,
 shapes, finiteness, labels, signs. A batch owns its arrays; they are native, C-contiguous and
@@ -9,13 +9,13 @@ read-only. Cost: one copy of the arrays and a few passes over them, under 0.1 ms
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sparsetrain.data.data_position import Position
 from sparsetrain.data.ragged import Ragged, check_bags
 from sparsetrain.data.values.arrays import (
     Array,
@@ -26,9 +26,51 @@ from sparsetrain.data.values.arrays import (
     to_labels,
     to_row_weights,
 )
-from sparsetrain.errors import DataError
+from sparsetrain.errors import CheckpointError, DataError
 
 _STRIP = 16  # rows
+
+
+class Position(NamedTuple):
+    """A point between two batches of an epoch, for saving and resuming.
+
+    It counts rows, so the batch size may change.
+
+    Attributes
+    ----------
+    epoch : int
+    row : int
+        Rows of the epoch, in its order, that come before.
+    batch : int
+        Batches that come before; what counts for batches that the user makes.
+
+    Examples
+    --------
+    >>> Position.from_dict(Position(1, 256, 2).to_dict())
+    Position(epoch=1, row=256, batch=2)
+    """
+
+    epoch: int = 0
+    row: int = 0
+    batch: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        """Return plain values that fit JSON."""
+        return self._asdict()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Position:
+        """Rebuild a position from what `to_dict` gave.
+
+        Raises
+        ------
+        CheckpointError
+            If a value is missing, unknown, no whole number or negative.
+        """
+        known = isinstance(values, Mapping) and values.keys() == set(cls._fields)
+        if not known or not all(type(n) is int and n >= 0 for n in values.values()):
+            raise CheckpointError(f"a saved position is damaged: {values!r}")
+        return cls(**values)
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

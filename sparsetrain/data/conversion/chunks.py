@@ -62,7 +62,7 @@ class Chunk:
         return os.path.getsize(self.location.name) * rows / max(1, self.file_rows)
 
     def pieces(self, encoder: Encoder) -> tuple[Pieces, list[BadLine]]:
-        """Return the record batches with their places, and the lines that are no rows."""
+        """Return the record batches with their locations, and the lines that are no rows."""
         if self.held is not None:
             return iter(self.held), []
         if self.block is None or self.dialect is None:
@@ -75,7 +75,7 @@ class Chunk:
 
 
 def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
-    """Return a chunk for each file, without the index and the rows: its place and its columns."""
+    """Return a chunk for each file, without an index and rows: its location and its columns."""
     chunks = [_open_input(file, encoder, label) for file in files]
     check_same_row_weights({chunk.location.name: chunk.columns for chunk in chunks})
     return chunks

@@ -202,7 +202,7 @@ def _merge_column(
     job: Job, task: Task, chunks: Sequence[ChunkSummary], index: int
 ) -> tuple[Vocabulary, int]:
     name, blank = job.blank.columns[index], job.blank
-    min_count = blank.schema.rule(name).min_count or blank.settings.min_count
+    min_count, _ = blank.settings.limits(blank.schema.rule(name))
     limit = (job.memory - BASE) // (2 * _JOINING * job.workers)
     totals = [
         merge_runs(

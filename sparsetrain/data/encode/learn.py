@@ -61,13 +61,7 @@ def learn_rules(
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
         )
-    return learn_vocabularies(parts, settings, schema)
-
-
-def learn_vocabularies(parts: Bound, settings: Settings, schema: Schema) -> tuple[Vocabulary, ...]:
-    """Count the values of every category column and give the frequent ones their ids."""
-    names = parts[0][1].categories
-    owners = owners_of(names, schema.share_embedding)
+    names, owners = columns.categories, owners_of(columns.categories, share)
     learnt = {
         owner: make_vocabulary(names[owner], count, settings, schema)
         for owner, count in count_columns(parts, settings.nan_rule, owners).items()
@@ -99,13 +93,7 @@ def count_column(counts: ValueCounts, array: Any, nan: NanRule, location: Locati
 
 def make_vocabulary(name: str, counts: Counted, settings: Settings, schema: Schema) -> Vocabulary:
     """Give ids to the values of one column, by its own rule where it has one."""
-    rule = schema.rule(name)
-    return Vocabulary.from_counts(
-        counts,
-        rule.min_count or settings.min_count,
-        rule.max_rows or settings.max_rows,
-        settings.nan_rule,
-    )
+    return Vocabulary.from_counts(counts, *settings.limits(schema.rule(name)), settings.nan_rule)
 
 
 def learn_sizes(parts: Bound, settings: Settings, owners: Sequence[int]) -> tuple[PlainIds, ...]:
@@ -187,9 +175,7 @@ def extended_rules(
     for owner, counts in count_columns(parts, settings.nan_rule, owners).items():
         old = known[owner]
         assert isinstance(old, Vocabulary)
-        rule = schema.rule(names[owner])
-        least, cap = rule.min_count or settings.min_count, rule.max_rows or settings.max_rows
-        grown[owner] = extended(old, counts, least, cap)
+        grown[owner] = extended(old, counts, *settings.limits(schema.rule(names[owner])))
     return tuple(grown[owner] for owner in owners)
 
 

@@ -20,7 +20,7 @@ from sparsetrain.data.encode.dense import EncodedDense, RawDense
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.vocabulary import MIN_CAP, Vocabulary
 from sparsetrain.data.schema.columns import Columns, check_treat_as
-from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.labels import read_labels, read_row_weights
@@ -111,6 +111,10 @@ class Settings:
     def raw_dense(self) -> RawDense:
         """The rule for raw dense columns, none of them linear."""
         return RawDense(float(self.dense_fill), self.missing_flags, self.nan_rule)
+
+    def limits(self, rule: ColumnRule) -> tuple[int, int | None]:
+        """Return `min_count` and `max_rows` of a column that has this rule of its own."""
+        return rule.min_count or self.min_count, rule.max_rows or self.max_rows
 
     def check_encoded(self) -> None:
         """Refuse settings that would have no effect on already encoded data."""

@@ -33,7 +33,7 @@ from sparsetrain.data.values.numeric import NanRule, exact_integers, read_number
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
 
-# Given the record batch, its place and how many rows of the part come before: which rows to keep.
+# From a record batch, its location and how many rows of the part come before to the rows to keep.
 Rule = Callable[[Any, Location, int], Array]
 
 

@@ -16,8 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from sparsetrain.data.batch import Batch
-from sparsetrain.data.data_position import Position
+from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.encode.bags import read_values
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder

@@ -15,7 +15,7 @@ from sparsetrain.errors import DataError
 
 
 class RowError(DataError):
-    """A `DataError` that knows its row, counted from where its place begins, if it has one."""
+    """A `DataError` that knows its row, counted from where its location begins, if it has one."""
 
     row: int | None = None
 
@@ -52,16 +52,16 @@ class Location:
         return replace(self, column=column)
 
     def moved(self, rows: int) -> Location:
-        """Return the place that begins `rows` rows later."""
+        """Return the location that begins `rows` rows later."""
         numbers = None if self.numbers is None else self.numbers[rows:]
         return replace(self, first_row=self.first_row + rows, numbers=numbers)
 
     def numbered(self, numbers: np.ndarray) -> Location:
-        """Return the same place with the number of each of its rows."""
+        """Return the same location with the number of each of its rows."""
         return replace(self, numbers=numbers)
 
     def number(self, row: int) -> int:
-        """Return what to call the row at `row`, counted from where the place begins."""
+        """Return what to call the row at `row`, counted from where the location begins."""
         return self.first_row + row if self.numbers is None else int(self.numbers[row])
 
     def row_numbers(self, rows: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.data_position import Position
+from sparsetrain.data.batch import Position
 from sparsetrain.errors import NumericalError, ResourceError
 
 # How hosts, TVM and CUDA say that there is no memory.

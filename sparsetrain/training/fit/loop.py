@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparsetrain.data.data_position import Position
+from sparsetrain.data.batch import Position
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.fit.error_context import explained
 from sparsetrain.training.fit.plan import Plan

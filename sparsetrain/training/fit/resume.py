@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from sparsetrain.data.data_position import Position
+from sparsetrain.data.batch import Position
 from sparsetrain.data.read.files import are_paths, list_files
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.training.fit.plan import Plan

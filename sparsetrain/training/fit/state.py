@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sparsetrain.data.data_position import Position
+from sparsetrain.data.batch import Position
 from sparsetrain.errors import CheckpointError
 
 
