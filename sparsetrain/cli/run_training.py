@@ -71,6 +71,10 @@ def run_training(
         note(f"saved to {out}")
     scores = {} if stop.requested() else _score(trainer, data, history)
     scored = scores.get("test") or scores.get("valid") or {}
+    profiled = {}
+    if profile:
+        measured = history["profile"]
+        profiled["profile"] = measured.to_dict() if measured is not None else None
     return {
         "valid": scores.get("valid"),
         "test": scores.get("test"),
@@ -83,7 +87,7 @@ def run_training(
         "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
-        **{key: value and value.to_dict() for key, value in history.items() if key == "profile"},
+        **profiled,
     }
 
 

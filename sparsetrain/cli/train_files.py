@@ -31,8 +31,8 @@ class Files:
 
     def with_defaults(self, stored: Mapping[str, Any]) -> Files:
         """Return these files, with those of a resumed run for absent ones."""
-        train = self.train or [Path(path) for path in stored.get("train") or ()]
-        held_out = {name: Path(stored[name]) for name in ("valid", "test") if stored.get(name)}
+        train = self.train or [Path(str(path)) for path in stored.get("train") or ()]
+        held_out = {k: Path(str(stored[k])) for k in ("valid", "test") if stored.get(k)}
         valid, test = self.valid or held_out.get("valid"), self.test or held_out.get("test")
         return Files(train, valid, test, self.out)
 

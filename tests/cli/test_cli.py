@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line over a fake library: exit codes, streams, places, signals.
 
-What the commands compute is tested where it is computed; `test_cli_real.py` runs them for real.
+What the commands compute is tested where it is computed; `test_real.py` runs them for real.
 """
 
 import errno
