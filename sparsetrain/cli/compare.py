@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,10 +100,11 @@ def compare(
         else:
             planned = st.compare.Tables(st.compare.plan(base, sweep, formula, full=full), {})
         items = [item for item in _select_arms(planned.items, arm) if item.arms]
+        numbers, total = count(1), len(list(groupby(item.case for item in items)))
         report = st.compare.run(
             items,
             ids=planned.ids,
-            progress=_Progress(items),
+            progress=lambda case: note(f"{next(numbers)} of {total}: {case}"),
             on_case=lambda report: report.write(out),
         )
         files = [report.write(out), *_draw(report, out)]
@@ -144,17 +145,6 @@ def _select_arms(
             yield item._replace(arms=tuple(arm for arm in item.arms if arm in arms))
         else:
             yield item._replace(arms=tuple(arms))
-
-
-class _Progress:
-    """Notes each case on stderr, with its number."""
-
-    def __init__(self, items: list[st.compare.Item]) -> None:
-        self.total, self.done = len(list(groupby(item.case for item in items))), 0
-
-    def __call__(self, case: str) -> None:
-        self.done += 1
-        note(f"{self.done} of {self.total}: {case}")
 
 
 def _draw(report: st.compare.Report, out: Path) -> list[Path]:

@@ -25,14 +25,7 @@ def format_share(count: int | None, total: int) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as aligned text; the first row is the heading, the first column names.
-
-    Examples
-    --------
-    >>> print(format_table([["", "AUC"], ["test", "0.75"]]))
-           AUC
-    test  0.75
-    """
+    """Return rows of cells as aligned text; the first row is the heading, the first column names."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for first, *others in rows:

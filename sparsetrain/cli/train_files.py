@@ -62,15 +62,26 @@ def find_rows(settings: Settings, files: Files) -> Rows:
     """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it."""
     import sparsetrain as st
 
-    schema = st.data.Schema.read(settings.data.schema_file)
-    splits = _validation_options(settings, files)
+    _check_validation(settings, files)
+    data, schema = settings.data, st.data.Schema.read(settings.data.schema_file)
     whole = [str(path) for path in files.train]
     trained = _labelled(whole, schema)
     for name, path in files.held_out.items():
-        _warn_of_leak(name, trained & _labelled(path, schema))
-    if not splits & _SPLITS.keys():
+        both = trained & _labelled(path, schema)
+        if both:
+            note(f"warning: --{name}: {min(both)} is trained on too; its score means little")
+    if data.valid_share is not None:
+        split = st.data.split_share(whole, data.valid_share, seed=data.valid_seed, schema=schema)
+    elif data.valid_from is not None:
+        column = data.time_column or schema.time
+        if column is None:
+            raise ConfigError(
+                "--valid-from: name the column by --time-column, or `time` in the schema"
+            )
+        split = st.data.split_time(whole, column, data.valid_from, schema=schema)
+    else:
         return Rows(whole, {**files.held_out}, whole, len(trained))
-    train, valid = _SPLITS[splits.pop()](whole, settings, schema)
+    train, valid = split
     return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained))
 
 
@@ -83,13 +94,8 @@ def _labelled(paths: Any, schema: st.data.Schema) -> set[str]:
     return {os.path.realpath(file) for file in getattr(source, "files", ())}
 
 
-def _warn_of_leak(name: str, both: set[str]) -> None:
-    if both:
-        note(f"warning: --{name}: {min(both)} is trained on too; its score means little")
-
-
-def _validation_options(settings: Settings, files: Files) -> set[str]:
-    """Return the option that selects validation rows, or nothing."""
+def _check_validation(settings: Settings, files: Files) -> None:
+    """Raise `ConfigError` for two kinds of validation, or for none where options need one."""
     data = settings.data
     options = {
         "--valid": files.valid,
@@ -107,25 +113,3 @@ def _validation_options(settings: Settings, files: Files) -> set[str]:
             raise ConfigError(f"{option} needs rows to validate on: add {', '.join(options)}")
     if data.time_column is not None and data.valid_from is None:
         raise ConfigError("data.time_column goes with data.valid_from (--valid-from)")
-    return used
-
-
-def _by_share(paths: Any, settings: Settings, schema: st.data.Schema) -> Any:
-    import sparsetrain as st
-
-    data = settings.data
-    assert data.valid_share is not None
-    return st.data.split_share(paths, data.valid_share, seed=data.valid_seed, schema=schema)
-
-
-def _by_time(paths: Any, settings: Settings, schema: st.data.Schema) -> Any:
-    import sparsetrain as st
-
-    at, column = settings.data.valid_from, settings.data.time_column or schema.time
-    assert at is not None
-    if column is None:
-        raise ConfigError("--valid-from: name the column by --time-column, or `time` in the schema")
-    return st.data.split_time(paths, column, at, schema=schema)
-
-
-_SPLITS = {"--valid-share": _by_share, "--valid-from": _by_time}
