@@ -72,13 +72,7 @@ def convert(
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `1.5GB` (10^9) or `4GiB` (2^30).
-
-    Examples
-    --------
-    >>> parse_size("1.5GB"), parse_size("1KiB")
-    (1500000000, 1024)
-    """
+    """Return the bytes of a size such as `1.5GB` (10^9) or `4GiB` (2^30)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"--memory {text}: expected a size such as 1.5GB or 4GiB")

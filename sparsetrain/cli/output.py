@@ -25,7 +25,7 @@ def format_share(count: int | None, total: int) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as aligned text; the first row is the heading, the first column names."""
+    """Return rows of cells as aligned text; the first row is the heading, the first column left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for first, *others in rows:

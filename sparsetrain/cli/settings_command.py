@@ -41,15 +41,7 @@ def settings(
 
 
 def as_toml(settings: Settings) -> str:
-    r"""Return settings as the text of a TOML file.
-
-    Examples
-    --------
-    >>> print("\n".join(as_toml(Settings()).splitlines()[5:8]))
-    [data]
-    # Categories rarer than this in the training data share one row. (int)
-    min_count = 5
-    """
+    """Return settings as the text of a TOML file."""
     lines = _HEAD.splitlines()
     for name in Settings.model_fields:
         lines += ["", f"[{name}]", *_section(getattr(settings, name))]

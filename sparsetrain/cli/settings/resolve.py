@@ -47,11 +47,6 @@ def resolve_settings(
     """Return the settings in effect: defaults < base < file < environment < options < overrides.
 
     `base` has the settings that a resumed run started with.
-
-    Examples
-    --------
-    >>> resolve_settings(overrides=["train.epochs=2"]).train.epochs
-    2
     """
     layers = chain(
         base,
@@ -176,13 +171,7 @@ def from_overrides(overrides: Iterable[str]) -> Iterator[Entry]:
 
 
 def parse_text(text: str) -> Any:
-    """Parse a text: a TOML value, `1,2` as a list, `none`, else the text itself.
-
-    Examples
-    --------
-    >>> parse_text("3"), parse_text("64,32"), parse_text("adagrad"), parse_text("none")
-    (3, [64, 32], 'adagrad', None)
-    """
+    """Parse a text: a TOML value, `1,2` as a list, `none`, else the text itself."""
     if text == "none":
         return None
     for candidate in (text, f"[{text}]") if "," in text else (text,):

@@ -180,13 +180,7 @@ class TrainSettings(Section):
 
 
 class Settings(Section):
-    """All settings of one training run.
-
-    Examples
-    --------
-    >>> Settings().optimizer.name
-    'adagrad'
-    """
+    """All settings of one training run."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
