@@ -137,17 +137,13 @@ def _flat(array: Any) -> tuple[Any, Array]:
 def _weights(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:
     here = location.of_column(rule.weights or "weights")
     _, found = _flat(factors)
-    differs = found != lengths
-    if differs.any():
-        row = int(np.argmax(differs))
-        raise here.error(f"{found[row]} weights for {lengths[row]} ids", row)
+    here.refuse(found != lengths, lambda row: f"{found[row]} weights for {lengths[row]} ids")
     return read_values(factors, _read_weights, here)[0]
 
 
 def _read_weights(values: Any, location: Location) -> Array:
     weights, missing = read_numbers(values, NanRule("error"), location)
-    if missing.any():
-        raise location.error("a weight is null", int(np.argmax(missing)))
+    location.refuse(missing, lambda row: "a weight is null")
     return weights.astype(np.float32)
 
 

@@ -37,10 +37,10 @@ def _scaled(values: Array, law: Linear, location: Location) -> Array:
     """Return (x - center) / scale of float64 values in float32."""
     with np.errstate(over="ignore"):
         scaled: Array = ((values - law.center) / law.scale).astype(np.float32)
-    bad = ~np.isfinite(scaled)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise location.error(f"{values[row]:g}, shifted and scaled, is too large for float32", row)
+    location.refuse(
+        ~np.isfinite(scaled),
+        lambda row: f"{values[row]:g}, shifted and scaled, is too large for float32",
+    )
     return scaled
 
 
@@ -120,14 +120,11 @@ class EncodedDense:
         with np.errstate(over="ignore"):
             values = values.astype(np.float32)
         bad = missing | ~np.isfinite(values)
-        if bad.any():
-            fault = (
-                "the value is null or NaN"
-                if missing.any()
-                else "the value is too large for float32"
-            )
-            raise location.error(
-                f"{fault} in already encoded data; if it is raw, use treat_as='raw'",
-                int(np.argmax(bad)),
-            )
+        fault = "null or NaN" if missing.any() else "too large for float32"
+        location.refuse(
+            bad,
+            lambda row: (
+                f"the value is {fault} in already encoded data; if it is raw, use treat_as='raw'"
+            ),
+        )
         return values

@@ -56,11 +56,10 @@ def _from_integers(array: Any, nan: NanRule, location: Location) -> Keys:
 def _from_floats(array: Any, nan: NanRule, location: Location) -> Keys:
     values, missing = nan.split(array, location)
     odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
-    if odd.any():
-        row = int(np.argmax(odd))
-        raise location.error(
-            f"category {values[row]} is no whole number below 2**53; store it as text", row
-        )
+    location.refuse(
+        odd,
+        lambda row: f"category {values[row]} is no whole number below 2**53; store it as text",
+    )
     return _all_numbers(values.astype(np.int64), missing)
 
 

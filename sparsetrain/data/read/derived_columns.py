@@ -70,10 +70,10 @@ def _derive(array: pa.Array, rule: Derived, location: Location) -> pa.Array:
     values, missing = _integers(array, location)
     quotient = values // rule.divide
     result = quotient if rule.modulo is None else quotient % rule.modulo
-    beyond = result > _LARGEST
-    if beyond.any():
-        row = int(np.argmax(beyond))
-        raise location.error(f"{result[row]} is beyond int64, which a derived column holds", row)
+    location.refuse(
+        result > _LARGEST,
+        lambda row: f"{result[row]} is beyond int64, which a derived column holds",
+    )
     return pa.array(result.astype(np.int64), pa.int64(), mask=missing)
 
 
@@ -87,7 +87,7 @@ def _integers(array: pa.Array, location: Location) -> tuple[np.ndarray, np.ndarr
         return whole
     values, missing = read_numbers(array, NanRule("missing"), location)
     odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
-    if odd.any():
-        row = int(np.argmax(odd))
-        raise location.error(f"{values[row]} is no whole number, which a derived column needs", row)
+    location.refuse(
+        odd, lambda row: f"{values[row]} is no whole number, which a derived column needs"
+    )
     return values.astype(np.int64), missing

@@ -217,10 +217,7 @@ def _keep_by_time(
     column: str, at: float, later: bool, piece: pa.RecordBatch, location: Location, before: int
 ) -> Array:
     values, missing = _times(piece.column(column), location.of_column(column))
-    if missing.any():
-        raise location.of_column(column).error(
-            "the time is null; drop the row", int(np.argmax(missing))
-        )
+    location.of_column(column).refuse(missing, lambda row: "the time is null; drop the row")
     if values.dtype.kind != "f" and math.isfinite(at):
         at = math.ceil(at)  # beside a float, integers would be rounded
     return (values >= at) == later

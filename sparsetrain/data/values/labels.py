@@ -21,9 +21,7 @@ def read_labels(array: Any, location: Location) -> Array:
     """Return (n,) float32 from integers, floats, booleans or texts of these."""
     values = _numbers(array, location)
     bad = (values != 0) & (values != 1)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise location.error(describe_bad_label(values[row], f"{values[row]:g}"), row)
+    location.refuse(bad, lambda row: describe_bad_label(values[row], f"{values[row]:g}"))
     return values.astype(np.float32)
 
 

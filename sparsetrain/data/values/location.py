@@ -7,6 +7,7 @@ in editors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -80,3 +81,9 @@ class Location:
         error = RowError(f"{self.name}: {where}: {reason}" if where else f"{self.name}: {reason}")
         error.row = row
         return error
+
+    def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
+        """Raise the error about the first row where `bad` (n,) is true, if there is one."""
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise self.error(reason(row), row)

@@ -74,10 +74,8 @@ class NanRule:
         finite = np.isfinite(values) if stored.dtype.kind == "f" else np.True_
         if finite.all():
             return values, missing
-        bad = np.isinf(values) if self.name == "missing" else ~finite
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise location.error(_reason(values[row]), row)
+        bad: Any = np.isinf(values) if self.name == "missing" else ~finite
+        location.refuse(bad, lambda row: _reason(values[row]))
         return np.where(finite, values, 0.0), missing | ~finite
 
 
