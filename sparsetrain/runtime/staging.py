@@ -8,7 +8,7 @@ the launches that read the slot. Later copies into it wait for those launches, o
 nothing is overwritten that is still read.
 
 Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; none of
-what is computed into a slot's memory (`Slot.room`). Blocks grow to the largest batch seen.
+what is computed into a slot's memory (`StagingSlot.room`). Blocks grow to the largest batch seen.
 """
 
 from __future__ import annotations
