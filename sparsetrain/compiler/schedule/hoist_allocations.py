@@ -19,7 +19,6 @@ from tvm import DataType, relax, tirx
 
 NEEDS = "{}_needs"  # the name of the second function
 KINDS = ("int", "uint", "float", "bfloat")  # of numbers that arrays may hold
-KEPT = "sparsetrain.kept"  # attribute of a function: how many of its last arguments these are
 OWN = -1  # in place of an array's number: memory of its own
 
 
@@ -95,8 +94,7 @@ class _Kept:
         ]
         body = relax.SeqExpr([relax.BindingBlock(bindings)], self._resolved(old.body.body))
         params = [*old.params, *self._given.values()]
-        new = relax.Function(params, body, old.ret_ty, is_pure=False, attrs=old.attrs)
-        return new.with_attr(KEPT, len(self._given))
+        return relax.Function(params, body, old.ret_ty, is_pure=False, attrs=old.attrs)
 
     def needs(self, name: str) -> relax.Function:
         """The function that tells what they are."""

@@ -26,7 +26,6 @@ from sparsetrain.compiler.schedule.bf16 import HalfMatmul
 from sparsetrain.compiler.schedule.cancel_transpose import CancelTranspose
 from sparsetrain.compiler.schedule.elementwise import Elementwise
 from sparsetrain.compiler.schedule.elide_argument_checks import ElideArgumentChecks
-from sparsetrain.compiler.schedule.elide_workspace_checks import ElideWorkspaceChecks
 from sparsetrain.compiler.schedule.fallback import Fallback
 from sparsetrain.compiler.schedule.fold_permutation import FoldPermutationIntoMatmul
 from sparsetrain.compiler.schedule.fold_rounding import FoldIntoHalfMatmul
@@ -143,7 +142,6 @@ def passes(
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
-        ElideWorkspaceChecks(),
         ShapeFunctionsDoNotAlias(),
         relax.transform.AttachGlobalSymbol(),
     ]
