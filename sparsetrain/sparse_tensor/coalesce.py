@@ -7,9 +7,7 @@ sort of N ids (`plan_kernel`); nothing is longer than that, however long the tab
 
 from __future__ import annotations
 
-import threading
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -118,7 +116,24 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
         sort = DeviceSort(indices, num_rows)
         sort.begin(indices)
         return CoalescePlan(*sort.wait())
-    return Sort(indices, num_rows, parallel=parallel)(indices)
+    count, index_dtype = int(indices.shape[0]), str(indices.dtype)
+    strips = strips_for(count, num_rows) if parallel else 1
+    rows = runtime.empty((count,), index_dtype)
+    order = runtime.empty((2, count), "int32")
+    offsets = runtime.empty((count + 1,), "int32")
+    keys = runtime.empty((2 * count,), index_dtype)
+    notes = runtime.empty((strips, NOTES), "int32")
+    counts = runtime.empty((2,), "int32")
+    sort_ = _plan_kernel(index_dtype, strips > 1)
+    sort_(
+        *(indices, keys, order, notes, rows, offsets, counts),
+        *digits_of(num_rows, index_dtype),
+        num_rows,
+    )
+    used, outside = runtime.as_numpy(counts).tolist()
+    if outside:
+        raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
+    return CoalescePlan(rows, reshape_view(order, (count,)), offsets, used, index_dtype)
 
 
 def strips_for(count: int, num_rows: int | None = None) -> int:
@@ -130,103 +145,6 @@ def strips_for(count: int, num_rows: int | None = None) -> int:
 @cache
 def _shared_from() -> int:
     return select_by_cpu(SHARED_FROM)
-
-
-class Sort:
-    """The sort of N ids on the host, with the arrays of its plan; `make_plan` says what it takes.
-
-    It may be called again with as many ids of the same dtype. The plan then takes the place of the
-    last one, and nothing is allocated or asked for its shape, which is half of the Python of an
-    update of 2,048 rows.
-
-    Attributes
-    ----------
-    count : int
-        N.
-    """
-
-    __slots__ = ("_arrays", "_digits", "_kernel", "_num_rows", "_order", "_workspace", "count")
-
-    def __init__(self, indices: NDArray, num_rows: int, *, parallel: bool = True) -> None:
-        self.count, self._num_rows = int(indices.shape[0]), num_rows
-        index_dtype = str(indices.dtype)
-        strips = strips_for(self.count, num_rows) if parallel else 1
-        self._workspace = self.count, index_dtype, strips
-        self._order = runtime.empty((2, self.count), "int32")
-        rows = runtime.empty((self.count,), index_dtype)
-        offsets = runtime.empty((self.count + 1,), "int32")
-        self._arrays = rows, reshape_view(self._order, (self.count,)), offsets
-        self._kernel = _plan_kernel(index_dtype, strips > 1)
-        self._digits = digits_of(num_rows, index_dtype)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether its arrays may be kept until the next step: many ids are dear to sort anyway."""
-        return self.count < _shared_from()
-
-    def __call__(self, indices: NDArray) -> CoalescePlan:
-        """Sort ids (N,).
-
-        Raises
-        ------
-        DataError
-            If an index lies outside [0, num_rows].
-        TypeError
-            If the dtype is another one: the kernel compares it.
-        """
-        rows, order, offsets = self._arrays
-        _, keys, notes, counts, counted = _workspace(*self._workspace)
-        self._kernel(
-            *(indices, keys, self._order, notes, rows, offsets, counts),
-            *self._digits,
-            self._num_rows,
-        )
-        used, outside = counted.tolist()
-        if outside:
-            raise DataError(
-                f"{outside} of {self.count} row indices lie outside the {self._num_rows} rows"
-            )
-        return CoalescePlan(rows, order, offsets, used, self._workspace[1])
-
-
-def sort_variant(count: int, num_rows: int, index_dtype: str) -> tuple[str, bool]:
-    """Which kernel sorts so many ids of this thread, see `compile_sort`."""
-    return index_dtype, strips_for(count, num_rows) > 1
-
-
-def compile_sort(variant: tuple[str, bool]) -> None:
-    """Have the kernel of a `Sort` ready."""
-    _plan_kernel(*variant)
-
-
-_LOCAL = threading.local()  # two threads may make plans at once
-_WASTE, _LITTLE = 16, 1 << 20  # a workspace may hold so many times the ids, or so many
-
-
-class _Workspace(NamedTuple):
-    """Arrays that no plan keeps: keys (2 size >= 2 N,), notes (S, NOTES), the two counts."""
-
-    size: int
-    keys: NDArray
-    notes: NDArray
-    counts: NDArray
-    counted: np.ndarray  # the counts, to read
-
-
-def _workspace(count: int, index_dtype: str, strips: int) -> _Workspace:
-    """Those of the last plan of this thread, if they are large enough and not far too large."""
-    kept = _LOCAL.__dict__.setdefault("workspaces", {})
-    known = kept.get((index_dtype, strips))
-    if known is None or not count <= known.size <= max(_WASTE * count, _LITTLE):
-        counts, size = runtime.empty((2,), "int32"), count + count // 4
-        known = kept[index_dtype, strips] = _Workspace(
-            size,
-            runtime.empty((2 * size,), index_dtype),
-            runtime.empty((strips, NOTES), "int32"),
-            counts,
-            runtime.as_numpy(counts),
-        )
-    return known
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
