@@ -2,7 +2,7 @@
 """Cotangents: the values of the reverse pass, their sum, and the one conversion to dense.
 
 A cotangent is a Relax variable (dense), a `RowSparse` of variables, or a tuple of cotangents with
-None where nothing arrived yet. `join` is the only function that adds two; `densify` the only one
+None where nothing arrived yet. `join` is the only function that adds two; `make_dense` the only one
 that leaves the row-sparse form, and it runs only where the caller asked for it.
 """
 
@@ -48,14 +48,14 @@ def join(left: Cotangent | None, right: Cotangent | None, where: str, dense: boo
                 f"embedding): pass densify=[{where!r}] to accept a dense gradient of the whole "
                 "table, or use two parameters"
             )
-        left, right = densify(left), densify(right)
+        left, right = make_dense(left), make_dense(right)
     return emit(relax.op.add(left, right))
 
 
-def densify(cotangent: Cotangent) -> Cotangent:
+def make_dense(cotangent: Cotangent) -> Cotangent:
     """The dense form of a cotangent: as long as the table, so by request only."""
     if isinstance(cotangent, tuple):
-        return tuple(densify(part) for part in cotangent)
+        return tuple(make_dense(part) for part in cotangent)
     return algebra.to_dense(cotangent) if isinstance(cotangent, RowSparse) else cotangent
 
 

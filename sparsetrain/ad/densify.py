@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax, te
 
-from sparsetrain.ad import cotangent as _cotangent
+from sparsetrain.ad.cotangent import make_dense
 from sparsetrain.ad.rules import defvjp
 from sparsetrain.kernels.relax_op import define_op
 
@@ -44,7 +44,7 @@ def densify(x: relax.Expr) -> relax.Expr:
 
 
 def _dense(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
-    return [_cotangent.densify(cotangent)]
+    return [make_dense(cotangent)]
 
 
 defvjp("relax.sparsetrain.densify", _dense)

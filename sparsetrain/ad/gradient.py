@@ -18,7 +18,7 @@ import tvm
 from tvm import relax
 from tvm.relax.utils import copy_with_new_vars
 
-from sparsetrain.ad.cotangent import densify as to_dense
+from sparsetrain.ad.cotangent import make_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees, find_function
@@ -255,7 +255,7 @@ def _finish(reverse: ReversePass, variable: relax.Var, dense: bool) -> Any:
             f"no cotangent reaches parameter {', '.join(reverse.depends[variable])!r}: "
             "leave it out of wrt"
         )
-    return to_dense(cotangent) if dense else cotangent
+    return make_dense(cotangent) if dense else cotangent
 
 
 def _leaves(gradient: Any) -> tuple[Any, ...]:

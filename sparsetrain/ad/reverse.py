@@ -16,10 +16,10 @@ from tvm import relax, tirx
 
 from sparsetrain.ad.cotangent import (
     Cotangent,
-    densify,
     emit,
     is_row_sparse,
     join,
+    make_dense,
     materialize,
 )
 from sparsetrain.ad.non_differentiable_ops import WITHOUT
@@ -127,7 +127,7 @@ class ReversePass:
         call = binding.value
         rule = find_rule(call, cotangent)
         if rule is None and is_row_sparse(cotangent) and self._may_densify(binding.var):
-            cotangent = densify(cotangent)
+            cotangent = make_dense(cotangent)
             rule = find_rule(call, cotangent)
         if rule is None:
             raise ConfigError(_missing_rule(call, cotangent, self._origin(binding.var)))

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, tirx
 
 from sparsetrain.errors import ConfigError, SparsetrainError, first_line
-from sparsetrain.ops.operand_shapes import described, name_of, operands, shape_of
+from sparsetrain.ops.operand_shapes import describe_call, name_of, operands, shape_of
 from sparsetrain.system.locks import with_builder_lock
 
 # Operator -> the way out, where there is a better one than for others.
@@ -51,7 +51,7 @@ def naming_operators(module: tvm.IRModule, target: tvm.target.Target) -> Iterato
 
 def _text(call: relax.Call) -> str:
     known = any(shape_of(operand) is not None for operand in operands(call))
-    return described(call) if known else name_of(call)
+    return describe_call(call) if known else name_of(call)
 
 
 @with_builder_lock

@@ -18,10 +18,10 @@ from tvm.sym import Analyzer
 
 from sparsetrain.ops.operand_shapes import (
     Pair,
-    described,
-    listed,
+    describe_call,
+    format_shape,
     name_of,
-    pairs,
+    required_pairs,
     shape_of,
     size_of,
 )
@@ -73,7 +73,7 @@ class Equal(NamedTuple):
         if found == wanted or (at_most and found < wanted):
             return None
         relation = "at most" if at_most else "equal to"
-        return f"{self.words} needs {listed([left])} {relation} {listed([right])}"
+        return f"{self.words} needs {format_shape([left])} {relation} {format_shape([right])}"
 
 
 def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Reshape | Equal]:
@@ -95,9 +95,9 @@ def _demands(binding: Any) -> list[Reshape | Equal]:
         before, after = shape_of(binding.value.args[0]), shape_of(binding.var)
         if before is None or after is None:
             return []
-        shapes = f"({listed(before)}) to ({listed(after)})"
+        shapes = f"({format_shape(before)}) to ({format_shape(after)})"
         return [Reshape(size_of(before), size_of(after), shapes)]
-    return [Equal(pair, described(binding.value)) for pair in pairs(binding.value)]
+    return [Equal(pair, describe_call(binding.value)) for pair in required_pairs(binding.value)]
 
 
 def impossible(demands: Iterable[Reshape | Equal]) -> str | None:

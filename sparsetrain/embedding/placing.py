@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a batch to what a program takes: ids become rows, floats move to aligned memory.
+"""Placement of a batch in a program's inputs: ids become rows, floats move to aligned memory.
 
 A step begins with this, on cold caches, where each call of NumPy's takes ten times its usual time:
 one kernel does all of it in one pass. Ids are checked on the way. The kernel reads arrays where the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands that must be as long as one another, where TVM does not see to it.
+"""Shape constraints between operands that TVM does not check.
 
 Relax refuses extents that are known to differ. Where two are called by different letters, some
 operators take it on trust that they are equal, and their kernels read or write past the end of the
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
     at_most: bool = False
 
 
-def pairs(call: relax.Expr) -> list[Pair]:
+def required_pairs(call: relax.Expr) -> list[Pair]:
     """What the operator of a call takes for granted; nothing where a shape is not known."""
     rule = _PAIRS.get(name_of(call))
     if rule is None or None in (shapes := [shape_of(operand) for operand in operands(call)]):
@@ -37,10 +37,10 @@ def pairs(call: relax.Expr) -> list[Pair]:
     return rule(call, *shapes)
 
 
-def described(call: relax.Expr) -> str:
+def describe_call(call: relax.Expr) -> str:
     """An operator and the shapes of its operands, for a message."""
     shapes = [shape_of(operand) for operand in operands(call)]
-    *first, last = [f"({listed(shape)})" for shape in shapes if shape is not None]
+    *first, last = [f"({format_shape(shape)})" for shape in shapes if shape is not None]
     return f"{name_of(call)} of {', '.join(first)}{' and ' if first else ''}{last}"
 
 
@@ -53,10 +53,11 @@ def require_shapes(bindings: Iterable[Any]) -> None:
         Naming the operator and the shapes of its operands.
     """
     for binding in bindings:
-        if isinstance(binding.value, relax.Call) and _lost(binding):
+        if isinstance(binding.value, relax.Call) and _has_lost_shape(binding):
             raise ConfigError(
-                f"{described(binding.value)}: the shape of the result is not known; give lengths "
-                "that are equal one letter, or reshape an operand to the letters of the other"
+                f"{describe_call(binding.value)}: the shape of the result is not known; give "
+                "lengths that are equal one letter, or reshape an operand to the letters of the "
+                "other"
             )
 
 
@@ -78,7 +79,7 @@ def require_plain_shapes(bindings: Iterable[Any]) -> None:
             )
 
 
-def _lost(binding: Any) -> bool:
+def _has_lost_shape(binding: Any) -> bool:
     ty, name = binding.var.ty, name_of(binding.value)
     results = ty.fields if isinstance(ty, relax.TupleType) else [ty]
     if not any(isinstance(t, relax.TensorType) and t.shape is None for t in results):
@@ -109,7 +110,7 @@ def shape_of(tensor: Any) -> list[Any] | None:
     return None if shape is None else list(shape)
 
 
-def listed(shape: Iterable[Any]) -> str:
+def format_shape(shape: Iterable[Any]) -> str:
     """Extents as one writes them."""
     return re.sub(r"T\.int64\((-?\d+)\)", r"\1", ", ".join(map(str, shape)))
 

@@ -21,7 +21,7 @@ from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.strips import NOTES, digits_of
+from sparsetrain.sparse_tensor.sort_chunks import NOTES, digits_of
 
 # Ids from which on all threads sort digit by digit, see `select_by_cpu`. What one thread writes the
 # others read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3, of a million rows: one sorts
@@ -117,14 +117,14 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
         sort.begin(indices)
         return CoalescePlan(*sort.wait())
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
-    strips = strips_for(count, num_rows) if parallel else 1
+    chunks = chunks_for(count, num_rows) if parallel else 1
     rows = runtime.empty((count,), index_dtype)
     order = runtime.empty((2, count), "int32")
     offsets = runtime.empty((count + 1,), "int32")
     keys = runtime.empty((2 * count,), index_dtype)
-    notes = runtime.empty((strips, NOTES), "int32")
+    notes = runtime.empty((chunks, NOTES), "int32")
     counts = runtime.empty((2,), "int32")
-    sort_ = _plan_kernel(index_dtype, strips > 1)
+    sort_ = _plan_kernel(index_dtype, chunks > 1)
     sort_(
         *(indices, keys, order, notes, rows, offsets, counts),
         *digits_of(num_rows, index_dtype),
@@ -136,7 +136,7 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     return CoalescePlan(rows, reshape_view(order, (count,)), offsets, used, index_dtype)
 
 
-def strips_for(count: int, num_rows: int | None = None) -> int:
+def chunks_for(count: int, num_rows: int | None = None) -> int:
     """How many threads sort so many ids; without `num_rows` as if there were many rows."""
     dear = count // COUNTING if num_rows is not None and num_rows < count else count
     return runtime.num_threads() if dear >= _shared_from() else 1

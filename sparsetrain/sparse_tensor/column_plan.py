@@ -24,7 +24,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put
-from sparsetrain.sparse_tensor.strips import BEGIN, NOTES, OUTSIDE, RUNS, digits_of
+from sparsetrain.sparse_tensor.sort_chunks import BEGIN, NOTES, OUTSIDE, RUNS, digits_of
 
 Columns = tuple[tuple[int, int], ...]  # of each feature: first row of its table, and its rows
 Work = Callable[[SimpleNamespace, Any], None]  # emits what is done for the column at a place
@@ -43,7 +43,7 @@ def are_sorted_apart(columns: Sequence[tuple[int, int]]) -> bool:
     return apart and len(columns) >= EACH * runtime.num_threads()
 
 
-def described(columns: Columns, index_dtype: str) -> np.ndarray:
+def column_table(columns: Columns, index_dtype: str) -> np.ndarray:
     """The columns in the order of their tables, as the kernel wants them: (F, 6)."""
     order = sorted(range(len(columns)), key=lambda feature: columns[feature])
     turns = sorted(range(len(columns)), key=lambda place: place * GOLDEN % 1)
@@ -58,17 +58,17 @@ def column_plan_kernel(index_dtype: str, features: int) -> PrimFunc:
     """`plan_kernel` for the ids of such columns.
 
     Arguments: ids (B F,), keys (2 B F,) and order (2, B F) to sort in, notes (S >= F, NOTES) int32,
-    rows (B F,), offsets (B F + 1,), counts (2,), columns (F, 6) from `described`. An id outside its
-    column's table counts as outside, and then nothing else means anything.
+    rows (B F,), offsets (B F + 1,), counts (2,), columns (F, 6) from `column_table`. An id outside
+    its column's table counts as outside, and then nothing else means anything.
     """
     with kernel() as built:
-        entries, strips = extents(2)
+        entries, chunks = extents(2)
         a = SimpleNamespace(
             features=features,
             ids=buffer("ids", (entries,), index_dtype),
             keys=buffer("keys", (2 * entries,), index_dtype),
             order=buffer("order", (2, entries), "int32"),
-            notes=buffer("notes", (strips, NOTES), "int32"),
+            notes=buffer("notes", (chunks, NOTES), "int32"),
             rows=buffer("rows", (entries,), index_dtype),
             offsets=buffer("offsets", (entries + 1,), "int32"),
             counts=buffer("counts", (2,), "int32"),

@@ -3,11 +3,11 @@
 
 Every row has a counter. Their running sums are where the run of each row begins, so the runs are
 known before an entry is placed, and ids are never moved: two passes over the ids and one over the
-rows. A strip has counters of its own, and places its entries behind those of the strips before it.
+rows. A chunk has counters of its own, and places its entries behind those of the chunks before it.
 
-What is parallel: strips, where their counters are few. What makes places of counters is one thread,
+What is parallel: chunks, where their counters are few. What makes places of counters is one thread,
 so all of them go to its core and back; and one thread alone counts faster than two sort. It has two
-strips, and goes through both at once: where ids are equal one after the other, each waits for the
+chunks, and goes through both at once: where ids are equal one after the other, each waits for the
 counter that the one before it wrote.
 """
 
@@ -22,9 +22,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import const
 
 from sparsetrain.kernels.builder import counter, put
-from sparsetrain.sparse_tensor.strips import share
+from sparsetrain.sparse_tensor.sort_chunks import share
 
-AT_ONCE = 2  # strips of one thread
+AT_ONCE = 2  # chunks of one thread
 LINE = 16  # counters, at most, in a line of the cache, which no two threads write
 # Threads count from so many ids on, and so many of each counter. Zen 5, medians: of 800 rows two
 # count 16,384 ids in 23 us and one in 19, 53,248 in 61 and 60, 262,144 in 289 and 329; of half as
@@ -45,22 +45,22 @@ def can_count(a: SimpleNamespace) -> Any:
 
 
 def threads_can_count(a: SimpleNamespace) -> Any:
-    """Whether a thread for each strip is faster; then their counters have room, too."""
-    strips, entries = a.notes.shape[0], a.ids.shape[0]
-    few = tirx.And(strips > 1, OF_EACH * strips * _counters(a) <= entries)
+    """Whether a thread for each chunk is faster; then their counters have room, too."""
+    chunks, entries = a.notes.shape[0], a.ids.shape[0]
+    few = tirx.And(chunks > 1, OF_EACH * chunks * _counters(a) <= entries)
     return tirx.And(few, entries >= THREADS_FROM)
 
 
 def _counters(a: SimpleNamespace) -> Any:
-    """Of a strip: one of each row, one of padding, and some that fill a line."""
+    """Of a chunk: one of each row, one of padding, and some that fill a line."""
     return (a.num_rows // LINE + 1) * LINE
 
 
 def count_sort(a: SimpleNamespace, parallel: bool) -> None:
     """Make the plan of `a.ids`; see `plan_kernel` for what there is in `a`."""
-    strips = a.notes.shape[0] if parallel else AT_ONCE
+    chunks = a.notes.shape[0] if parallel else AT_ONCE
     counters, padding = T.Bind(_counters(a)), T.Bind(tirx.Cast(a.ids.dtype, a.num_rows))
-    with T.serial(0, strips * counters) as n:
+    with T.serial(0, chunks * counters) as n:
         T.buffer_store(a.keys, const(0, a.keys.dtype), [n])
 
     def number(s: Any, n: Any) -> Any:
@@ -78,15 +78,15 @@ def count_sort(a: SimpleNamespace, parallel: bool) -> None:
         T.buffer_store(a.keys, free + 1, [d])
         T.buffer_store(a.order, tirx.Cast("int32", n), [0, free])
 
-    each = _each_strip if parallel else _all_at_once
+    each = _each_chunk if parallel else _all_at_once
     _check(a, padding)
     each(a, count)
-    _write_runs(a, strips, counters)
+    _write_runs(a, chunks, counters)
     each(a, place)
 
 
-def _each_strip(a: SimpleNamespace, work: Callable[[Any, Any], None]) -> None:
-    """Call ``work(strip, entry)`` for all entries, each strip in a thread."""
+def _each_chunk(a: SimpleNamespace, work: Callable[[Any, Any], None]) -> None:
+    """Call ``work(chunk, entry)`` for all entries, each chunk in a thread."""
     with T.parallel(0, a.notes.shape[0]) as s:
         begin, end = share(a, s)
         with T.serial(0, end - begin) as n:
@@ -94,7 +94,7 @@ def _each_strip(a: SimpleNamespace, work: Callable[[Any, Any], None]) -> None:
 
 
 def _all_at_once(a: SimpleNamespace, work: Callable[[Any, Any], None]) -> None:
-    """Call ``work(strip, entry)`` for all entries, an entry of each strip after the other."""
+    """Call ``work(chunk, entry)`` for all entries, an entry of each chunk after the other."""
     entries = a.ids.shape[0]
     share = T.Bind(entries // AT_ONCE)
     with T.serial(0, share) as n:
@@ -113,7 +113,7 @@ def _check(a: SimpleNamespace, padding: Any) -> None:
     T.buffer_store(a.counts, outside[0], [1])
 
 
-def _write_runs(a: SimpleNamespace, strips: Any, counters: Any) -> None:
+def _write_runs(a: SimpleNamespace, chunks: Any, counters: Any) -> None:
     """Make the counters places; write rows and begins of the runs, without a branch.
 
     Every row is written where the next run is; one without entries is overwritten.
@@ -126,11 +126,11 @@ def _write_runs(a: SimpleNamespace, strips: Any, counters: Any) -> None:
             T.buffer_store(a.keys, tirx.Cast(a.keys.dtype, used[0]), [s * counters + d])
             put(used, used[0] + here)
 
-        if isinstance(strips, int):
-            for s in range(strips):
+        if isinstance(chunks, int):
+            for s in range(chunks):
                 make_place(s)
         else:
-            with T.serial(0, strips) as s:
+            with T.serial(0, chunks) as s:
                 make_place(s)
 
     with T.serial(0, a.num_rows) as d:

@@ -19,14 +19,14 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.sparse_tensor.count_sort import can_count, count_sort, threads_can_count
 from sparsetrain.sparse_tensor.radix_sort import radix_sort
-from sparsetrain.sparse_tensor.strips import NOTES
+from sparsetrain.sparse_tensor.sort_chunks import NOTES
 
 
 def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     """Unique rows of ids, and where the entries of each are.
 
     Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for
-    S strips, rows (N,), offsets (N + 1,), counts (2,), passes, bits, num_rows. `passes` digits of
+    S chunks, rows (N,), offsets (N + 1,), counts (2,), passes, bits, num_rows. `passes` digits of
     `bits` each are sorted, unless counting does.
 
     Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
@@ -36,13 +36,13 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     is started, and S is 1.
     """
     with kernel() as built:
-        # A number that is known leaves no loops over strips, half of the time of 128 ids.
-        entries, room, strips = extents(3) if parallel else (*extents(2), 1)
+        # A number that is known leaves no loops over chunks, half of the time of 128 ids.
+        entries, room, chunks = extents(3) if parallel else (*extents(2), 1)
         a = SimpleNamespace(
             ids=buffer("ids", (entries,), index_dtype),
             keys=buffer("keys", (room,), index_dtype),
             order=buffer("order", (2, entries), "int32"),
-            notes=buffer("notes", (strips, NOTES), "int32"),
+            notes=buffer("notes", (chunks, NOTES), "int32"),
             rows=buffer("rows", (entries,), index_dtype),
             offsets=buffer("offsets", (entries + 1,), "int32"),
             counts=buffer("counts", (2,), "int32"),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan by radix sort, for tables with more rows than there are ids.
 
-A stable sort from the lowest digit up. A strip of the entries counts the digits of its share and
-then places them behind those of the strips before it, so every number of strips gives the same
-order. Runs are counted and written strip by strip too; a strip begins where a run does, so each
+A stable sort from the lowest digit up. A chunk of the entries counts the digits of its share and
+then places them behind those of the chunks before it, so every number of chunks gives the same
+order. Runs are counted and written chunk by chunk too; a chunk begins where a run does, so each
 place has one writer.
 
-What is parallel: strips, whose number is an extent of an argument. Cost: N entries times the digits
+What is parallel: chunks, whose number is an extent of an argument. Cost: N entries times the digits
 of the table's rows, not of the dtype, and two passes over the sorted ids.
 """
 
@@ -21,12 +21,12 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import const
 
 from sparsetrain.kernels.builder import counter, put
-from sparsetrain.sparse_tensor.strips import BEGIN, OUTSIDE, PADDING, RUNS, Strips, share
+from sparsetrain.sparse_tensor.sort_chunks import BEGIN, OUTSIDE, PADDING, RUNS, Chunks, share
 
 Entries = Callable[[Any], tuple[Any, Any]]  # place -> id and number of the entry there
 
 
-def radix_sort(a: SimpleNamespace, over: Strips) -> None:
+def radix_sort(a: SimpleNamespace, over: Chunks) -> None:
     """Make the plan of `a.ids`; see `plan_kernel` for what there is in `a`."""
     entries = a.ids.shape[0]
     _sort_digit(a, over, const(0, "int32"), lambda n: (a.ids[n], tirx.Cast("int32", n)), check=True)
@@ -42,10 +42,10 @@ def radix_sort(a: SimpleNamespace, over: Strips) -> None:
 
 
 def _sort_digit(
-    a: SimpleNamespace, over: Strips, number: Any, entry: Entries, *, check: bool = False
+    a: SimpleNamespace, over: Chunks, number: Any, entry: Entries, *, check: bool = False
 ) -> None:
     """Sort what `entry` gives by one digit; the last pass writes to half 0."""
-    entries, strips = a.ids.shape[0], a.notes.shape[0]
+    entries, chunks = a.ids.shape[0], a.notes.shape[0]
     digits = T.Bind(const(1, "int32") << a.bits)
     shift = T.Bind(tirx.Cast(a.ids.dtype, number * a.bits))
     mask = T.Bind(tirx.Cast(a.ids.dtype, digits - 1))
@@ -54,7 +54,7 @@ def _sort_digit(
     def digit(key: Any) -> Any:
         return tirx.Cast("int32", tirx.bitwise_and(key >> shift, mask))
 
-    with over(0, strips) as s:
+    with over(0, chunks) as s:
         with T.serial(0, digits) as d:
             T.buffer_store(a.notes, const(0, "int32"), [s, d])
         begin, end = share(a, s)
@@ -64,11 +64,11 @@ def _sort_digit(
             d = T.Bind(digit(entry(begin + n)[0]))
             T.buffer_store(a.notes, a.notes[s, d] + 1, [s, d])
     running = counter()
-    with T.serial(0, digits) as d, T.serial(0, strips) as s:
+    with T.serial(0, digits) as d, T.serial(0, chunks) as s:
         count = T.Bind(a.notes[s, d])
         T.buffer_store(a.notes, running[0], [s, d])
         put(running, running[0] + count)
-    with over(0, strips) as s:
+    with over(0, chunks) as s:
         begin, end = share(a, s)
         with T.serial(0, end - begin) as n:
             key, position = (T.Bind(value) for value in entry(begin + n))
@@ -80,7 +80,7 @@ def _sort_digit(
 
 
 def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
-    """Note how many ids of a strip are padding, and how many neither that nor a row."""
+    """Note how many ids of a chunk are padding, and how many neither that nor a row."""
     padding, outside = counter(), counter()
     with T.serial(0, end - begin) as n:
         row = T.Bind(tirx.Cast("int64", a.ids[begin + n]))
@@ -91,39 +91,39 @@ def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
     T.buffer_store(a.notes, outside[0], [s, OUTSIDE])
 
 
-def _find_runs(a: SimpleNamespace, over: Strips, entries: Any) -> None:
+def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
     """Of the first `entries` sorted ids, which are no padding."""
-    strips = a.notes.shape[0]
+    chunks = a.notes.shape[0]
 
     def starts(n: Any) -> Any:
         """Whether a run starts at an entry; not asked of the first."""
         return a.keys[n] != a.keys[n - 1]
 
-    def strip(s: Any) -> tuple[Any, Any]:
-        last = s == strips - 1
-        after = tirx.Cast("int64", a.notes[tirx.min(s + 1, strips - 1), BEGIN])
+    def chunk(s: Any) -> tuple[Any, Any]:
+        last = s == chunks - 1
+        after = tirx.Cast("int64", a.notes[tirx.min(s + 1, chunks - 1), BEGIN])
         begin = T.Bind(tirx.Cast("int64", a.notes[s, BEGIN]))
         return begin, T.Bind(tirx.Select(last, entries, after))
 
     T.buffer_store(a.notes, const(0, "int32"), [0, BEGIN])
-    with T.serial(0, strips - 1) as before:
+    with T.serial(0, chunks - 1) as before:
         s = T.Bind(before + 1)
-        T.buffer_store(a.notes, _next_run(starts, entries * s // strips, entries), [s, BEGIN])
-    with over(0, strips) as s:
-        begin, end = strip(s)
+        T.buffer_store(a.notes, _next_run(starts, entries * s // chunks, entries), [s, BEGIN])
+    with over(0, chunks) as s:
+        begin, end = chunk(s)
         runs = counter(tirx.Cast("int32", begin < end))
         with T.serial(0, tirx.max(end - begin - 1, const(0, "int64"))) as n:
             put(runs, runs[0] + tirx.Cast("int32", starts(begin + 1 + n)))
         T.buffer_store(a.notes, runs[0], [s, RUNS])
     running = counter()
-    with T.serial(0, strips) as s:
+    with T.serial(0, chunks) as s:
         count = T.Bind(a.notes[s, RUNS])
         T.buffer_store(a.notes, running[0], [s, RUNS])
         put(running, running[0] + count)
     T.buffer_store(a.counts, running[0], [0])
     T.buffer_store(a.offsets, const(0, "int32"), [0])
-    with over(0, strips) as s:
-        begin, end = strip(s)
+    with over(0, chunks) as s:
+        begin, end = chunk(s)
         _write_runs(a, begin, end, starts, a.notes[s, RUNS])
 
 

@@ -15,7 +15,7 @@ from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import RowSparse, coalesce, count_sort
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.strips import NOTES, digits_of
+from sparsetrain.sparse_tensor.sort_chunks import NOTES, digits_of
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)
@@ -199,10 +199,10 @@ def test_counting_gives_the_plan_of_sorting(spread, rows, dtype, monkeypatch):
     ids, order = runtime.as_tensor(indices), np.argsort(indices, kind="stable").astype("i4")
     used = np.unique(indices[indices < rows])
     monkeypatch.setattr(count_sort, "THREADS_FROM", 1)
-    for strips, of_each in [(None, 16), (1, 16), (2, 16), (2, 1), (3, 1), (7, 1)]:
+    for chunks, of_each in [(None, 16), (1, 16), (2, 16), (2, 1), (3, 1), (7, 1)]:
         monkeypatch.setattr(count_sort, "OF_EACH", of_each)
-        made = _arrays(count, strips or 1, dtype)
-        sort = compile_kernel(plan_kernel(dtype, strips is not None), host_target(), "sort")
+        made = _arrays(count, chunks or 1, dtype)
+        sort = compile_kernel(plan_kernel(dtype, chunks is not None), host_target(), "sort")
         sort(ids, *made, *digits_of(rows, dtype), rows)
         _, found, _, unique, offsets, counts = map(runtime.as_numpy, made)
         assert counts.tolist() == [len(used), 0]
@@ -213,7 +213,7 @@ def test_counting_gives_the_plan_of_sorting(spread, rows, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "rows", "strips", "way"),
+    ("count", "rows", "chunks", "way"),
     [
         (2**15, 1000, 1, "one"),
         (2**15, 1000, 2, "all"),
@@ -224,8 +224,8 @@ def test_counting_gives_the_plan_of_sorting(spread, rows, dtype, monkeypatch):
         (2**15, 1024, 3, "none"),
     ],
 )
-def test_threads_count_where_they_are_faster(count, rows, strips, way):
-    extents = {"ids": count, "notes": strips}
+def test_threads_count_where_they_are_faster(count, rows, chunks, way):
+    extents = {"ids": count, "notes": chunks}
     a = SimpleNamespace(
         **{name: SimpleNamespace(shape=(const(n, "int64"),)) for name, n in extents.items()},
         num_rows=const(rows, "int64"),
@@ -247,21 +247,21 @@ def test_all_rows_occur_once():
 def test_threads_count_from_four_times_as_many_ids_on(ids, rows, threads, monkeypatch):
     monkeypatch.setattr(coalesce, "_shared_from", lambda: 100)
     monkeypatch.setattr(coalesce.runtime, "num_threads", lambda: 3)
-    assert coalesce.strips_for(ids, rows) == threads
-    assert coalesce.strips_for(100) == coalesce.strips_for(100, 100) == 3
-    assert coalesce.strips_for(399, 398) == 1
+    assert coalesce.chunks_for(ids, rows) == threads
+    assert coalesce.chunks_for(100) == coalesce.chunks_for(100, 100) == 3
+    assert coalesce.chunks_for(399, 398) == 1
 
 
-def _arrays(count: int, strips: int, dtype: str) -> list[runtime.NDArray]:
+def _arrays(count: int, chunks: int, dtype: str) -> list[runtime.NDArray]:
     """Keys, order, notes, rows, offsets, counts."""
-    others = [(2, count), (strips, NOTES), (count,), (count + 1,), (2,)]
+    others = [(2, count), (chunks, NOTES), (count,), (count + 1,), (2,)]
     kinds = ["int32", "int32", dtype, "int32", "int32"]
     keys = runtime.empty((2 * count,), dtype)
     return [keys, *(runtime.empty(*each) for each in zip(others, kinds, strict=True))]
 
 
 @pytest.mark.parametrize("indices", [[], [3], [5], [3, 3], [5, 5, 1, 5, 1, 1, 4]])
-def test_more_strips_than_entries_make_the_same_plan(indices):
+def test_more_chunks_than_entries_make_the_same_plan(indices):
     """As in a step of several tables, which share what the largest one sorts with."""
     count = len(indices)
     made = _arrays(count, 4, "int32")

@@ -11,8 +11,8 @@ from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import column_plan
 from sparsetrain.sparse_tensor.coalesce import make_plan
-from sparsetrain.sparse_tensor.column_plan import TURN, column_plan_kernel, described
-from sparsetrain.sparse_tensor.strips import NOTES
+from sparsetrain.sparse_tensor.column_plan import TURN, column_plan_kernel, column_table
+from sparsetrain.sparse_tensor.sort_chunks import NOTES
 from tests.helpers import assert_same_bits
 
 RNG = np.random.default_rng(3)
@@ -47,7 +47,7 @@ def _plan(ids, columns):
     keys, rows = runtime.empty((2 * count,), dtype), runtime.empty((count,), dtype)
     order, offsets = runtime.empty((2, count), "int32"), runtime.empty((count + 1,), "int32")
     notes, counts = runtime.empty((len(columns), NOTES), "int32"), runtime.empty((2,), "int32")
-    table = runtime.as_tensor(described(columns, dtype))
+    table = runtime.as_tensor(column_table(columns, dtype))
     kernel(runtime.as_tensor(ids.ravel()), keys, order, notes, rows, offsets, counts, table)
     used, outside = runtime.as_numpy(counts).tolist()
     found = [runtime.as_numpy(array) for array in (rows, order, offsets)]
@@ -94,7 +94,7 @@ def test_ids_outside_their_columns_table_are_counted(rows):
 
 def test_a_run_of_tasks_gets_small_tables_and_large_ones():
     columns = _columns(range(1, 27))
-    turns = described(columns, "int32")[:, TURN].tolist()
+    turns = column_table(columns, "int32")[:, TURN].tolist()
     assert sorted(turns) == list(range(26))
     assert abs(sum(turns[:13]) - sum(turns[13:])) <= 26
 

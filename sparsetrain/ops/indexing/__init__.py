@@ -11,7 +11,7 @@ before (`limits`), so that is what ids do which a model computes.
 - `reads`: an element of the result per id, from wherever it lies
 - `destinations`: writes of every operator as rows with one place each
 - `put_rows`: rows written by such places, one writer each, in order (`cpu_kernel`, `cuda_kernel`;
-  what both are given: `written`)
+  arguments of both: `put_rows_arguments`)
 - `writes`: the operators that write
 """
 

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import counter, kernel, put
-from sparsetrain.ops.indexing.written import Element, Written
+from sparsetrain.ops.indexing.put_rows_arguments import Element, PutRowsArguments
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 RANGE = 1 << 17  # bytes that are one range; ranges of more have at least half of them
@@ -30,7 +30,7 @@ NOTED = 256  # places at once
 def put_rows_kernel(width: int, dtype: str, reduction: str, from_zero: bool = False) -> PrimFunc:
     """``out = data``, then ``out[b, places[b, n]]`` with ``updates[b, n]``, in the order of n."""
     with kernel("put_rows") as built:
-        a = Written(width, dtype, reduction, from_zero)
+        a = PutRowsArguments(width, dtype, reduction, from_zero)
         size = max(1, RANGE * 8 // (width * DataType(dtype).bits))
         threads = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
         idle = T.Bind(tirx.ceildiv(threads, tirx.max(a.batch, 1)))
@@ -50,13 +50,13 @@ def put_rows_kernel(width: int, dtype: str, reduction: str, from_zero: bool = Fa
     return built.get()
 
 
-def _row(a: Written, b: Any, row: Any, value: Element) -> None:
+def _row(a: PutRowsArguments, b: Any, row: Any, value: Element) -> None:
     tiles, lanes = column_tiles(a.width)
     with T.serial(0, tiles) as t, T.vectorized(0, lanes) as d:
         T.buffer_store(a.out, value(t * lanes + d), [b, row, t * lanes + d])
 
 
-def _all(a: Written, b: Any) -> None:
+def _all(a: PutRowsArguments, b: Any) -> None:
     """Write to every place."""
     with T.serial(0, a.count) as n:
         row = T.Bind(a.place(b, n))
@@ -64,7 +64,7 @@ def _all(a: Written, b: Any) -> None:
             _row(a, b, row, a.after(b, row, n))
 
 
-def _own(a: Written, b: Any, first: Any, rows: Any) -> None:
+def _own(a: PutRowsArguments, b: Any, first: Any, rows: Any) -> None:
     """Write to those among `rows` rows from `first` on."""
     noted, own = T.alloc_local((NOTED,), "int32"), counter()
     with T.serial(0, tirx.ceildiv(a.count, NOTED)) as turn:

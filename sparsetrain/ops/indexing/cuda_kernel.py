@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import kernel
-from sparsetrain.ops.indexing.written import Element, Written
+from sparsetrain.ops.indexing.put_rows_arguments import Element, PutRowsArguments
 from sparsetrain.sparse_tensor.cuda.parts import THREADS, barrier, blocks_of_threads, shared
 
 BLOCKS = 1024  # at most: about what an H200 runs at once
@@ -31,7 +31,7 @@ BLOCKS = 1024  # at most: about what an H200 runs at once
 def put_rows_kernel(width: int, dtype: str, reduction: str, from_zero: bool = False) -> PrimFunc:
     """``out = data``, then ``out[b, places[b, n]]`` with ``updates[b, n]``, in the order of n."""
     with kernel("put_rows") as built:
-        a = Written(width, dtype, reduction, from_zero)
+        a = PutRowsArguments(width, dtype, reduction, from_zero)
         most = tirx.max(tirx.floordiv(tirx.const(BLOCKS, "int64"), tirx.max(a.batch, 1)), 1)
         ranges = tirx.max(tirx.min(tirx.ceildiv(a.height, _at_once(width)), most), 1)
         with blocks_of_threads(a.batch * ranges) as (block, thread):
@@ -46,7 +46,7 @@ def _at_once(width: int) -> int:
     return THREADS // min(width, THREADS)
 
 
-def _write_range(a: Written, b: Any, number: Any, ranges: Any, thread: Any) -> None:
+def _write_range(a: PutRowsArguments, b: Any, number: Any, ranges: Any, thread: Any) -> None:
     """Write one of the ranges of the rows of a part of the batch."""
     lanes, groups = min(a.width, THREADS), _at_once(a.width)  # threads of a row; rows at once
     group, lane = tirx.floordiv(thread, lanes), tirx.floormod(thread, lanes)
@@ -66,7 +66,7 @@ def _write_range(a: Written, b: Any, number: Any, ranges: Any, thread: Any) -> N
     _each_place(a, b, (first, behind), thread, write)
 
 
-def _columns(a: Written, b: Any, row: Any, lane: Any, value: Element) -> None:
+def _columns(a: PutRowsArguments, b: Any, row: Any, lane: Any, value: Element) -> None:
     """Write a thread's columns of a row."""
     with T.serial(0, (a.width + THREADS - 1) // THREADS) as turn:
         column = T.Bind(turn * THREADS + lane)
@@ -79,7 +79,11 @@ def _within(row: Any, first: Any, behind: Any) -> Any:
 
 
 def _each_place(
-    a: Written, b: Any, rows: tuple[Any, Any], thread: Any, write: Callable[[Any, Any], None]
+    a: PutRowsArguments,
+    b: Any,
+    rows: tuple[Any, Any],
+    thread: Any,
+    write: Callable[[Any, Any], None],
 ) -> None:
     """Let every thread of a block have all places of its rows, in order; of others some."""
     chunk, found = shared(THREADS, "int64"), shared(1, "int64")

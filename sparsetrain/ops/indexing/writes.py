@@ -12,9 +12,9 @@ from typing import Any
 from tvm import relax, tirx
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.ops.indexing.combine import COMBINE
 from sparsetrain.ops.indexing.destinations import Rows, of_elements, of_tensors, of_tuples
 from sparsetrain.ops.indexing.put_rows import put_rows
+from sparsetrain.ops.indexing.put_rows_arguments import COMBINE
 from sparsetrain.ops.indexing.reads import fields, front
 
 

@@ -38,9 +38,9 @@ from sparsetrain.optim.update.layout import (
 from sparsetrain.optim.update.rows_kernel import RowsKind, rows_kernel
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, described
+from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, column_table
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.strips import NOTES, digits_of
+from sparsetrain.sparse_tensor.sort_chunks import NOTES, digits_of
 
 
 def append_update(
@@ -250,7 +250,7 @@ class _Tail:
         entries, features = gradient.indices.ty.shape[0], len(columns)
         dtype = str(gradient.indices.ty.dtype)
         if features and gradient.source is None and _is_multiple(entries, features):
-            table = relax.const(described(columns, dtype))
+            table = relax.const(column_table(columns, dtype))
             return column_plan_kernel(dtype, features), [table]
         numbers = (*digits_of(gradient.num_rows, dtype), gradient.num_rows)
         return plan_kernel(dtype), [relax.prim_value(n) for n in numbers]

@@ -37,8 +37,8 @@ from sparsetrain.optim.update.layout import (
     tables_of,
 )
 from sparsetrain.runtime import NDArray
-from sparsetrain.sparse_tensor.coalesce import strips_for
-from sparsetrain.sparse_tensor.strips import NOTES
+from sparsetrain.sparse_tensor.coalesce import chunks_for
+from sparsetrain.sparse_tensor.sort_chunks import NOTES
 
 
 class UpdateProgram(Program):
@@ -180,7 +180,7 @@ class UpdateStep:
             self._bound, self._arguments = (names, tensors), {**params, **slots, **own}
             self._lookups = -1
         if lookups != self._lookups:
-            chunks = max(strips_for(lookups), min_chunks(self.program.layout))
+            chunks = max(chunks_for(lookups), min_chunks(self.program.layout))
             self._arguments = {**self._arguments, WORK: runtime.empty((chunks, NOTES), "int32")}
             self._lookups = lookups
         return self._arguments

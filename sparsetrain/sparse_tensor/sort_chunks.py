@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strips: shares of a sort's entries, each with one thread, and what it notes; the sort's digits.
+"""Chunks of a sort, one per thread, with their counters; digits of the sort's keys.
 
-The number of strips is an extent of an argument, `notes`, and changes nothing of a plan.
+The number of chunks is an extent of an argument, `notes`, and changes nothing of a plan.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tvm.script.ir_builder import tirx as T
 
 DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
 DIGITS = 1 << DIGIT_BITS
-# What a strip notes behind its counters, which end where a line of the cache does.
+# What a chunk notes behind its counters, which end where a line of the cache does.
 PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
-NOTES = DIGITS + 16  # numbers of a strip
+NOTES = DIGITS + 16  # numbers of a chunk
 
-Strips = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
+Chunks = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
 
 
 @cache
@@ -34,6 +34,6 @@ def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[
 
 
 def share(a: SimpleNamespace, s: Any) -> tuple[Any, Any]:
-    """Begin and end of a strip's share of the entries."""
-    entries, strips = a.ids.shape[0], a.notes.shape[0]
-    return T.Bind(entries * s // strips), T.Bind(entries * (s + 1) // strips)
+    """Begin and end of a chunk's share of the entries."""
+    entries, chunks = a.ids.shape[0], a.notes.shape[0]
+    return T.Bind(entries * s // chunks), T.Bind(entries * (s + 1) // chunks)

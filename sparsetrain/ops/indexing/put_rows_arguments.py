@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of the `put_rows` kernels, and an element before and after a write."""
+"""Arguments of the `put_rows` kernels, and the reductions that combine old and written values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ from typing import Any
 from tvm import tirx
 
 from sparsetrain.kernels.builder import buffer, extents
-from sparsetrain.ops.indexing.combine import COMBINE
 
 Element = Callable[[Any], Any]  # of a row: column -> its value
 
+# Reduction -> what becomes of an element: (old, written) -> new.
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "update": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": tirx.min,
+    "max": tirx.max,
+    "mean": lambda old, new: (old + new) / tirx.const(2, old.ty.dtype),
+}
 
-class Written:
+
+class PutRowsArguments:
     """The arguments of a kernel, in order: data unless it begins from 0, places, updates, out.
 
     Parameters
