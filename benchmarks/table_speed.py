@@ -24,7 +24,6 @@ import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.embedding import lookup
 from sparsetrain.kernels.table_formats import TABLE_DTYPES, array_of
-from sparsetrain.optim import TableUpdate
 from sparsetrain.sparse_tensor import RowSparse
 
 BATCHES, WARM = 6, 2
@@ -81,9 +80,10 @@ def updates(name: str, ids: list[np.ndarray], chosen: argparse.Namespace) -> dic
     gradients = [RowSparse.from_numpy(batch, values, chosen.rows).coalesce() for batch in ids]
 
     def work(dtype: str) -> Work:
-        table = runtime.zeros((chosen.rows, chosen.width), dtype)
-        update = TableUpdate(st.optim.OPTIMIZERS[name](0.01), table, "sparse")
-        return lambda n: update(gradients[n])
+        params = {"table": runtime.zeros((chosen.rows, chosen.width), dtype)}
+        optimizer = st.optim.OPTIMIZERS[name](0.01, update="sparse")
+        state = optimizer.init(params)
+        return lambda n: optimizer.apply_(params, {"table": gradients[n]}, state)
 
     return {dtype: work(dtype) for dtype in TABLE_DTYPES}
 

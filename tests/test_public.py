@@ -38,7 +38,7 @@ PUBLIC = {
     "metrics": "ClickMetrics",
     "models": "ClickModel CrossInteraction DLRM MLP MODELS dot_interaction",
     "optim": (
-        "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult TableUpdate "
+        "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult "
         "accumulate_ adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum "
         "minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
     ),

@@ -41,10 +41,11 @@ def update_by_hand(rows: int) -> None:
     """Take one such step: a gradient that names its rows, applied in place."""
     rng = np.random.default_rng(0)
     table = st.runtime.zeros((rows, width), "float32")
-    step = st.optim.TableUpdate(st.optim.sgd(0.01), table, "sparse")
+    optimizer, params = st.optim.sgd(0.01), {"table": table}
+    state = optimizer.init(params)
     ids = rng.integers(0, rows, lookups)
     gradient = st.RowSparse.from_numpy(ids, rng.standard_normal((lookups, width), "f4"), rows)
-    step(gradient)
+    optimizer.apply_(params, {"table": gradient}, state)
     written = np.flatnonzero(st.runtime.as_numpy(table).any(axis=1))
     print(f"{gradient}: wrote {len(written):,} rows")
 

@@ -8,15 +8,16 @@ table. Memory by formula counts what a step needs on top of table, slots and cot
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from sparsetrain import runtime
 from sparsetrain.compare.batches import Batch
 from sparsetrain.compare.case import FLOAT_BYTES, Case
 from sparsetrain.compare.stock import OPTIMIZERS as STOCK_OPTIMIZERS
 from sparsetrain.compare.stock import StockUpdate
-from sparsetrain.optim import OPTIMIZERS, Formula, Optimizer, TableUpdate
-from sparsetrain.optim.rule import Mode
+from sparsetrain.optim import OPTIMIZERS, Formula, Optimizer
+from sparsetrain.optim.rule import Mode, Update
 
 LEARNING_RATE = 0.01
 _PLAN_BYTES = 32  # of an id: itself, sort keys and positions twice, order, row and offset
@@ -79,17 +80,23 @@ def _stock(case: Case) -> Step:
     return StockUpdate(case, new_table(case))
 
 
-def _dense(case: Case) -> Step:
-    update = TableUpdate(_optimizer(case), new_table(case), "dense", "dense")
-    return lambda batch: update(batch.gradient)
+def _update(update: Update, mode: Mode, case: Case) -> Step:
+    """Prepare steps of one table; in exact mode rows are caught up first, as before a lookup."""
+    optimizer = replace(_optimizer(case), update=update, mode=mode)
+    params = {"table": new_table(case)}
+    state = optimizer.init(params, {"table": {"table": slice(0, case.rows)}})
+
+    def step(batch: Batch) -> None:
+        if state.histories:
+            optimizer.catch_up_(params, {"table": batch.gradient.indices}, state)
+        optimizer.apply_(params, {"table": batch.gradient}, state)
+
+    return step
 
 
-def _row_sparse(mode: Mode) -> Callable[[Case], Step]:
-    def prepare(case: Case) -> Step:
-        update = TableUpdate(_optimizer(case), new_table(case), "sparse", mode)
-        return lambda batch: update(batch.gradient)
-
-    return prepare
+_dense = partial(_update, "dense", "dense")
+_lazy = partial(_update, "sparse", "lazy")
+_exact = partial(_update, "sparse", "exact")
 
 
 def _sparse_memory(case: Case) -> int:
@@ -124,7 +131,7 @@ def _exact_is_lazy(case: Case) -> str | None:
 _ARMS = (
     Arm("stock", "TVM stock dense", True, _stock, _stock_memory, _stock_unsupported),
     Arm("dense", "fair dense", True, _dense, _dense_memory),
-    Arm("sparse", "row-sparse", False, _row_sparse("lazy"), _sparse_memory),
-    Arm("exact", "row-sparse, exact", False, _row_sparse("exact"), _sparse_memory, _exact_is_lazy),
+    Arm("sparse", "row-sparse", False, _lazy, _sparse_memory),
+    Arm("exact", "row-sparse, exact", False, _exact, _sparse_memory, _exact_is_lazy),
 )
 ARMS = {arm.name: arm for arm in _ARMS}

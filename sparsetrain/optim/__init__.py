@@ -37,7 +37,6 @@ from sparsetrain.optim.schedules import polynomial as polynomial
 from sparsetrain.optim.schedules import step_decay as step_decay
 from sparsetrain.optim.schedules import warmup as warmup
 from sparsetrain.optim.state import State as State
-from sparsetrain.optim.table_update import TableUpdate as TableUpdate
 from sparsetrain.system.exports import public_names as _public_names
 
 # Name, as in settings and saved runs -> constructor.

@@ -104,29 +104,26 @@ def test_a_choice_that_would_change_the_meaning_is_refused(make, message):
         make()
 
 
-def test_a_table_update_is_the_step_of_its_path():
-    weight = np.random.default_rng(0).standard_normal((50, 4)).astype("f4")
-    gradient = RowSparse.from_numpy([3, 49, 3], np.ones((3, 4), "f4"), 50)
+def test_dense_mode_takes_the_steps_of_exact_mode():
+    found = {}
     for mode, update in (("exact", "sparse"), ("exact", "dense"), ("dense", "dense")):
-        step = optim.TableUpdate(optim.adam(0.1), weight, update, mode)
-        for _ in range(3):
-            step(gradient)
-        found = as_numpy(step.weight).copy()
-        if (mode, update) == ("exact", "sparse"):
-            expected = found
-        assert_same_bits(found, expected)
+        found[mode, update] = train(optim.adam(0.1, mode=mode, update=update))["w"]
+    for weights in found.values():
+        assert_same_bits(weights, found["exact", "sparse"])
 
 
 @pytest.mark.parametrize("update", ["sparse", "dense"])
 @pytest.mark.parametrize(("rows", "width", "dtype"), [(51, 4, "f4"), (50, 5, "f4"), (50, 4, "f8")])
-def test_a_table_update_refuses_the_gradient_of_another_table(update, rows, width, dtype):
-    step = optim.TableUpdate(optim.sgd(0.1), np.ones((50, 4), "f4"), update)
+def test_the_gradient_of_another_table_is_refused(update, rows, width, dtype):
+    optimizer, params = optim.sgd(0.1, update=update), {"t": as_tensor(np.ones((50, 4), "f4"))}
+    state = optimizer.init(params, {"t": {"t": slice(0, 50)}})
     gradient = RowSparse.from_numpy([rows - 1], np.ones((1, width), dtype), rows)
-    with pytest.raises(ConfigError, match="gradient of 'table' is .*, parameter is .*50, 4"):
-        step(gradient)
-    assert (as_numpy(step.weight) == 1).all()
-    step(RowSparse.from_numpy([49], np.ones((1, 4), "f4"), 50))  # its own is taken still
-    assert (as_numpy(step.weight) != 1).any(axis=1).nonzero()[0].tolist() == [49]
+    with pytest.raises(ConfigError, match="gradient of 't' is .*, parameter is .*50, 4"):
+        optimizer.apply_(params, {"t": gradient}, state)
+    assert (as_numpy(params["t"]) == 1).all()
+    own = RowSparse.from_numpy([49], np.ones((1, 4), "f4"), 50)
+    optimizer.apply_(params, {"t": own}, state)  # its own is taken still
+    assert (as_numpy(params["t"]) != 1).any(axis=1).nonzero()[0].tolist() == [49]
 
 
 def test_a_storage_without_rows_can_be_updated():

@@ -8,7 +8,6 @@ from sparsetrain import optim
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats.names import HALVES, numpy_dtype
 from sparsetrain.kernels.table_formats.noise import keys_of
-from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
 from tests.kernels.table_formats.in_numpy import random_bits, rounded
@@ -154,9 +153,3 @@ def test_a_dense_gradient_of_a_half_table_is_refused_by_name():
     with pytest.raises(ConfigError, match="'w' is .*float16.* is .*bfloat16.*takes float32"):
         run.apply(half)
     assert_same(run.arrays(), {"w": halves("bfloat16", (ROWS, 4))})
-
-
-def test_a_table_update_takes_half_tables():
-    step = optim.TableUpdate(optim.sgd(0.1), as_tensor(halves("bfloat16", (ROWS, 4))), "sparse")
-    step(RowSparse.from_numpy([1], np.ones((1, 4), "f4"), ROWS))
-    assert (as_numpy(step.weight) != halves("bfloat16", (ROWS, 4)))[1].all()

@@ -81,11 +81,10 @@ def test_coalesced_and_other_gradients_may_alternate():
 
 
 def test_a_gradient_of_another_dtype_is_named_after_others_too():
-    step = optim.TableUpdate(optim.sgd(0.1), np.ones((ROWS, WIDTH), "f4"), "sparse")
-    own = gradient(0, 40)
-    step(own)
-    before = as_numpy(step.weight).copy()
+    table, own = Trained(), gradient(0, 40)
+    table.apply_(own)
+    before = table.weights().copy()
     wide = RowSparse(own.indices, as_tensor(as_numpy(own.values), "float64"), ROWS)
-    with pytest.raises(ConfigError, match="gradient of 'table' is .*float64"):
-        step(wide)
-    assert_same_bits(step.weight, before)
+    with pytest.raises(ConfigError, match="gradient of 't' is .*float64"):
+        table.apply_(wide)
+    assert_same_bits(table.weights(), before)
