@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder that holds arrays by name and a manifest: plain files, no code in them, no pickle.
 
-`write` leaves the old folder or the new one, whenever it is killed; `read` returns everything
-checked or an error that names the file. `manifest` (what the JSON says) and `array_file` (one array
-on disk) define the format; `folders` knows the folder's neighbours during a save. Locks, folder
-handles and renames are those of POSIX.
+Killed at any moment, `write` leaves the old folder or the new one; `read` returns checked arrays or
+an error that names the file. Locks, folder handles and renames are those of POSIX.
+
+- `manifest` and `array_file`: the format, as JSON and as the bytes of one array
+- `folders`: the folder, and its temporary neighbours during a save
+- `reading`, `writing`: whole folders; `ranges`: their bytes, by the threads of `in_parallel`
+- `crc`: checksums of adjacent ranges joined to that of both
 """
 
 from sparsetrain.checkpoint.folders import new_file as new_file

@@ -2,7 +2,7 @@
 """Atomic saving of arrays and a manifest: killed at any moment, it leaves the old save or the new.
 
 Everything is checked before anything is written: names, dtypes, the target, free space. Files are
-flushed one by one, the manifest last, then the folder is renamed into place. Extra memory is a few
+flushed by threads, the manifest last, then the folder is renamed into place. Extra memory is a few
 blocks; the disk holds the old and the new save for a moment.
 """
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RowSparse`: a tensor most of whose rows are zero, and the only sparse type of this package.
 
-It is the triple of `tf.IndexedSlices`, with two differences. Duplicate indices are legal and
-**sum**: ``dense[indices[n]] += values[n]``. And an index may name the value row it draws from,
-so the gradient of a pooled bag is one value row per bag, not one per looked-up id.
+It is the triple of `tf.IndexedSlices`, with three differences. Duplicate indices **sum**:
+``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an index may name
+the value row it draws from, so the gradient of a pooled bag is one value row per bag, not one per
+looked-up id.
 
-Cost: memory and time of every operation but `to_dense` depend on N and D, never on `num_rows`.
+Cost: memory and time depend on N and D, never on `num_rows`, except in `to_dense`, `from_scipy` and
+`to_scipy`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TrainedModel`: a model with its parameters and slots, and all that is done with them but train.
+"""`TrainedModel`: a model with its parameters and slots: evaluation, prediction, saving, copies.
 
-Scores and copies are those of current rows: what exact mode owes a row is paid first.
+In exact mode, rows are caught up before they are scored or copied.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of `Trainer.fit`: its arguments, its state, and the actions due after a step.
 
-`fit_arguments` checks a call, `plan` is fixed for the run, `state` is what a checkpoint keeps,
-`resume` finds the one to begin with, `loop` moves it, `record` writes it down, `best` keeps what
-early stopping ends with, `causes` says more about an error.
+- `fit_arguments`: checks of a call
+- `plan`: what is fixed for a run
+- `state`: progress, which a checkpoint keeps; `resume` finds the checkpoint to start from
+- `loop`: steps, evaluations and checkpoints, each when due
+- `record`: the log and the lines on the terminal
+- `best`: the weights that early stopping ends with
+- `error_context`: step, position and memory added to an error
 """
 
 from sparsetrain.training.fit.fit_arguments import check_fit_arguments as check_fit_arguments

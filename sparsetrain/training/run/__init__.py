@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folder of a run: its checkpoints, the pointers to them, a lock for the writer, and the log.
 
-`folder` owns the checkpoints and the pointers to them, `checkpoints` finds them, `lock` is who may
-write, `log` the metrics, `events` their copy for TensorBoard, `fingerprint` what the data looked
-like.
+- `folder`: the run; saves and prunes checkpoints
+- `checkpoints`: their names, and the search for one
+- `pointer`: the files that name the latest and the best checkpoint
+- `lock`: the single writer
+- `log`: metrics, as JSON lines; `events`: the same for TensorBoard
+- `fingerprint`: the digest of the data, to be compared on resuming
 """
 
 from sparsetrain.training.run.checkpoints import checkpoint_in as checkpoint_in
