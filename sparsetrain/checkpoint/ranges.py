@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parallel reading, writing and checksums of byte ranges: one waits for the disk, another is summed.
+"""Parallel reading, writing and checksums of byte ranges, which overlaps the disk with sums.
 
 Large files go past the page cache where the system can: the cache keeps what it holds, no memory
 has to be found for a second copy of the tables, and the processor does little but copy and sum a
