@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers as values: each is a formula, from which dense and row kernels are compiled.
 
-From a formula to a write: `formula` (the update of one element), `kernel_spec` (the key of a
-kernel: formula, decay and clipping), `rule` (with its numbers and mode), `param_groups` (the rows
-that follow a rule: `RowRange`), `optimizer` (options and methods), `update` (the step as one
-compiled function).
+From a formula to a write: `formula` (the update of one element, and `KernelSpec`, which adds decay
+and clipping), `rule` (with its numbers and mode), `param_groups` (the rows that follow a rule:
+`RowRange`), `optimizer` (options and methods), `update` (the step as one compiled function).
 
 Folders: `formulas` (the optimizers of this package), `exact` (deferred updates with the bits of a
 dense optimizer), `cuda` (kernels for a GPU).

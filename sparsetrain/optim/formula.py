@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update formula: the rule of an optimizer, written once for one element.
+"""Update formula: the rule of an optimizer for one element; and the spec of kernels made from it.
 
 The same function gives the dense kernel, the in-place row kernel, the kernel that replays missed
 steps and, with NumPy arrays in place of symbols, the reference that the tests compare them with.
@@ -97,3 +97,51 @@ def minimum(x: Any, y: Any) -> Any:
     """The smaller of two symbols or arrays."""
     symbols = isinstance(x, tvm.ir.Expr) or isinstance(y, tvm.ir.Expr)
     return tirx.min(x, y) if symbols else np.minimum(x, y)
+
+
+class KernelSpec(NamedTuple):
+    """A formula and the treatment of its gradient: the key of every kernel, with shapes and dtypes.
+
+    Order, as in PyTorch: scale (global norm), clip by value, then decay. Coupled decay adds
+    ``weight_decay * w`` to the gradient. Decoupled decay multiplies the weight by ``keep``, which
+    is ``1 - lr * weight_decay``, computed on the host in float64, and leaves the gradient alone.
+
+    Parameters
+    ----------
+    formula : Formula
+        The rule.
+    numbers : tuple of str
+        Names of the scalars of a step, in order; see `Rule.numbers`.
+    decay : {None, "coupled", "decoupled"}
+        Kind of weight decay.
+    scaled, clipped : bool
+        Whether the gradient is multiplied by ``h.scale``, and limited to ``h.clip``.
+    """
+
+    formula: Formula
+    numbers: tuple[str, ...]
+    decay: Literal["coupled", "decoupled"] | None = None
+    scaled: bool = False
+    clipped: bool = False
+
+    @property
+    def noop_on_zero_grad(self) -> str:
+        """Case in which a gradient of 0 changes nothing; with decay there is none."""
+        return "never" if self.decay else self.formula.noop_on_zero_grad
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """Names of all scalar arguments of a kernel, in order."""
+        return self.numbers + ("scale",) * self.scaled + ("clip",) * self.clipped
+
+    def prepare(self, weight: Any, gradient: Any, h: SimpleNamespace) -> tuple[Any, Any]:
+        """Weight and gradient after scale, clipping and decay."""
+        if self.scaled:
+            gradient = gradient * h.scale
+        if self.clipped:
+            gradient = minimum(maximum(gradient, -h.clip), h.clip)
+        if self.decay == "coupled":
+            gradient = gradient + h.weight_decay * weight
+        if self.decay == "decoupled":
+            weight = weight * h.keep
+        return weight, gradient

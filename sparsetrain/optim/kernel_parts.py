@@ -19,12 +19,12 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.kernels.builder import buffer, scalar
+from sparsetrain.kernels.builder import buffer, extents, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
 from sparsetrain.kernels.table_formats.half import narrowed, widened
 from sparsetrain.kernels.table_formats.noise import element_bits, row_bits
 from sparsetrain.kernels.table_formats.words import holding
-from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.multiply_add import fuse_multiply_adds
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
@@ -47,6 +47,26 @@ def _size(extents: Sequence[Any]) -> Any:
 def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
     """Declare scalar arguments, by name."""
     return SimpleNamespace(**{name: scalar(name, dtype) for name in names})
+
+
+def declare_report() -> Any:
+    """Declare the report (n,) int64: element 0 is 0 if the step may be written."""
+    return buffer("report", extents(1), "int64")
+
+
+def declare_numbers() -> Any:
+    """Declare the numbers (R, K) float64: a row of scalars for each rule."""
+    return buffer("numbers", extents(2), "float64")
+
+
+def bind_scalars(spec: KernelSpec, dtype: str, numbers: Any, rule: int) -> SimpleNamespace:
+    """Read the scalars of a spec, by name, from the row of a rule."""
+    return SimpleNamespace(
+        **{
+            name: T.Bind(tirx.Cast(dtype, numbers[rule, column]))
+            for column, name in enumerate(spec.scalars)
+        }
+    )
 
 
 class Parameter:

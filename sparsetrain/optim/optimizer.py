@@ -19,7 +19,6 @@ from typing import Any, Literal
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import saving
 from sparsetrain.optim.check_formula import check_formula
-from sparsetrain.optim.describe import count_tables, describe_tables, tables_by_path
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
@@ -34,7 +33,7 @@ from sparsetrain.optim.rule import (
     check_limit,
     value_at,
 )
-from sparsetrain.optim.state import State
+from sparsetrain.optim.state import State, count_tables, describe_tables
 from sparsetrain.optim.state_factory import adopt_state_, new_state
 from sparsetrain.optim.update.apply import apply_
 from sparsetrain.runtime import NDArray
@@ -343,7 +342,7 @@ class Optimizer:
 
     def describe(self, state: State) -> list[str]:
         """Describe which rows of each table are updated, and why; equal neighbours share a line."""
-        return describe_tables(tables_by_path(state))
+        return describe_tables(state)
 
     def summarize(self, state: State) -> str:
         """Count the tables that are updated in each way; `describe` has their names.
@@ -353,4 +352,4 @@ class Optimizer:
         >>> trainer.optimizer.summarize(trainer.state)  # doctest: +SKIP
         'touched rows, lazy: the slots of other rows do not change (26 tables)'
         """
-        return count_tables(tables_by_path(state))
+        return count_tables(state)

@@ -10,8 +10,7 @@ from math import isfinite
 from typing import Any, Literal, get_args
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.formula import Formula
-from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.formula import Formula, KernelSpec
 from sparsetrain.optim.schedules import Function, Schedule
 from sparsetrain.system.argument_checks import is_number
 

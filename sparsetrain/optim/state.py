@@ -7,19 +7,19 @@ It reads like the dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from math import prod
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of
-from sparsetrain.optim.exact.history import History
-from sparsetrain.optim.formula import Formula, Slot
-from sparsetrain.optim.kernel_spec import KernelSpec
-from sparsetrain.optim.param_groups import ParamGroup, RowRange, Tables
+from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of, seen_as
+from sparsetrain.optim.exact.catch_up import History
+from sparsetrain.optim.formula import Formula, KernelSpec, Slot
+from sparsetrain.optim.param_groups import ParamGroup, RowRange, Tables, abbreviate_names
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import editable_numpy, to_device
@@ -200,3 +200,46 @@ def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
     if fill:
         runtime.as_numpy(tensor, writable=True)[...] = slot.initial
     return to_device(tensor, param.device, what)
+
+
+class Target(NamedTuple):
+    """A parameter and its slots, which kernels write."""
+
+    param: NDArray
+    slots: Mapping[str, NDArray]
+
+    def views(self, spec: KernelSpec, rows: int, columns: int) -> list[NDArray]:
+        """Return weight and slots as (rows, columns), or (rows,) where a slot is per row."""
+        shapes = {"element": (rows, columns), "row": (rows,)}
+        slots = spec.formula.slots
+        weight = self.param._create_view((rows, columns), seen_as(self.param.dtype))
+        return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
+
+
+def matrix_shape(param: NDArray) -> tuple[int, int]:
+    """Return rows and columns of a parameter; a vector has rows of one element."""
+    shape = tuple(map(int, param.shape))
+    return rows_of(shape), shape[-1] if len(shape) > 1 else 1
+
+
+def describe_tables(state: State) -> list[str]:
+    """Describe how the rows of each table are updated; equal neighbours share a line."""
+    return [
+        f"{abbreviate_names([name for name, _ in group])}: {path}"
+        for path, group in groupby(_tables_by_path(state), key=lambda table: table[1])
+    ]
+
+
+def count_tables(state: State) -> str:
+    """Each path of updates, and how many tables take it."""
+    counts = Counter(path.partition(";")[0] for _, path in _tables_by_path(state))
+    return "; ".join(f"{path} ({n} table{'s'[: n - 1]})" for path, n in counts.items())
+
+
+def _tables_by_path(state: State) -> list[tuple[str, str]]:
+    return [
+        (table, part.rule.path)
+        for name in state.tables
+        for part in state.ranges[name]
+        for table in part.names
+    ]

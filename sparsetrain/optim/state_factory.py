@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.param_groups import RowRange, Tables, resolve
 from sparsetrain.optim.state import (
     LAST,
@@ -41,7 +40,7 @@ def new_state(
     ranges = _resolved(optimizer, params, tables, scaled)
     formula = optimizer.formula
     slots = {name: new_slots(name, formula, param, fill) for name, param in params.items()}
-    for name in exact.tracked_names(params, ranges, tables):
+    for name in _names_with_last(params, ranges, tables):
         slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
     dtypes = {name: str(param.dtype) for name, param in params.items()}
     return State(slots, optimizer, ranges, tables, dtypes, require_int("seed", seed, 0), scaled)
@@ -63,10 +62,7 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     ranges = _resolved(optimizer, owned, state.tables, state.scaled)
     known = {key: history.spec for key, history in state.histories.items()}
     books = {name for name, slots in state.items() if LAST in slots}
-    if (
-        tracked(state, ranges) != known
-        or exact.tracked_names(params, ranges, state.tables) != books
-    ):
+    if tracked(state, ranges) != known or _names_with_last(params, ranges, state.tables) != books:
         raise ConfigError(
             "optimizer: the state was made for other modes or groups; use the state from this "
             "optimizer's init"
@@ -85,6 +81,17 @@ def _resolved(
         if _is_table(name, param, tables) and not on_gpu(param)
     }
     return resolve(optimizer.rule(scaled), optimizer.groups, heights, tables, small)
+
+
+def _names_with_last(
+    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Tables
+) -> set[str]:
+    """Names of parameters that get the slot `last`."""
+    return {
+        name
+        for name, parts in ranges.items()
+        if _is_table(name, params[name], tables) and any(part.rule.has_last for part in parts)
+    }
 
 
 def _is_table(name: str, param: NDArray, tables: Tables) -> bool:

@@ -16,8 +16,8 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.cuda.kernels import dense_rows
+from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import Parameter, scalars
-from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.update.dense_kernel import as_rows, declare_arguments
 from sparsetrain.sparse_tensor.cuda.parts import (
     THREADS,
@@ -38,15 +38,12 @@ def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFu
     with kernel() as built:
         arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
         h = scalars(spec.scalars, dtype)
-        update_all([as_rows(spec, *each) for each in arrays], h)
+        _update_all([as_rows(spec, *each) for each in arrays], h)
     return built.get()
 
 
-def update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
-    """Inside a kernel: update whole parameters by their gradients.
-
-    One launch for all, or one for each where rows share something.
-    """
+def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
+    """Emit one launch for all parameters, or one for each where rows share something."""
     if seen[0][0].spec.formula.by_row:
         for parameter, gradient in seen:
             dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])

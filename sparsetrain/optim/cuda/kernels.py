@@ -22,8 +22,8 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.exact import catch_up
+from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import Parameter, scalars
-from sparsetrain.optim.kernel_spec import KernelSpec
 from sparsetrain.optim.update.rows_kernel import Runs
 from sparsetrain.sparse_tensor.cuda.parts import (
     THREADS,

@@ -12,11 +12,10 @@ from typing import Any
 from sparsetrain import runtime
 from sparsetrain.optim.cuda import kernels
 from sparsetrain.optim.cuda.arrays import foreach_kernel
-from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import LAST
-from sparsetrain.optim.target import Target, matrix_shape
+from sparsetrain.optim.state import LAST, Target, matrix_shape
 from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel

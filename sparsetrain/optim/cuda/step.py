@@ -24,8 +24,7 @@ from sparsetrain.optim.exact.rows import (
 from sparsetrain.optim.gradients import Gradient, is_finite, nonfinite
 from sparsetrain.optim.result import Scale, StepResult, skip_step
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import State, set_last_
-from sparsetrain.optim.target import Target
+from sparsetrain.optim.state import State, Target, set_last_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import on_gpu, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catch-up kernel of ``mode="exact"``: replays the steps that a row has missed.
+"""Catch-up of ``mode="exact"``: the history of steps, and the kernel that replays missed ones.
 
 A row that no batch names has gradient 0, but momentum, a second moment or decay would move it in a
 dense optimizer. ``last[row]`` is the step up to which a row is current. The kernel applies the same
@@ -20,21 +20,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import log
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half
+from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import Parameter
-from sparsetrain.optim.kernel_spec import KernelSpec
 
 STRIPS = 64
 LISTED_BLOCK = 4  # rows of a list that one strip takes at a time
 TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
+SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one decays as well
 
 
 def catch_up_kernel(
@@ -177,3 +181,57 @@ def _decay_by_powers(
                 parameter.write(row, d, parameter.read(row, d) * factor, noise)
             else:
                 T.buffer_store(array, array[row, d] * factor, [row, d])
+
+
+class History:
+    """Numbers of the steps ``base + 1 .. now``.
+
+    Row t of `tensor` holds those of step ``base + t``; at row 0 all rows are current. Cost: K
+    float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam.
+
+    Parameters
+    ----------
+    spec : KernelSpec
+        Decides what a step records.
+    now : int
+        Steps before the first that is recorded.
+    dtype : str
+        Of the parameter.
+    """
+
+    def __init__(self, spec: KernelSpec, now: int = 0, dtype: str = "float32") -> None:
+        self.spec = spec
+        self.base = self.now = now
+        shape = (64, max(1, columns(spec, dtype)))
+        self.tensor = runtime.zeros(shape, "float64", "a history of steps")
+
+    def append(self, numbers: tuple[float, ...], keys: tuple[int, ...] = ()) -> None:
+        """Record a step; `keys` are those of its random bits for a half-precision table."""
+        self.now += 1
+        view = self._view()
+        if self.now - self.base == len(view):
+            view = self._grow()
+        known = dict(zip(self.spec.numbers, numbers, strict=True))
+        row, count = self.now - self.base, len(numbers)
+        view[row, :count] = numbers
+        logs = [log(max(known[name], SMALLEST)) for name in decay_numbers(self.spec)]
+        fading = slice(count, count + len(logs))
+        view[row, fading] = view[row - 1, fading] + logs
+        view[row, fading.stop : fading.stop + len(keys)] = keys
+
+    def restart(self, now: int | None = None) -> None:
+        """Forget the steps, when all rows are current."""
+        view = self._view()
+        view[0] = view[self.now - self.base]
+        self.base = self.now = self.now if now is None else now
+
+    def _view(self) -> np.ndarray:
+        return runtime.as_numpy(self.tensor, writable=True)
+
+    def _grow(self) -> np.ndarray:
+        old = self._view()
+        shape = (2 * len(old), old.shape[1])
+        self.tensor = runtime.zeros(shape, "float64", "a history of steps")
+        view = self._view()
+        view[: len(old)] = old
+        return view

@@ -16,11 +16,10 @@ from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
 from sparsetrain.optim.cuda import kernels as cuda_kernels
 from sparsetrain.optim.exact import catch_up
-from sparsetrain.optim.exact.history import History
-from sparsetrain.optim.param_groups import RowRange, Tables
+from sparsetrain.optim.exact.catch_up import History
+from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import LAST, UNTOUCHED, State, set_last_
-from sparsetrain.optim.target import Target, matrix_shape
+from sparsetrain.optim.state import LAST, UNTOUCHED, State, Target, matrix_shape, set_last_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.runtime.device_pool import scratch_tensor
@@ -30,18 +29,6 @@ from sparsetrain.sparse_tensor.coalesce import make_plan
 from sparsetrain.sparse_tensor.cuda.parts import THREADS
 
 FOREVER = 2**31 - 1  # a limit that is never reached
-
-
-def tracked_names(
-    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Tables
-) -> set[str]:
-    """Names of parameters that get the slot `last`; without `tables`, any matrix may be tracked."""
-    return {
-        name
-        for name, parts in ranges.items()
-        if (name in tables or (not tables and len(params[name].shape) > 1))
-        and any(part.rule.has_last for part in parts)
-    }
 
 
 def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State) -> int:

@@ -14,12 +14,13 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.argument_checks import check_arguments
+from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.cuda.step import DeviceStep
 from sparsetrain.optim.exact.rows import find_plan, require_current_
+from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
 from sparsetrain.optim.result import Scale, StepResult, skip_step
-from sparsetrain.optim.state import RuleSource, State
+from sparsetrain.optim.state import RuleSource, State, slot_shape
 from sparsetrain.optim.state_factory import adopt_state_
 from sparsetrain.optim.update.function import given_gradients, leaves_of
 from sparsetrain.optim.update.layout import layout_of
@@ -30,6 +31,7 @@ from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import is_number, require_mapping
 
 FUNCTION = "update"
+DTYPES = ("float32", "float64")
 NO_LOSS = runtime.zeros((), "float32")
 
 
@@ -139,3 +141,70 @@ def _require_scaled(state: State, scale: float, clip_norm: float | None) -> None
         raise ConfigError(f"optimizer: scale is finite and above 0, not {scale!r}")
     if not state.scaled and clip_norm is None:
         raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
+
+
+def check_arguments(
+    formula: Formula,
+    params: Mapping[str, NDArray],
+    gradients: Mapping[str, Gradient],
+    state: Mapping[str, Mapping[str, NDArray]],
+) -> None:
+    """Check the arguments of a step.
+
+    Raises
+    ------
+    ConfigError
+        If something is missing, is no tensor, has another shape or dtype, or lies elsewhere.
+    """
+    for name, gradient in gradients.items():
+        if name not in params or name not in state:
+            raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
+        _check_argument(formula, name, params[name], gradient, state[name])
+
+
+def _check_argument(
+    formula: Formula,
+    name: str,
+    param: NDArray,
+    gradient: Gradient,
+    slots: Mapping[str, NDArray],
+) -> None:
+    for array in (param,) if isinstance(gradient, RowSparse) else (param, gradient):
+        if not isinstance(array, runtime.NDArray):
+            raise ConfigError(
+                f"optimizer: {name!r} is a {type(array).__name__}; parameters and gradients are "
+                "tensors of sparsetrain.runtime.as_tensor"
+            )
+    (shape, dtype), found = _shape_and_dtype(param), _shape_and_dtype(gradient)
+    if is_half(dtype) and not isinstance(gradient, RowSparse):
+        raise ConfigError(
+            f"optimizer: {name!r} is {dtype} and its gradient is dense; a half takes row-sparse "
+            "ones alone: store it in float32, or leave out what makes the gradient dense"
+        )
+    wanted = shape, computed_in(dtype)
+    if found != wanted:
+        takes = f", which takes {wanted[1]}" if is_half(dtype) else ""
+        raise ConfigError(
+            f"optimizer: gradient of {name!r} is {found}, parameter is {(shape, dtype)}{takes}"
+        )
+    if wanted[1] not in DTYPES:
+        raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
+    for slot in formula.slots:
+        shape = slot_shape(slot, wanted[0])
+        if slot.name not in slots or _shape_and_dtype(slots[slot.name]) != (shape, wanted[1]):
+            raise ConfigError(
+                f"optimizer: the state of {name!r} has no {slot.name!r} of shape {shape}; use the "
+                "state from this optimizer's init"
+            )
+    written = gradient.values if isinstance(gradient, RowSparse) else gradient
+    lying = {"gradient": written, **{f"slot {slot!r}": tensor for slot, tensor in slots.items()}}
+    for what, tensor in lying.items():
+        if tensor.device != param.device:
+            raise ConfigError(
+                f"optimizer: {name!r} lies on {param.device}, its {what} on {tensor.device}: "
+                "params = program.place(params) before optimizer.init(params)"
+            )
+
+
+def _shape_and_dtype(array: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(map(int, array.shape)), str(array.dtype)

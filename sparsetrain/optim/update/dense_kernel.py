@@ -20,9 +20,15 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.llvm.select_array import each_in_turn, one_of
-from sparsetrain.optim.kernel_parts import Parameter, flat, matrix
-from sparsetrain.optim.kernel_spec import KernelSpec
-from sparsetrain.optim.update.arguments import bind_scalars, declare_numbers, declare_report
+from sparsetrain.optim.formula import KernelSpec
+from sparsetrain.optim.kernel_parts import (
+    Parameter,
+    bind_scalars,
+    declare_numbers,
+    declare_report,
+    flat,
+    matrix,
+)
 
 BLOCK = 1024  # elements of a parameter that one task updates
 CHUNKS = 32  # of the work: more than threads, so that they share it evenly

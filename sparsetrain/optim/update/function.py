@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.sym import Analyzer
 
 from sparsetrain.kernels.table_formats import computed_in, seen_as
-from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.state import LAST, rows_of, slot_shape
 from sparsetrain.optim.update.check_kernel import CHUNKS, nonfinite_kernel, verdict_kernel
 from sparsetrain.optim.update.dense_kernel import dense_kernel

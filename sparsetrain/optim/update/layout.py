@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.state import State
 from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.sparse_tensor import RowSparse

@@ -23,10 +23,15 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.kernel_parts import Parameter, zero
-from sparsetrain.optim.kernel_spec import KernelSpec
+from sparsetrain.optim.formula import KernelSpec
+from sparsetrain.optim.kernel_parts import (
+    Parameter,
+    bind_scalars,
+    declare_numbers,
+    declare_report,
+    zero,
+)
 from sparsetrain.optim.row_prefetch import with_prefetched_rows
-from sparsetrain.optim.update.arguments import bind_scalars, declare_numbers, declare_report
 
 ROWS = 256  # that one task goes through where every row is updated
 
