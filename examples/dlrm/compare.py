@@ -4,7 +4,7 @@
     python examples/dlrm/compare.py [ROWS]
 
 `sparsetrain compare` does the same over all axes, with plots; this file is for reading. Its last
-part shows the timed update in three lines.
+part shows the timed update.
 """
 
 import sys
