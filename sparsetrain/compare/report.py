@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, log
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sparsetrain.compare.case import Case
 from sparsetrain.compare.measure import Measurement
+from sparsetrain.data.atomic_write import atomic_write
 
 
 class LeftOut(NamedTuple):
@@ -107,12 +107,8 @@ class Report:
         """Write ``compare.json`` atomically, and return its path."""
         file = Path(folder) / "compare.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        try:
-            draft.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
-            os.replace(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+        with atomic_write(file) as written:
+            written.write(json.dumps(self.to_dict(), indent=1).encode())
         return file
 
 

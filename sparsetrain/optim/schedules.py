@@ -144,12 +144,7 @@ FACTORS: dict[str, Callable[..., float]] = {
     "inverse_sqrt": lambda step, steps: sqrt(steps / max(step, steps)),
 }
 MAKERS: dict[str, Callable[..., Schedule]] = {
-    "constant": constant,
-    "warmup": warmup,
-    "step_decay": step_decay,
-    "polynomial": polynomial,
-    "cosine": cosine,
-    "inverse_sqrt": inverse_sqrt,
+    make.__name__: make for make in (constant, warmup, step_decay, polynomial, cosine, inverse_sqrt)
 }
 
 

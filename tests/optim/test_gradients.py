@@ -138,18 +138,6 @@ def test_a_loss_that_is_not_finite_counts_as_well():
     assert applied.skipped == "the loss is nan" and state.skipped == 1
 
 
-@pytest.mark.parametrize("make", [optim.sgd, optim.adagrad, optim.rowwise_adagrad])
-def test_clipping_by_value_limits_dense_parameters_that_are_updated_together(make):
-    gradients, dense = mix()
-    dense_gradients = {name: gradients[name] for name in ("m", "b")}
-    params, alone = zeros(dense), zeros(dense)
-    optimizer = make(0.1, clip_value=0.5)
-    optimizer.apply_(params, dense_gradients, optimizer.init(params))
-    for name, gradient in dense_gradients.items():
-        optimizer.apply_(alone, {name: gradient}, optimizer.init(alone))
-        assert_same_bits(params[name], as_numpy(alone[name]))
-
-
 def test_parts_that_overflow_to_either_side_are_summed_without_a_warning():
     acc = {}
     for value in (np.inf, -np.inf):

@@ -16,9 +16,7 @@ from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
 from sparsetrain.optim.cuda import kernels as cuda_kernels
 from sparsetrain.optim.exact import catch_up
-from sparsetrain.optim.exact.catch_up import History
 from sparsetrain.optim.param_groups import RowRange
-from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, UNTOUCHED, State, Target, matrix_shape, set_last_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
@@ -185,11 +183,34 @@ def replay_range_(
     number: int,
     segments: tuple[CoalescePlan, tuple[int, int]] | None,
 ) -> int:
-    """Catch up the rows of a range that are in a plan, or all of them with None."""
-    part = state.ranges[name][number]
+    """Catch up the rows of a range in segments of a plan, or all; return the steps replayed."""
+    part, history = state.ranges[name][number], state.histories[name, number]
     plan, span = (None, (part.first, part.end)) if segments is None else segments
-    target = Target(params[name], state[name])
-    return replay_(target, part.rule, state.histories[name, number], plan, span)
+    param, limit = params[name], part.rule.max_replayed_steps
+    rows, width = matrix_shape(param)
+    kernel = _catch_up_kernel(
+        target_of(param),
+        history.spec._replace(scaled=False, clipped=False),
+        width,
+        str(param.dtype),
+        None if plan is None else str(plan.rows.dtype),
+        limit is not None,
+    )
+    tasks = max(1, -(-(span[1] - span[0]) // THREADS)) if on_gpu(param) else catch_up.STRIPS
+    replayed = scratch_tensor((tasks,), "int64", param)
+    kernel(
+        *([] if plan is None else [plan.rows]),
+        *Target(param, state[name]).views(history.spec, rows, width),
+        state[name][LAST],
+        to_device(history.tensor, param.device),
+        replayed,
+        0.0,
+        *span,
+        history.base,
+        history.now,
+        limit or FOREVER,
+    )
+    return int(np.sum(runtime.as_numpy(replayed)))
 
 
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
@@ -208,43 +229,6 @@ def _tracked_spans(
     for number, span in enumerate(segment_spans(plan, state.ranges[name])):
         if (name, number) in state.histories:
             yield number, span
-
-
-def replay_(
-    target: Target,
-    rule: Rule,
-    history: History,
-    plan: CoalescePlan | None,
-    span: tuple[int, int],
-) -> int:
-    """Bring rows `span` of a plan, or of the table, up to now; return the steps replayed."""
-    rows, width = matrix_shape(target.param)
-    spec = history.spec
-    dtype = str(target.param.dtype)
-    is_on_gpu = on_gpu(target.param)
-    kernel = _catch_up_kernel(
-        target_of(target.param),
-        spec._replace(scaled=False, clipped=False),
-        width,
-        dtype,
-        None if plan is None else str(plan.rows.dtype),
-        rule.max_replayed_steps is not None,
-    )
-    tasks = max(1, -(-(span[1] - span[0]) // THREADS)) if is_on_gpu else catch_up.STRIPS
-    replayed = scratch_tensor((tasks,), "int64", target.param)
-    kernel(
-        *([] if plan is None else [plan.rows]),
-        *target.views(spec, rows, width),
-        target.slots[LAST],
-        to_device(history.tensor, target.param.device),
-        replayed,
-        0.0,
-        *span,
-        history.base,
-        history.now,
-        rule.max_replayed_steps or FOREVER,
-    )
-    return int(np.sum(runtime.as_numpy(replayed)))
 
 
 def segment_spans(plan: CoalescePlan, parts: Sequence[RowRange]) -> list[tuple[int, int]]:
