@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost of sparse and dense updates of a table on this machine: time, memory, and the crossing.
 
-Read `case` (a table and a kind of step), `arms` (the ways to update, a rule table), `measure` (one
-arm on one case), `sweeps` (the cases of each axis), `report` (results and crossings).
+Read `case` (a table and a kind of step), `batches` (its ids and gradients), `arms` (the ways to
+update, a rule table; TVM's own in `stock`), `measure` (one arm on one case), `sweeps` and `tables`
+(the cases of each axis, and of the user's tables), `comparison` (the run over all cases), `report`
+(results and crossings), `figures`.
 """
 
 from sparsetrain.compare.arms import ARMS as ARMS

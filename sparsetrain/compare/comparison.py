@@ -4,24 +4,30 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import metadata
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.compare.arms import ARMS, Arm
 from sparsetrain.compare.batches import check_skew
 from sparsetrain.compare.case import Case
-from sparsetrain.compare.machine import available_bytes, describe_machine
 from sparsetrain.compare.measure import Ids, draw_case_ids, measure
 from sparsetrain.compare.report import LeftOut, Report
 from sparsetrain.compare.sweeps import Item
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim import OPTIMIZERS
+from sparsetrain.runtime.threads import available_cores
+from sparsetrain.system.memory import meminfo
 
 _MOST_SECONDS = 1.0  # of a dense step; larger tables are left out after it
 _SPARE_BYTES = 2**28  # for batches, code and the system
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def run(
@@ -147,3 +153,38 @@ def _kernel_threads(count: int) -> Iterator[None]:
             runtime.set_num_threads(before)
             if setting is not None:
                 os.environ["TVM_NUM_THREADS"] = setting
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return processor, threads, memory and versions, as a report keeps them."""
+    return {
+        "processor": _processor(),
+        "cores": available_cores(),
+        "threads": runtime.num_threads(),
+        "memory_bytes": available_bytes(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        **{name: metadata.version(name) for name in ("apache-tvm", "numpy")},
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def available_bytes() -> int | None:
+    """Return the memory that this process could get, or None where the system does not say."""
+    with suppress(OSError, KeyError, ValueError):
+        return min([meminfo("MemAvailable"), *_cgroup_limit()])
+    return None
+
+
+def _cgroup_limit() -> list[int]:
+    with suppress(OSError, ValueError):
+        limit = int((_CGROUP / "memory.max").read_text())
+        return [max(limit - int((_CGROUP / "memory.current").read_text()), 0)]
+    return []

@@ -3,25 +3,30 @@
 
 Kernels are compiled first, no two steps share ids, and warm-up steps do not count. Cheap steps are
 repeated until they fill `SECONDS`, expensive ones at least `LEAST_STEPS` times. Memory is that of
-the warm-up, on top of table and slots.
+the warm-up, on top of table and slots: the peak, which Linux alone reports, in pages and lazily, so
+that differences below 1 MB mean nothing.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 
 from sparsetrain import runtime
 from sparsetrain.compare.arms import Arm, Step
 from sparsetrain.compare.batches import Batch, draw_ids, make_batches
 from sparsetrain.compare.case import Case
-from sparsetrain.compare.machine import measure_peak, release_memory
 
 LEAST_STEPS = 10
 MOST_STEPS = 400
@@ -164,3 +169,29 @@ def _time_steps(step: Step, batches: Iterator[Batch]) -> list[float]:
 def _count_distinct(ids: np.ndarray) -> int:
     """Count distinct ids by sorting, which is far quicker here than `numpy.unique`'s hashing."""
     return 1 + int(np.count_nonzero(np.diff(np.sort(ids))))
+
+
+def measure_peak(work: Callable[[], object]) -> int | None:
+    """Run `work`; return by how many bytes memory in use rose, or None if the system is silent."""
+    release_memory()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        before = _status("VmRSS")
+        work()
+        return max(_status("VmHWM") - before, 0)
+    except (OSError, KeyError):
+        work()
+        return None
+
+
+def release_memory() -> None:
+    """Return freed memory to the system: Python's, TVM's pools, the C library's."""
+    gc.collect()
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    with suppress(OSError, AttributeError):  # only the GNU C library has malloc_trim
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _status(name: str) -> int:
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(fields[name].split()[0])

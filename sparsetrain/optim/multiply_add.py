@@ -20,12 +20,7 @@ from tvm.tirx.op import fma
 # `tirx.fma` has no meaning for CUDA. Given one, TVM 0.27 makes it of every sum of a product, in
 # matrix products too, and computes wrong numbers from some vectors. There nvcc fuses.
 _OPERATOR = "tirx.sparsetrain_multiply_add"
-_MEANING = {
-    "llvm": fma,
-    "cuda": lambda x, y, z: x * y + z,
-}
-
-
+_MEANING = {"llvm": fma, "cuda": lambda x, y, z: x * y + z}
 _ATTRIBUTES = {
     "TCallEffectKind": tirx.expr.CallEffectKind.Pure.value,
     "TVectorizable": True,
@@ -111,8 +106,7 @@ _REBUILD: dict[type, Callable[[Any], Any]] = {
     tirx.Cast: _cast,
     tvm.ir.Call: _call,
     tirx.Select: _select,
-    **dict.fromkeys((tirx.Mul, tirx.Div, tirx.Max, tirx.Min), _both),
     tirx.Not: lambda value: tirx.Not(fuse_multiply_adds(value.a)),
-    **dict.fromkeys((tirx.And, tirx.Or), _both),
+    **dict.fromkeys((tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.And, tirx.Or), _both),
     **dict.fromkeys((tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE), _both),
 }

@@ -9,7 +9,6 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.compare import AXES, Case, Item, Measurement, Report, comparison, draw, plan, run
-from sparsetrain.compare import machine as machine_module
 from sparsetrain.compare import measure as measure_module
 from sparsetrain.compare.figures import PLOTS
 from sparsetrain.errors import ConfigError
@@ -143,7 +142,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_measured(call, told):
 
 
 def test_memory_that_work_needs_is_seen():
-    found = machine_module.measure_peak(lambda: np.ones(2**22).sum())
+    found = measure_module.measure_peak(lambda: np.ones(2**22).sum())
     if found is None:
         pytest.skip("the system does not tell")
     assert 2**25 * 0.9 < found < 2**25 * 1.5

@@ -168,18 +168,13 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
         parameter = Parameter.declare(spec, height, width, dtype)
         h = scalars(spec.scalars, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        dense_body(parameter, gradient, h, first, end)
+        if by_row:
+            dense_rows(parameter, gradient, h, first, end)
+        else:
+            with each_of(end - first) as number:
+                state = parameter.begin_row(0, lambda d: gradient[0, d], h)
+                state.update(first + number, gradient[0, number])
     return built.get()
-
-
-def dense_body(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
-    """Inside a kernel: update rows, or elements of the one row, [first, end)."""
-    if parameter.spec.formula.by_row:
-        dense_rows(parameter, gradient, h, first, end)
-        return
-    with each_of(end - first) as number:
-        state = parameter.begin_row(0, lambda d: gradient[0, d], h)
-        state.update(first + number, gradient[0, number])
 
 
 def dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
