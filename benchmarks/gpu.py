@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from harness import gpu_agree, gpu_kernels, gpu_products, gpu_rows, gpu_step, gpu_sums
+from harness import gpu_agree, gpu_products, gpu_rows, gpu_step, gpu_sums
 from harness.configs import CONFIGS, LEARNING_RATES
 from harness.options import available_threads, positive
 from harness.task import Task
@@ -89,7 +89,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "products": lambda o: gpu_products.measure_products(o.precision),
     "sums": lambda o: gpu_sums.measure_sums(o.precision),
     "step": lambda o: gpu_step.measure_step(_task(o), o.steps),
-    "kernels": lambda o: gpu_kernels.measure_kernels(_task(o), o.steps),
+    "kernels": lambda o: gpu_step.measure_kernels(_task(o), o.steps),
 }
 
 

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from itertools import cycle
 from typing import Any
 
-from harness.gpu_timing import seconds_of, torch_on_gpu
+from harness.gpu_timing import kernels_of, seconds_of, torch_on_gpu
 from harness.ours import as_batch, build_trainer
 from harness.task import Task
 
@@ -35,6 +35,14 @@ def measure_step(task: Task, steps: int) -> dict[str, Any]:
         "TFLOP_per_s": {name: flops / ms / 1e9 for name, ms in medians.items()},
         "torch_over_us": medians["torch"] / medians["ours"] if "torch" in medians else None,
     }
+
+
+def measure_kernels(task: Task, steps: int) -> dict[str, Any]:
+    """Microseconds and launches in a step of every kernel and copy, the longest first."""
+    with steps_of(task) as arms:
+        return {"task": task.to_dict()} | {
+            name: kernels_of(step, steps) for name, step in arms.items()
+        }
 
 
 @contextmanager

@@ -65,6 +65,8 @@ class State(dict[str, dict[str, NDArray]]):
         The optimizer whose rules `ranges` holds.
     ranges : dict of str to tuple of RowRange
         The rules of each parameter.
+    tables : mapping
+        Parameter -> its tables by name, as slices of its rows.
     dtypes : mapping of str to str
         What each parameter is stored in.
     seed : int

@@ -70,7 +70,7 @@ class DeviceStep:
         )
 
     def _grouped(self, state: State) -> list[Foreach]:
-        """ParamGroup dense parameters that are not scalars by rule and dtype."""
+        """Group dense parameters, except scalars, by rule and dtype."""
         alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
         for name in self._dense:
             parts, param = state.ranges[name], self._targets[name].param
