@@ -12,6 +12,7 @@ from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
 from tests.optim.oracle import MAKERS, Table, lr
+from tests.small_dlrm import assert_same_state
 
 LONG = [name for name in MAKERS if name.split(",")[0] in ("adam", "adamw", "momentum", "rmsprop")]
 
@@ -23,9 +24,7 @@ def pair(name: str, rows: int, width: int, steps: int) -> tuple[Table, Table]:
 
 
 def assert_same(left: Table, right: Table) -> None:
-    found = left.arrays()
-    for name, array in right.arrays().items():
-        assert_same_bits(found[name], array)
+    assert_same_state(left.arrays(), right.arrays())
 
 
 @pytest.mark.parametrize("name", LONG)

@@ -7,6 +7,7 @@ import pytest
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits, dense_sum
 from tests.optim.formulas import OPTIMIZERS, Run, in_numpy
+from tests.small_dlrm import assert_same_state
 
 ROWS = 9
 EACH = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -19,8 +20,7 @@ def draw(width: int, dtype: str = "float32", seed: int = 0):
 
 
 def assert_same_arrays(found: Run, expected: Run) -> None:
-    for name, array in expected.arrays().items():
-        assert_same_bits(found.arrays()[name], array)
+    assert_same_state(found.arrays(), expected.arrays())
 
 
 @EACH
@@ -92,8 +92,7 @@ def test_a_gradient_of_nothing_changes_nothing(name, indices):
     run = Run(OPTIMIZERS[name], weight)
     before = run.arrays()
     run.apply(RowSparse.from_numpy(indices, np.ones((len(indices), 3), "f4"), ROWS))
-    for key, array in run.arrays().items():
-        assert_same_bits(array, before[key])
+    assert_same_state(run.arrays(), before)
 
 
 @EACH
