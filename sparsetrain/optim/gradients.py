@@ -78,27 +78,22 @@ def accumulate_(
             joined = _joined(acc.get(name), part, weight)
             acc[name] = joined.coalesce() if coalesce else joined
         elif name in acc:
-            add_scaled_(acc[name], gradient, weight)
+            _scale_(_flat(acc[name]), _flat(gradient), weight, add=True)
         else:
-            acc[name] = scaled(gradient, weight)
+            acc[name] = _scaled(gradient, weight)
 
 
-def scaled(tensor: NDArray, weight: float) -> NDArray:
+def _scaled(tensor: NDArray, weight: float) -> NDArray:
     """Return a tensor times a number."""
     out = to_device(runtime.empty(tuple(map(int, tensor.shape)), str(tensor.dtype)), tensor.device)
     _scale_(_flat(out), _flat(tensor), weight, add=False)
     return out
 
 
-def add_scaled_(out: NDArray, tensor: NDArray, weight: float) -> None:
-    """Add a tensor times a number."""
-    _scale_(_flat(out), _flat(tensor), weight, add=True)
-
-
 def _joined(acc: Gradient | None, gradient: RowSparse, weight: float) -> RowSparse:
     """Return the entries of an accumulator and those of a gradient times a number."""
     if acc is None:
-        values = scaled(gradient.values, weight)
+        values = _scaled(gradient.values, weight)
         return gradient.with_leaves((gradient.indices, values, *gradient.leaves[2:]))
     assert isinstance(acc, RowSparse)
     if on_gpu(gradient.values) or acc.source is not None or gradient.source is not None:

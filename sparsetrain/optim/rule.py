@@ -59,7 +59,7 @@ class Rule:
     update: Update | None = None
 
     def __post_init__(self) -> None:
-        check_options(self)
+        _check_options(self)
 
     def __hash__(self) -> int:
         return self._hash
@@ -190,14 +190,8 @@ def value_at(value: float | Function, step: int) -> float:
         raise ConfigError(f"a function of the step fails in step {step}: {error}") from error
 
 
-def check_options(rule: Rule) -> None:
-    """Refuse options that the formula lacks or that would have no effect.
-
-    Raises
-    ------
-    ConfigError
-        Names the formula, the option and a solution.
-    """
+def _check_options(rule: Rule) -> None:
+    """Refuse options that the formula lacks or that would have no effect."""
     name = rule.formula.name
     if callable(rule.weight_decay):
         raise ConfigError(f"{name}: weight_decay is a number, not a function of the step")
