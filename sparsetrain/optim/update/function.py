@@ -41,6 +41,7 @@ from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, column_table
 from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
 from sparsetrain.sparse_tensor.sort_chunks import NOTES, digits_of
+from sparsetrain.system.locks import with_builder_lock
 
 
 def append_update(
@@ -82,6 +83,7 @@ def append_update(
     return relax.transform.Normalize()(whole)
 
 
+@with_builder_lock
 def given_gradients(
     function: str,
     params: Mapping[str, NDArray],
