@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 
 from sparsetrain.ops import indexing
 
@@ -20,5 +20,19 @@ def _batch_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return _TVM_BATCH_NORM(builder, relax.op.nn.batch_norm(*call.args, axis, *rest))
 
 
+def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    """NaN stays NaN, as in PyTorch; TVM's maximum makes it 0, and a ruined model looks well."""
+
+    def relu(x: te.Tensor) -> te.Tensor:
+        zero = tirx.const(0, x.dtype)
+        return te.compute(x.shape, lambda *i: tirx.Select(x(*i) < zero, zero, x(*i)), "relu")
+
+    return builder.call_te(relu, call.args[0])
+
+
 # Operator -> how it is lowered.
-LEGALIZE = {**indexing.LEGALIZE, "relax.nn.batch_norm": _batch_norm}
+LEGALIZE = {
+    **indexing.LEGALIZE,
+    "relax.nn.batch_norm": _batch_norm,
+    "relax.nn.relu": _relu,
+}

@@ -115,7 +115,7 @@ def _scale_(out: NDArray, tensor: NDArray, weight: float, *, add: bool, first: i
 def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | None:
     """Describe the first array that holds NaN or infinity, if one does.
 
-    The loss alone does not tell: ReLU turns a NaN into 0, so a ruined model keeps a finite one.
+    The loss alone does not tell: a maximum or a mask may turn NaN into a number.
     Cost: one pass, one launch.
     """
     values = [*map(_values, gradients.values())]

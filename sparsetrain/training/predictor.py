@@ -13,7 +13,7 @@ from sparsetrain import runtime
 from sparsetrain.compiler.precision import Policy, Precision, policy_for
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics import ClickMetrics
 from sparsetrain.models.model_checks import (
@@ -133,6 +133,11 @@ class Predictor:
         dict
             ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne`` (normalised entropy),
             ``calibration``, ``rows``, and beside them ``constant_logloss`` and ``positive_rate``.
+
+        Raises
+        ------
+        NumericalError
+            If a score is NaN or infinite.
         """
         scores = self._evaluate(self._dataset(data), batch_size=batch_size)
         assert scores is not None
@@ -152,7 +157,13 @@ class Predictor:
         return metrics.result()
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-        """Click probabilities (rows,) float32, in the order of the rows; labels are not needed."""
+        """Click probabilities (rows,) float32, in the order of the rows; labels are not needed.
+
+        Raises
+        ------
+        NumericalError
+            If a score is NaN or infinite.
+        """
         dataset = self._dataset(data, require_label=False)
         found = [_probabilities(self._score(batch)) for batch in dataset.batches(batch_size)]
         return np.concatenate(found) if found else np.empty(0, np.float32)
@@ -162,8 +173,19 @@ class Predictor:
         inputs = self.model.inputs(batch)
         with self._lock:
             self._flush()
-            logits = self._logits(self.params, inputs)
-        return runtime.as_numpy(logits)[:, 0]
+            logits = runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
+        finite = np.isfinite(logits)
+        if not finite.all():
+            raise NumericalError(self._describe_nonfinite(logits, finite))
+        return logits
+
+    def _describe_nonfinite(self, logits: np.ndarray, finite: np.ndarray) -> str:
+        """Say which score is not finite, and name a parameter that is not, if there is one."""
+        text = f"the score of a row is {logits[~finite][0]}"
+        for name, array in named_arrays(self.params, {}, self.model.tables()).items():
+            if "float" in str(array.dtype) and not np.isfinite(array).all():
+                return f"{text}: parameter {name!r} holds numbers that are not finite"
+        return f"{text}: its inputs or weights are too large"
 
     def _dataset(
         self, data: Any, *, require_label: bool = True, read_weights: bool = False

@@ -252,6 +252,21 @@ def test_a_loss_that_is_not_finite_stops_the_step_before_it_writes():
     assert trainer.steps == 1
 
 
+@pytest.mark.parametrize("name", ["C1", "bottom.layers.0.bias", "top.layers.0.weight"])
+@pytest.mark.parametrize("kind", ["single", "cross"])
+def test_weights_that_are_not_finite_show_in_every_score_and_step(kind, name):
+    trainer = small_dlrm.trainer(kind, encoder=small_dlrm.encoder())
+    rows, state = small_dlrm.raw_rows(20), trainer.state_dict()
+    name = f"embeddings.{name}.weight" if name == "C1" else name
+    state[name][...] = np.nan
+    trainer.load_state_dict(state)
+    for ask in (trainer.predict, trainer.evaluate):
+        with pytest.raises(NumericalError, match=f"a row is nan: parameter '{name}' holds"):
+            ask(rows)
+    with pytest.raises(NumericalError, match="the loss is nan"):
+        trainer.fit(rows, progress=None)
+
+
 def test_a_gradient_that_is_not_finite_stops_the_step_before_it_writes():
     # Logits of 1e30 * 1e-35 are small; the gradient 1e30 * 1e12 of the layer below is too large.
     trainer = small_dlrm.trainer()

@@ -20,12 +20,13 @@ from sparsetrain.ad.rules import Rule
 
 
 def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: ``where(y > 0, cotangent, 0)``.
+    """Backward: ``where(y <= 0, 0, cotangent)``.
 
-    Tests the output, so that matmul, bias and ReLU can be one kernel; 0 at 0, as in PyTorch.
+    Tests the output, so that matmul, bias and ReLU can be one kernel; 0 at 0, and the cotangent at
+    NaN, as in PyTorch.
     """
     zero = constant(0, output)
-    return [op.where(op.greater(output, zero), cotangent, zero)]
+    return [op.where(op.less_equal(output, zero), zero, cotangent)]
 
 
 def _leaky_relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

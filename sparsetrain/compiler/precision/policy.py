@@ -90,7 +90,7 @@ ROUND_INSIDE = frozenset(
 )
 
 _PRODUCTS: dict[str, Callable[[Any], bool]] = {"relax.matmul": is_wide_product}
-_NEIGHBOURS = frozenset({"relax.greater", "relax.collapse_sum_to", "relax.sum"})
+_NEIGHBOURS = frozenset({"relax.greater", "relax.less_equal", "relax.collapse_sum_to", "relax.sum"})
 
 BFLOAT16 = Policy(
     "bfloat16",

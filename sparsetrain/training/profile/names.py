@@ -14,7 +14,7 @@ _WORDS = (
     ("matmul nt", "x W\N{MODIFIER LETTER CAPITAL T}"),  # forward: weights are (out, in)
     ("matmul tn", "x\N{MODIFIER LETTER CAPITAL T} y"),  # weight gradient
     ("matmul", "x W"),  # input gradient
-    ("greater where", "relu mask"),
+    ("less equal where", "relu mask"),
     ("collapse sum", "sums of columns"),
     ("lookup", "lookup of rows"),
 )

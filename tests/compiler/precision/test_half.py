@@ -54,11 +54,12 @@ def test_a_product_rounds_its_operands_and_returns_float32(policy):
     assert [str(p.ty.dtype) for p in half["main"].params] == ["float32", "float32"]
 
 
-def test_a_value_that_products_and_neighbours_read_is_stored_in_half():
+@pytest.mark.parametrize("compare", [op.greater, op.less_equal])
+def test_a_value_that_products_and_neighbours_read_is_stored_in_half(compare):
     def body(builder, x, w):
         h = builder.emit(op.nn.relu(x))
         y = builder.emit(op.matmul(h, builder.emit(op.permute_dims(w))))
-        mask = builder.emit(op.greater(h, ZERO))
+        mask = builder.emit(compare(h, ZERO))
         return builder.emit(relax.Tuple([y, mask]))
 
     half = to_half(module(LINEAR, body), "main", BFLOAT16)
