@@ -168,9 +168,12 @@ def as_text(column: Any) -> Any:
 def _require_output(out: Path, rows: Path) -> None:
     if out.suffix.lower() not in (".parquet", ".csv"):
         raise ConfigError(f"--out {out}: predictions end in .parquet or .csv")
-    if out.is_dir() or (out.exists() and rows.exists() and out.samefile(rows)):
-        raise ConfigError(f"--out {out}: is a folder or the input itself; name another file")
-    require_writable(Path(os.path.realpath(out)))
+    written, read = Path(os.path.realpath(out)), Path(os.path.realpath(rows))
+    if out.is_dir() or read in (written, *written.parents):
+        raise ConfigError(
+            f"--out {out}: is a folder, the input or a file in its folder; name another file"
+        )
+    require_writable(written)
 
 
 def _write(table: "pa.Table", path: Path) -> None:

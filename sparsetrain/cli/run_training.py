@@ -6,10 +6,11 @@ before the model is built. The run is saved before it is scored, so a signal or 
 scoring loses nothing.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note, warn_if_useless
-from sparsetrain.cli.output_files import require_free
+from sparsetrain.cli.output_files import require_free, require_writable
 from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
@@ -43,7 +44,7 @@ def run_training(
     """
     resumes = earlier is not None and earlier.resumes
     if files.out is not None and not resumes:
-        require_free(files.out)
+        _require_new_run(files.out)
     _require_machine(settings)
     data = find_rows(settings, files)
     if files.out is None:
@@ -89,6 +90,16 @@ def run_training(
         "settings": settings.to_dict(),
         **profiled,
     }
+
+
+def _require_new_run(out: Path) -> None:
+    """Raise `ConfigError` unless a run may begin in a folder."""
+    from sparsetrain.training.run import is_free
+
+    if is_free(out):
+        require_writable(out)
+    else:
+        require_free(out)
 
 
 def _require_machine(settings: Settings) -> None:

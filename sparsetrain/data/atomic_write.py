@@ -12,6 +12,9 @@ from typing import IO, Any
 
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.file_locks import lock_file, name_write_errors, try_lock
+from sparsetrain.system.regular_files import read_regular_file
+
+_MAX_BYTES = 256 << 20  # of a description of a million files
 
 
 @contextlib.contextmanager
@@ -46,10 +49,22 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote."""
+    """Read what `write_json` wrote.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    DataError
+        If it is no regular file, or damaged.
+    """
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # what JSON and UTF-8 raise alike
+        values: dict[str, Any] = json.loads(read_regular_file(path, _MAX_BYTES))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):  # JSON and UTF-8 raise the former
         raise DataError(f"{path}: damaged; remove its folder and convert the data again") from None
     return values
 

@@ -78,6 +78,34 @@ def test_two_signals_end_the_command_at_once_and_leave_a_whole_run(data, tmp_pat
     assert st.load(out).steps > 0
 
 
+@pytest.mark.parametrize("options", [(), ("--resume", "auto")])
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(data, tmp_path, options):
+    out = tmp_path / "run"
+    process = _start(data, out, "--epochs", "100000", *options)
+    for line in process.stderr:
+        if "rows/s" in line:
+            process.kill()
+            break
+    process.communicate(timeout=60)
+    assert sorted(os.listdir(out)) == [".lock", "log.csv", "log.jsonl"]
+    again = ["train", str(data / "train.parquet"), "--out", str(out), *options, *SMALL]
+    assert main(again) == 0
+    assert st.load(out).steps > 0
+
+
+def test_a_run_starts_in_an_empty_folder_and_in_no_other(data, tmp_path, capsys):
+    train = ["train", str(data / "train.parquet"), *SMALL, "--out"]
+    (tmp_path / "empty").mkdir()
+    assert main([*train, str(tmp_path / "empty")]) == 0
+    for name in ("notes.txt", "LATEST"):
+        other = tmp_path / name.lower()
+        other.mkdir()
+        (other / name).write_text("step-000000000001\n")
+        assert main([*train, str(other)]) == 2
+        assert "exists already; name another folder" in capsys.readouterr().err
+        assert os.listdir(other) == [name]
+
+
 def test_train_resumes_a_run_by_its_folder_alone_and_refuses_changes(data, tmp_path, capsys):
     whole, cut = tmp_path / "whole", tmp_path / "cut é"
     train = ["train", str(data / "train.parquet"), "--valid", str(data / "test.parquet"), *SMALL]

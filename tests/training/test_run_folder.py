@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's folder that people, or a full disk, have changed: said by name, and nothing is lost."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -101,6 +102,61 @@ def test_a_link_to_a_run_is_resumed_where_it_points(run, tmp_path):
     (tmp_path / "link").symlink_to(run)
     fit(loaded(tmp_path / "link"), tmp_path / "link", epochs=2, resume=True)
     assert st.load(run).steps == 6 and (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["{}", ".{}.old"])
+def test_a_link_in_the_place_of_a_checkpoint_is_refused_and_not_followed(run, tmp_path, name):
+    outside = (run / STEPS[-1]).rename(tmp_path / "outside")
+    (run / name.format(STEPS[-1])).symlink_to(outside)
+    before = {path: path.read_bytes() for path in outside.iterdir()}
+    for action in (st.load, st.load_predictor):
+        with pytest.raises(CheckpointError, match="is a symbolic link, which a run never makes"):
+            action(run)
+    assert main(["train", "--resume", str(run), "--epochs", "2"]) == 4
+    assert {path: path.read_bytes() for path in outside.iterdir()} == before
+
+
+def test_a_save_does_not_follow_a_link_in_its_place(run, tmp_path):
+    outside = tmp_path / "outside"
+    shutil.copytree(run / STEPS[0], outside)
+    (run / "step-000000000004").symlink_to(outside)
+    before = {path: path.read_bytes() for path in outside.iterdir()}
+    with pytest.raises(CheckpointError, match="step-0*4 is a symbolic link"):
+        fit(loaded(run), run, epochs=2, resume=True)
+    assert {path: path.read_bytes() for path in outside.iterdir()} == before
+    assert st.load(run).steps == 3
+
+
+def test_a_lock_with_another_name_is_not_written(run, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (run / ".lock").unlink()
+    os.link(tmp_path / "mine", run / ".lock")
+    with pytest.raises(CheckpointError, match=r"\.lock is no file of a run's own"):
+        fit(loaded(run), run, epochs=2, resume=True)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 40 << 30)
+
+
+@pytest.mark.parametrize("make", [_pipe, _link, _sparse])
+def test_a_log_that_is_no_file_of_lines_is_refused(run, tmp_path, capsys, make):
+    (run / "log.jsonl").unlink()
+    make(run / "log.jsonl")
+    with pytest.raises(CheckpointError, match=r"log\.jsonl cannot be read: it is"):
+        fit(loaded(run), run, epochs=2, resume=True)
+    assert main(["plot", str(run), "--out", str(tmp_path / "run.png")]) == 4
+    assert "log.jsonl cannot be read: it is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["every", "keep", "log_every"])

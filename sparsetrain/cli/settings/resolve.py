@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from sparsetrain.cli.settings.schema import Settings, known_keys
 from sparsetrain.errors import ConfigError
+from sparsetrain.system.regular_files import read_regular_file
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,6 +26,7 @@ else:
     import tomli as tomllib
 
 ENVIRONMENT_PREFIX = "SPARSETRAIN_"
+_MAX_BYTES = 16 << 20  # of a settings file
 UNSET = object()  # a value that restores the default
 _NO_VALUE = {"", "none", "null", "nil"}  # in lower case
 
@@ -121,7 +123,7 @@ def from_file(path: str | Path) -> Iterator[Entry]:
     if parse is None:
         raise ConfigError(f"{path}: a settings file ends in {', '.join(_PARSERS)}")
     try:
-        document = parse(path, path.read_text(encoding="utf-8"))
+        document = parse(path, read_regular_file(path, _MAX_BYTES).decode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot read settings: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -177,7 +179,7 @@ def parse_text(text: str) -> Any:
     for candidate in (text, f"[{text}]") if "," in text else (text,):
         try:
             document = tomllib.loads(f"value = {candidate}")
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             continue
         if len(document) == 1:
             return document["value"]
@@ -187,7 +189,7 @@ def parse_text(text: str) -> Any:
 def _parse_toml(path: Path, text: str) -> Any:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of numbers with too many digits, the former
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
@@ -198,9 +200,23 @@ def _parse_yaml(path: Path, text: str) -> Any:
         raise ConfigError(
             f"{path}: reading YAML needs PyYAML: pip install 'sparsetrain[yaml]', or use TOML"
         ) from error
+
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that is there twice, of which PyYAML would take the last."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {key.value!r} is there twice", key.start_mark
+                    )
+                seen.add(str(key.value))
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+        return yaml.load(text, Loader) or {}  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
 
 

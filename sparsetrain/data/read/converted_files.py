@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
 
 import pyarrow as pa
 
+from sparsetrain.data.atomic_write import read_json
 from sparsetrain.errors import DataError
 
 MARK = b"sparsetrain.converted"
@@ -47,15 +47,13 @@ def _footers(folder: str) -> dict[str, str]:
     path = os.path.join(folder, DATASET_FILE)
     try:
         return _read_footers(path, os.stat(path).st_mtime_ns)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
 
 
 @lru_cache(maxsize=16)
 def _read_footers(path: str, changed: int) -> dict[str, str]:
     try:
-        with open(path, encoding="utf-8") as file:
-            values: Any = json.load(file)
-        return {entry["name"]: entry["footer"] for entry in values["files"]}
-    except (ValueError, KeyError, TypeError):
+        return {entry["name"]: entry["footer"] for entry in read_json(Path(path))["files"]}
+    except (KeyError, TypeError):
         raise DataError(f"{path}: not a whole dataset.json; convert the data again") from None

@@ -14,4 +14,5 @@ from sparsetrain.training.run.fingerprint import fingerprint as fingerprint
 from sparsetrain.training.run.fingerprint import require_same as require_same
 from sparsetrain.training.run.folder import Run as Run
 from sparsetrain.training.run.folder import chosen as chosen
+from sparsetrain.training.run.folder import is_free as is_free
 from sparsetrain.training.run.log import read_log as read_log

@@ -61,11 +61,22 @@ def _require_target(folder: Path, pointer: str, name: str) -> None:
     """Refuse a pointer to nothing; a run that goes on may move it and prune in between."""
     there = steps_in(folder)
     path = folder / name
+    require_no_link(path)
     if not (path.exists() or aside(path).exists()) and read_pointer(folder, pointer) == name:
         newest = (
             f"the newest there is {there[-1]}: write that into it" if there else "none is there"
         )
         raise CheckpointError(f"{folder / pointer} names {name}, which is missing; {newest}")
+
+
+def require_no_link(path: Path) -> None:
+    """Raise if a checkpoint of a run, or what a killed save left of it, leads out of the folder."""
+    for each in (path, aside(path)):
+        if each.is_symlink():
+            raise CheckpointError(
+                f"{each} is a symbolic link, which a run never makes: remove it, or copy there "
+                "what it leads to"
+            )
 
 
 def lost(folder: Path, newest: str) -> CheckpointError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.argument_checks import require_int, require_path
-from sparsetrain.training.run.checkpoints import checkpoint_in, lost, steps_in
+from sparsetrain.training.run.checkpoints import checkpoint_in, lost, require_no_link, steps_in
 from sparsetrain.training.run.lock import FILE as LOCK
 from sparsetrain.training.run.lock import locked
 from sparsetrain.training.run.log import CSV, JSONL, read_log
@@ -175,6 +176,7 @@ class Run:
             If it cannot be written; the checkpoint before is still the one that counts.
         """
         name = step_name(step)
+        require_no_link(self.folder / name)
         checkpoint.write(self.folder / name, arrays, manifest)
         with checkpoint.errors_of(self.folder):
             for pointer in POINTERS if best else POINTERS[:1]:
@@ -230,6 +232,27 @@ class Run:
             raise lost(self.folder, unnamed[-1])
         for name in unnamed:
             checkpoint.remove(self.folder / name)
+
+
+# Names in the folder of a run that was killed before its first checkpoint.
+_LEFTOVER = re.compile(
+    rf"{re.escape(LOCK)}|\.?log\.(jsonl|csv)(\.new)?|\.(LATEST|BEST)\.new-\w+"
+    rf"|\.{STEP.pattern}\.new-\w+|events\.out\.tfevents\..*"
+)
+
+
+def is_free(folder: Path) -> bool:
+    """Return whether a run may begin in a folder.
+
+    It may where nothing is, in an empty folder, and where a run was killed before its first
+    checkpoint, as by a preemption.
+    """
+    try:
+        return all(map(_LEFTOVER.fullmatch, os.listdir(folder)))
+    except FileNotFoundError:
+        return not folder.is_symlink()
+    except OSError:
+        return False
 
 
 def chosen(folder: str | os.PathLike[str], checkpoint: str) -> str:

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,11 +32,14 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     CheckpointError
-        If another process holds it; the message names it.
+        If another process holds it, which the message names, or the lock is a link, a hard link
+        or no regular file.
     """
     # Nothing is cut off before the lock is ours, and a link is not followed.
-    descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(folder / FILE, flags, 0o666)
     with os.fdopen(descriptor, "r+b") as file:
+        _require_own(folder, os.fstat(descriptor))
         holder = _holder(file)
         try:
             lock_file(file.fileno())
@@ -47,6 +51,14 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(json.dumps(_own()).encode())
         file.flush()
         yield
+
+
+def _require_own(folder: Path, status: os.stat_result) -> None:
+    """Raise unless the lock is a regular file with one name: what it holds is overwritten."""
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        raise CheckpointError(
+            f"{folder / FILE} is no file of a run's own: remove it if no run is writing there"
+        )
 
 
 def _own() -> dict[str, Any]:

@@ -19,8 +19,10 @@ from types import TracebackType
 from typing import IO, Any
 
 from sparsetrain.errors import CheckpointError
+from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
+_MAX_BYTES = 256 << 20  # a million lines
 # What a line may hold, in the order of the columns.
 FIELDS = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss") + (
     "auc",
@@ -101,16 +103,16 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises
     ------
     CheckpointError
-        If another line is no object of the log's fields.
+        If another line is no object of the log's fields, or the file is no regular one.
     """
     path = Path(folder) / JSONL
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        content = read_regular_file(path, _MAX_BYTES, follow_links=False)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    complete = text.split("\n")[:-1]
+    complete = content.decode("utf-8", errors="replace").split("\n")[:-1]
     return [_parse(path, number, line) for number, line in enumerate(complete, 1)]
 
 

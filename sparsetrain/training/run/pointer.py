@@ -9,11 +9,11 @@ import contextlib
 import os
 import re
 import secrets
-import stat
 from pathlib import Path
 
 from sparsetrain.checkpoint import new_file, sync_folder
 from sparsetrain.errors import CheckpointError
+from sparsetrain.system.regular_files import read_regular_file
 
 POINTERS = ("LATEST", "BEST")
 STEP = re.compile(r"step-([0-9]{12})")
@@ -35,10 +35,7 @@ def read_pointer(folder: Path, name: str) -> str | None:
     """
     path = folder / name
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise CheckpointError(f"{path} is not a regular file")
-        with open(path, "rb") as file:
-            text = file.read(_MAX_BYTES)
+        text = read_regular_file(path, _MAX_BYTES, follow_links=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
