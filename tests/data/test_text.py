@@ -74,6 +74,20 @@ def test_a_header_alone_is_no_rows(use, tmp_path):
         use(path)
 
 
+@pytest.mark.parametrize("rows", [10, 40_000])
+def test_a_quoted_field_without_an_end_is_refused_by_its_line(rows, tmp_path):
+    path = tmp_path / "a.csv"
+    text = [f"{n % 2},{n},a" for n in range(rows)]
+    text[4] = '0,4,"a'
+    path.write_text("\n".join(["label,I1,C1", *text, ""]))
+    with pytest.raises(DataError, match=r"a\.csv: line 6: a quoted field has no end; close the"):
+        Encoder.fit(path, min_count=1)
+    for field in ('5" a', '"a""b"', '"a",'):
+        text[4] = f"0,4,{field}".removesuffix(",")
+        path.write_text("\n".join(["label,I1,C1", *text, ""]))
+        assert len(joined(Dataset(path, Encoder.fit(path, min_count=1)).batches(64)).ids) == rows
+
+
 def test_quoted_fields_may_hold_delimiters_and_newlines(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('label,I1,C1\n1,2,"a,b"\n0,3,"c\nd"\n0,x,"say ""no"""\n')

@@ -10,6 +10,8 @@ buffer alone, and each epoch parses it anew. To train more than once on much tex
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -59,6 +61,8 @@ class Parsed(NamedTuple):
 def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
     """Parse whole lines of a file."""
     data = block.data.removeprefix(BOM) if block.first_line == 1 else block.data
+    if dialect.quoted and data.count(b'"') % 2:
+        _require_closed_quotes(data, dialect, file, block.first_line)
     invalid: list[Any] = []
 
     def skip(row: Any) -> str:
@@ -80,6 +84,25 @@ def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
         ) from None
     lines = _line_numbers(data, dialect, len(invalid) + table.num_rows) + block.first_line
     return _drop_header(_assign(table, lines, invalid), dialect, block)
+
+
+def _require_closed_quotes(data: bytes, dialect: Dialect, file: str, first_line: int) -> None:
+    """Refuse a quoted field without an end, in which Arrow would read the rest of the file.
+
+    A quote within a field that does not begin with one is a letter.
+    """
+    text = io.StringIO(data.decode("utf-8", "replace"), newline="")
+    rows = csv.reader(text, delimiter=dialect.delimiter, strict=True)
+    line = 0
+    try:
+        for _ in rows:
+            line = rows.line_num
+    except csv.Error as error:
+        if "unexpected end" in str(error) or "field limit" in str(error):
+            raise DataError(
+                f"{file}: line {first_line + line}: a quoted field has no end; close the quote, or "
+                "double it if it is part of the text"
+            ) from None
 
 
 def _parse_options(dialect: Dialect, data: bytes, skip: Any) -> pc.ParseOptions:
