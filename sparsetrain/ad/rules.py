@@ -10,8 +10,9 @@ a shape); for one that depends on a wanted parameter it is an error.
 
 A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own (its
 operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule registered with
-``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. A new operator is one
-`defvjp` here and one line in ``tests/ad/cases.py``.
+``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. Rules that create or
+carry a row-sparse cotangent are here, the others in `dense_rules`. A new operator is one `defvjp`
+and one line in ``tests/ad/cases.py``.
 """
 
 from __future__ import annotations

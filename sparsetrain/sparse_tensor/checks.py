@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.argument_checks import is_number, require_int
 
 FLOATS = ("float16", "float32", "float64")
 
@@ -20,6 +20,13 @@ def check_floating(dtype: str) -> None:
     """Refuse a dtype that values cannot have."""
     if dtype not in FLOATS:
         raise DataError(f"RowSparse: values are one of {', '.join(FLOATS)}, not {dtype}")
+
+
+def check_factor(factor: Any) -> None:
+    """Refuse a factor that is neither a number nor a scalar tensor or expression."""
+    shape = getattr(getattr(factor, "ty", factor), "shape", None)
+    if not is_number(factor) and (shape is None or len(shape)):
+        raise DataError(f"RowSparse.scale: the factor is one number, not {factor!r:.60}")
 
 
 def value_rows(values: Any) -> np.ndarray:

@@ -159,7 +159,14 @@ class RowSparse:
         return not isinstance(self.values, runtime.NDArray)
 
     def scale(self, factor: Any) -> RowSparse:
-        """Every value times `factor` (a number, or a Relax scalar while tracing)."""
+        """Every value times `factor` (a number, or a Relax scalar while tracing).
+
+        Raises
+        ------
+        DataError
+            If `factor` is anything else, such as an array: rows have one factor.
+        """
+        checks.check_factor(factor)
         return eager(algebra.scale, self, factor)
 
     def cast(self, dtype: str) -> RowSparse:
