@@ -91,7 +91,7 @@ def _cache() -> str:
 
     place = library_cache.cache_folder()
     if place is None:
-        reason = "the folder cannot be made, or others may write to it"
+        reason = "the folder cannot be made, is a link, or others may write to it or above it"
         if os.environ.get("SPARSETRAIN_CACHE") == "":
             reason = "SPARSETRAIN_CACHE is empty"
         return f"off: every process compiles anew; {reason}"

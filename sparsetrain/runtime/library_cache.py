@@ -49,11 +49,13 @@ def cache_folder() -> Path | None:
     named = os.environ.get("SPARSETRAIN_CACHE")
     if named == "":
         return None
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(named) if named else Path(base) / "sparsetrain"
-    with suppress(OSError):
+    # A user without HOME and without an entry among the system's users has no home: RuntimeError.
+    with suppress(OSError, RuntimeError):
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        path = Path(named) if named else Path(base) / "sparsetrain"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path if _private(path.lstat(), stat.S_ISDIR) else None
+        is_own = _private(path.lstat(), stat.S_ISDIR)
+        return path if is_own and not any(map(_is_open, path.resolve().parents)) else None
     return None
 
 
@@ -209,6 +211,12 @@ def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
     """Whether a file is of a kind (so no link), owned by this user, and writable by no other."""
     owned = status.st_uid == os.getuid()
     return kind(status.st_mode) and owned and not status.st_mode & 0o022
+
+
+def _is_open(folder: Path) -> bool:
+    """Whether anybody may rename what lies in a folder, and so put something else in its place."""
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH and not mode & stat.S_ISVTX)
 
 
 def _is_scope_warning(line: bytes) -> bool:

@@ -460,6 +460,17 @@ def test_predict_never_writes_over_its_input(library, capsys, tmp_path):
     assert rows.read_bytes() == b"mine"
 
 
+def test_predict_never_writes_into_the_folder_that_it_reads(library, capsys, tmp_path):
+    rows = tmp_path / "rows"
+    (rows / "day=1").mkdir(parents=True)
+    (rows / "part-0.parquet").write_text("raw")
+    (tmp_path / "link").symlink_to(rows)
+    for out in (rows / "part-0.parquet", rows / "day=1" / "new.csv", tmp_path / "link" / "a.csv"):
+        assert main(["predict", "model", str(rows), "--out", str(out)]) == 2
+        assert "the input or a file in its folder; name another" in capsys.readouterr().err
+    assert (rows / "part-0.parquet").read_text() == "raw"
+
+
 def test_a_reader_that_has_left_causes_no_complaint():
     reading, writing = os.pipe()
     os.close(reading)

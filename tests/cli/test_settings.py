@@ -3,6 +3,7 @@
 
 import inspect
 import json
+import os
 
 import pytest
 
@@ -322,3 +323,32 @@ def test_a_schedule_and_groups_reach_the_optimizer():
 def test_an_optimizer_setting_that_would_be_ignored_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         resolve_settings(overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("deep.toml", f"a = {'[' * 5000}{']' * 5000}", "not valid TOML: "),
+        ("long.toml", f"[train]\nseed = {'9' * 5000}", "not valid TOML: "),
+        ("deep.yaml", "[" * 5000 + "]" * 5000, "not valid YAML: "),
+        ("long.yaml", f"train: {{seed: {'9' * 5000}}}", "not valid YAML: "),
+        (
+            "twice.yaml",
+            "train:\n  seed: 1\n  seed: 2\n",
+            "not valid YAML: key 'seed' is there twice",
+        ),
+    ],
+    ids=["deep TOML", "long TOML", "deep YAML", "long YAML", "YAML key twice"],
+)
+def test_a_settings_file_that_breaks_its_parser_is_refused(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        resolve_settings(tmp_path / name)
+
+
+def test_a_settings_file_that_never_ends_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(ConfigError, match="cannot read settings: it is not a regular file"):
+            resolve_settings(tmp_path / f"{name}.toml")

@@ -98,6 +98,24 @@ def test_a_folder_that_others_may_write_is_not_used(place):
     assert library_cache.cache_folder() is None
 
 
+def test_a_folder_that_others_may_exchange_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "open" / "cache"))
+    (tmp_path / "open").mkdir()
+    for mode, used in ((0o777, False), (0o1777, True), (0o755, True)):
+        (tmp_path / "open").chmod(mode)
+        assert (library_cache.cache_folder() is not None) == used
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SPARSETRAIN_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(library_cache.Path, "home", home)
+    assert library_cache.cache_folder() is None
+
+
 def test_a_link_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
