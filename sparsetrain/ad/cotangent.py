@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from tvm import relax
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.ops.operand_shapes import simplified
 from sparsetrain.sparse_tensor import RowSparse, algebra
 
 Cotangent: TypeAlias = "relax.Expr | RowSparse | tuple[Any, ...]"
@@ -67,8 +68,23 @@ def is_row_sparse(cotangent: Cotangent | None) -> bool:
 
 
 def emit(expr: relax.Expr) -> relax.Expr:
-    """Bind an expression in the block being built."""
-    return expr if isinstance(expr, relax.Var) else relax.BlockBuilder.current().emit(expr)
+    """Bind an expression in the block being built; extents of its type are simplified."""
+    return expr if isinstance(expr, relax.Var) else bind(relax.BlockBuilder.current(), expr)
+
+
+def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str = "lv") -> relax.Var:
+    """Bind an expression to a variable of its type, with extents in TVM's simplest form.
+
+    Types of Relax and buffers of kernels may otherwise spell one extent as ``1 + K`` and ``K + 1``,
+    which `FuseTIR` takes for two.
+    """
+    expr = builder.normalize(expr)
+    simple = simplified(expr.ty)
+    if simple is expr.ty:
+        return builder.emit(expr, name)
+    var = relax.DataflowVar(builder.get_unique_name(name), simple)
+    builder.emit_normalized(relax.VarBinding(var, expr))
+    return var
 
 
 def materialize(cotangent: Cotangent | None, ty: relax.Type) -> relax.Expr:

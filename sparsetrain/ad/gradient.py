@@ -18,11 +18,11 @@ import tvm
 from tvm import relax
 from tvm.relax.utils import copy_with_new_vars
 
-from sparsetrain.ad.cotangent import make_dense
+from sparsetrain.ad.cotangent import bind, make_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees, find_function
-from sparsetrain.ops.operand_shapes import require_plain_shapes, require_shapes
+from sparsetrain.ops.operand_shapes import require_plain_shapes, require_shapes, simplified
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.locks import with_builder_lock
 
@@ -207,11 +207,14 @@ def _replay(
         if isinstance(binding, relax.MatchCast):
             binding = relax.MatchCast(binding.var, value, binding.ty)
             builder.emit_normalized(binding)
-        elif isinstance(binding.var, relax.DataflowVar):
+        elif (
+            isinstance(binding.var, relax.DataflowVar)
+            and simplified(binding.var.ty) is binding.var.ty
+        ):
             binding = relax.VarBinding(binding.var, value)
             builder.emit_normalized(binding)
-        else:  # an output of the block; inside the new block it is a variable like others
-            renamed[binding.var] = builder.emit(value, binding.var.name)
+        else:  # also an output of the block; inside the new block it is a variable like others
+            renamed[binding.var] = bind(builder, value, binding.var.name)
             binding = relax.VarBinding(renamed[binding.var], value)
         emitted.append(binding)
     return [renamed.get(result, result) for result in results], emitted

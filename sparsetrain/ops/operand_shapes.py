@@ -17,6 +17,8 @@ from operator import mul
 from typing import Any, NamedTuple
 
 from tvm import relax, tirx
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
 
 from sparsetrain.errors import ConfigError
 
@@ -247,6 +249,21 @@ def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
             bounds = (least, end + 1, begin + 1, extent)
         found += [Pair(a, b, at_most=True) for a, b in pairwise(bounds)]
     return found
+
+
+def simplified(ty: relax.Type) -> relax.Type:
+    """Return a type with its extents in TVM's simplest form; itself, if they are."""
+    if isinstance(ty, relax.TupleType):
+        fields = [simplified(field) for field in ty.fields]
+        same = all(new is old for new, old in zip(fields, ty.fields, strict=True))
+        return ty if same else relax.TupleType(fields)
+    shape = shape_of(ty) if isinstance(ty, relax.TensorType) else None
+    if shape is None:
+        return ty
+    simple = [Analyzer().simplify(extent) for extent in shape]
+    if structural_equal(simple, shape):
+        return ty
+    return relax.TensorType(simple, ty.dtype, ty.vdevice)
 
 
 def is_one(extent: Any) -> bool:

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -469,3 +469,22 @@ def test_ids_given_as_a_tensor_are_checked():
     ids = st.runtime.as_tensor(np.array([0, 99999, 1]))
     with pytest.raises(st.errors.DataError, match=r"'ids': id 99999 at \(1,\)"):
         st.value_and_grad(module, "loss", ["table"])({}, {"ids": ids, "table": np.ones((5, 2))})
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 0), (0, 0, 1)])
+def test_a_fixed_part_joined_with_a_symbolic_one_is_differentiated(order):
+    def body(x, w, p, n):
+        h = emit(op.nn.relu(emit(op.matmul(x, w))))
+        one = emit(op.sum(emit(op.multiply(h, p)), [1], keepdims=True))  # (B, 1)
+        scores = emit(op.matmul(h, emit(op.permute_dims(n))))  # (B, K)
+        joined = emit(op.concat([(one, scores)[part] for part in order], 1))
+        first = emit(op.strided_slice(emit(op.nn.log_softmax(joined, -1)), [1], [0], [1]))
+        return op.negative(emit(op.mean(first)))
+
+    batch, count = (tirx.Var(name, "int64") for name in "BK")
+    shapes = {"x": (batch, 4), "w": (4, 4), "p": (batch, 4), "n": (count, 4)}
+    program = st.value_and_grad(function(shapes, body, "float64"), "loss", list(shapes))
+    rng, sizes = np.random.default_rng(0), {"x": (5, 4), "w": (4, 4), "p": (5, 4), "n": (7, 4)}
+    st.ad.check_grads(
+        program, {name: rng.standard_normal(size) for name, size in sizes.items()}, {}
+    )
