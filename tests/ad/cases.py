@@ -142,7 +142,7 @@ DENSE_CASES = [
         "indexed by tensors",
         "relax.index_tensor",
         {"x": (ROWS, ROWS, 2)},
-        lambda x, ids, more: op.index_tensor(x, [ids, more]),
+        lambda x, ids, more: op.index_tensor(_emit(op.square(x)), [ids, more]),
         {"ids": ("N", 1), "more": (3,)},
     ),
     Case(
@@ -401,6 +401,27 @@ SPARSE_CASES = [
         TABLE,
         lambda table, ids: op.take(table, op.subtract(ids, relax.const(2, "int64")), 0, "clip"),
         IDS,
+    ),
+    Case(
+        "rows gathered, from the end",
+        "relax.gather_nd",
+        TABLE,
+        lambda table, ids: op.gather_nd(table, op.subtract(ids, relax.const(ROWS, "int64"))),
+        {"ids": ("B", 2, 1)},
+    ),
+    Case(
+        "elements gathered from a vector",
+        "relax.gather_elements",
+        {"table": (ROWS,)},
+        lambda table, ids: op.gather_elements(table, ids),
+        IDS,
+    ),
+    Case(
+        "rows indexed by a tensor",
+        "relax.index_tensor",
+        TABLE,
+        lambda table, ids: op.index_tensor(table, [ids]),
+        {"ids": ("B", 2)},
     ),
     Case("lookup", "relax.sparsetrain.lookup", TABLE, lambda table, ids: lookup(table, ids), IDS),
     Case(

@@ -488,3 +488,24 @@ def test_a_fixed_part_joined_with_a_symbolic_one_is_differentiated(order):
     st.ad.check_grads(
         program, {name: rng.standard_normal(size) for name, size in sizes.items()}, {}
     )
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda table, ids: op.gather_nd(table, ids),
+        lambda table, ids: op.gather_elements(table, ids, axis=1),
+        lambda table, ids: op.index_tensor(table, [emit(op.sum(ids, [1])), emit(op.sum(ids, [1]))]),
+    ],
+    ids=["gather_nd", "gather_elements", "index_tensor"],
+)
+def test_elements_of_a_parameter_are_read_with_a_dense_cotangent_on_request_alone(read):
+    shapes = {"table": (ROWS, 4), "ids": (3, 2)}
+
+    def loss(table, ids):
+        return op.sum(emit(read(table, ids)))
+
+    with pytest.raises(ConfigError, match=r"from parameter 'table' has .* put ad\.densify around"):
+        st.ad.gradient(function(shapes, loss), "loss", ["table"])
+    module = function(shapes, lambda table, ids: loss(emit(st.ad.densify(table)), ids))
+    assert st.ad.gradient(module, "loss", ["table"]).structure == {"table": None}

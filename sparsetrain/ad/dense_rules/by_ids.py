@@ -8,37 +8,65 @@ bits in every run.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import relax, te, tirx
 from tvm.relax import op
+from tvm.sym import Analyzer
 
 from sparsetrain.ad.activation_rows import added_where_read
 from sparsetrain.ad.cotangent import emit
+from sparsetrain.ad.rules import row_sparse_cotangent
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.indexing import destinations, put_rows, reads, writes
 from sparsetrain.ops.indexing.destinations import Rows
+from sparsetrain.sparse_tensor import RowSparse
 
 
 def _gather_nd(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``y[i] = x[*ids[i]]``. Backward: added where it was read."""
+    """Forward: ``y[i] = x[*ids[i]]``. Backward: see `_cotangent_of_read`."""
     x, ids = call.args
     rows = destinations.of_tuples(builder, x, ids, int(call.attrs["batch_dims"]))
-    return [added_where_read(x, rows, cotangent), None]
+    return [_cotangent_of_read(x, rows, cotangent, call.op.name), None]
 
 
 def _gather_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``y[i][j] = x[i][ids[i][j]]`` along `axis`. Backward: added where it was read."""
+    """Forward: ``y[i][j] = x[i][ids[i][j]]`` along `axis`. Backward: see `_cotangent_of_read`."""
     x, ids = call.args
     rows = destinations.of_elements(builder, x, ids, reads.front(call.attrs["axis"], x))
-    return [added_where_read(x, rows, cotangent), None]
+    return [_cotangent_of_read(x, rows, cotangent, call.op.name), None]
 
 
 def _index_tensor(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``y[i] = x[ids[0][i], ids[1][i], ...]``. Backward: added where it was read."""
+    """Forward: ``y[i] = x[ids[0][i], ids[1][i], ...]``. Backward: see `_cotangent_of_read`."""
     x, ids = call.args
     rows = destinations.of_tensors(builder, x, reads.fields(builder, ids))
-    return [added_where_read(x, rows, cotangent), None]
+    return [_cotangent_of_read(x, rows, cotangent, call.op.name), None]
+
+
+def _cotangent_of_read(
+    x: relax.Expr, rows: Rows, cotangent: relax.Expr, name: str
+) -> relax.Expr | RowSparse:
+    """Cotangent of what was read by places: row-sparse where these are rows of a parameter.
+
+    That of an activation is dense, added where it was read. That of other elements of a parameter
+    whose shape is known when compiling would be as long as the parameter, so it is an error.
+    """
+    shape = x.ty.shape
+    if isinstance(x, relax.DataflowVar) or not all(isinstance(n, tirx.IntImm) for n in shape):
+        return added_where_read(x, rows, cotangent)
+    shape = [int(extent) for extent in shape]
+    table = 1, shape[0], prod(shape[1:])
+    if not all(map(Analyzer().can_prove_equal, rows.shape, table)):
+        raise ConfigError(
+            f"{name} from parameter {x.name!r} has a row-sparse cotangent only where ids name its "
+            "rows: put ad.densify around it to accept a dense one, or look up rows and pick from "
+            "these"
+        )
+    outside = relax.const(shape[0], "int64")  # is padding
+    is_outside = emit(op.less(rows.places, relax.const(0, "int64")))
+    return row_sparse_cotangent(x, emit(op.where(is_outside, outside, rows.places)), cotangent)
 
 
 def _reverse_sequence(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
