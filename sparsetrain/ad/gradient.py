@@ -9,7 +9,8 @@ Nothing in it has the shape of a table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -123,7 +124,7 @@ def gradient(
     builder = relax.BlockBuilder()
     name = f"{function}_adjoint"
     scale = [_scale(results[0], names)] if scaled else []
-    with builder.function(name, [*scale, *primal.params], attrs=_attrs(primal, len(scale))):
+    with _function(builder, name, [*scale, *primal.params], _attrs(primal, len(scale))):
         with builder.dataflow():
             (loss, *others), bindings = _replay(primal, results, builder)
             reverse = ReversePass(activity(bindings, wanted), frozenset(densify))
@@ -187,6 +188,20 @@ def _results(primal: relax.Function) -> list[relax.Var]:
         value = made[value]
     fields = list(value.fields) if isinstance(value, relax.Tuple) else [result]
     return fields if all(isinstance(field, relax.Var) for field in fields) else [result]
+
+
+@contextmanager
+def _function(
+    builder: relax.BlockBuilder, name: str, params: list[relax.Var], attrs: dict[str, Any]
+) -> Iterator[None]:
+    """Build a function; after an error TVM would warn on stderr of blocks that were left open."""
+    try:
+        with builder.function(name, params, attrs=attrs):
+            yield
+    except BaseException:
+        builder._end_block()
+        builder.end_scope()
+        raise
 
 
 def _replay(
