@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.data.encode.encoder import Encoder
@@ -89,17 +90,30 @@ def require_loadable(model: ClickModel) -> None:
 
 
 def export_checked(model: ClickModel) -> tvm.IRModule:
-    """Return the module that `export` gives, if names of its functions' arguments are unique.
+    """Return the module that `export` gives, if it can be trained and scores rows one by one.
 
     Raises
     ------
     ConfigError
-        With the first name that occurs twice.
+        With the first name of an argument that occurs twice, or for batch norm by the statistics of
+        the batch.
     """
     module = with_builder_lock(model.export)()
     for function in ("loss", "logits"):
-        find_function(module, function)
+        _require_no_batch_statistics(type(model), find_function(module, function))
     return module
+
+
+def _require_no_batch_statistics(cls: type, function: relax.Function) -> None:
+    """Refuse batch norm in training: its running statistics would never move."""
+    for binding in (binding for block in function.body.blocks for binding in block.bindings):
+        call = binding.value
+        is_norm = isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.nn.batch_norm")
+        if is_norm and bool(call.attrs["training"]):
+            raise ConfigError(
+                f"{cls.__name__}: batch_norm with training=True does not move its running "
+                "statistics here, and would score a row by the others of its batch: take layer_norm"
+            )
 
 
 def initialize_checked(model: ClickModel, seed: int, fill: bool) -> dict[str, runtime.NDArray]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tvm import relax
 from tvm.relax.frontend import nn
 
 import sparsetrain as st
@@ -420,6 +421,28 @@ def test_errors_of_a_class_name_it_where_it_is_loaded(saved):
 def test_arguments_that_mean_something_else_are_refused(given, said):
     with pytest.raises(ConfigError, match=said):
         DLRM([5, 7], **given)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_by_the_statistics_of_a_batch_is_refused(training):
+    class Normed(Base):
+        def forward(self, dense, embedded):
+            hidden = self.layer(dense)._expr
+            one, zero = (relax.const(np.full(self.hidden, n, "f4")) for n in (1, 0))
+            normed = relax.op.nn.batch_norm(hidden, one, zero, zero, one, 1, training=training)
+            normed = relax.BlockBuilder.current().emit(normed)
+            return self.last(nn.wrap_nested(relax.TupleGetItem(normed, 0), "normed"))
+
+    def make() -> st.Trainer:
+        return st.Trainer(Normed([3, 4]), st.optim.sgd(0.1))
+
+    if training:
+        with pytest.raises(
+            ConfigError, match="Normed: batch_norm with training=True does not move"
+        ):
+            make()
+    else:
+        make()
 
 
 def test_a_trainer_refuses_a_loss_that_returns_more():
