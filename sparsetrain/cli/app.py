@@ -24,7 +24,7 @@ from sparsetrain.cli import (
     train,
 )
 from sparsetrain.cli.options import GroupedCommand
-from sparsetrain.cli.output import open_streams
+from sparsetrain.cli.output import escape_controls, open_streams
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
 from sparsetrain.system.file_locks import is_disk_full
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_error(message: str) -> None:
     try:
-        print(message, file=sys.stderr, flush=True)
+        print(escape_controls(message), file=sys.stderr, flush=True)
     except OSError:  # such as a log on a full disk; Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

@@ -4,19 +4,29 @@
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# Control characters but newlines and tabs, and marks that turn the direction of text.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    """Return text that a terminal shows and does not obey: names in data may hold anything."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
 
 def note(text: str) -> None:
     """Print a note on stderr."""
-    print(f"sparsetrain: {text}", file=sys.stderr, flush=True)
+    print(escape_controls(f"sparsetrain: {text}"), file=sys.stderr, flush=True)
 
 
 def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
     """Print the result of a command, as the last thing on stdout."""
-    print(json.dumps(_plain(result), allow_nan=False) if as_json else text, flush=True)
+    shown = json.dumps(_plain(result), allow_nan=False) if as_json else escape_controls(text)
+    print(shown, flush=True)
 
 
 def format_share(count: int | None, total: int) -> str:

@@ -302,6 +302,17 @@ ERRORS = [
 ]
 
 
+def test_names_in_data_do_not_reach_the_terminal_as_commands(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("label,I\x1b]0;mine\x07\u202e,C1\n1,x,3\n", encoding="utf-8")
+    schema = 'dense = ["I\\u001b]0;mine\\u0007\\u202e"]\ncategories = ["C1"]\n'
+    (tmp_path / "schema.toml").write_text(schema)
+    train = ["train", str(tmp_path / "a.csv"), "--schema", str(tmp_path / "schema.toml")]
+    assert main(train) == 3
+    said = capsys.readouterr().err
+    assert r"line 2, column I\x1b]0;mine\x07\u202e: 'x' is no number" in said
+    assert not set(said) & set("\x1b\x07\u202e")
+
+
 @pytest.mark.parametrize("error, code, message", ERRORS, ids=lambda value: repr(value)[:30])
 def test_every_error_becomes_its_code_and_one_line(library, capsys, error, code, message):
     def fail():
