@@ -132,6 +132,19 @@ def _axis(axis: Any, tensor: relax.Expr) -> int:
     return int(axis or 0) % len(tensor.ty.shape)
 
 
+def _transposed(var: relax.Var, builder: relax.BlockBuilder) -> relax.Var | None:
+    """The parameter that a variable is, or is a transpose of; None for an activation."""
+    while isinstance(var, relax.DataflowVar):
+        value = builder.lookup_binding(var)
+        if not (isinstance(value, relax.Call) and value.op == _TRANSPOSE):
+            return None
+        var = value.args[0]
+    return var
+
+
+_TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
+
+
 def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Rows of a table (axis 0, rows known when compiling) give a row-sparse cotangent.
 
@@ -142,10 +155,11 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     axis = _axis(call.attrs["axis"], table)
     extents = table.ty.shape
     by_rows = axis == 0 and all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
-    if not by_rows and not isinstance(table, relax.DataflowVar):
+    if not by_rows and (source := _transposed(table, builder)) is not None:
         raise ConfigError(
-            f"relax.take from parameter {table.name!r} has a row-sparse cotangent only along "
-            "axis 0 of a static shape: put ad.densify around it to accept a dense one"
+            f"relax.take from parameter {source.name!r} has a row-sparse cotangent only along "
+            "axis 0 of a static shape: take its rows and transpose these, or put ad.densify "
+            "around it to accept a dense one"
         )
     places = places_read(ids, extents[axis], str(call.attrs["mode"]), builder)
     if by_rows:

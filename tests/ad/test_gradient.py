@@ -496,9 +496,10 @@ def test_a_fixed_part_joined_with_a_symbolic_one_is_differentiated(order):
     [
         lambda table, ids: op.gather_nd(table, ids),
         lambda table, ids: op.gather_elements(table, ids, axis=1),
+        lambda table, ids: op.take(emit(op.permute_dims(table)), ids, axis=1),
         lambda table, ids: op.index_tensor(table, [emit(op.sum(ids, [1])), emit(op.sum(ids, [1]))]),
     ],
-    ids=["gather_nd", "gather_elements", "index_tensor"],
+    ids=["gather_nd", "gather_elements", "take", "index_tensor"],
 )
 def test_elements_of_a_parameter_are_read_with_a_dense_cotangent_on_request_alone(read):
     shapes = {"table": (ROWS, 4), "ids": (3, 2)}
