@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
-from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
 from sparsetrain.training.run import read_log
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
@@ -395,6 +395,25 @@ def test_the_lock_of_a_dead_process_is_taken_over(files, tmp_path):
     fit(make(), files, tmp_path / "run", epochs=1)
     holder = json.loads((tmp_path / "run" / ".lock").read_text())
     assert holder["process"] == os.getpid()
+
+
+@pytest.mark.parametrize("step", [5, STEPS])
+def test_a_validation_that_fails_loses_no_step(files, tmp_path, straight, monkeypatch, step):
+    trainer, evaluate = make(), st.Trainer._evaluate
+
+    def fail_once(self, *arguments, **options):
+        if self.steps == step:
+            raise ResourceError("no room")
+        return evaluate(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(st.Trainer, "_evaluate", fail_once)
+        with pytest.raises(ResourceError, match="no room"):
+            fit(trainer, files, tmp_path / "run")
+    resumed = loaded(tmp_path / "run")
+    assert resumed.steps == step
+    history = fit(resumed, files, tmp_path / "run", resume=True)
+    assert_is_straight(resumed, history, tmp_path / "run", straight)
 
 
 def test_a_run_that_ends_before_its_first_checkpoint_leaves_nothing(files, tmp_path):

@@ -65,6 +65,8 @@ class Fit:
     def run(self) -> dict[str, Any]:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
         self._trainer.compile()
+        if self._held_out is not None:
+            self._trainer.compile_scores()  # a compiler without room fails now, not after an epoch
         with self._record.open(self._trainer, self._state):
             self._settle()
             while self._goes_on() and self._state.position.epoch < self._plan.until:
@@ -161,7 +163,11 @@ class Fit:
         step, better = self._trainer.steps, False
         self._record.log_training(self._trainer, self._state)
         if self._held_out is not None and self._validation_is_due(step):
-            scores = self._validate()
+            try:
+                scores = self._validate()
+            except Exception:
+                self._record.save(self._trainer, self._state, best=False)  # it is due again then
+                raise
             if scores is None:
                 return
             better = self._judge(step, scores)
