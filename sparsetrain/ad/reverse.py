@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
 from sparsetrain.ad.cotangent import (
     Cotangent,
@@ -22,7 +22,7 @@ from sparsetrain.ad.cotangent import (
     make_dense,
     materialize,
 )
-from sparsetrain.ad.non_differentiable_ops import WITHOUT
+from sparsetrain.ad.messages import call_name, extents_of, missing_rule, no_part, wrong_shape
 from sparsetrain.ad.rules import apply_rule, find_rule
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
@@ -101,7 +101,7 @@ class ReversePass:
         if isinstance(cotangent, relax.Expr):
             cotangent = emit(cotangent)
         if _differ(cotangent, target):
-            raise ConfigError(_wrong_shape(maker, cotangent, target, self._origin(target)))
+            raise ConfigError(wrong_shape(maker, cotangent, target, self._origin(target)))
         before = self.cotangents.get(target)
         self.cotangents[target] = join(
             before, cotangent, self._origin(target), self._may_densify(target)
@@ -120,8 +120,8 @@ class ReversePass:
             for position, argument in enumerate(value.args):
                 part = parts[position] if position < len(parts) else None
                 if part is None and any(v in self.depends for v in used_vars(argument)):
-                    raise ConfigError(_no_part(value, position, self._origin(argument)))
-                self.add(argument, None if _stops(part) else part, _call_name(value))
+                    raise ConfigError(no_part(value, position, self._origin(argument)))
+                self.add(argument, None if _stops(part) else part, call_name(value))
 
     def _rule(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
         call = binding.value
@@ -130,7 +130,7 @@ class ReversePass:
             cotangent = make_dense(cotangent)
             rule = find_rule(call, cotangent)
         if rule is None:
-            raise ConfigError(_missing_rule(call, cotangent, self._origin(binding.var)))
+            raise ConfigError(missing_rule(call, cotangent, self._origin(binding.var)))
         if isinstance(binding.var.ty, relax.TupleType) and not is_row_sparse(cotangent):
             cotangent = materialize(cotangent, binding.var.ty)
         parts = apply_rule(rule, binding.var, call, cotangent)
@@ -148,63 +148,15 @@ class ReversePass:
         return bool(self.depends[var] & self.densify)
 
 
-def _call_name(call: Any) -> str:
-    """What a call calls: an operator, or a function of the module."""
-    return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", call.op))
-
-
-def _extents(value: Any) -> list[Any] | None:
-    """The shape of a tensor or of what a row-sparse one stands for; None if it is not known."""
-    tensor = value if isinstance(value, RowSparse) else getattr(value, "ty", None)
-    shape = getattr(tensor, "shape", None)
-    return None if shape is None else [int(n) if _is_known(n) else n for n in shape]
-
-
 def _differ(cotangent: Any, target: Any) -> bool:
     """Whether two shapes cannot be the same; kernels would read past the end of the smaller."""
-    left, right = _extents(cotangent), _extents(target)
+    left, right = extents_of(cotangent), extents_of(target)
     if left is None or right is None:
         return False
     if len(left) != len(right):
         return True
     pairs = zip(left, right, strict=True)
     return any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-
-
-def _is_known(extent: Any) -> bool:
-    return isinstance(extent, (int, tirx.IntImm))
-
-
-def _wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:
-    found, wanted = (", ".join(map(str, _extents(v) or ())) for v in (cotangent, target))
-    return (
-        f"the rule of operator {maker!r} gives a cotangent of shape ({found}) for an argument of "
-        f"shape ({wanted}), on the way to parameter {parameter!r}"
-    )
-
-
-def _missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
-    name = _call_name(call)
-    if is_row_sparse(cotangent):
-        return (
-            f"operator {name!r} has no rule for the row-sparse cotangent of parameter "
-            f"{parameter!r}: register one with ad.defvjp({name!r}, rule, row_sparse=True), or "
-            "accept a dense one with ad.densify around its result or "
-            f"densify={parameter.split(', ')}"
-        )
-    way_out = f"{WITHOUT[name]}; else " if name in WITHOUT else ""
-    return (
-        f"operator {name!r} has no derivative (needed for parameter {parameter!r}): "
-        f"{way_out}register one with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"
-    )
-
-
-def _no_part(call: Any, position: int, parameter: str) -> str:
-    return (
-        f"the rule of operator {call.op.name!r} gives no cotangent for argument {position}, which "
-        f"depends on parameter {parameter!r}: put ad.densify around a table that is looked up "
-        "after this operator, or register a rule with ad.defvjp that returns one part per argument"
-    )
 
 
 def _field(cotangent: Any, index: int) -> Any:

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Error messages of the reverse pass: the operator, the parameter, and the ways out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from sparsetrain.ad.cotangent import Cotangent, is_row_sparse
+from sparsetrain.ad.non_differentiable_ops import WITHOUT
+from sparsetrain.sparse_tensor import RowSparse
+
+
+def call_name(call: Any) -> str:
+    """What a call calls: an operator, or a function of the module."""
+    return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", call.op))
+
+
+def extents_of(value: Any) -> list[Any] | None:
+    """The shape of a tensor or of what a row-sparse one stands for; None if it is not known."""
+    tensor = value if isinstance(value, RowSparse) else getattr(value, "ty", None)
+    shape = getattr(tensor, "shape", None)
+    return None if shape is None else [int(n) if _is_known(n) else n for n in shape]
+
+
+def _is_known(extent: Any) -> bool:
+    return isinstance(extent, (int, tirx.IntImm))
+
+
+def wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:
+    """Name a rule whose cotangent does not fit its argument."""
+    found, wanted = (", ".join(map(str, extents_of(v) or ())) for v in (cotangent, target))
+    return (
+        f"the rule of operator {maker!r} gives a cotangent of shape ({found}) for an argument of "
+        f"shape ({wanted}), on the way to parameter {parameter!r}"
+    )
+
+
+def missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
+    """Name an operator without a rule for this kind of cotangent."""
+    name = call_name(call)
+    if is_row_sparse(cotangent):
+        return (
+            f"operator {name!r} has no rule for the row-sparse cotangent of parameter "
+            f"{parameter!r}: register one with ad.defvjp({name!r}, rule, row_sparse=True), or "
+            "accept a dense one with ad.densify around its result or "
+            f"densify={parameter.split(', ')}"
+        )
+    way_out = f"{WITHOUT[name]}; else " if name in WITHOUT else ""
+    return (
+        f"operator {name!r} has no derivative (needed for parameter {parameter!r}): "
+        f"{way_out}register one with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"
+    )
+
+
+def no_part(call: Any, position: int, parameter: str) -> str:
+    """Name a rule that leaves out an argument which needs a gradient."""
+    return (
+        f"the rule of operator {call.op.name!r} gives no cotangent for argument {position}, which "
+        f"depends on parameter {parameter!r}: put ad.densify around a table that is looked up "
+        "after this operator, or register a rule with ad.defvjp that returns one part per argument"
+    )
