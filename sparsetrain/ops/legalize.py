@@ -21,7 +21,7 @@ def _batch_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """NaN stays NaN, as in PyTorch; TVM's maximum makes it 0, and a ruined model looks well."""
+    """NaN stays NaN, as in PyTorch; TVM's maximum makes it 0, which hides a ruined model."""
 
     def relu(x: te.Tensor) -> te.Tensor:
         zero = tirx.const(0, x.dtype)

@@ -205,9 +205,9 @@ def _parse_yaml(path: Path, text: str) -> Any:
         """Refuses a key that is there twice, of which PyYAML would take the last."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen: set[str] = set()
+            seen = set()
             for key, _ in node.value:
-                if key.value in seen:
+                if str(key.value) in seen:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"key {key.value!r} is there twice", key.start_mark
                     )
