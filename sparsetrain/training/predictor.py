@@ -125,10 +125,6 @@ class Predictor:
     def _logits(self) -> Program:
         return Program(self._module, "logits", self.target, self.policy)
 
-    def compile_scores(self) -> None:
-        """Compile what `evaluate` and `predict` run now, rather than in their first batch."""
-        self._logits.compile()
-
     def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
         """Score labelled data.
 

@@ -144,9 +144,17 @@ class Trainer(TrainedModel):
         return program
 
     @synchronized
-    def compile(self) -> None:
-        """Compile what a step runs now, rather than in the first step."""
+    def compile(self, *, scores: bool = False) -> None:
+        """Compile what a step runs now, rather than in the first step.
+
+        Parameters
+        ----------
+        scores : bool
+            What `evaluate` and `predict` run as well.
+        """
         self._training_step.compile()
+        if scores:
+            self._logits.compile()
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.

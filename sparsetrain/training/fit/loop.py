@@ -64,9 +64,8 @@ class Fit:
 
     def run(self) -> dict[str, Any]:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
-        self._trainer.compile()
-        if self._held_out is not None:
-            self._trainer.compile_scores()  # a compiler without room fails now, not after an epoch
+        # A compiler without room fails now, not after an epoch.
+        self._trainer.compile(scores=self._held_out is not None)
         with self._record.open(self._trainer, self._state):
             self._settle()
             while self._goes_on() and self._state.position.epoch < self._plan.until:
