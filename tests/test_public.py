@@ -55,8 +55,9 @@ PUBLIC = {
     "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",
     "Program": "compile is_compiled machine place",
     "RowSparse": (
-        "cast coalesce concat coalesced dtype from_numpy from_scipy is_traced leaves nse plan "
-        "scale shape source squared_norm to_dense to_scipy validate width with_leaves"
+        "allclose cast clip coalesce concat coalesced dtype equal from_numpy from_scipy is_traced "
+        "isfinite leaves norm nse plan scale shape source squared_norm to_dense to_scipy validate "
+        "width with_leaves"
     ),
 }
 

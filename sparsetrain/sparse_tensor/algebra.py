@@ -38,6 +38,19 @@ def scale(tensor: Rows, factor: Any) -> Rows:
     return replace(tensor, values=_emit(op.multiply(tensor.values, factor)))
 
 
+def divide(tensor: Rows, divisor: Any) -> Rows:
+    """Divide by a scalar, as `scale` multiplies."""
+    if not isinstance(divisor, relax.Expr):
+        divisor = relax.const(divisor, dtype_of(tensor.values))
+    return replace(tensor, values=_emit(op.divide(tensor.values, divisor)))
+
+
+def clip(tensor: Rows, low: Any, high: Any) -> Rows:
+    """Limit the values of a coalesced tensor; NaN stays NaN."""
+    above = _emit(op.where(op.less(tensor.values, low), low, tensor.values))
+    return replace(tensor, values=_emit(op.where(op.greater(above, high), high, above)))
+
+
 def cast(tensor: Rows, dtype: str) -> Rows:
     """Convert the values."""
     return replace(tensor, values=_emit(op.astype(tensor.values, dtype)))

@@ -22,7 +22,8 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError, ResourceError
 from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.sparse_tensor import algebra, checks
-from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum, squared_norm
+from sparsetrain.sparse_tensor.arithmetic import Arithmetic
+from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum
 from sparsetrain.sparse_tensor.eager import eager
 from sparsetrain.system.memory import check_fits_memory
 
@@ -33,7 +34,7 @@ DENSE_LIMIT_BYTES = 2**30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RowSparse:
+class RowSparse(Arithmetic):
     """A (num_rows, D) tensor given by some of its rows; duplicates sum.
 
     Leaves are Relax expressions while a program is traced and `tvm.runtime.Tensor` afterwards.
@@ -158,35 +159,6 @@ class RowSparse:
         """Whether the leaves are Relax expressions."""
         return not isinstance(self.values, runtime.NDArray)
 
-    def scale(self, factor: Any) -> RowSparse:
-        """Every value times `factor` (a number, or a Relax scalar while tracing).
-
-        Raises
-        ------
-        DataError
-            If `factor` is anything else, such as an array: rows have one factor.
-        """
-        checks.check_factor(factor)
-        return eager(algebra.scale, self, factor)
-
-    def cast(self, dtype: str) -> RowSparse:
-        """Values in another floating dtype, by name."""
-        checks.check_floating(dtype)
-        return eager(algebra.cast, self, dtype)
-
-    def concat(self, other: RowSparse) -> RowSparse:
-        """The sum of two tensors of one shape and dtype: entries side by side, not coalesced.
-
-        Raises
-        ------
-        DataError
-            If shapes or dtypes differ.
-        """
-        return eager(algebra.concat, self, other)
-
-    def __add__(self, other: object) -> RowSparse:
-        return self.concat(other) if isinstance(other, RowSparse) else NotImplemented
-
     def plan(self) -> CoalescePlan:
         """How to coalesce these indices; depends on them alone."""
         return make_plan(self.indices, self.num_rows)
@@ -205,10 +177,6 @@ class RowSparse:
             )
         values = segment_sum(plan, self.values, self.source)
         return RowSparse(plan.rows, values, self.num_rows, shape=self.shape, coalesced=True)
-
-    def squared_norm(self) -> float:
-        """Sum of squares of the dense tensor, in float64; duplicates are summed first."""
-        return squared_norm(self.coalesce().values)
 
     def to_dense(self, *, limit_bytes: int | None = DENSE_LIMIT_BYTES) -> Any:
         """The dense tensor, by explicit call only.

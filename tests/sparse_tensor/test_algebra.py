@@ -140,6 +140,72 @@ def _slicing(start: int, rows: int):
     return rule
 
 
+ARITHMETIC = {
+    "difference": (lambda a, b: a - b, lambda a, b: a - b),
+    "negation": (lambda a, b: -a, lambda a, b: -a),
+    "product": (lambda a, b: a * 0.3, lambda a, b: a * np.float32(0.3)),
+    "product from the left": (lambda a, b: np.float32(0.3) * a, lambda a, b: a * np.float32(0.3)),
+    "quotient": (lambda a, b: a / 3, lambda a, b: a / np.float32(3)),
+    "clip": (lambda a, b: a.clip(-0.5, 0.25), lambda a, b: np.clip(a, -0.5, 0.25)),
+}
+
+
+@pytest.mark.parametrize("left", OPERANDS)
+@pytest.mark.parametrize("rule", ARITHMETIC)
+def test_arithmetic_is_that_of_the_dense_tensor(rule, left):
+    (a, dense_a), (b, dense_b) = operand(left), operand("pooled int64")
+    sparse, dense = ARITHMETIC[rule]
+    assert_row_sparse(sparse(a, b), dense(dense_a, dense_b), rtol=1e-6, atol=1e-6)
+
+
+def test_a_quotient_is_divided_not_multiplied_by_the_reciprocal():
+    tensor, _ = operand("plain int64")
+    expected = runtime.as_numpy(tensor.values) / np.float32(3)
+    assert_same_bits((tensor / 3).values, expected)
+
+
+@pytest.mark.parametrize("left", OPERANDS)
+def test_rows_and_norm_are_those_of_the_dense_tensor(left):
+    tensor, dense = operand(left)
+    rows = np.stack([tensor[row] for row in range(-ROWS, ROWS)])
+    np.testing.assert_allclose(rows, np.tile(dense, (2, 1)), rtol=1e-6, atol=1e-6)
+    assert tensor.norm() == pytest.approx(np.linalg.norm(dense), rel=1e-6)
+    for row in (ROWS, -ROWS - 1):
+        with pytest.raises(IndexError, match=f"row {row} of a RowSparse with 7 rows"):
+            tensor[row]
+
+
+def test_tensors_are_equal_by_their_sums():
+    rows, once = np.array([[1, 2, 3], [4, 5, 6], [-4, -5, -6]], "f4"), np.array([[1, 2, 3]], "f4")
+    tensor = RowSparse.from_numpy([5, 2, 2], rows, ROWS)
+    same = RowSparse.from_numpy(np.array([5], "i4"), once, ROWS)
+    assert tensor.equal(same) and same.equal(tensor) and tensor.allclose(same)
+    near = same * (1 + 1e-6)
+    assert not tensor.equal(near) and tensor.allclose(near) and not tensor.allclose(same * 2)
+    assert not same.equal(same.cast("float64"))
+    assert not same.equal(RowSparse.from_numpy([5], once, ROWS + 1))
+    with pytest.raises(DataError, match=r"shapes \(7, 3\) and \(8, 3\) differ"):
+        same.allclose(RowSparse.from_numpy([5], once, ROWS + 1))
+
+
+def test_values_that_are_not_finite_are_found_after_the_sum():
+    huge = np.full((1, WIDTH), 3e38, "f4")
+    one = RowSparse.from_numpy([2], huge, ROWS)
+    assert one.isfinite() and not (one + one).isfinite()
+    assert not (one * float("nan")).isfinite()
+
+
+def test_arithmetic_that_would_touch_every_row_is_refused():
+    tensor, _ = operand("plain int64")
+    with pytest.raises(DataError, match=r"0 is outside \[1, 2\]; every row would change"):
+        tensor.clip(1, 2)
+    for call in (lambda: tensor * np.ones(3), lambda: np.ones(3) * tensor, lambda: tensor / "2"):
+        with pytest.raises(DataError, match="a factor or divisor is one number, not"):
+            call()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        tensor - 1
+
+
 def test_what_was_compiled_keeps_no_tensor_alive():
     operand("plain int64")[0].scale(2)
     structures = [structure for _, structure in eager._compiled.values() if structure is not None]

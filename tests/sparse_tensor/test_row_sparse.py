@@ -220,6 +220,6 @@ def test_an_empty_scipy_matrix_is_an_empty_tensor():
 @pytest.mark.parametrize("factor", [np.ones((2, 1), "f4"), np.ones(1), [1.0, 2.0], "2", None])
 def test_a_factor_that_is_not_one_number_is_refused(factor):
     tensor = RowSparse.from_numpy([1, 2], np.ones((2, 4), "f4"), 5)
-    with pytest.raises(DataError, match=r"RowSparse\.scale: the factor is one number, not"):
+    with pytest.raises(DataError, match=r"RowSparse: a factor or divisor is one number, not"):
         tensor.scale(factor)
     assert (runtime.as_numpy(tensor.scale(np.float64(2)).values) == 2).all()

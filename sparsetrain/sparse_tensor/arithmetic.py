@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Arithmetic`: operators, norm and comparison of a row-sparse tensor, as of a sparse array.
+
+Everything that looks at sums coalesces first. Time and memory depend on the entries, never on the
+rows of the dense tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.errors import DataError
+from sparsetrain.sparse_tensor import algebra, checks
+from sparsetrain.sparse_tensor.coalesce import squared_norm
+from sparsetrain.sparse_tensor.eager import eager
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Arithmetic:
+    """Methods of `RowSparse`, the one subclass."""
+
+    indices: Any
+    values: Any
+    source: Any
+    num_rows: int
+    shape: tuple[int, ...]
+    dtype: Any
+    coalesce: Any
+    __array_ufunc__ = None  # NumPy leaves `array * tensor` to `__rmul__`
+
+    def scale(self, factor: Any) -> Self:
+        """Every value times `factor` (a number, or a Relax scalar while tracing).
+
+        Raises
+        ------
+        DataError
+            If `factor` is anything else, such as an array: rows have one factor.
+        """
+        checks.check_factor(factor)
+        return eager(algebra.scale, self, factor)
+
+    def cast(self, dtype: str) -> Self:
+        """Values in another floating dtype, by name."""
+        checks.check_floating(dtype)
+        return eager(algebra.cast, self, dtype)
+
+    def concat(self, other: Self) -> Self:
+        """The sum of two tensors of one shape and dtype: entries side by side, not coalesced.
+
+        Raises
+        ------
+        DataError
+            If shapes or dtypes differ.
+        """
+        return eager(algebra.concat, self, other)
+
+    def __add__(self, other: Any) -> Self:
+        return self.concat(other) if isinstance(other, type(self)) else NotImplemented
+
+    def __sub__(self, other: Any) -> Self:
+        return self.concat(-other) if isinstance(other, type(self)) else NotImplemented
+
+    def __neg__(self) -> Self:
+        return self.scale(-1.0)
+
+    def __mul__(self, factor: Any) -> Self:
+        return self.scale(factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Self:
+        checks.check_factor(divisor)
+        return eager(algebra.divide, self, divisor)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """One row of the dense (num_rows, D) tensor as an array (D,); -1 is the last.
+
+        Entries of the row are summed in the order in which they stand.
+
+        Raises
+        ------
+        IndexError
+            If there is no such row.
+        """
+        number = operator.index(row)
+        if not -self.num_rows <= number < self.num_rows:
+            raise IndexError(f"row {number} of a RowSparse with {self.num_rows} rows")
+        indices, values = runtime.as_numpy(self.indices), runtime.as_numpy(self.values)
+        found = np.flatnonzero(indices == number % self.num_rows)
+        if self.source is not None:
+            found = runtime.as_numpy(self.source)[found]
+        total = np.zeros(values.shape[1], values.dtype)
+        for entry in found:
+            total += values[entry]
+        return total
+
+    def squared_norm(self) -> float:
+        """Sum of squares of the dense tensor, in float64; duplicates are summed first."""
+        return squared_norm(self.coalesce().values)
+
+    def norm(self) -> float:
+        """Euclidean norm of the dense tensor; duplicates are summed first."""
+        return math.sqrt(self.squared_norm())
+
+    def clip(self, low: float, high: float) -> Self:
+        """The dense tensor's elements limited to [low, high]; the result is coalesced.
+
+        Raises
+        ------
+        DataError
+            If 0 is outside the range: rows without an entry would no longer be zero.
+        """
+        if not low <= 0 <= high:
+            raise DataError(f"RowSparse.clip: 0 is outside [{low}, {high}]; every row would change")
+        return eager(algebra.clip, self.coalesce(), low, high)
+
+    def isfinite(self) -> bool:
+        """Whether every element of the dense tensor is finite."""
+        return bool(np.isfinite(runtime.as_numpy(self.coalesce().values)).all())
+
+    def equal(self, other: Self) -> bool:
+        """Whether both stand for the same dense tensor: shape, dtype and every number.
+
+        Duplicates are summed first. A row of zeros equals a row without entries.
+        """
+        if (self.shape, self.dtype) != (other.shape, other.dtype):
+            return False
+        own, its = _aligned(self, other)
+        return np.array_equal(own, its)
+
+    def allclose(self, other: Self, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+        """Whether all elements are as close as `numpy.allclose` wants them; see `equal`.
+
+        Raises
+        ------
+        DataError
+            If the shapes differ.
+        """
+        if self.shape != other.shape:
+            raise DataError(f"RowSparse.allclose: shapes {self.shape} and {other.shape} differ")
+        own, its = _aligned(self, other)
+        return np.allclose(own, its, rtol=rtol, atol=atol)
+
+
+def _aligned(left: Arithmetic, right: Arithmetic) -> tuple[np.ndarray, np.ndarray]:
+    """Values of both on the union of their rows, (U, D) each."""
+    tensors = left.coalesce(), right.coalesce()
+    first, second = (runtime.as_numpy(tensor.indices) for tensor in tensors)
+    union = np.union1d(first, second)
+    return _spread(tensors[0], first, union), _spread(tensors[1], second, union)
+
+
+def _spread(tensor: Arithmetic, own: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values of a coalesced tensor at `rows`, which contain its `own`."""
+    values = runtime.as_numpy(tensor.values)
+    spread = np.zeros((len(rows), values.shape[1]), values.dtype)
+    spread[np.searchsorted(rows, own)] = values
+    return spread
