@@ -38,9 +38,10 @@ PUBLIC = {
     "metrics": "ClickMetrics",
     "models": "ClickModel CrossInteraction DLRM MLP MODELS dot_interaction",
     "optim": (
-        "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult "
-        "accumulate_ adagrad adam adamw constant cosine ftrl global_norm inverse_sqrt maximum "
-        "minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd sqrt step_decay warmup"
+        "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult abs "
+        "accumulate_ adagrad adam adamw constant cosine exp ftrl global_norm inverse_sqrt maximum "
+        "minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd sign sqrt step_decay "
+        "warmup where"
     ),
     "precision": (
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"

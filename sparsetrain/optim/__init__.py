@@ -11,9 +11,13 @@ dense optimizer), `cuda` (kernels for a GPU).
 
 from sparsetrain.optim.formula import Formula as Formula
 from sparsetrain.optim.formula import Slot as Slot
+from sparsetrain.optim.formula import abs as abs
+from sparsetrain.optim.formula import exp as exp
 from sparsetrain.optim.formula import maximum as maximum
 from sparsetrain.optim.formula import minimum as minimum
+from sparsetrain.optim.formula import sign as sign
 from sparsetrain.optim.formula import sqrt as sqrt
+from sparsetrain.optim.formula import where as where
 from sparsetrain.optim.formulas.adagrad import adagrad as adagrad
 from sparsetrain.optim.formulas.adam import adam as adam
 from sparsetrain.optim.formulas.adamw import adamw as adamw

@@ -84,19 +84,45 @@ class Formula(NamedTuple):
 
 def sqrt(x: Any) -> Any:
     """Square root of a symbol or of an array."""
-    return tirx.sqrt(x) if isinstance(x, tvm.ir.Expr) else np.sqrt(x)
+    return tirx.sqrt(x) if _is_symbol(x) else np.sqrt(x)
+
+
+def exp(x: Any) -> Any:
+    """Exponential of a symbol or of an array."""
+    return tirx.exp(x) if _is_symbol(x) else np.exp(x)
+
+
+def abs(x: Any) -> Any:
+    """Absolute value of a symbol or of an array."""
+    return tirx.abs(x) if _is_symbol(x) else np.abs(x)
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1 by the sign of a symbol or of an array; NaN stays NaN."""
+    return where(x > 0, 1.0, where(x < 0, -1.0, x)) if _is_symbol(x) else np.sign(x)
 
 
 def maximum(x: Any, y: Any) -> Any:
     """The larger of two symbols or arrays."""
-    symbols = isinstance(x, tvm.ir.Expr) or isinstance(y, tvm.ir.Expr)
-    return tirx.max(x, y) if symbols else np.maximum(x, y)
+    return tirx.max(x, y) if _is_symbol(x, y) else np.maximum(x, y)
 
 
 def minimum(x: Any, y: Any) -> Any:
     """The smaller of two symbols or arrays."""
-    symbols = isinstance(x, tvm.ir.Expr) or isinstance(y, tvm.ir.Expr)
-    return tirx.min(x, y) if symbols else np.minimum(x, y)
+    return tirx.min(x, y) if _is_symbol(x, y) else np.minimum(x, y)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """`x` where a comparison of symbols or of arrays holds, else `y`; both are computed."""
+    if not _is_symbol(condition):
+        return np.where(condition, x, y)
+    dtype = next((value.ty.dtype for value in (x, y) if _is_symbol(value)), "float32")
+    chosen = (value if _is_symbol(value) else tirx.const(value, dtype) for value in (x, y))
+    return tirx.Select(condition, *chosen)
+
+
+def _is_symbol(*values: Any) -> bool:
+    return any(isinstance(value, tvm.ir.Expr) for value in values)
 
 
 class KernelSpec(NamedTuple):
