@@ -18,6 +18,7 @@ from sparsetrain.runtime.tensors import editable_numpy
 
 Kind = tuple[tuple[int, ...], np.dtype]
 COUNT = "optimizer:step"
+_BLOCK = 1 << 20
 ENCODER = "encoder/"  # prefix of the encoder's arrays, which are saved beside these
 
 
@@ -107,6 +108,35 @@ def named_tables(tables: Mapping[str, Mapping[str, slice]]) -> dict[str, dict[st
         prefix, leaf = storage.split(".")[0], storage.rsplit(".", 1)[1]
         named[storage] = {f"{prefix}.{table}.{leaf}": rows for table, rows in parts.items()}
     return named
+
+
+def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Name the first of `named_arrays` that holds NaN or infinity; None if all are finite.
+
+    Reads every number once, `_BLOCK` at a time.
+    """
+    for name, array in arrays.items():
+        if "float" not in str(array.dtype):
+            continue
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            if not np.isfinite(flat[start : start + _BLOCK]).all():
+                kind = "slot" if ":" in name else "parameter"
+                return f"{kind} {name!r} holds numbers that are not finite"
+    return None
+
+
+def require_finite(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse saved arrays of which one holds NaN or infinity.
+
+    Raises
+    ------
+    CheckpointError
+        If there is one.
+    """
+    found = describe_nonfinite(arrays)
+    if found is not None:
+        raise CheckpointError(f"{found}: take another checkpoint, and train with a lower lr")
 
 
 def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) -> None:

@@ -37,6 +37,7 @@ KERNEL_PREFIX = "kernel-"  # of the key of a kernel that is called outside a pro
 MAX_PROGRAMS = 200  # of a few hundred kilobytes
 MAX_KERNELS = 1000  # called outside programs; 30 kilobytes on average
 MAX_OBJECTS = 2000  # to be linked into programs; 35 kilobytes on average
+_ROOM = 8 << 20  # bytes; a library has a few hundred kilobytes
 _METADATA = 'metadata["'
 # Mathematics, C, and conversions of half floats. A C++ compiler would read the C++ library too,
 # most of the time that linking takes.
@@ -176,17 +177,27 @@ def can_link() -> bool:
 def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
     """Keep the file that `write` fills under `key`; raises OSError if it cannot be written.
 
-    It is filled in the system's temporary folder, since LLVM ends the process on a full disk.
+    It is filled in the system's temporary folder, and only if there is room: LLVM ends the process
+    on a full disk.
     """
     with (
         tempfile.TemporaryDirectory() as system,
         tempfile.TemporaryDirectory(dir=folder) as beside,
     ):
         written, draft = (Path(parent) / f"program{suffix}" for parent in (system, beside))
+        _require_room(written)
         write(str(written))
         shutil.copyfile(written, draft)
         draft.chmod(0o600)
         return draft.replace(folder / f"{key}-{_digest_files([draft])[:16]}{suffix}")
+
+
+def _require_room(file: Path) -> None:
+    """Raise OSError unless a library fits where `file` will be written."""
+    with open(file, "wb") as taken:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(taken.fileno(), 0, _ROOM)
+    file.unlink()
 
 
 def _prune(folder: Path) -> None:

@@ -24,7 +24,7 @@ from sparsetrain.models.model_checks import (
     require_loadable,
     require_model,
 )
-from sparsetrain.optim.state_dict import named_arrays, require_own_names
+from sparsetrain.optim.state_dict import describe_nonfinite, named_arrays, require_own_names
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
@@ -182,10 +182,8 @@ class Predictor:
     def _describe_nonfinite(self, logits: np.ndarray, finite: np.ndarray) -> str:
         """Say which score is not finite, and name a parameter that is not, if there is one."""
         text = f"the score of a row is {logits[~finite][0]}"
-        for name, array in named_arrays(self.params, {}, self.model.tables()).items():
-            if "float" in str(array.dtype) and not np.isfinite(array).all():
-                return f"{text}: parameter {name!r} holds numbers that are not finite"
-        return f"{text}: its inputs or weights are too large"
+        found = describe_nonfinite(named_arrays(self.params, {}, self.model.tables()))
+        return f"{text}: {found or 'its inputs or weights are too large'}"
 
     def _dataset(
         self, data: Any, *, require_label: bool = True, read_weights: bool = False

@@ -3,6 +3,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -244,3 +246,24 @@ def test_the_least_recently_used_objects_go_first(place, monkeypatch):
         os.utime(file, (1000 - age, 1000 - age))
     run("negative")
     assert [file.name[:32] for file in place.glob("0000*.o")] == [f"{0:032d}"]
+
+
+FULL_DISK = """
+import resource
+import numpy as np
+import sparsetrain as st
+from tests import small_dlrm
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # as on a full disk, for this process
+trainer = small_dlrm.trainer()
+print(float(trainer.step(small_dlrm.batch(16))))
+"""
+
+
+def test_a_full_temporary_folder_does_not_end_the_process(tmp_path):
+    # Python would cut its own files of bytecode too.
+    own = {"SPARSETRAIN_CACHE": str(tmp_path / "programs"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", FULL_DISK]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own})
+    expected = float(small_dlrm.trainer().step(small_dlrm.batch(16)))
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr

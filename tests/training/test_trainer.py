@@ -11,7 +11,13 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.data import Batch, Ragged
-from sparsetrain.errors import ConfigError, DataError, NumericalError, SparsetrainError
+from sparsetrain.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    NumericalError,
+    SparsetrainError,
+)
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
 from tests.heap import STATM, resident_bytes
@@ -265,6 +271,34 @@ def test_weights_that_are_not_finite_show_in_every_score_and_step(kind, name):
             ask(rows)
     with pytest.raises(NumericalError, match="the loss is nan"):
         trainer.fit(rows, progress=None)
+
+
+def test_a_slot_that_overflowed_ends_a_run_before_its_checkpoint(tmp_path):
+    trainer, batches = small_dlrm.trainer(), [small_dlrm.batch(16, seed) for seed in range(4)]
+    trainer.fit(batches, run=tmp_path / "run", progress=None)
+    state = trainer.state_dict()
+    state["embeddings.C2.weight:sum"][3, 1] = np.inf
+    trainer.load_state_dict(state)
+    slot = r"step 8: slot 'embeddings\.C2\.weight:sum' holds numbers that are not finite: lower the"
+    with pytest.raises(NumericalError, match=slot):
+        trainer.fit(batches, progress=None)
+    trainer = st.load(tmp_path / "run")
+    trainer.load_state_dict(state)
+    with pytest.raises(NumericalError, match=rf"{slot} learning rate; the last checkpoint is "):
+        trainer.fit(batches, run=tmp_path / "run", resume=True, epochs=2, progress=None)
+    assert st.load(tmp_path / "run").steps == 4
+
+
+@pytest.mark.parametrize("name", ["embeddings.C1.weight", "top.layers.0.bias:sum"])
+def test_saved_arrays_that_are_not_finite_are_refused(name, tmp_path):
+    trainer = small_dlrm.trainer()
+    state = trainer.state_dict()
+    state[name].flat[-1] = np.nan
+    trainer.load_state_dict(state)
+    trainer.save(tmp_path / "saved")
+    for load in (st.load, st.load_predictor):
+        with pytest.raises(CheckpointError, match=f"saved: (parameter|slot) '{name}' holds"):
+            load(tmp_path / "saved")
 
 
 def test_a_gradient_that_is_not_finite_stops_the_step_before_it_writes():

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain import checkpoint
+from sparsetrain.errors import NumericalError
+from sparsetrain.optim.state_dict import describe_nonfinite
 from sparsetrain.training.fit.state import RunState
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.events import Events
@@ -84,17 +86,33 @@ class Record:
             self._add(line, state)
 
     def save(self, trainer: Any, state: RunState, *, best: bool) -> None:
-        """Write a checkpoint unless this very state is saved already."""
+        """Write a checkpoint unless this very state is saved already.
+
+        Raises
+        ------
+        NumericalError
+            If a parameter or a slot is not finite; nothing is written then.
+        """
         key = self._key(trainer, state)
-        if self._run is None or key == self._saved:
+        if key == self._saved:
             return
-        assert self._log is not None
-        with checkpoint.errors_of(self._run.folder):
-            self._log.sync()
-        with trainer._lock:  # the arrays are views
-            arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
-            self._run.save(trainer.steps, arrays, manifest, best=best)
+        self._require_finite(trainer)
+        if self._run is not None:
+            assert self._log is not None
+            with checkpoint.errors_of(self._run.folder):
+                self._log.sync()
+            with trainer._lock:  # the arrays are views
+                arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
+                self._run.save(trainer.steps, arrays, manifest, best=best)
         self._saved = key
+
+    def _require_finite(self, trainer: TrainedModel) -> None:
+        """Refuse slots that overflowed: their parameters would stay as they are for ever."""
+        with trainer._lock:
+            found = describe_nonfinite(trainer._arrays(current=False))
+        if found is not None:
+            last = f"; the last checkpoint is {self.latest}" if self.latest else ""
+            raise NumericalError(f"step {trainer.steps:,}: {found}: lower the learning rate{last}")
 
     def _add(self, line: dict[str, Any], state: RunState) -> None:
         assert self._log is not None and self._run is not None
