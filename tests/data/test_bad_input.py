@@ -97,6 +97,18 @@ def test_a_bad_value_is_named_by_file_row_group_row_and_column(make, message, pr
     assert str(caught.value) == f"{path}: {message}"
 
 
+@pytest.mark.parametrize("column", ["label", "I1", "C1"])
+@pytest.mark.parametrize("code", [7, -1])
+def test_a_code_outside_its_dictionary_is_named(column, code):
+    good = pa.table({"label": [0, 1, 0], "I1": [1.0, 2.0, 3.0], "C1": ["a", "b", "a"]})
+    values = good[column].combine_chunks().dictionary_encode().dictionary
+    codes = pa.array([0, None if column == "C1" else 0, code], pa.int32())
+    damaged = pa.DictionaryArray.from_arrays(codes, values, safe=False)
+    table = good.set_column(good.column_names.index(column), column, damaged)
+    with pytest.raises(DataError, match=f"row 2, column {column}: code {code} is outside its"):
+        Encoder.fit(good).encode(table)
+
+
 def test_a_bad_value_is_found_in_shuffled_order_too(tmp_path):
     path = write(tmp_path / "bad.parquet", table(set_value("label", 37, 5)))
     with pytest.raises(DataError, match=r"row group 2, row 37, column label: the label is 5"):

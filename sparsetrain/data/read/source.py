@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.values.location import Location
@@ -69,12 +70,29 @@ class Part:
                 here = location.numbered(piece.column(piece.num_columns - 1).to_numpy())
                 piece = piece.select(range(piece.num_columns - 1))
             if piece.num_rows:
+                _check_codes(piece, here)
                 yield here, piece
             location = location.moved(piece.num_rows)
 
     def range_of(self, name: str) -> Range | None:
         """Return the least and greatest value of a column if they are known without reading."""
         return None if self.ranges is None else self.ranges(name)
+
+
+def _check_codes(piece: pa.RecordBatch, location: Location) -> None:
+    """Refuse codes that their dictionary does not have; Arrow checks them only when asked."""
+    for name, array in zip(piece.schema.names, piece.columns, strict=True):
+        if not pa.types.is_dictionary(array.type):
+            continue
+        extremes = pc.min_max(array.indices).as_py()
+        for code in (extremes["min"], extremes["max"]):
+            if code is not None and not 0 <= code < len(array.dictionary):
+                row = pc.index(array.indices, code).as_py()
+                raise location.of_column(name).error(
+                    f"code {code} is outside its dictionary of {len(array.dictionary)} values; "
+                    "write the data again",
+                    row,
+                )
 
 
 def with_numbers(piece: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
