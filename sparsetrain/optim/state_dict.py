@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,13 @@ from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.runtime.tensors import editable_numpy
 
 Kind = tuple[tuple[int, ...], np.dtype]
+Tables = Mapping[str, Mapping[str, slice]]  # storage -> the rows of each table in it
 COUNT = "optimizer:step"
 _BLOCK = 1 << 20
 ENCODER = "encoder/"  # prefix of the encoder's arrays, which are saved beside these
 
 
-def require_own_names(
-    model: str, params: Iterable[str], tables: Mapping[str, Mapping[str, slice]]
-) -> None:
+def require_own_names(model: str, params: Iterable[str], tables: Tables) -> None:
     """Refuse names of parameters that checkpoints use for something else.
 
     Raises
@@ -47,7 +47,7 @@ def require_own_names(
 def named_arrays(
     params: Mapping[str, runtime.NDArray],
     state: Mapping[str, Mapping[str, runtime.NDArray]],
-    tables: Mapping[str, Mapping[str, slice]],
+    tables: Tables,
     count: runtime.NDArray | None = None,
     view: Callable[[runtime.NDArray], np.ndarray] = runtime.as_numpy,
 ) -> dict[str, np.ndarray]:
@@ -91,7 +91,7 @@ def named_arrays(
 def writable_arrays(
     params: Mapping[str, runtime.NDArray],
     state: Mapping[str, Mapping[str, runtime.NDArray]],
-    tables: Mapping[str, Mapping[str, slice]],
+    tables: Tables,
     count: runtime.NDArray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Writable `named_arrays`; copied to a device when the block ends without an error."""
@@ -101,7 +101,7 @@ def writable_arrays(
         )
 
 
-def named_tables(tables: Mapping[str, Mapping[str, slice]]) -> dict[str, dict[str, slice]]:
+def named_tables(tables: Tables) -> dict[str, dict[str, slice]]:
     """For each storage, the rows of its tables by logical name: ``embeddings.C1.weight``."""
     named = {}
     for storage, parts in tables.items():
@@ -162,6 +162,31 @@ def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) ->
             )
 
 
+def check_shapes(params: Mapping[str, Any], tables: Tables, source: Mapping[str, Kind]) -> None:
+    """Compare the shapes of parameters that have no memory yet with those of saved arrays.
+
+    Raises
+    ------
+    CheckpointError
+        If one is missing or differs: no memory is asked for by a manifest alone.
+    """
+    named = named_tables(tables)
+    for storage, param in params.items():
+        whole = tuple(map(int, param.shape))
+        parts = {name: (p.stop - p.start, *whole[1:]) for name, p in named.get(storage, {}).items()}
+        for name, shape in (parts or {storage: whole}).items():
+            if name not in source:
+                raise CheckpointError(
+                    "saved arrays do not belong to this model and optimizer: "
+                    f"{name!r} is missing{_reason([name], True)}"
+                )
+            saved, dtype = source[name]
+            if saved != shape:
+                raise CheckpointError(
+                    f"saved array {name!r} is {saved} {dtype}, the model's is {shape} {param.dtype}"
+                )
+
+
 def _reason(names: Sequence[str], missing: bool) -> str:
     """An explanation, if nothing but the slot of exact mode differs."""
     if not all(name.endswith(":last") for name in names):
@@ -191,9 +216,7 @@ def load_arrays_(
         view[...] = source[name]
 
 
-def _split(
-    name: str, view: np.ndarray, tables: Mapping[str, Mapping[str, slice]]
-) -> Iterator[tuple[str, np.ndarray]]:
+def _split(name: str, view: np.ndarray, tables: Tables) -> Iterator[tuple[str, np.ndarray]]:
     if name not in tables:
         yield name, view
         return

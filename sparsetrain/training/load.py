@@ -21,7 +21,7 @@ from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.optim.saving import KIND as LOOP
-from sparsetrain.optim.state_dict import ENCODER
+from sparsetrain.optim.state_dict import ENCODER, check_shapes
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.training.fit import RunState
 from sparsetrain.training.predictor import Predictor, table_dtype_of
@@ -198,7 +198,7 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
         loss_scale = scaling.rule
     make = partial(
         Trainer,
-        _model(manifest["model"], asked.model),
+        _model_of(saved, asked.model),
         asked.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
         target=asked.target,
         seed=int(manifest["seed"]),
@@ -221,7 +221,7 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
 
 def _quantized(saved: Saved, asked: _Asked) -> QuantizedModel:
     manifest = saved.manifest
-    model, encoder = _model(manifest["model"], asked.model), _encoder(saved)
+    model, encoder = _model_of(saved, asked.model), _encoder(saved)
     precision = asked.precision or manifest["precision"]
     target = resolve_target(target_word(table_dtype_of(model), asked.target))
     with _errors_of(asked.model, "'s model", SparsetrainError):
@@ -250,6 +250,13 @@ def _model(saved: Mapping[str, Any], given: type | None) -> Any:
     config = saved["config"]
     with _errors_of(given, "(**saved config)"):
         return made(**config)
+
+
+def _model_of(saved: Saved, given: type | None) -> Any:
+    """The model of a manifest, if the saved arrays are its parameters."""
+    model = _model(saved.manifest["model"], given)
+    check_shapes(dict(model.named_parameters()), model.tables(), saved.kinds)
+    return model
 
 
 def _encoder(saved: Saved) -> Encoder | None:

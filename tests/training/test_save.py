@@ -169,6 +169,10 @@ CHANGES = {
         _with([50, 21, 7], "model", "config", "rows"),
         r"'embeddings.C2.weight' is \(20, 8\) float32, the model's is \(21, 8\) float32",
     ),
+    "more rows than fit any memory": (
+        _with([50, 20, 10**12], "model", "config", "rows"),
+        r"'embeddings.C3.weight' is \(7, 8\) float32, the model's is \(1000000000000, 8\) float32",
+    ),
     "tables of another dtype": (
         _with("bfloat16", "model", "config", "table_dtype"),
         r"'embeddings.C1.weight' is \(50, 8\) float32, the model's is \(50, 8\) bfloat16",
