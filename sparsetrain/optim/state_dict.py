@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from sparsetrain.runtime.tensors import editable_numpy
 Kind = tuple[tuple[int, ...], np.dtype]
 Tables = Mapping[str, Mapping[str, slice]]  # storage -> the rows of each table in it
 COUNT = "optimizer:step"
-_BLOCK = 1 << 20
 ENCODER = "encoder/"  # prefix of the encoder's arrays, which are saved beside these
+_BLOCK = 1 << 20  # numbers that are looked at together
 
 
 def require_own_names(model: str, params: Iterable[str], tables: Tables) -> None:
@@ -126,7 +125,7 @@ def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
     return None
 
 
-def require_finite(arrays: Mapping[str, np.ndarray]) -> None:
+def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
     """Refuse saved arrays of which one holds NaN or infinity.
 
     Raises
@@ -160,31 +159,6 @@ def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) ->
             raise CheckpointError(
                 f"saved array {name!r} is {shape} {dtype}, the model's is {view.shape} {view.dtype}"
             )
-
-
-def check_shapes(params: Mapping[str, Any], tables: Tables, source: Mapping[str, Kind]) -> None:
-    """Compare the shapes of parameters that have no memory yet with those of saved arrays.
-
-    Raises
-    ------
-    CheckpointError
-        If one is missing or differs: no memory is asked for by a manifest alone.
-    """
-    named = named_tables(tables)
-    for storage, param in params.items():
-        whole = tuple(map(int, param.shape))
-        parts = {name: (p.stop - p.start, *whole[1:]) for name, p in named.get(storage, {}).items()}
-        for name, shape in (parts or {storage: whole}).items():
-            if name not in source:
-                raise CheckpointError(
-                    "saved arrays do not belong to this model and optimizer: "
-                    f"{name!r} is missing{_reason([name], True)}"
-                )
-            saved, dtype = source[name]
-            if saved != shape:
-                raise CheckpointError(
-                    f"saved array {name!r} is {saved} {dtype}, the model's is {shape} {param.dtype}"
-                )
 
 
 def _reason(names: Sequence[str], missing: bool) -> str:

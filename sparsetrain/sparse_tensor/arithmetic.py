@@ -34,6 +34,7 @@ class Arithmetic:
     dtype: Any
     coalesce: Any
     __array_ufunc__ = None  # NumPy leaves `array * tensor` to `__rmul__`
+    __iter__ = None  # a loop would visit all rows of the dense tensor
 
     def scale(self, factor: Any) -> Self:
         """Every value times `factor` (a number, or a Relax scalar while tracing).
@@ -82,8 +83,6 @@ class Arithmetic:
     def __getitem__(self, row: int) -> np.ndarray:
         """One row of the dense (num_rows, D) tensor as an array (D,); -1 is the last.
 
-        Entries of the row are summed in the order in which they stand.
-
         Raises
         ------
         IndexError
@@ -96,10 +95,7 @@ class Arithmetic:
         found = np.flatnonzero(indices == number % self.num_rows)
         if self.source is not None:
             found = runtime.as_numpy(self.source)[found]
-        total = np.zeros(values.shape[1], values.dtype)
-        for entry in found:
-            total += values[entry]
-        return total
+        return values[found].sum(axis=0)
 
     def squared_norm(self) -> float:
         """Sum of squares of the dense tensor, in float64; duplicates are summed first."""

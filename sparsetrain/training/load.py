@@ -9,19 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from sparsetrain import checkpoint as checkpoints
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, policy_for
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
-from sparsetrain.kernels.table_formats import target_word
+from sparsetrain.kernels.table_formats import numpy_dtype, target_word
 from sparsetrain.models import MODELS
 from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import OPTIMIZERS, Optimizer
 from sparsetrain.optim.config import from_config
 from sparsetrain.optim.saving import KIND as LOOP
-from sparsetrain.optim.state_dict import ENCODER, check_shapes
+from sparsetrain.optim.state_dict import ENCODER, check_kinds, named_arrays
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.training.fit import RunState
 from sparsetrain.training.predictor import Predictor, table_dtype_of
@@ -253,10 +255,21 @@ def _model(saved: Mapping[str, Any], given: type | None) -> Any:
 
 
 def _model_of(saved: Saved, given: type | None) -> Any:
-    """The model of a manifest, if the saved arrays are its parameters."""
+    """The model of a manifest, if the saved arrays are its parameters.
+
+    No memory is asked for by a manifest alone.
+    """
     model = _model(saved.manifest["model"], given)
-    check_shapes(dict(model.named_parameters()), model.tables(), saved.kinds)
+    params = dict(model.named_parameters())
+    arrays = named_arrays(params, {}, model.tables(), view=_without_memory)
+    check_kinds(arrays, {name: saved.kinds[name] for name in arrays if name in saved.kinds})
     return model
+
+
+def _without_memory(param: Any) -> np.ndarray:
+    """An array of a parameter's shape and dtype, all of whose elements are one zero."""
+    zero = np.zeros((), numpy_dtype(str(param.dtype)))
+    return np.broadcast_to(zero, tuple(map(int, param.shape)))
 
 
 def _encoder(saved: Saved) -> Encoder | None:

@@ -15,9 +15,9 @@ from sparsetrain import checkpoint, runtime
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.optim.state_dict import (
+    check_finite,
     check_kinds,
     named_tables,
-    require_finite,
     writable_arrays,
 )
 from sparsetrain.runtime import gpu
@@ -48,7 +48,7 @@ class QuantizedModel(Predictor):
         with writable_arrays(self.params, {}, self.model.tables()) as target:
             check_kinds(target, {name: opened.kinds[name] for name in names})
             opened.fill(target)
-            require_finite(target)
+            check_finite(target)
 
 
 def quantize(trained: Predictor) -> QuantizedModel:

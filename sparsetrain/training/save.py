@@ -22,10 +22,11 @@ import numpy as np
 
 from sparsetrain import checkpoint
 from sparsetrain.data import Encoder
+from sparsetrain.errors import NumericalError
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.config import to_config
 from sparsetrain.optim.exact.rows import exact_tables
-from sparsetrain.optim.state_dict import ENCODER
+from sparsetrain.optim.state_dict import ENCODER, describe_nonfinite
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
@@ -65,10 +66,9 @@ def _snapshot_of_model(
     model: Any, kind: str, extra: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     encoder, encoder_arrays, its_hash = _encoder_state(model.encoder)
-    arrays: dict[str, np.ndarray] = {
-        **model._arrays(),
-        **{ENCODER + name: array for name, array in encoder_arrays.items()},
-    }
+    arrays: dict[str, np.ndarray] = model._arrays()
+    require_finite(arrays, model.steps)
+    arrays |= {ENCODER + name: array for name, array in encoder_arrays.items()}
     described = {
         "kind": kind,
         "model": {"kind": model.model.kind, "config": model.model.config()},
@@ -82,6 +82,19 @@ def _snapshot_of_model(
         "extra": dict(extra),
     }
     return arrays, described
+
+
+def require_finite(arrays: Mapping[str, np.ndarray], steps: int) -> None:
+    """Refuse slots that overflowed: their parameters would stay as they are for ever.
+
+    Raises
+    ------
+    NumericalError
+        Names the first slot or parameter that is not finite.
+    """
+    found = describe_nonfinite(arrays)
+    if found is not None:
+        raise NumericalError(f"step {steps:,}: {found}: lower the learning rate")
 
 
 # An encoder never changes; a run writes it many times.

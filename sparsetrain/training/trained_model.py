@@ -25,11 +25,11 @@ from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import (
     COUNT,
+    check_finite,
     check_kinds,
     load_arrays_,
     named_arrays,
     named_tables,
-    require_finite,
     writable_arrays,
 )
 from sparsetrain.system.locks import synchronized
@@ -181,7 +181,7 @@ class TrainedModel(Predictor):
                 names = {*names} - {COUNT}
             check_kinds(target, {name: checkpoint.kinds[name] for name in names})
             checkpoint.fill(target)
-            require_finite(target)
+            check_finite(target)
             if counted is not None:
                 counted[...] = self.steps - self.state.skipped
         self._restored(set(map(str, checkpoint.manifest["exact"])))

@@ -383,7 +383,13 @@ class Trainer(TrainedModel):
 
     @synchronized
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`."""
+        """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`.
+
+        Raises
+        ------
+        NumericalError
+            If a parameter or a slot is not finite; nothing is written then.
+        """
         save.save(self, folder, extra)
 
     def _snapshot(

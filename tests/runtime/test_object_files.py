@@ -250,8 +250,6 @@ def test_the_least_recently_used_objects_go_first(place, monkeypatch):
 
 FULL_DISK = """
 import resource
-import numpy as np
-import sparsetrain as st
 from tests import small_dlrm
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # as on a full disk, for this process

@@ -173,6 +173,8 @@ def test_rows_and_norm_are_those_of_the_dense_tensor(left):
     for row in (ROWS, -ROWS - 1):
         with pytest.raises(IndexError, match=f"row {row} of a RowSparse with 7 rows"):
             tensor[row]
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(tensor)
 
 
 def test_tensors_are_equal_by_their_sums():

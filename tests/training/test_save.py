@@ -173,6 +173,14 @@ CHANGES = {
         _with([50, 20, 10**12], "model", "config", "rows"),
         r"'embeddings.C3.weight' is \(7, 8\) float32, the model's is \(1000000000000, 8\) float32",
     ),
+    "a table that is not finite": (
+        _array(TABLE, lambda array: np.full_like(array, np.nan)),
+        "parameter 'embeddings.C1.weight' holds numbers that are not finite: take another",
+    ),
+    "a slot that is not finite": (
+        _array(f"{TABLE}:sum", lambda array: np.full_like(array, np.inf)),
+        "slot 'embeddings.C1.weight:sum' holds numbers that are not finite: take another",
+    ),
     "tables of another dtype": (
         _with("bfloat16", "model", "config", "table_dtype"),
         r"'embeddings.C1.weight' is \(50, 8\) float32, the model's is \(50, 8\) bfloat16",

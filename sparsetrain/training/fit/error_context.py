@@ -33,14 +33,16 @@ def explained(
     except NumericalError as error:
         first = trainer.first_nonfinite(batch) if check_numerics else None
         found = f"; {first}" if first else ""
-        raise NumericalError(f"{error} ({_place(batch, at)}{found}){_left(saved)}") from None
+        raise NumericalError(
+            f"{error} ({_place(batch, at)}{found}){name_checkpoint(saved)}"
+        ) from None
     except Exception as error:
         if not _is_memory(error):
             raise
         raise ResourceError(
             f"out of memory in step {trainer.steps + 1} ({_place(batch, at)}): "
             f"{describe_memory(trainer._arrays(current=False))}; a smaller batch needs less"
-            f"{_left(saved)}"
+            f"{name_checkpoint(saved)}"
         ) from error
 
 
@@ -73,5 +75,6 @@ def _place(batch: Any, at: Position) -> str:
     return f"epoch {at.epoch}, batch {at.batch}: {rows} in the epoch's order"
 
 
-def _left(saved: Path | None) -> str:
+def name_checkpoint(saved: Path | None) -> str:
+    """Return the end of a message: what is left of the run."""
     return f"; the last checkpoint is {saved}" if saved else ""

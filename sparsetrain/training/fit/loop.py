@@ -70,7 +70,7 @@ class Fit:
             self._settle()
             while self._goes_on() and self._state.position.epoch < self._plan.until:
                 self._epoch()
-            self._record.save(self._trainer, self._state, best=False)
+            self._record.finish(self._trainer, self._state)
         return self._history(self._end_with_the_best())
 
     def _goes_on(self) -> bool:

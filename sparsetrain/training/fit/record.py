@@ -10,11 +10,12 @@ from typing import Any
 
 from sparsetrain import checkpoint
 from sparsetrain.errors import NumericalError
-from sparsetrain.optim.state_dict import describe_nonfinite
+from sparsetrain.training.fit.error_context import name_checkpoint
 from sparsetrain.training.fit.state import RunState
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.events import Events
 from sparsetrain.training.run.log import Log
+from sparsetrain.training.save import require_finite
 from sparsetrain.training.trained_model import TrainedModel
 
 
@@ -94,25 +95,25 @@ class Record:
             If a parameter or a slot is not finite; nothing is written then.
         """
         key = self._key(trainer, state)
-        if key == self._saved:
+        if self._run is None or key == self._saved:
             return
-        self._require_finite(trainer)
-        if self._run is not None:
-            assert self._log is not None
-            with checkpoint.errors_of(self._run.folder):
-                self._log.sync()
-            with trainer._lock:  # the arrays are views
+        assert self._log is not None
+        with checkpoint.errors_of(self._run.folder):
+            self._log.sync()
+        with trainer._lock:  # the arrays are views
+            try:
                 arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
-                self._run.save(trainer.steps, arrays, manifest, best=best)
+            except NumericalError as error:
+                raise NumericalError(f"{error}{name_checkpoint(self.latest)}") from None
+            self._run.save(trainer.steps, arrays, manifest, best=best)
         self._saved = key
 
-    def _require_finite(self, trainer: TrainedModel) -> None:
-        """Refuse slots that overflowed: their parameters would stay as they are for ever."""
-        with trainer._lock:
-            found = describe_nonfinite(trainer._arrays(current=False))
-        if found is not None:
-            last = f"; the last checkpoint is {self.latest}" if self.latest else ""
-            raise NumericalError(f"step {trainer.steps:,}: {found}: lower the learning rate{last}")
+    def finish(self, trainer: Any, state: RunState) -> None:
+        """Save the last state; without a folder, see whether it could be saved."""
+        self.save(trainer, state, best=False)
+        if self._run is None:
+            with trainer._lock:
+                require_finite(trainer._arrays(current=False), trainer.steps)
 
     def _add(self, line: dict[str, Any], state: RunState) -> None:
         assert self._log is not None and self._run is not None
