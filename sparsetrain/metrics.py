@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of click predictions over any number of rows: AUC, logloss, entropy, calibration.
+"""Scores of predictions over any number of rows: of clicks, of real values, of several labels.
+
+Of clicks there are AUC, logloss, entropy and calibration.
 
 The AUC comes from two histograms (clicks, others) over 2^20 bins of the logit. A bin holds the
 float32 numbers that share their top 20 bits, so bins are narrow where floats are dense and no range
@@ -8,11 +10,13 @@ is assumed. Pairs of rows in different bins are counted exactly; pairs inside a 
 the number of rows; sorting would need them all.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 
-__all__ = ["ClickMetrics"]
+__all__ = ["ClickMetrics", "LabelMetrics", "RegressionMetrics"]
 _LOW_BITS = 12
 _BINS = 1 << (32 - _LOW_BITS)
 
@@ -153,6 +157,183 @@ class ClickMetrics:
         unsure = self._lowest < self._highest
         negatives, positives = self._counts[:, unsure].astype(np.float64)
         return _ratio(0.5 * float((positives * negatives).sum()), others * clicks)
+
+
+class RegressionMetrics:
+    """Errors of real predictions that are fed batch by batch, and can be merged.
+
+    Sums are float64: the same batches in the same order give the same bits.
+
+    Examples
+    --------
+    >>> metrics = RegressionMetrics()
+    >>> metrics.update(np.array([2.5, 4.0]), np.array([3.0, 4.0]))
+    >>> metrics.result()["mae"]
+    0.25
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._squared = self._absolute = 0.0  # sums of errors
+        self._label = self._prediction = 0.0  # means
+        self._spread = 0.0  # sum of squared distances of labels from their mean
+
+    def update(self, predictions: np.ndarray, labels: np.ndarray) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        predictions, labels : ndarray (B,) of a float type
+
+        Raises
+        ------
+        ConfigError
+            If the shapes do not fit.
+        DataError, NumericalError
+            If a label or a prediction is not finite. Rows are counted from the first that was
+            added.
+        """
+        found, wanted = (np.asarray(array) for array in (predictions, labels))
+        if found.ndim != 1 or found.shape != wanted.shape:
+            raise ConfigError(
+                f"predictions {found.shape} and labels {wanted.shape} must be two vectors of one "
+                "length"
+            )
+        found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+        faults = {"label": (wanted, DataError), "prediction": (found, NumericalError)}
+        for name, (array, error) in faults.items():
+            if not np.isfinite(array).all():
+                row = int(np.argmin(np.isfinite(array)))
+                raise error(f"row {self._rows + row}: the {name} is {array[row]}, not finite")
+        if not len(found):
+            return
+        distance = found - wanted
+        part = RegressionMetrics()
+        part._rows = len(found)
+        part._squared, part._absolute = float(distance @ distance), float(np.abs(distance).sum())
+        part._label, part._prediction = float(wanted.mean()), float(found.mean())
+        part._spread = float(np.square(wanted - part._label).sum())
+        self.merge(part)
+
+    def merge(self, other: "RegressionMetrics") -> None:
+        """Add the rows that `other` has seen; `other` stays as it is."""
+        rows = self._rows + other._rows
+        if not rows:
+            return
+        share, apart = other._rows / rows, other._label - self._label
+        self._spread += other._spread + apart * apart * self._rows * share
+        self._label += apart * share
+        self._prediction += (other._prediction - self._prediction) * share
+        self._squared += other._squared
+        self._absolute += other._absolute
+        self._rows = rows
+
+    def result(self) -> dict[str, float | int | None]:
+        """Return the scores of all rows so far.
+
+        Returns
+        -------
+        dict
+            `rmse`, `mae` : root of the mean squared error, and mean absolute error.
+
+            `rows` : how many rows.
+
+            `constant_rmse` : that of always predicting the mean label of these rows.
+
+            `mean_label`, `mean_prediction` : means.
+
+            Without rows all but `rows` are None.
+        """
+        squared, spread = _ratio(self._squared, self._rows), _ratio(self._spread, self._rows)
+        return {
+            "rmse": None if squared is None else float(np.sqrt(squared)),
+            "mae": _ratio(self._absolute, self._rows),
+            "rows": self._rows,
+            "constant_rmse": None if spread is None else float(np.sqrt(spread)),
+            "mean_label": self._label if self._rows else None,
+            "mean_prediction": self._prediction if self._rows else None,
+        }
+
+
+# Kind of a label -> its scores.
+_OF_KIND: dict[str, type[ClickMetrics | RegressionMetrics]] = {
+    "binary": ClickMetrics,
+    "real": RegressionMetrics,
+}
+
+
+class LabelMetrics:
+    """Scores of each label of a model, fed batch by batch.
+
+    Parameters
+    ----------
+    kinds : mapping from str to {"binary", "real"}
+        Name and kind of each of the T labels.
+
+    Examples
+    --------
+    >>> metrics = LabelMetrics({"click": "binary", "stars": "real"})
+    >>> metrics.update(np.array([[2.0, 3.5], [-1.0, 1.0]]), np.array([[1, 4.0], [0, np.nan]]))
+    >>> metrics.result()["stars.rmse"]
+    0.5
+    """
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._each: dict[str, ClickMetrics | RegressionMetrics] = {
+            name: _OF_KIND[kind]() for name, kind in kinds.items()
+        }
+        self._rows = 0
+
+    def update(self, logits: np.ndarray, labels: np.ndarray) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        logits : ndarray (B, T) of a float type
+            Log-odds of binary labels, predictions of real ones.
+        labels : ndarray (B, T), or (B,) of a single label
+            NaN where one of several is missing: the row does not count for that one.
+
+        Raises
+        ------
+        ConfigError, DataError, NumericalError
+            As `ClickMetrics.update` and `RegressionMetrics.update`.
+        """
+        columns = np.atleast_2d(labels.T)
+        for metrics, scores, wanted in zip(self._each.values(), logits.T, columns, strict=True):
+            known = slice(None) if len(columns) == 1 else ~np.isnan(wanted)
+            metrics.update(scores[known], wanted[known])
+        self._rows += len(logits)
+
+    def result(self) -> dict[str, float | int | None]:
+        """Return the scores of all rows so far.
+
+        Returns
+        -------
+        dict
+            Those of the only label; or of several ``NAME.SCORE`` for each, `rows`, and `loss`: the
+            sum over the labels of logloss or mean squared error, where a missing label counts as a
+            row without an error.
+        """
+        found = {name: metrics.result() for name, metrics in self._each.items()}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        joined = {
+            f"{name}.{key}": value for name, own in found.items() for key, value in own.items()
+        }
+        total = sum(_mean_loss(own) * (own["rows"] or 0) for own in found.values())
+        return {**joined, "loss": _ratio(total, self._rows), "rows": self._rows}
+
+
+def score_names(kinds: Mapping[str, str]) -> list[str]:
+    """Return the names of the scores of labels of these kinds."""
+    return list(LabelMetrics(kinds).result())
+
+
+def _mean_loss(scores: Mapping[str, float | int | None]) -> float:
+    if "logloss" in scores:
+        return scores["logloss"] or 0.0
+    return (scores["rmse"] or 0.0) ** 2
 
 
 def _order_keys(z: np.ndarray) -> np.ndarray:

@@ -93,7 +93,8 @@ def _warn_bad_rows(summary: dict[str, Any], rule: str) -> None:
 
 def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
     rows, clicks = summary["rows"], summary["positive"]
-    clicked = f"{clicks / rows:.2%} clicks" if label else "no label"
+    labels = "no label" if not label else "labels " + ", ".join(summary["labels"])
+    clicked = labels if clicks is None or not label else f"{clicks / rows:.2%} clicks"
     files = format_count(len(summary["files"]), "file")
     dense = format_count(len(summary["dense"]), "dense column")
     goal = "run" if label else "predictions.parquet"

@@ -45,31 +45,66 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
-    """Return the scores of named data sets as a table, each with the logloss of a constant."""
-    rows = [["", "rows", "AUC", "logloss", "constant's", "NE", "calibration"]]
-    for name, score in scores.items():
-        if score is not None:
-            rows.append([name, *(format_score(score[key], form) for key, form in _COLUMNS.items())])
-    return format_table(rows)
+    """Return the scores of named data sets as tables, each beside those of a constant."""
+    found = {
+        f"{name} {label}".strip(): own
+        for name, score in scores.items()
+        for label, own in (by_label(score) if score is not None else {}).items()
+    }
+    tables = []
+    for first, columns in _TABLES.items():
+        rows = [
+            [name, *(format_score(own[key], form) for key, (_, form) in columns.items())]
+            for name, own in found.items()
+            if first in own
+        ]
+        titles = [title for title, _ in columns.values()]
+        tables += [format_table([["", *titles], *rows])] if rows else []
+    return "\n\n".join(tables)
+
+
+def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the scores of each label by its name, which is "" for an only one."""
+    found: dict[str, dict[str, Any]] = {}
+    several = any("." in name for name in score)
+    for name, value in score.items():
+        label, _, key = name.rpartition(".")
+        if label or not several:
+            found.setdefault(label, {})[key] = value
+    return found
 
 
 def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
     """Warn if a constant would have scored as well."""
-    constant = score["constant_logloss"]
-    if constant is not None and score["logloss"] >= constant:
-        note(
-            f"warning: on {name} the model is no better than a constant "
-            f"(logloss {score['logloss']:.4f}, the constant's {constant:.4f})"
-        )
+    for label, own in by_label(score).items():
+        key = "logloss" if "logloss" in own else "rmse"
+        value, constant = own[key], own[f"constant_{key}"]
+        if constant is not None and value >= constant:
+            note(
+                f"warning: on {name} the model is no better than a constant"
+                f"{f' for {label}' if label else ''} "
+                f"({key} {value:.4f}, the constant's {constant:.4f})"
+            )
 
 
-_COLUMNS = {
-    "rows": "{:,}",
-    "auc": "{:.4f}",
-    "logloss": "{:.4f}",
-    "constant_logloss": "{:.4f}",
-    "ne": "{:.4f}",
-    "calibration": "{:.3f}",
+# First score of a kind of label -> its scores, each with its title and form.
+_TABLES = {
+    "auc": {
+        "rows": ("rows", "{:,}"),
+        "auc": ("AUC", "{:.4f}"),
+        "logloss": ("logloss", "{:.4f}"),
+        "constant_logloss": ("constant's", "{:.4f}"),
+        "ne": ("NE", "{:.4f}"),
+        "calibration": ("calibration", "{:.3f}"),
+    },
+    "rmse": {
+        "rows": ("rows", "{:,}"),
+        "rmse": ("RMSE", "{:.4f}"),
+        "constant_rmse": ("constant's", "{:.4f}"),
+        "mae": ("MAE", "{:.4f}"),
+        "mean_label": ("mean label", "{:.4f}"),
+        "mean_prediction": ("mean prediction", "{:.4f}"),
+    },
 }
 
 

@@ -4,7 +4,7 @@
 Matplotlib (extra `plot`) is needed for plots only, and draws without a screen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,16 +19,9 @@ if TYPE_CHECKING:
     import sparsetrain as st
 
 _SUFFIXES = (".png", ".svg", ".pdf")
-# Panel -> the curves in it: (split, field of the log, label).
-_PANELS = {
-    "logloss": (
-        ("train", "loss", "training"),
-        ("valid", "logloss", "validation"),
-        ("valid", "constant_logloss", "a constant"),
-    ),
-    "AUC": (("valid", "auc", "validation"),),
-    "rows per second": (("train", "rows_per_s", "training"),),
-}
+_Curve = tuple[str, str, str]  # split, field of the log, what it is called
+# Score of a validation -> its panel, and whether the loss of training belongs there.
+_SCORES = {"logloss": ("logloss", True), "rmse": ("RMSE", False), "auc": ("AUC", False)}
 # Colours of the named frequency curves; Matplotlib's C7, a grey, is left to the others.
 _COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9")
 
@@ -53,12 +46,39 @@ def plot(
     emit({"out": str(out), "lines": len(lines)}, f"{len(lines):,} measurements in {out}", as_json)
 
 
+def _panels(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[_Curve]]:
+    """Return panels with the curves in each, by the labels that were validated."""
+    measured = dict.fromkeys(name for line in lines if line["split"] == "valid" for name in line)
+    clicks = not any(name.rpartition(".")[2] == "rmse" or "." in name for name in measured)
+    named = ("logloss", "constant_logloss", "auc") if clicks else tuple(measured)
+    panels: dict[str, list[_Curve]] = {}
+    if not clicks:
+        panels["loss"] = [("train", "loss", "training"), ("valid", "loss", "validation")]
+    for score, (title, with_training) in _SCORES.items():
+        curves = [
+            ("valid", name, _called(name, score))
+            for name in named
+            if name.rpartition(".")[2] in (score, f"constant_{score}")
+        ]
+        training = [("train", "loss", "training")] if clicks and with_training else []
+        if curves:
+            panels[title] = [*training, *curves]
+    return {**panels, "rows per second": [("train", "rows_per_s", "training")]}
+
+
+def _called(name: str, score: str) -> str:
+    label, _, key = name.rpartition(".")
+    what = "validation" if key == score else "a constant"
+    return f"{label}, {what}" if label else what
+
+
 def _draw(lines: Sequence[dict[str, Any]], title: str, out: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 8), layout="constrained")
+    panels = _panels(lines)
+    figure = Figure(figsize=(7, 2 + 2 * len(panels)), layout="constrained")
     for axes, (name, curves) in zip(
-        figure.subplots(len(_PANELS), sharex=True), _PANELS.items(), strict=True
+        figure.subplots(len(panels), sharex=True), panels.items(), strict=True
     ):
         drawn = [_curve(axes, lines, *curve) for curve in curves]
         axes.set_ylabel(name)

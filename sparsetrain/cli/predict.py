@@ -2,7 +2,7 @@
 """`sparsetrain evaluate`: scores of a saved model; `predict`: one probability per row, in order."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,27 +74,43 @@ def predict(
     model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the click probability of every row."""
+    """Write the prediction of every row: the click probability, or a column for each label."""
     import pyarrow as pa
 
     import sparsetrain as st
 
     _require_output(out, rows)
-    if PROBABILITY in (keep or ()):
-        raise ConfigError(f"--keep {PROBABILITY}: the column of predictions has this name")
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
         predictor = load_predictor(model, checkpoint, precision, model_class)
+        columns = _columns(predictor.model.label_kinds)
+        if taken := next((name for name in keep or () if name in columns), None):
+            raise ConfigError(f"--keep {taken}: a column of predictions has this name")
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         read_kept = _kept_columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
-        probability = predictor.predict(dataset, batch_size=batch_size)
+        found = predictor.predict(dataset, batch_size=batch_size)
+        predicted = dict(zip(columns, found.reshape(len(found), -1).T, strict=True))
         kept = read_kept()
         with replace_file(out) as draft:
-            _write(pa.table({**kept, PROBABILITY: probability}), draft)
-    count, mean = len(probability), float(probability.mean(dtype="float64"))
+            _write(pa.table({**kept, **predicted}), draft)
+    count = len(found)
+    means = {name: float(column.mean(dtype="float64")) for name, column in predicted.items()}
     unseen = warn_unseen(dataset, predictor.encoder, limit)
-    result = {"rows": count, "out": str(out), "mean_probability": mean, **unseen}
-    emit(result, f"{count:,} probabilities, mean {mean:.4f}, written to {out}", as_json)
+    result = {"rows": count, "out": str(out)}
+    result |= {f"mean_{name}": mean for name, mean in means.items()} | unseen
+    if columns == [PROBABILITY]:
+        said = f"{count:,} probabilities, mean {means[PROBABILITY]:.4f}, written to {out}"
+    else:
+        each = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
+        said = f"predictions of {count:,} rows, means {each}, written to {out}"
+    emit(result, said, as_json)
+
+
+def _columns(kinds: Mapping[str, str]) -> list[str]:
+    """Return the names of the columns of predictions: of several labels, theirs."""
+    if len(kinds) > 1:
+        return [*kinds]
+    return [PROBABILITY if "binary" in kinds.values() else "prediction"]
 
 
 def _kept_columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], dict[str, Any]]:

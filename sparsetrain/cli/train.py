@@ -105,9 +105,12 @@ def _describe_work(result: dict[str, Any]) -> str:
 
 def _describe_epochs(epochs: list[dict[str, Any]]) -> str:
     """Show the epochs in which training helped, and the one in which overfitting began."""
-    rows = [["epoch", "training loss", "valid AUC", "valid logloss"]]
+    named = next((epoch["valid"] for epoch in epochs if epoch.get("valid")), {"auc", "logloss"})
+    shown = [name for name in named if name.rpartition(".")[2] in ("auc", "logloss", "rmse")]
+    titles = [f"valid {name.replace('auc', 'AUC').replace('rmse', 'RMSE')}" for name in shown]
+    rows = [["epoch", "training loss", *titles]]
     for number, epoch in enumerate(epochs, 1):
         valid = epoch.get("valid") or {}
-        cells = (epoch["loss"], valid.get("auc"), valid.get("logloss"))
+        cells = (epoch["loss"], *(valid.get(name) for name in shown))
         rows.append([str(number), *(format_score(cell) for cell in cells)])
     return format_table(rows)

@@ -120,6 +120,7 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
         **bags,
         row_weights=encoder.schema.weights is not None,
         share_embedding=encoder.share_embedding,
+        labels=encoder.labels,
     )
     return st.Trainer(
         model,

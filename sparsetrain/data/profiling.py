@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import count_column
 from sparsetrain.data.encode.rules import Settings
@@ -86,7 +87,7 @@ class Profile(NamedTuple):
     total_rows : int or None
         Rows there are; None where only reading would tell.
     positive : int or None
-        Clicks among the rows read; None without labels.
+        Clicks among the rows read; None without labels of clicks.
     label_rates : list of (int, float)
         For each stretch of rows, where it begins and its share of clicks; empty without labels.
     dense : list of DenseProfile
@@ -131,7 +132,7 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     first = source.parts[0]
     encoder = Encoder.read_converted(first) or Encoder.blank(first, Settings(nan="missing"), schema)
     seen = _Seen(encoder)
-    parts = encoder.bind(source.parts, require_label=_has_label(first, schema))
+    parts = encoder.bind(source.parts, require_label=_has_labels(first, encoder.schema))
     for part, columns in parts:
         for location, piece in part.pieces(columns.names):
             seen.add(location, piece, columns)
@@ -140,10 +141,9 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     return seen.result(source.name, parts[0][1].layout, source.num_rows)
 
 
-def _has_label(part: Part, schema: Schema) -> bool:
-    named = None if is_converted(part.schema) else schema.label
-    wanted = (named or "label").lower()
-    return any(name.lower() == wanted for name in part.schema.names)
+def _has_labels(part: Part, schema: Schema) -> bool:
+    wanted = label_names(schema) if is_converted(part.schema) else schema.label_kinds
+    return {name.lower() for name in part.schema.names} >= {name.lower() for name in wanted}
 
 
 class _Seen:
@@ -153,6 +153,7 @@ class _Seen:
         self._columns = encoder.columns
         # Whether what is read are the ids that an encoder gave to raw values.
         self._is_converted = bool(encoder.categories) and not encoder.encoded
+        self._is_clicks = encoder.schema.is_clicks
         self.rows = 0
         self._labels: list[Array] = []
         self._counts = [ValueCounts() for _ in encoder.columns]
@@ -164,8 +165,8 @@ class _Seen:
     def add(self, location: Location, piece: pa.RecordBatch, columns: Columns) -> None:
         """Count a piece."""
         self.rows += piece.num_rows
-        if columns.label:
-            labels = read_labels(piece.column(columns.label), location.of_column(columns.label))
+        for name in columns.labels if self._is_clicks else ():
+            labels = read_labels(piece.column(name), location.of_column(name))
             self._labels.append(labels.astype(np.uint8))
         for name in columns.dense:
             self._add_dense(name, piece.column(name), location.of_column(name))

@@ -17,9 +17,9 @@ from tvm.relax.frontend import nn
 from tvm.sym import Analyzer
 
 from sparsetrain import runtime
-from sparsetrain.ad import bce_with_logits
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.arrays import LabelKind
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Placement, Pooling
 from sparsetrain.embedding.placing import Placing, Room
@@ -27,12 +27,13 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
+from sparsetrain.models.labels import check_labels, losses
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
 
 class ClickModel(nn.Module):
-    """Model from dense features and embeddings of ids to a logit for each row.
+    """Model from dense features and embeddings of ids to a logit for each label of a row.
 
     A subclass constructs its layers, and computes with them in `forward`. It adds further arguments
     of its constructor to `config`, and overrides `initialize` for weights with other distributions,
@@ -62,6 +63,9 @@ class ClickModel(nn.Module):
     share_embedding : mapping from str to str, optional
         From the name of a feature without a table of its own to the feature whose table it looks
         up, as in ``encoder.share_embedding``. Both have the same number of rows.
+    labels : mapping from str to {"binary", "real"}, optional
+        Name and kind of each of the T labels, as in ``encoder.labels``; by default one of 0 and 1.
+        The logit of a real label is the prediction itself.
 
     Attributes
     ----------
@@ -101,6 +105,7 @@ class ClickModel(nn.Module):
         table_dtype: TableDtype = "float32",
         row_weights: bool = False,
         share_embedding: Mapping[str, str] | None = None,
+        labels: Mapping[str, LabelKind] | None = None,
     ) -> None:
         arguments = {
             "rows": rows,
@@ -112,6 +117,7 @@ class ClickModel(nn.Module):
             "table_dtype": table_dtype,
             "row_weights": row_weights,
             "share_embedding": share_embedding,
+            "labels": labels,
         }
         self._config = check_config(type(self).__name__, arguments)
         self._placing: Placing | None = None
@@ -131,7 +137,7 @@ class ClickModel(nn.Module):
         return partial(type(self), **self.config()), ()
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense) floats and (B, F, D) embeddings -> (B, 1) logits."""
+        """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
         raise ConfigError(f"{type(self).__name__} has no forward(dense, embedded)")
 
     def logits(
@@ -141,7 +147,7 @@ class ClickModel(nn.Module):
         offsets: nn.Tensor | None = None,
         weights: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """(B, num_dense) floats and located ids -> (B, 1) logits."""
+        """(B, num_dense) floats and located ids -> (B, T) logits."""
         embedded = self.embed(rows, offsets, weights)
         # The compiler knows the number of offsets of bags, not that they are for B rows.
         if offsets is not None:
@@ -150,18 +156,18 @@ class ClickModel(nn.Module):
         return self._check_logits(self.forward(dense, embedded), dense)
 
     def _check_logits(self, logits: nn.Tensor, dense: nn.Tensor) -> nn.Tensor:
-        """Return what `forward` returned, if it has the shape (B, 1)."""
-        cls = type(self).__name__
+        """Return what `forward` returned, if it has the shape (B, T)."""
+        cls, count = type(self).__name__, len(self.label_kinds)
         if not isinstance(logits, nn.Tensor):
             raise ConfigError(
-                f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, 1)"
+                f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, {count})"
             )
         shape = list(logits.shape)
         same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], dense.shape[0])
-        if not same or not isinstance(shape[1], int) or shape[1] != 1:
+        if not same or not isinstance(shape[1], int) or shape[1] != count:
             raise ConfigError(
-                f"{cls}: forward gave the shape ({', '.join(map(str, shape))}), not (B, 1) with B "
-                "as in dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], 1))"
+                f"{cls}: forward gave the shape ({', '.join(map(str, shape))}), not (B, {count}) "
+                f"with B as in dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], {count}))"
             )
         return logits
 
@@ -181,13 +187,23 @@ class ClickModel(nn.Module):
         weights: nn.Tensor | None = None,
         row_weights: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """Mean binary cross-entropy of the batch, each row's times its weight, a () tensor."""
-        logits = self.logits(dense, rows, offsets, weights)  # (B, 1)
-        targets = nn.op.reshape(labels, logits.shape)
-        each = nn.op.wrap_nested(bce_with_logits(logits._expr, targets._expr), "bce")  # (B, 1)
+        """Sum of the mean losses of all labels, each row's times its weight, a () tensor.
+
+        Cross-entropy of binary labels, squared error of real ones. A mean is over all rows; where
+        several labels are, the loss of one that a row lacks is 0.
+        """
+        logits = self.logits(dense, rows, offsets, weights)  # (B, T)
+        each = losses(logits, nn.op.reshape(labels, logits.shape), self.label_kinds)  # (B, T)
         if row_weights is not None:
-            each = nn.op.multiply(each, nn.op.reshape(row_weights, logits.shape))
+            each = nn.op.multiply(each, nn.op.reshape(row_weights, (logits.shape[0], 1)))
+        if len(self.label_kinds) > 1:
+            each = nn.op.sum(each, axis=1)
         return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
+
+    @property
+    def label_kinds(self) -> dict[str, LabelKind]:
+        """Name and kind of each label."""
+        return self._config["labels"]
 
     @with_builder_lock
     def export(self) -> tvm.IRModule:
@@ -202,7 +218,9 @@ class ClickModel(nn.Module):
         if self._config["weighted"]:
             inputs["weights"] = nn.spec.Tensor(["N"], "float32")
         of_rows = nn.spec.Tensor(["B"], "float32")
-        loss = {"labels": of_rows, **inputs}
+        count = len(self.label_kinds)
+        labels = of_rows if count == 1 else nn.spec.Tensor(["B", count], "float32")
+        loss = {"labels": labels, **inputs}
         if self._config["row_weights"]:
             loss["row_weights"] = of_rows
         module, _ = self.export_tvm(
@@ -307,6 +325,17 @@ class ClickModel(nn.Module):
         if self._config["row_weights"] and batch.weights is not None:
             arrays["row_weights"] = batch.weights
         return arrays
+
+    def check_labels(self, batch: Batch) -> None:
+        """Refuse a batch whose labels are not those of the model, in number or kind.
+
+        Raises
+        ------
+        DataError
+            If they are not.
+        """
+        if batch.labels is not None:
+            check_labels(batch.labels, self.label_kinds)
 
     def check_weights(self, batch: Batch) -> None:
         """Refuse a training batch that has weights of rows where the model has none, or lacks them.

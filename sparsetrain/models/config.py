@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsetrain.data.schema.schema import check_label_kinds
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding.collection import POOLINGS
 from sparsetrain.errors import ConfigError
@@ -38,7 +39,9 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "names": [f"C{i + 1}" for i in range(len(rows))] if names is None else [*map(str, names)],
         "row_weights": _flag(cls, "row_weights", arguments["row_weights"]),
         "share_embedding": _share(cls, arguments["share_embedding"]),
+        "labels": dict(arguments["labels"] or {"label": "binary"}),
     }
+    check_label_kinds(f"{cls}: labels", config["labels"])
     check_table_dtype(config["table_dtype"], cls)
     pooling, names = config["pooling"], config["names"]
     repeated = next((name for name, count in Counter(names).items() if count > 1), None)

@@ -14,6 +14,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain import runtime
+from sparsetrain.data.values.arrays import LabelKind
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.kernels.table_formats import TableDtype
 from sparsetrain.models.click_model import ClickModel
@@ -40,7 +41,7 @@ class DLRM(ClickModel):
     bottom : sequence of int
         Hidden widths of the bottom MLP; its input (`num_dense`) and its output (`dim`) are added.
     top : sequence of int
-        Hidden widths of the top MLP; its input and its single output are added.
+        Hidden widths of the top MLP; its input and its output, one per label, are added.
     num_dense : int
         Dense features of an example. With 0 the bottom MLP is fed a constant 1, so that its output
         is a learnt vector in the interaction.
@@ -49,7 +50,7 @@ class DLRM(ClickModel):
         cross layers, see `models.interaction.cross`.
     cross_layers, cross_rank : int, optional
         For the cross interaction. By default 3 layers of rank (F + 1) D / 4, at most 512.
-    pooling, weighted, names, table_dtype, row_weights, share_embedding
+    pooling, weighted, names, table_dtype, row_weights, share_embedding, labels
         As of `ClickModel`.
     """
 
@@ -71,6 +72,7 @@ class DLRM(ClickModel):
         cross_layers: int | None = None,
         cross_rank: int | None = None,
         share_embedding: Mapping[str, str] | None = None,
+        labels: Mapping[str, LabelKind] | None = None,
     ) -> None:
         cls = type(self).__name__
         dim = require_int(f"{cls}: dim", dim)
@@ -79,13 +81,13 @@ class DLRM(ClickModel):
         self._hidden = {name: check_widths(cls, name, widths) for name, widths in hidden.items()}
         # Parameters are in the order of their construction, in saved runs too.
         self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)
-        of_rows = (table_dtype, row_weights, share_embedding)
+        of_rows = (table_dtype, row_weights, share_embedding, labels)
         super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = len(self._config["rows"])
         self._interaction = check_interaction(interaction, numbers, (features + 1) * dim)
         self.interaction, width = make_interaction(self._interaction, features, dim)
-        self.top = MLP([width, *self._hidden["top"], 1], last_relu=False)
+        self.top = MLP([width, *self._hidden["top"], len(self.label_kinds)], last_relu=False)
 
     def __repr__(self) -> str:
         config = self.config()
@@ -99,7 +101,7 @@ class DLRM(ClickModel):
         return {**super().config(), **self._hidden, **self._interaction}
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense) floats and (B, F, D) embeddings -> (B, 1) logits."""
+        """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
         return self.top(self.interaction(self.bottom(dense), embedded))
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:

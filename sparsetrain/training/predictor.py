@@ -15,7 +15,8 @@ from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
-from sparsetrain.metrics import ClickMetrics
+from sparsetrain.metrics import LabelMetrics
+from sparsetrain.models.labels import predictions
 from sparsetrain.models.model_checks import (
     check_shared_tables,
     config_of,
@@ -131,8 +132,10 @@ class Predictor:
         Returns
         -------
         dict
-            ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne`` (normalised entropy),
-            ``calibration``, ``rows``, and beside them ``constant_logloss`` and ``positive_rate``.
+            Of one binary label ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
+            (normalised entropy), ``calibration``, ``rows``, and beside them ``constant_logloss``
+            and ``positive_rate``; of a real one those of `RegressionMetrics`; of several
+            ``NAME.auc`` and so on, with their ``loss`` and ``rows``.
 
         Raises
         ------
@@ -147,17 +150,20 @@ class Predictor:
         self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
-        metrics = ClickMetrics()
+        metrics = LabelMetrics(self.model.label_kinds)
         for number, batch in enumerate(dataset.batches(batch_size)):
             if number and stop is not None and stop():
                 return None
             if batch.labels is None:
                 raise DataError("data to evaluate on needs labels")
+            self.model.check_labels(batch)
             metrics.update(self._score(batch), batch.labels)
         return metrics.result()
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-        """Click probabilities (rows,) float32, in the order of the rows; labels are not needed.
+        """Predictions (rows,) float32, in the order of the rows; labels are not needed.
+
+        Probabilities of a binary label, values of a real one; of T labels (rows, T).
 
         Raises
         ------
@@ -165,15 +171,17 @@ class Predictor:
             If a score is NaN or infinite.
         """
         dataset = self._dataset(data, require_label=False)
-        found = [_probabilities(self._score(batch)) for batch in dataset.batches(batch_size)]
-        return np.concatenate(found) if found else np.empty(0, np.float32)
+        kinds = self.model.label_kinds
+        # Batch by batch, since float64 of all rows would be much memory.
+        found = [predictions(self._score(batch), kinds) for batch in dataset.batches(batch_size)]
+        return np.concatenate(found) if found else predictions(_no_rows(len(kinds)), kinds)
 
     def _score(self, batch: Batch) -> np.ndarray:
-        """Logits of each row, (rows,) float32."""
+        """Logits of each row and label, (B, T) float32."""
         inputs = self.model.inputs(batch)
         with self._lock:
             self._flush()
-            logits = runtime.as_numpy(self._logits(self.params, inputs))[:, 0]
+            logits = runtime.as_numpy(self._logits(self.params, inputs))
         finite = np.isfinite(logits)
         if not finite.all():
             raise NumericalError(self._describe_nonfinite(logits, finite))
@@ -214,7 +222,5 @@ class Predictor:
         """Make every row current before it is read; for those who let rows fall behind."""
 
 
-def _probabilities(logits: np.ndarray) -> np.ndarray:
-    """Of logits in float32, by way of float64: batch by batch, for all rows it is much memory."""
-    with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
-        return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+def _no_rows(labels: int) -> np.ndarray:
+    return np.empty((0, labels), np.float32)

@@ -182,8 +182,8 @@ class Trainer(TrainedModel):
     def _step(self, batch: Batch) -> Loss:
         if batch.labels is None:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        if hasattr(self.model, "check_weights"):
-            self.model.check_weights(batch)
+        self.model.check_labels(batch)
+        self.model.check_weights(batch)
         loss, self.applied = self._training_step.run_(batch)
         self.steps += 1
         if self.scaling is not None:
@@ -283,7 +283,7 @@ class Trainer(TrainedModel):
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
-            early_stopping=early_stopping or EarlyStopping(),
+            early_stopping=(early_stopping or EarlyStopping()).of_labels(self.model.label_kinds),
             check_numerics=check_numerics,
             accumulate=self.accumulate,
             precision=str(self.precision),

@@ -162,8 +162,10 @@ class TrainSettings(Section):
     validate_every: Count | None = setting(
         None, "Steps between validations, besides one after each epoch.", flag="--validate-every"
     )
-    monitor: Literal["logloss", "ne", "auc"] = setting(
-        "logloss", "Validation score that decides which checkpoint is the best."
+    monitor: str | None = setting(
+        None,
+        "Validation score that decides which checkpoint is the best: logloss, ne, auc, rmse, mae "
+        "or loss; of several labels NAME.auc and so on.",
     )
     patience: Count | None = setting(
         None,

@@ -26,6 +26,7 @@ from sparsetrain.data.conversion.strict_reader import (
     BadRow,
     CategoryValues,
     DenseCounts,
+    LabelCounts,
     StrictReader,
     find_bad_rows,
 )
@@ -217,7 +218,7 @@ class _Learner:
             for name, read in StrictReader(self._columns, self._task.encoder).each()
         ]
         return _Read(
-            found[0] if self._columns.label else 0,
+            sum(item.positive for item in found if isinstance(item, LabelCounts)),
             [item for item in found if isinstance(item, DenseCounts)],
             [item for item in found if isinstance(item, CategoryValues)],
         )

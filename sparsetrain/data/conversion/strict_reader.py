@@ -22,7 +22,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.rules import PlainIds, plain_ids
 from sparsetrain.data.encode.value_counts import Keys, count_keys
 from sparsetrain.data.schema.columns import Columns
-from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrays import Array, LabelKind
 from sparsetrain.data.values.labels import read_labels, read_row_weights
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import read_numbers
@@ -33,6 +33,12 @@ class DenseCounts(NamedTuple):
 
     missing: int
     negative: int
+
+
+class LabelCounts(NamedTuple):
+    """Count of the labels that are 1."""
+
+    positive: int
 
 
 class CategoryValues(NamedTuple):
@@ -54,8 +60,9 @@ class StrictReader(NamedTuple):
 
     def each(self) -> Iterator[tuple[str, Read]]:
         """Yield every column and what reads it."""
-        if self.columns.label:
-            yield self.columns.label, self.label
+        kinds = self.encoder.labels.values()
+        for name, kind in zip(self.columns.labels, kinds, strict=False):  # there may be none
+            yield name, partial(self.label, name, kind)
         if self.columns.row_weights:
             yield self.columns.row_weights, self.weights
         for index, name in enumerate(self.columns.dense):
@@ -63,9 +70,12 @@ class StrictReader(NamedTuple):
         for index, name in enumerate(self.columns.categories):
             yield name, partial(self.category, index)
 
-    def label(self, piece: pa.RecordBatch, location: Location) -> int:
-        """Return how many labels are 1."""
-        return int(read_labels(piece.column(self.columns.label), location).sum())
+    def label(
+        self, name: str, kind: LabelKind, piece: pa.RecordBatch, location: Location
+    ) -> LabelCounts:
+        """Read a label column."""
+        labels = read_labels(piece.column(name), location, kind, len(self.columns.labels) > 1)
+        return LabelCounts(int(np.count_nonzero(labels == 1)))
 
     def weights(self, piece: pa.RecordBatch, location: Location) -> None:
         """Read the weights of rows."""

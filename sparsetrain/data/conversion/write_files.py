@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from sparsetrain.data.atomic_write import atomic_write, read_json, write_json
 from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, chunk_rows, read_summary
 from sparsetrain.data.encode.bags import as_lists
-from sparsetrain.data.encode.column_matching import LABEL, dense_names, weight_names
+from sparsetrain.data.encode.column_matching import dense_names, label_names, weight_names
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter
@@ -124,7 +124,7 @@ def _encoded(task: Task, group: Group, meter: ReservedMeter) -> Iterator[Rows]:
 
 
 def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
-    columns = {LABEL: pa.float32()} if found.label else {}
+    columns = {name: pa.float32() for name in label_names(encoder.schema) if found.labels}
     columns |= {found.row_weights: pa.float32()} if found.row_weights else {}
     columns |= {name: pa.float32() for name in dense_names(encoder)}
     ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()
@@ -138,7 +138,8 @@ def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
 
 
 def _table(rows: Rows, schema: pa.Schema, weights: Sequence[str | None]) -> pa.Table:
-    arrays = [pa.array(array) for array in (rows.labels, rows.weights) if array is not None]
+    of_rows = (array for array in (rows.labels, rows.weights) if array is not None)
+    arrays = [pa.array(np.ascontiguousarray(c)) for a in of_rows for c in np.atleast_2d(a.T)]
     arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.dense.T]
     if isinstance(rows.ids, tuple):
         # Where a column has no weights of its own, the ones that fill in are not stored.
@@ -172,7 +173,8 @@ def describe(
         "layout": encoder.layout,
         "schema": encoder.schema.to_dict(),
         "rows": sum(seen.rows for seen in chunks),
-        "positive": sum(seen.positive for seen in chunks),
+        "labels": encoder.labels,
+        "positive": sum(seen.positive for seen in chunks) if encoder.schema.is_clicks else None,
         "bad_rows": sum(bad.values()),
         "bad_rows_by_column": bad,
         "bad_row_examples": list(

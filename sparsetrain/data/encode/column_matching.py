@@ -17,8 +17,13 @@ import pyarrow as pa
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import encoder_fingerprint
 from sparsetrain.data.read.source import Part
-from sparsetrain.data.schema.column_names import find_label, require_column
-from sparsetrain.data.schema.columns import Columns, check_shared_types, find_columns
+from sparsetrain.data.schema.column_names import require_column, require_columns
+from sparsetrain.data.schema.columns import (
+    Columns,
+    check_shared_types,
+    describe_labels,
+    find_columns,
+)
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
@@ -33,6 +38,11 @@ def dense_names(rules: Rules) -> tuple[str, ...]:
     return rules.dense_columns + tuple(f"{n}{FLAG}" for n in rules.dense_columns if flags)
 
 
+def label_names(schema: Schema) -> tuple[str, ...]:
+    """Return the names of the label columns of converted data."""
+    return tuple(schema.labels) if len(schema.labels) > 1 else (LABEL,)
+
+
 def weight_names(rules: Rules) -> tuple[str | None, ...]:
     """Return, for each category column of converted data, the column of its weights."""
     names = rules.columns
@@ -41,10 +51,10 @@ def weight_names(rules: Rules) -> tuple[str | None, ...]:
 
 def check_converted_names(rules: Rules) -> None:
     """Refuse columns that converted data could not tell apart, by their names."""
-    more = (*weight_names(rules), rules.schema.weights)
+    more = (*weight_names(rules), rules.schema.weights, *label_names(rules.schema))
     names = Counter([*dense_names(rules), *rules.columns, *(name for name in more if name)])
     for name, count in names.items():
-        if name == LABEL:
+        if count > 1 and name == LABEL:
             raise ConfigError(
                 f"{name!r} is a feature here, and what converted data call the label: rename the "
                 "column, or train on the raw data"
@@ -65,7 +75,8 @@ def converted_columns(
             f"{where}: converted with another encoder than this one; convert the raw data with "
             "this one (convert --encoder), or train on this data"
         )
-    label = find_label(schema.names, LABEL, Location(where)) if require_label else None
+    labels = label_names(rules.schema) if require_label else ()
+    require_columns(schema.names, labels, "label", Location(where))
     dense, weights = dense_names(rules), weight_names(rules)
     for name in (*dense, *rules.columns, *(name for name in weights if name)):
         if name not in schema.names:
@@ -73,8 +84,8 @@ def converted_columns(
                 "the column is missing; convert the data again"
             )
     layout = f"converted: {len(dense)} dense, {len(rules.columns)} ids, used as they are"
-    layout += f", label in {label}" if label else ""
-    return Columns(dense, rules.columns, label, True, layout, rules.bags, weights)
+    layout += describe_labels(labels)
+    return Columns(dense, rules.columns, labels, True, layout, rules.bags, weights)
 
 
 def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:

@@ -26,7 +26,8 @@ class Rows(NamedTuple):
     ----------
     dense : (n, F_dense) float32
     ids : (n, F) int32, or F `Bags` of n bags each
-    labels, weights : (n,) float32 or None
+    labels : (n,) or (n, T) float32 or None
+    weights : (n,) float32 or None
     """
 
     dense: Array

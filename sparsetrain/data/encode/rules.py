@@ -22,7 +22,7 @@ from sparsetrain.data.encode.vocabulary import MIN_CAP, Vocabulary
 from sparsetrain.data.schema.columns import Columns, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrays import Array, LabelKind
 from sparsetrain.data.values.labels import read_labels, read_row_weights
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
@@ -189,6 +189,11 @@ class Rules:
         return self.schema.share_embedding
 
     @property
+    def labels(self) -> dict[str, LabelKind]:
+        """The name of each label and its kind, "binary" or "real"."""
+        return self.schema.label_kinds
+
+    @property
     def rows(self) -> list[int]:
         """Rows of each category column's table; for raw data the two reserved ones included."""
         return [rule.rows for rule in self.categories]
@@ -230,8 +235,8 @@ class Rules:
         dense = self.dense_rule(columns.encoded).matrix(
             [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
         )
-        label, factors = columns.label, columns.row_weights
-        labels = read_labels(piece.column(label), location.of_column(label)) if label else None
+        factors = columns.row_weights
+        labels = self._read_labels(piece, columns, location) if columns.labels else None
         weights = (
             read_row_weights(piece.column(factors), location.of_column(factors))
             if factors
@@ -239,6 +244,16 @@ class Rules:
         )
         read = _read_bags if self.has_bags else _read_ids
         return Rows(dense, read(self, piece, columns, location), labels, weights)
+
+    def _read_labels(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
+        """Return the labels (n,), or (n, T) with NaN where one of several is missing."""
+        kinds = self.schema.label_kinds.values()
+        several = len(kinds) > 1
+        read = [
+            read_labels(piece.column(name), location.of_column(name), kind, several)
+            for name, kind in zip(columns.labels, kinds, strict=True)
+        ]
+        return np.stack(read, axis=1) if several else read[0]
 
 
 def _category_rules(rules: Rules, columns: Columns) -> Iterator[tuple[int, str, CategoryRule]]:

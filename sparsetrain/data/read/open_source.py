@@ -12,7 +12,7 @@ from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.files import are_paths, file_parts, list_files
 from sparsetrain.data.read.source import BatchSource, Source
 from sparsetrain.data.read.tables import is_table, table_source
-from sparsetrain.data.schema.column_names import find_label
+from sparsetrain.data.schema.columns import find_labels
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
@@ -73,7 +73,7 @@ def _criteo() -> Schema:
 
 
 def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
-    """Look for the label column in every file, without reading a row.
+    """Look for the label columns in every file, without reading a row.
 
     Raises
     ------
@@ -82,10 +82,9 @@ def require_labels(source: Source | BatchSource, schema: Schema | None = None) -
     """
     if isinstance(source, BatchSource):
         return
-    wanted = schema.label if schema else None
     for name, part in {part.location.name: part for part in source.parts}.items():
-        named = None if is_converted(part.schema) else wanted
-        find_label(part.schema.names, named, Location(name))
+        described = None if is_converted(part.schema) else schema
+        find_labels(part.schema.names, described, Location(name))
 
 
 def _from_files(files: list[str], schema: Schema) -> Source:

@@ -47,7 +47,7 @@ class Columns:
     ----------
     dense, categories : tuple of str
         Names in the order of their numbers, whatever their order in the file.
-    label : str or None
+    labels : tuple of str
         None when no label was asked for.
     encoded : bool
         Whether the values go to the model as they are.
@@ -63,7 +63,7 @@ class Columns:
 
     dense: tuple[str, ...]
     categories: tuple[str, ...]
-    label: str | None
+    labels: tuple[str, ...]
     encoded: bool
     layout: str
     bags: tuple[bool, ...] = ()
@@ -73,9 +73,9 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """Every column to be read."""
-        of_rows = (name for name in (self.label, self.row_weights) if name)
+        factors = (self.row_weights,) if self.row_weights else ()
         weights = (name for name in self.weights if name)
-        return (*of_rows, *self.dense, *self.categories, *weights)
+        return (*self.labels, *factors, *self.dense, *self.categories, *weights)
 
     def weights_of(self, index: int) -> str | None:
         """Return the column with the weights of category `index`."""
@@ -100,7 +100,7 @@ def find_columns(
     where : str
         What to call the data in a message, such as its file.
     label : bool
-        Whether a label column must be there; otherwise it is not looked for.
+        Whether the label columns must be there; otherwise they are not looked for.
     num_dense, num_categories : int, optional
         How many there must be; by default as many as the highest number in a name says.
     treat_as : {"auto", "raw", "encoded"}
@@ -131,10 +131,9 @@ def find_columns(
         require_columns(schema.names, categories, "category", location)
         if treat_as == AUTO:
             treat_as = RAW  # without Criteo's names there is no custom that types would tell of
-    label_name = find_label(schema.names, described.label, location) if label else None
+    labels = find_labels(schema.names, described, location) if label else ()
     weights = tuple(_weights(schema, described, name, location) for name in categories)
-    plain = (*dense, label_name) if label_name else dense
-    kinds = {name: _kind(schema, name, location) for name in plain}
+    kinds = {name: _kind(schema, name, location) for name in (*dense, *labels)}
     kinds |= {name: _kind(schema, name, location, bags=True) for name in categories}
     encoded = _is_encoded(dense, categories, kinds, treat_as, location)
     bags = tuple(is_bag(schema.field(name).type) for name in categories)
@@ -143,8 +142,31 @@ def find_columns(
     layout += "".join(
         f", {line}" for line in describe_sharing(categories, described.share_embedding)
     )
-    layout += f", label in {label_name}" if label_name else ""
-    return Columns(dense, categories, label_name, encoded, layout, bags, weights)
+    layout += describe_labels(labels)
+    return Columns(dense, categories, labels, encoded, layout, bags, weights)
+
+
+def find_labels(
+    names: Sequence[str], described: Schema | None, location: Location
+) -> tuple[str, ...]:
+    """Return the label columns, in the order of the schema.
+
+    Raises
+    ------
+    DataError
+        If one is missing or there twice.
+    """
+    if described is None or not described.labels:
+        return (find_label(names, described.label if described else None, location),)
+    require_columns(names, [*described.labels], "label", location)
+    return tuple(described.labels)
+
+
+def describe_labels(labels: Sequence[str]) -> str:
+    """Return the end of a layout's line."""
+    if not labels:
+        return ""
+    return f", label in {labels[0]}" if len(labels) == 1 else f", labels in {', '.join(labels)}"
 
 
 def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, where: str) -> Columns:

@@ -15,6 +15,7 @@ from typing import Any
 
 from sparsetrain.data.schema.schema_file import fill, parse
 from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.arrays import LABEL_KINDS, LabelKind
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import as_float, is_number, require_type
 
@@ -114,7 +115,10 @@ class Schema:
     Attributes
     ----------
     label : str or None
-        The label column; `label`, in any case, by default.
+        The column of the only label, 0 or 1; `label`, in any case, by default.
+    labels : mapping from str to {"binary", "real"}
+        Instead of `label`: the columns of one or several labels, and whether each is 0 or 1 or any
+        number. Where there are several, a row may lack some of them.
     dense : tuple of str
         Numbers, which become `log(max(x, -2) + 3)`, so that all below -2 are alike. There may be
         none.
@@ -145,6 +149,7 @@ class Schema:
     text: TextFormat = TextFormat()
     weights: str | None = None
     linear: Mapping[str, Linear] = field(default_factory=dict)
+    labels: Mapping[str, LabelKind] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("dense", "categories"):
@@ -154,6 +159,16 @@ class Schema:
     def rule(self, column: str) -> ColumnRule:
         """Return the rule of a category column."""
         return self.columns.get(column, ColumnRule())
+
+    @property
+    def label_kinds(self) -> dict[str, LabelKind]:
+        """The name of each label and its kind; of the only one it is `label` by default."""
+        return dict(self.labels) or {self.label or "label": "binary"}
+
+    @property
+    def is_clicks(self) -> bool:
+        """Whether there is one label, which is 0 or 1."""
+        return [*self.label_kinds.values()] == ["binary"]
 
     @property
     def share_embedding(self) -> dict[str, str]:
@@ -169,7 +184,7 @@ class Schema:
     @property
     def wanted(self) -> frozenset[str]:
         """Every column of the data that this names."""
-        named = {*(self.categories or ()), *self.dense, self.label or "label", self.time or "label"}
+        named = {*(self.categories or ()), *self.dense, *self.label_kinds, self.time or "label"}
         sources = {derived.source for derived in self.derived.values()}
         weights = (self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
@@ -205,6 +220,21 @@ class Schema:
         return values
 
 
+def check_label_kinds(where: str, labels: Any) -> None:
+    """Refuse anything but a dict from names to kinds of labels.
+
+    Raises
+    ------
+    ConfigError
+        If it is something else; begins with `where`.
+    """
+    require_type(where, labels, Mapping, "a dict, of columns to 'binary' or 'real' each")
+    for name, kind in labels.items():
+        require_type(f"{where}: {name!r}", name, str, "the name of a column")
+        if kind not in LABEL_KINDS:
+            raise ConfigError(f"{where}.{name} is {kind!r}; it must be one of {list(LABEL_KINDS)}")
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items() if v is not None and v != () and v != {}}
@@ -230,7 +260,13 @@ def _check(schema: Schema) -> None:
         require_type(key, of_columns, Mapping, f"a dict, of columns to a {kind.__name__} each")
         for name, rule in of_columns.items():
             require_type(f"{key}.{name}", rule, kind, f"a {kind.__name__}")
+    check_label_kinds("labels", schema.labels)
+    if schema.labels and schema.label is not None:
+        raise ConfigError("label and labels are both given; drop label")
     named = [*(schema.categories or ()), *schema.dense]
+    if not {*named}.isdisjoint(schema.labels):
+        both = next(name for name in schema.labels if name in named)
+        raise ConfigError(f"labels: {both!r} is a dense or category column")
     twice = [name for name in named if named.count(name) > 1]
     if twice:
         raise ConfigError(f"{twice[0]!r} is named twice among dense and categories; drop one")
@@ -238,7 +274,7 @@ def _check(schema: Schema) -> None:
         raise ConfigError("categories is empty; name at least one column")
     if schema.dense and schema.categories is None:
         raise ConfigError("dense is given without categories; name both")
-    if schema.weights is not None and schema.weights in (*named, schema.label or "label"):
+    if schema.weights is not None and schema.weights in (*named, *schema.label_kinds):
         raise ConfigError(f"weights: {schema.weights!r} is a label, dense or category column")
     if schema.weights == "label":
         raise ConfigError("weights: 'label' is a label column in converted data; rename the column")

@@ -7,7 +7,8 @@ read-only. Cost: one copy and one or two passes over it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,13 +73,42 @@ def to_dense(value: object) -> Array:
     return as_readonly(dense)
 
 
+LabelKind = Literal["binary", "real"]
+# Kind of a label -> which numbers (n,) are none of it.
+_OUTSIDE: dict[str, Callable[[Array], Array]] = {
+    "binary": lambda labels: (labels != 0) & (labels != 1),
+    "real": lambda labels: ~np.isfinite(labels),
+}
+LABEL_KINDS = tuple(_OUTSIDE)
+_WANTED = {"binary": "0 or 1", "real": "a finite number in float32"}
+
+
+def bad_labels(labels: Array, kind: LabelKind, missing: bool) -> Array:
+    """Return which of the labels are none of their kind; with `missing`, NaN is allowed."""
+    bad = _OUTSIDE[kind](labels)
+    return bad & ~np.isnan(labels) if missing else bad
+
+
 def to_labels(value: object, num_rows: int) -> Array:
-    """Return labels as (B,) float32, each 0 or 1."""
-    array, labels = _one_per_row(value, "labels", num_rows)
-    bad = (labels != 0) & (labels != 1)
+    """Return labels as (B,) float32, or (B, T) of several with NaN where one is missing.
+
+    Whether they are of their kind is for the model to check, which knows it.
+    """
+    array = as_array(value, "labels")
+    if array.ndim not in (1, 2) or len(array) != num_rows or not array.size:
+        raise DataError(
+            f"labels must be ({num_rows},) as dense has it, or ({num_rows}, T) of several, their "
+            f"shape is {array.shape}"
+        )
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    labels = _float32(array, "labels")
+    bad = bad_labels(labels, "real", labels.ndim == 2)
     if bad.any():
-        row = int(np.argmax(bad))
-        raise DataError(f"labels: row {row}: {describe_bad_label(labels[row], array[row])}")
+        where = tuple(np.argwhere(bad)[0])
+        raise DataError(
+            f"labels: row {where[0]}: {describe_bad_label(labels[where], array[where], 'real')}"
+        )
     return as_readonly(labels)
 
 
@@ -102,11 +132,11 @@ def describe_bad_weight(shown: object) -> str:
     return f"the weight is {shown}; it must be a finite number of 0 or more"
 
 
-def describe_bad_label(number: float, shown: object) -> str:
-    """Say what is wrong with a label that is neither 0 nor 1."""
+def describe_bad_label(number: float, shown: object, kind: LabelKind) -> str:
+    """Say what is wrong with a label that is none of its kind."""
     if np.isnan(number):
-        return "the label is null; drop the row or give it 0 or 1"
-    return f"the label is {shown}; it must be 0 or 1"
+        return f"the label is null; drop the row or give it {_WANTED[kind]}"
+    return f"the label is {shown}; it must be {_WANTED[kind]}"
 
 
 def to_ids(value: object, what: str, ndim: int) -> Array:

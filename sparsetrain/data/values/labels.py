@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels (0 or 1) and row weights (0 or more) as float32. Errors name the row."""
+"""Labels, by their kind, and row weights (0 or more) as float32. Errors name the row."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from sparsetrain.data.values.arrays import (
     Array,
+    LabelKind,
+    bad_labels,
     describe_bad_label,
     describe_bad_weight,
     first_bad_weight,
@@ -17,12 +19,19 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 
 
-def read_labels(array: Any, location: Location) -> Array:
-    """Return (n,) float32 from integers, floats, booleans or texts of these."""
+def read_labels(
+    array: Any, location: Location, kind: LabelKind = "binary", missing: bool = False
+) -> Array:
+    """Return (n,) float32 from integers, floats, booleans or texts of these.
+
+    With `missing`, nulls and NaN are NaN; otherwise they are refused.
+    """
     values = _numbers(array, location)
-    bad = (values != 0) & (values != 1)
-    location.refuse(bad, lambda row: describe_bad_label(values[row], f"{values[row]:g}"))
-    return values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        labels = values.astype(np.float32)
+    bad = bad_labels(labels, kind, missing)
+    location.refuse(bad, lambda row: describe_bad_label(values[row], f"{values[row]:g}", kind))
+    return labels
 
 
 def read_row_weights(array: Any, location: Location) -> Array:

@@ -60,6 +60,7 @@ class Fit:
         self._progress, self._stop = progress, stop or (lambda: False)
         self._stopped = False
         self._rows, self._seconds = 0, 0.0  # of this call
+        self._is_click = [*trainer.model.label_kinds.values()] == ["binary"]
         self._labels: set[float] = set()  # those seen, until there are two
 
     def run(self) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Fit:
         at, rows = self._state.position, len(batch)
         with explained(self._trainer, batch, at, self._record.latest, self._plan.check_numerics):
             loss = float(self._trainer.step(batch))
-        if len(self._labels) < 2:
+        if len(self._labels) < 2 and self._is_click:
             self._labels |= {float(batch.labels.min()), float(batch.labels.max())}
         after = batch.position or Position(at.epoch, at.row + rows, at.batch + 1)
         seconds = time.perf_counter() - began
@@ -193,7 +194,7 @@ class Fit:
         """Keep the scores, and return whether they are the best so far."""
         state, rule = self._state, self._plan.early_stopping
         state.scores, state.validated = scores, step
-        value = scores[rule.monitor]
+        value = scores[str(rule.monitor)]
         better = rule.is_better(value, state.best["value"] if state.best else None)
         state.since_best = 0 if better else state.since_best + 1
         if better:

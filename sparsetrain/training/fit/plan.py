@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.metrics import score_names
 from sparsetrain.system.argument_checks import require_int, require_non_negative
 
-# Score -> whether a larger one is better.
-MONITORS = {"logloss": False, "ne": False, "auc": True}
+# Score, without the name of its label -> whether a larger one is better.
+MONITORS = {
+    "logloss": False,
+    "ne": False,
+    "auc": True,
+    "rmse": False,
+    "mae": False,
+    "loss": False,
+}
+# Kind of the only label -> the score that is watched by default; of several it is their loss.
+_DEFAULTS = {"binary": "logloss", "real": "rmse"}
 
 
 @dataclass(frozen=True)
@@ -23,24 +34,40 @@ class EarlyStopping:
 
     Parameters
     ----------
-    monitor : {"logloss", "ne", "auc"}
-        The validation score that is watched.
+    monitor : {"logloss", "ne", "auc", "rmse", "mae", "loss"}, optional
+        The validation score that is watched; of several labels ``NAME.auc`` and so on. By default
+        logloss of a binary label, rmse of a real one, loss of several.
     patience : int, optional
         Validations without a better score after which training ends; None watches only.
     min_delta : float
         What counts as better: more than this.
     """
 
-    monitor: str = "logloss"
+    monitor: str | None = None
     patience: int | None = None
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.monitor not in MONITORS:
+        if self.monitor is not None and _score(self.monitor) not in MONITORS:
             raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(MONITORS)}")
         if self.patience is not None:
             object.__setattr__(self, "patience", require_int("patience", self.patience))
         object.__setattr__(self, "min_delta", require_non_negative("min_delta", self.min_delta))
+
+    def of_labels(self, kinds: Mapping[str, str]) -> EarlyStopping:
+        """Return the rule with the score that it watches for labels of these kinds.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such score for these labels.
+        """
+        known = [name for name in score_names(kinds) if _score(name) in MONITORS]
+        default = _DEFAULTS[[*kinds.values()][0]] if len(kinds) == 1 else "loss"
+        monitor = self.monitor or default
+        if monitor not in known:
+            raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}")
+        return replace(self, monitor=monitor)
 
     def is_better(self, score: float | None, best: float | None) -> bool:
         """Return whether `score` beats `best`; a score that is not defined beats nothing."""
@@ -48,8 +75,13 @@ class EarlyStopping:
             return False
         if best is None:
             return True
-        gain = score - best if MONITORS[self.monitor] else best - score
+        rises = self.monitor is not None and MONITORS[_score(self.monitor)]
+        gain = score - best if rises else best - score
         return gain > self.min_delta
+
+
+def _score(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,10 @@ class Record:
         if self._run is None:
             yield
             return
+        kinds = trainer.model.label_kinds
         with contextlib.ExitStack() as stack:
             with checkpoint.errors_of(self._run.folder):
-                self._log = stack.enter_context(Log(self._run.folder, state.log_lines))
+                self._log = stack.enter_context(Log(self._run.folder, state.log_lines, kinds))
                 if self._run.tensorboard:
                     self._events = Events(self._run.folder)
                     stack.callback(self._events.close)

@@ -19,21 +19,24 @@ from types import TracebackType
 from typing import IO, Any
 
 from sparsetrain.errors import CheckpointError
+from sparsetrain.metrics import score_names
 from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
 _MAX_BYTES = 256 << 20  # a million lines
-# What a line may hold, in the order of the columns.
-FIELDS = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss") + (
-    "auc",
-    "auc_bound",
-    "logloss",
-    "ne",
-    "calibration",
-    "constant_logloss",
-    "positive_rate",
-    "loss_scale",
-)
+# What a line may hold before the scores of a validation, in the order of the columns.
+_FIRST = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss")
+_LAST = ("loss_scale",)
+
+
+def fields(kinds: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns of the log of a model with labels of these kinds."""
+    scores = tuple(name for name in score_names(kinds) if name not in _FIRST)
+    return (*_FIRST, *scores, *_LAST)
+
+
+# What a line may hold, without the name of a label before it.
+_KNOWN = {*fields({"": "binary"}), *fields({"": "real"})}
 
 
 class Log:
@@ -44,15 +47,18 @@ class Log:
     folder : Path
     lines : int
         Lines of the log that hold; later ones are cut off.
+    kinds : mapping from str to str
+        Name and kind of each label.
     """
 
-    def __init__(self, folder: Path, lines: int) -> None:
+    def __init__(self, folder: Path, lines: int, kinds: Mapping[str, str]) -> None:
+        self._fields = fields(kinds)
         kept = read_log(folder)[:lines]
         self.lines = len(kept)
         drafts = [folder / f".{name}.new" for name in (JSONL, CSV)]
         # Both stay open for the run; a draft keeps its handle when it is renamed.
         self._json, self._csv = (_new(path) for path in drafts)
-        self._rows = csv.DictWriter(self._csv, FIELDS, lineterminator="\n")
+        self._rows = csv.DictWriter(self._csv, self._fields, lineterminator="\n")
         self._rows.writeheader()
         for line in kept:
             self._write(line)
@@ -74,7 +80,7 @@ class Log:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Append a line; a number that is not finite becomes null."""
-        known = {name: _plain(line[name]) for name in FIELDS if name in line}
+        known = {name: _plain(line[name]) for name in self._fields if name in line}
         self._write(known)
         self.lines += 1
 
@@ -123,7 +129,7 @@ def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
         line = None
     numbers = (int, float, type(None))
     fits = isinstance(line, dict) and all(
-        name in FIELDS and isinstance(value, str if name == "split" else numbers)
+        name.rpartition(".")[2] in _KNOWN and isinstance(value, str if name == "split" else numbers)
         for name, value in line.items()
     )
     if not fits:
