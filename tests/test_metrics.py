@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
-from sparsetrain.metrics import ClickMetrics
+from sparsetrain.metrics import ClickMetrics, LabelMetrics, RegressionMetrics
 
 INF = math.inf
 
@@ -211,3 +211,67 @@ def test_bad_rows_are_named_and_change_nothing(logits, labels, kind, message):
     with pytest.raises(kind, match=re.escape(message)):
         metrics.update(np.array(logits), np.array(labels))
     assert metrics.result() == before
+
+
+def test_regression_scores_are_those_of_numpy_and_merge():
+    rng = np.random.default_rng(0)
+    labels = 1e6 + rng.normal(size=1_000)  # far from 0, where a sum of squares loses digits
+    found = labels + rng.normal(size=1_000, scale=0.3)
+    parts = [RegressionMetrics(), RegressionMetrics()]
+    for begin in range(0, 1_000, 70):
+        parts[begin >= 490].update(found[begin : begin + 70], labels[begin : begin + 70])
+    parts[0].merge(parts[1])
+    assert parts[0].result() == pytest.approx(
+        {
+            "rmse": np.sqrt(np.mean((found - labels) ** 2)),
+            "mae": np.mean(np.abs(found - labels)),
+            "rows": 1_000,
+            "constant_rmse": labels.std(),
+            "mean_label": labels.mean(),
+            "mean_prediction": found.mean(),
+        },
+        rel=1e-9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "kind", "message"),
+    [
+        ([0.0, math.inf], [0, 1], NumericalError, "row 4: the prediction is inf"),
+        ([0.0, 0.0], [math.nan, 1], DataError, "row 3: the label is nan"),
+        ([0.0], [0, 1], ConfigError, "predictions (1,) and labels (2,)"),
+    ],
+)
+def test_bad_rows_of_a_regression_change_nothing(predictions, labels, kind, message):
+    metrics = RegressionMetrics()
+    metrics.update(np.arange(3.0), np.zeros(3))
+    before = metrics.result()
+    with pytest.raises(kind, match=re.escape(message)):
+        metrics.update(np.array(predictions), np.array(labels))
+    assert metrics.result() == before
+
+
+def test_labels_are_scored_one_by_one_where_a_row_has_them():
+    rng = np.random.default_rng(0)
+    logits, click = rng.normal(size=(40, 2)), (rng.random(40) < 0.4).astype(float)
+    stars = rng.normal(size=40)
+    stars[::3] = np.nan
+    metrics = LabelMetrics({"a.click": "binary", "stars": "real"})
+    for rows in (slice(0, 15), slice(15, 40)):
+        metrics.update(logits[rows], np.stack([click[rows], stars[rows]], axis=1))
+    own, known = ClickMetrics(), ~np.isnan(stars)
+    own.update(logits[:, 0], click)
+    found = metrics.result()
+    assert found["rows"] == 40 and found["stars.rows"] == known.sum() == 26
+    for name, value in own.result().items():
+        assert found[f"a.click.{name}"] == pytest.approx(value, rel=1e-12)
+    squared = ((logits[:, 1] - stars)[known] ** 2).sum()
+    assert found["loss"] == pytest.approx(found["a.click.logloss"] + squared / 40, rel=1e-12)
+
+
+def test_a_label_that_no_row_has_has_no_scores():
+    metrics = LabelMetrics({"a": "binary", "b": "real"})
+    metrics.update(np.zeros((2, 2)), np.array([[1.0, np.nan], [0.0, np.nan]]))
+    found = metrics.result()
+    assert found["b.rows"] == 0 and found["b.rmse"] is None
+    assert found["loss"] == pytest.approx(math.log(2))

@@ -35,7 +35,7 @@ PUBLIC = {
     "errors": (
         "CheckpointError ConfigError DataError NumericalError ResourceError SparsetrainError"
     ),
-    "metrics": "ClickMetrics",
+    "metrics": "ClickMetrics LabelMetrics RegressionMetrics",
     "models": "ClickModel CrossInteraction DLRM MLP MODELS dot_interaction",
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult abs "

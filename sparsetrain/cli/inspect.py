@@ -205,7 +205,7 @@ def _describe(profile: Any) -> str:
 
 def _clicks(profile: Any) -> str:
     if not profile.label_rates:
-        return ", no label"
+        return "" if ", label" in profile.layout else ", no label"
     rates = [rate for _, rate in profile.label_rates]
     mean = profile.positive / profile.rows
     return f", {mean:.2%} clicks (from {min(rates):.2%} to {max(rates):.2%} along the file)"

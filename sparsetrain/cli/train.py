@@ -105,7 +105,7 @@ def _describe_work(result: dict[str, Any]) -> str:
 
 def _describe_epochs(epochs: list[dict[str, Any]]) -> str:
     """Show the epochs in which training helped, and the one in which overfitting began."""
-    named = next((epoch["valid"] for epoch in epochs if epoch.get("valid")), {"auc", "logloss"})
+    named: dict[str, Any] = next((epoch["valid"] for epoch in epochs if epoch.get("valid")), {})
     shown = [name for name in named if name.rpartition(".")[2] in ("auc", "logloss", "rmse")]
     titles = [f"valid {name.replace('auc', 'AUC').replace('rmse', 'RMSE')}" for name in shown]
     rows = [["epoch", "training loss", *titles]]

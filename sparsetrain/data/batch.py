@@ -23,9 +23,9 @@ from sparsetrain.data.values.arrays import (
     first_negative,
     to_dense,
     to_ids,
-    to_labels,
     to_row_weights,
 )
+from sparsetrain.data.values.labels import to_labels
 from sparsetrain.errors import CheckpointError, DataError
 
 _STRIP = 16  # rows

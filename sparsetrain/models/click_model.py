@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.arrays import LabelKind
+from sparsetrain.data.values.labels import LabelKind, check_labels
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Placement, Pooling
 from sparsetrain.embedding.placing import Placing, Room
@@ -27,7 +27,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
-from sparsetrain.models.labels import check_labels, losses
+from sparsetrain.models.labels import losses
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 

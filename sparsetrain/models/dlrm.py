@@ -14,7 +14,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain import runtime
-from sparsetrain.data.values.arrays import LabelKind
+from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.kernels.table_formats import TableDtype
 from sparsetrain.models.click_model import ClickModel

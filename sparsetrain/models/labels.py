@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of a model by their kind: the check, the loss and the prediction of each.
+"""Losses and predictions of a model by the kind of its labels.
 
 A model has a logit for each label. That of a binary label is its log-odds, and its loss the
 cross-entropy; that of a real label is the prediction itself, and its loss the squared error. Among
@@ -16,8 +16,7 @@ from tvm.relax import op
 from tvm.relax.frontend import nn
 
 from sparsetrain.ad import bce_with_logits
-from sparsetrain.data.values.arrays import LabelKind, bad_labels, describe_bad_label
-from sparsetrain.errors import DataError
+from sparsetrain.data.values.labels import LabelKind
 
 
 def _squared_error(logits: relax.Expr, labels: relax.Expr) -> relax.Expr:
@@ -68,23 +67,3 @@ def predictions(logits: np.ndarray, kinds: Mapping[str, LabelKind]) -> np.ndarra
 def _probabilities(logits: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
         return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
-
-
-def check_labels(labels: np.ndarray, kinds: Mapping[str, LabelKind]) -> None:
-    """Refuse labels of a batch that are not those of the model.
-
-    Raises
-    ------
-    DataError
-        With the shape that is wanted, or the first row whose label is none of its kind.
-    """
-    count = labels.shape[1] if labels.ndim == 2 else 1
-    if count != len(kinds):
-        raise DataError(f"the batch has {count} labels, the model {len(kinds)}: {', '.join(kinds)}")
-    columns = np.atleast_2d(labels.T)
-    for values, (name, kind) in zip(columns, kinds.items(), strict=True):
-        bad = bad_labels(values, kind, count > 1)
-        if bad.any():
-            row = int(np.argmax(bad))
-            where = f"labels: row {row}" + (f", {name}" if count > 1 else "")
-            raise DataError(f"{where}: {describe_bad_label(values[row], f'{values[row]:g}', kind)}")

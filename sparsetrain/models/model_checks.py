@@ -162,6 +162,28 @@ def check_shared_tables(model: ClickModel, encoder: Encoder | None) -> None:
             )
 
 
+def check_labels_of(model: ClickModel, encoder: Encoder | None) -> None:
+    """Refuse a model with other labels than its encoder reads; of a single one the name is free.
+
+    Raises
+    ------
+    ConfigError
+        With both.
+    """
+    if encoder is None:
+        return
+    own, read = model.label_kinds, encoder.labels
+    if own != read and not [*own.values()] == [*read.values()] == [*own.values()][:1]:
+        raise ConfigError(
+            f"{type(model).__name__}: its labels are {_listed(own)}, those of the encoder "
+            f"{_listed(read)}: give the model labels=encoder.labels"
+        )
+
+
+def _listed(kinds: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+
+
 def unused_parameters_error(model: ClickModel, names: Sequence[str]) -> ConfigError:
     """Return the error for parameters that a model's loss does not depend on."""
     cls = type(model).__name__

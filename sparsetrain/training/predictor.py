@@ -18,6 +18,7 @@ from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics import LabelMetrics
 from sparsetrain.models.labels import predictions
 from sparsetrain.models.model_checks import (
+    check_labels_of,
     check_shared_tables,
     config_of,
     export_checked,
@@ -95,6 +96,7 @@ class Predictor:
         check_target(table_dtype_of(model), target.kind.name)
         require_loadable(model)
         check_shared_tables(model, encoder)
+        check_labels_of(model, encoder)
         self._module = export_checked(model)
         params = initialize_checked(model, seed, initialize)
         require_own_names(type(model).__name__, params, model.tables())

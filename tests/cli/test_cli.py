@@ -38,6 +38,7 @@ class FakeEncoder:
     columns = ("C1", "C2")
     tables = {"C1": 3, "C2": 4}
     share_embedding = {}
+    labels = {"label": "binary"}
     has_bags = False
     schema = SimpleNamespace(weights=None)
 
@@ -46,6 +47,7 @@ class FakeTrainer:
     """Trains for four batches of one row; `during` runs in each."""
 
     encoder = None
+    model = SimpleNamespace(label_kinds={"label": "binary"})
 
     def __init__(self, library):
         self.library = library
@@ -227,6 +229,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "table_dtype": "float32",
         "row_weights": False,
         "share_embedding": {},
+        "labels": {"label": "binary"},
         **interaction,
     }
     assert library.built["optimizer"] == {"lr": 0.5}

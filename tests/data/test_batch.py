@@ -145,10 +145,18 @@ BAD = {
         "labels must be (3,) as dense has it, their shape is (2,)",
     ),
     "labels in a column": ((DENSE, IDS, LABELS[:, None]), "labels must be (3,)"),
-    "label 2": ((DENSE, IDS, [0, 2, 1]), "labels: row 1: the label is 2; it must be 0 or 1"),
+    "an infinite label": (
+        (DENSE, IDS, [0, np.inf, 1]),
+        "labels: row 1: the label is inf; it must be a number that is finite in float32",
+    ),
+    "an infinite label of two": (
+        (DENSE, IDS, [[0, 1], [np.nan, 0], [0, -np.inf]]),
+        "labels: row 2: the label is -inf; it must be a number that is finite in float32",
+    ),
+    "labels of three axes": ((DENSE, IDS, LABELS[:, None, None]), "labels must be (3,)"),
     "a null label": (
         (DENSE, IDS, [0, 1, None]),
-        "labels: row 2: the label is null; drop the row or give it 0 or 1",
+        "labels: row 2: the label is null; drop the row or give it a number",
     ),
     "a text label": ((DENSE, IDS, ["0", "1", "1"]), "labels has dtype <U1; give real numbers"),
     "one Ragged": (

@@ -59,7 +59,7 @@ def test_columns_come_in_the_order_of_their_numbers():
 
 
 def test_a_label_is_looked_for_only_if_asked():
-    assert find_columns(schema("I1", "C1"), label=False).label is None
+    assert find_columns(schema("I1", "C1"), label=False).labels == ()
     assert "label" not in find_columns(KAGGLE, label=False).names
 
 

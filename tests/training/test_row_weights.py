@@ -56,7 +56,7 @@ def test_the_loss_is_the_mean_of_each_rows_times_its_weight(trainer, kind):
     batch = small_dlrm.batch(33, kind=kind)
     weights = np.random.default_rng(0).gamma(1.0, size=33).astype(np.float32)
     one = trainer(kind)
-    z = one._score(batch).astype(np.float64)
+    z = one._score(batch)[:, 0].astype(np.float64)
     each = np.logaddexp(0, z) - z * batch.labels
     assert float(one.step(weighed(batch, weights))) == pytest.approx(
         float((weights * each).mean()), rel=1e-6

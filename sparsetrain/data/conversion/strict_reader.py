@@ -22,8 +22,8 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.rules import PlainIds, plain_ids
 from sparsetrain.data.encode.value_counts import Keys, count_keys
 from sparsetrain.data.schema.columns import Columns
-from sparsetrain.data.values.arrays import Array, LabelKind
-from sparsetrain.data.values.labels import read_labels, read_row_weights
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import read_numbers
 

@@ -22,8 +22,8 @@ from sparsetrain.data.encode.vocabulary import MIN_CAP, Vocabulary
 from sparsetrain.data.schema.columns import Columns, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.arrays import Array, LabelKind
-from sparsetrain.data.values.labels import read_labels, read_row_weights
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
 from sparsetrain.errors import ConfigError

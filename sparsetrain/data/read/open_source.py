@@ -73,18 +73,20 @@ def _criteo() -> Schema:
 
 
 def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
-    """Look for the label columns in every file, without reading a row.
+    """Look for the label columns in every file that is not converted, without reading a row.
+
+    Those of converted data are known to their encoder, which looks for them when it is bound.
 
     Raises
     ------
     DataError
-        If one has none.
+        If one is missing.
     """
     if isinstance(source, BatchSource):
         return
     for name, part in {part.location.name: part for part in source.parts}.items():
-        described = None if is_converted(part.schema) else schema
-        find_labels(part.schema.names, described, Location(name))
+        if not is_converted(part.schema):
+            find_labels(part.schema.names, schema, Location(name))
 
 
 def _from_files(files: list[str], schema: Schema) -> Source:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparsetrain.data.schema.schema_file import fill, parse
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.arrays import LABEL_KINDS, LabelKind
+from sparsetrain.data.values.labels import LABEL_KINDS, LabelKind
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import as_float, is_number, require_type
 

@@ -7,8 +7,7 @@ read-only. Cost: one copy and one or two passes over it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -44,10 +43,10 @@ def _one_per_row(value: object, name: str, num_rows: int) -> tuple[Array, Array]
         raise DataError(
             f"{name} must be ({num_rows},) as dense has it, their shape is {array.shape}"
         )
-    return array, _float32(array, name)
+    return array, to_float32(array, name)
 
 
-def _float32(array: Array, what: str) -> Array:
+def to_float32(array: Array, what: str) -> Array:
     """Copy to float32; what does not fit becomes inf, which the callers look for."""
     if array.dtype.kind not in _NUMBERS:
         raise DataError(f"{what} has dtype {array.dtype}; give real numbers")
@@ -63,7 +62,7 @@ def to_dense(value: object) -> Array:
     array = as_array(value, "dense")
     if array.ndim != 2:
         raise DataError(f"dense must be (rows, columns), its shape is {array.shape}")
-    dense = _float32(array, "dense")
+    dense = to_float32(array, "dense")
     if not np.isfinite(dense).all():
         row, column = np.argwhere(~np.isfinite(dense))[0]
         raise DataError(
@@ -71,45 +70,6 @@ def to_dense(value: object) -> Array:
             "fill or drop it before making a batch"
         )
     return as_readonly(dense)
-
-
-LabelKind = Literal["binary", "real"]
-# Kind of a label -> which numbers (n,) are none of it.
-_OUTSIDE: dict[str, Callable[[Array], Array]] = {
-    "binary": lambda labels: (labels != 0) & (labels != 1),
-    "real": lambda labels: ~np.isfinite(labels),
-}
-LABEL_KINDS = tuple(_OUTSIDE)
-_WANTED = {"binary": "0 or 1", "real": "a finite number in float32"}
-
-
-def bad_labels(labels: Array, kind: LabelKind, missing: bool) -> Array:
-    """Return which of the labels are none of their kind; with `missing`, NaN is allowed."""
-    bad = _OUTSIDE[kind](labels)
-    return bad & ~np.isnan(labels) if missing else bad
-
-
-def to_labels(value: object, num_rows: int) -> Array:
-    """Return labels as (B,) float32, or (B, T) of several with NaN where one is missing.
-
-    Whether they are of their kind is for the model to check, which knows it.
-    """
-    array = as_array(value, "labels")
-    if array.ndim not in (1, 2) or len(array) != num_rows or not array.size:
-        raise DataError(
-            f"labels must be ({num_rows},) as dense has it, or ({num_rows}, T) of several, their "
-            f"shape is {array.shape}"
-        )
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    labels = _float32(array, "labels")
-    bad = bad_labels(labels, "real", labels.ndim == 2)
-    if bad.any():
-        where = tuple(np.argwhere(bad)[0])
-        raise DataError(
-            f"labels: row {where[0]}: {describe_bad_label(labels[where], array[where], 'real')}"
-        )
-    return as_readonly(labels)
 
 
 def to_row_weights(value: object, num_rows: int) -> Array:
@@ -130,13 +90,6 @@ def first_bad_weight(weights: Array) -> int | None:
 def describe_bad_weight(shown: object) -> str:
     """Say what is wrong with the weight of a row."""
     return f"the weight is {shown}; it must be a finite number of 0 or more"
-
-
-def describe_bad_label(number: float, shown: object, kind: LabelKind) -> str:
-    """Say what is wrong with a label that is none of its kind."""
-    if np.isnan(number):
-        return f"the label is null; drop the row or give it {_WANTED[kind]}"
-    return f"the label is {shown}; it must be {_WANTED[kind]}"
 
 
 def to_ids(value: object, what: str, ndim: int) -> Array:
@@ -162,7 +115,7 @@ def to_weights(value: object, what: str, count: int) -> Array:
     array = as_array(value, what)
     if array.shape != (count,):
         raise DataError(f"{what} must be ({count},), one for each id, their shape is {array.shape}")
-    weights = _float32(array, what)
+    weights = to_float32(array, what)
     if not np.isfinite(weights).all():
         entry = int(np.argmin(np.isfinite(weights)))
         raise DataError(f"{what}: entry {entry} is not finite")

@@ -3,20 +3,86 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 
 from sparsetrain.data.values.arrays import (
     Array,
-    LabelKind,
-    bad_labels,
-    describe_bad_label,
+    as_array,
+    as_readonly,
     describe_bad_weight,
     first_bad_weight,
+    to_float32,
 )
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.errors import DataError
+
+LabelKind = Literal["binary", "real"]
+# Kind of a label -> which numbers (n,) are none of it.
+_OUTSIDE: dict[str, Callable[[Array], Array]] = {
+    "binary": lambda labels: (labels != 0) & (labels != 1),
+    "real": lambda labels: ~np.isfinite(labels),
+}
+LABEL_KINDS = tuple(_OUTSIDE)
+_WANTED = {"binary": "0 or 1", "real": "a number"}
+
+
+def bad_labels(labels: Array, kind: LabelKind, missing: bool) -> Array:
+    """Return which of the labels are none of their kind; with `missing`, NaN is allowed."""
+    bad = _OUTSIDE[kind](labels)
+    return bad & ~np.isnan(labels) if missing else bad
+
+
+def describe_bad_label(number: float, shown: object, kind: LabelKind) -> str:
+    """Say what is wrong with a label that is none of its kind."""
+    if np.isnan(number):
+        return f"the label is null; drop the row or give it {_WANTED[kind]}"
+    finite = "" if kind == "binary" else " that is finite in float32"
+    return f"the label is {shown}; it must be {_WANTED[kind]}{finite}"
+
+
+def to_labels(value: object, num_rows: int) -> Array:
+    """Return labels as (B,) float32, or (B, T) of several with NaN where one is missing.
+
+    Whether they are of their kind is for the model to check, which knows it.
+    """
+    array = as_array(value, "labels")
+    if array.shape[:1] != (num_rows,) or array.ndim > 2 or array.shape[1:] in ((0,), (1,)):
+        raise DataError(
+            f"labels must be ({num_rows},) as dense has it, their shape is {array.shape}; of T "
+            f"labels they are ({num_rows}, T)"
+        )
+    labels = to_float32(array, "labels")
+    bad = bad_labels(labels, "real", labels.ndim == 2)
+    if bad.any():
+        where = tuple(np.argwhere(bad)[0])
+        raise DataError(
+            f"labels: row {where[0]}: {describe_bad_label(labels[where], array[where], 'real')}"
+        )
+    return as_readonly(labels)
+
+
+def check_labels(labels: np.ndarray, kinds: Mapping[str, LabelKind]) -> None:
+    """Refuse labels of a batch that are not those of the model.
+
+    Raises
+    ------
+    DataError
+        With the shape that is wanted, or the first row whose label is none of its kind.
+    """
+    count = labels.shape[1] if labels.ndim == 2 else 1
+    if count != len(kinds):
+        raise DataError(f"the batch has {count} labels, the model {len(kinds)}: {', '.join(kinds)}")
+    columns = np.atleast_2d(labels.T)
+    for values, (name, kind) in zip(columns, kinds.items(), strict=True):
+        bad = bad_labels(values, kind, count > 1)
+        if bad.any():
+            row = int(np.argmax(bad))
+            where = f"labels: row {row}" + (f", {name}" if count > 1 else "")
+            raise DataError(f"{where}: {describe_bad_label(values[row], f'{values[row]:g}', kind)}")
 
 
 def read_labels(
@@ -29,7 +95,8 @@ def read_labels(
     values = _numbers(array, location)
     with np.errstate(over="ignore"):
         labels = values.astype(np.float32)
-    bad = bad_labels(labels, kind, missing)
+    # A number that float32 rounds to 0 or 1 is neither.
+    bad = bad_labels(values if kind == "binary" else labels, kind, missing)
     location.refuse(bad, lambda row: describe_bad_label(values[row], f"{values[row]:g}", kind))
     return labels
 

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real labels and several labels, of which a row may lack some: from the data to the scores."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from tvm.relax.frontend import nn
+
+import sparsetrain as st
+from sparsetrain.cli import main
+from sparsetrain.data import Batch, Encoder, Schema
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models import ClickModel
+
+LABELS = {"click": "binary", "like": "binary", "stars": "real"}
+COLUMNS = {"categories": ("user", "item"), "dense": ("x",)}
+
+
+class Linear(ClickModel):
+    def __init__(self, rows, dim=4, num_dense=3, **rest):
+        super().__init__(rows, dim, num_dense, **rest)
+        self.last = nn.Linear(num_dense + len(rows) * dim, len(self.label_kinds))
+
+    def forward(self, dense, embedded):
+        flat = nn.op.reshape(embedded, (dense.shape[0], -1))
+        return self.last(nn.op.concat([dense, flat], dim=1))
+
+
+def drawn(rows=400, seed=0):
+    rng = np.random.default_rng(seed)
+    user, item, x = rng.integers(0, 9, rows), rng.integers(0, 7, rows), rng.normal(size=rows)
+    score = np.sin(user) + np.cos(item) + 0.5 * x
+    table = pd.DataFrame({"user": user.astype(str), "item": item.astype(str), "x": x})
+    table["stars"] = 3 + score
+    for name, level in {"click": 0.0, "like": 1.0}.items():
+        table[name] = (rng.random(rows) < 1 / (1 + np.exp(level - score))).astype(float)
+    table.loc[rng.random(rows) < 0.5, "like"] = np.nan
+    return table
+
+
+def trainer_of(table, labels=None, **options):
+    encoder = Encoder.fit(
+        table, min_count=1, schema_file=Schema(**COLUMNS, labels=labels or LABELS)
+    )
+    model = st.models.DLRM(
+        encoder.rows, 8, (8,), (8,), encoder.num_dense, names=encoder.columns, labels=encoder.labels
+    )
+    return st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder, **options)
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize(
+    "labels", [{"stars": "real"}, {"a": "binary", "b": "binary"}, LABELS], ids=len
+)
+def test_the_loss_and_its_gradients_are_those_of_float64(labels, weighed):
+    rng = np.random.default_rng(1)
+    dense, ids = rng.normal(size=(11, 3)).astype(np.float32), rng.integers(0, 5, (11, 2))
+    wanted = np.where(
+        [kind == "binary" for kind in labels.values()],
+        rng.integers(0, 2, (11, len(labels))),
+        rng.normal(size=(11, len(labels))),
+    ).astype(np.float32)
+    if len(labels) > 1:
+        wanted[::2, 1] = np.nan
+    weights = rng.gamma(1.0, size=11).astype(np.float32) if weighed else None
+    given = wanted if len(labels) > 1 else wanted[:, 0]
+    trainer = st.Trainer(
+        Linear([5, 5], labels=labels, row_weights=weighed), st.optim.sgd(1.0), seed=2
+    )
+    before = {name: array.astype(np.float64) for name, array in trainer.state_dict().items()}
+    loss = float(trainer.step(Batch(dense, ids, given, weights)))
+    after = trainer.state_dict()
+
+    tables = [before["embeddings.C1.weight"], before["embeddings.C2.weight"]]
+    read = np.concatenate([dense, *(table[ids[:, f]] for f, table in enumerate(tables))], axis=1)
+    logits = read @ before["last.weight"].T + before["last.bias"]
+    click = np.array([kind == "binary" for kind in labels.values()])
+    factor = np.where(np.isnan(wanted), 0, 1.0 if weights is None else weights[:, None]) / 11
+    y = np.nan_to_num(wanted)
+    each = np.where(click, np.logaddexp(0, logits) - logits * y, (logits - y) ** 2)
+    slope = np.where(click, 1 / (1 + np.exp(-logits)) - y, 2 * (logits - y)) * factor
+    assert loss == pytest.approx((each * factor).sum(), rel=1e-5)
+    of_read = slope @ before["last.weight"]
+    gradients = {"last.weight": slope.T @ read, "last.bias": slope.sum(axis=0)}
+    for feature in range(2):
+        gradient = np.zeros((5, 4))
+        np.add.at(gradient, ids[:, feature], of_read[:, 3 + 4 * feature : 7 + 4 * feature])
+        gradients[f"embeddings.C{feature + 1}.weight"] = gradient
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(before[name] - after[name], gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_of_a_batch_make_the_step_of_the_whole():
+    table = drawn()
+    found = []
+    for parts in (1, 3):
+        trainer = trainer_of(table, accumulate=parts)
+        for batch in st.data.Dataset(table, trainer.encoder).batches(100):
+            trainer.step(batch)
+        found.append(trainer.state_dict())
+    for name, array in found[0].items():
+        np.testing.assert_allclose(found[1][name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_is_saved_resumed_to_the_same_bits_loaded_and_quantized(tmp_path):
+    table = drawn()
+    whole, parted = trainer_of(table), trainer_of(table)
+    history = whole.fit(table, validation=table, epochs=3, run=tmp_path / "whole")
+    parted.fit(table, validation=table, epochs=1, run=tmp_path / "parted")
+    parted = st.load(tmp_path / "parted")
+    parted.fit(table, validation=table, epochs=3, run=tmp_path / "parted", resume=True)
+    for name, array in whole.state_dict().items():
+        np.testing.assert_array_equal(array, parted.state_dict()[name])
+    assert (
+        st.Run(tmp_path / "whole").log()[-1]["like.auc"]
+        == history["epochs"][-1]["valid"]["like.auc"]
+    )
+    predicted = whole.predict(table)
+    assert predicted.shape == (400, 3)
+    np.testing.assert_array_equal(st.load_predictor(tmp_path / "whole").predict(table), predicted)
+    scores = whole.evaluate(table)
+    assert scores["stars.rmse"] == pytest.approx(
+        np.sqrt(np.mean((predicted[:, 2] - table["stars"]) ** 2)), rel=1e-5
+    )
+    assert scores["stars.rmse"] < scores["stars.constant_rmse"]
+    assert scores["like.rows"] == table["like"].notna().sum()
+    whole.quantized().save(tmp_path / "int8")
+    small = st.load_predictor(tmp_path / "int8").evaluate(table)
+    assert small["click.auc"] == pytest.approx(scores["click.auc"], abs=0.01)
+
+
+def test_a_real_label_is_predicted_as_it_is_and_watched_by_its_error():
+    table = drawn()
+    trainer = trainer_of(table, {"stars": "real"})
+    stopping = st.EarlyStopping(patience=2)
+    history = trainer.fit(table, validation=table, epochs=4, early_stopping=stopping)
+    assert history["best"]["value"] == min(e["valid"]["rmse"] for e in history["epochs"])
+    assert trainer.predict(table).shape == (400,) and trainer.predict(table).mean() > 2
+    assert set(trainer.evaluate(table)) >= {"rmse", "mae", "constant_rmse"}
+
+
+def test_labels_come_in_the_order_of_the_schema_and_null_where_they_are_missing():
+    table = drawn(5)
+    encoder = Encoder.fit(table, min_count=1, schema_file=Schema(**COLUMNS, labels=LABELS))
+    batch = encoder.encode(table[["stars", "x", "like", "item", "click", "user"]])
+    wanted = table[["click", "like", "stars"]].to_numpy(np.float32)
+    np.testing.assert_array_equal(batch.labels, wanted)
+    assert encoder.labels == LABELS
+
+
+def test_converted_rows_have_the_labels_of_raw_ones(tmp_path):
+    table = drawn()
+    table.to_parquet(tmp_path / "raw.parquet")
+    schema = Schema(**COLUMNS, labels=LABELS)
+    done = st.data.convert_files(
+        tmp_path / "raw.parquet", tmp_path / "made", min_count=1, schema_file=schema
+    )
+    assert done["labels"] == LABELS and done["positive"] is None
+    raw, made = (
+        list(st.data.Dataset(str(tmp_path / name), encoder).batches(400))[0].labels
+        for encoder in [Encoder.fit(str(tmp_path / "made"))]
+        for name in ("raw.parquet", "made")
+    )
+    np.testing.assert_array_equal(raw, made)
+
+
+def test_the_command_trains_evaluates_predicts_and_draws(tmp_path, capsys):
+    drawn().to_parquet(tmp_path / "d.parquet")
+    kinds = "".join(f'{name} = "{kind}"\n' for name, kind in LABELS.items())
+    (tmp_path / "s.toml").write_text(
+        f'categories = ["user", "item"]\ndense = ["x"]\n[labels]\n{kinds}'
+    )
+    run, data, out = (str(tmp_path / name) for name in ("run", "d.parquet", "p.parquet"))
+    options = ["--schema", str(tmp_path / "s.toml"), "--out", run, "--epochs", "2"]
+    small = ["--set", "model.dim=4", "--set", "model.top=8", "--set", "model.bottom=8"]
+    watched = ["--early-stopping", "1", "--set", "train.monitor=click.auc"]
+    assert main(["train", data, "--valid", data, *options, *small, *watched]) == 0
+    printed = capsys.readouterr().out
+    assert "valid click.AUC  valid click.logloss  valid like.AUC" in printed
+    assert main(["evaluate", run, data]) == 0
+    tables = capsys.readouterr().out.split("\n\n")
+    assert tables[0].splitlines()[2].split()[:2] == ["d.parquet", "like"]
+    assert tables[1].split()[:2] == ["rows", "RMSE"]
+    assert main(["predict", run, data, "--out", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_stars"] > 1
+    assert pq.read_schema(out).names == ["click", "like", "stars"]
+    assert main(["plot", run]) == 0
+    assert (tmp_path / "run" / "plot.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("like", 0.5, "row 3, column like: the label is 0.5; it must be 0 or 1"),
+        ("stars", np.inf, "row 3, column stars: the value is infinite; replace it by"),
+        ("stars", 1e300, "row 3, column stars: the label is 1e+300; it must be a number"),
+    ],
+)
+def test_a_label_that_is_none_of_its_kind_is_named(column, value, message):
+    table = drawn(6)
+    encoder = Encoder.fit(table, min_count=1, schema_file=Schema(**COLUMNS, labels=LABELS))
+    table.loc[3, column] = value
+    with pytest.raises(DataError, match=message.replace("+", r"\+")):
+        encoder.encode(table)
+
+
+def test_a_single_label_may_not_be_missing():
+    table = drawn(6)
+    schema = Schema(**COLUMNS, labels={"stars": "real"})
+    encoder = Encoder.fit(table, min_count=1, schema_file=schema)
+    table.loc[2, "stars"] = np.nan
+    with pytest.raises(DataError, match="row 2, column stars: the label is null; drop the row or"):
+        encoder.encode(table)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"stars": "ordinal"}, r"labels\.stars is 'ordinal'; it must be one of \['binary', 'real'"),
+        (["stars"], "labels is "),
+        ({"x": "real"}, "labels: 'x' is a dense or category column"),
+    ],
+)
+def test_what_is_no_label_of_a_schema_is_refused(labels, message):
+    with pytest.raises(ConfigError, match=message):
+        Schema(**COLUMNS, labels=labels)
+
+
+def test_a_label_is_named_once():
+    with pytest.raises(ConfigError, match="label and labels are both given; drop label"):
+        Schema(**COLUMNS, label="click", labels=LABELS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0.0, 2.0], "labels: row 1: the label is 2; it must be 0 or 1"),
+        ([[0.0, 1.0], [1.0, 0.0]], "the batch has 2 labels, the model 1: label"),
+    ],
+)
+def test_labels_of_another_model_are_refused(labels, message):
+    trainer = st.Trainer(Linear([5, 5]), st.optim.sgd(0.1))
+    batch = Batch(np.zeros((2, 3)), [[1, 2], [3, 4]], labels)
+    for use in (trainer.step, lambda one: trainer.evaluate([one])):
+        with pytest.raises(DataError, match=message):
+            use(batch)
+
+
+def test_a_model_has_the_labels_of_its_encoder():
+    encoder = Encoder.fit(drawn(9), min_count=1, schema_file=Schema(**COLUMNS, labels=LABELS))
+    model = st.models.DLRM(encoder.rows, num_dense=encoder.num_dense)
+    with pytest.raises(ConfigError, match="DLRM: its labels are label .binary., those of the enc"):
+        st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
+
+
+def test_a_score_that_these_labels_have_not_is_not_watched():
+    table = drawn(20)
+    with pytest.raises(ConfigError, match="monitor is 'auc'; these labels have click.auc, click"):
+        trainer_of(table).fit(
+            table, validation=table, early_stopping=st.EarlyStopping("auc", patience=1)
+        )
