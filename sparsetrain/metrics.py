@@ -39,6 +39,12 @@ class ClickMetrics:
     1.0
     """
 
+    # Names of what `result` gives, known without memory for the histograms.
+    SCORES = (
+        *("auc", "auc_bound", "logloss", "ne", "calibration"),
+        *("rows", "constant_logloss", "positive_rate"),
+    )
+
     def __init__(self) -> None:
         self._counts = np.zeros((2, _BINS), np.int64)  # others, clicks
         self._lowest = np.full(_BINS, 0xFFFFFFFF, np.uint32)  # keys seen in each bin
@@ -171,6 +177,8 @@ class RegressionMetrics:
     >>> metrics.result()["mae"]
     0.25
     """
+
+    SCORES = ("rmse", "mae", "rows", "constant_rmse", "mean_label", "mean_prediction")
 
     def __init__(self) -> None:
         self._rows = 0
@@ -326,8 +334,15 @@ class LabelMetrics:
 
 
 def score_names(kinds: Mapping[str, str]) -> list[str]:
-    """Return the names of the scores of labels of these kinds."""
-    return list(LabelMetrics(kinds).result())
+    """Return the names of the scores of labels of these kinds, in the order of `LabelMetrics`."""
+    own = {name: _OF_KIND[kind].SCORES for name, kind in kinds.items()}
+    if len(own) == 1:
+        return [score for scores in own.values() for score in scores]
+    return [
+        *(f"{name}.{score}" for name, scores in own.items() for score in scores),
+        "loss",
+        "rows",
+    ]
 
 
 def _mean_loss(scores: Mapping[str, float | int | None]) -> float:

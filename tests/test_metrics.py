@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
-from sparsetrain.metrics import ClickMetrics, LabelMetrics, RegressionMetrics
+from sparsetrain.metrics import ClickMetrics, LabelMetrics, RegressionMetrics, score_names
 
 INF = math.inf
 
@@ -275,3 +275,8 @@ def test_a_label_that_no_row_has_has_no_scores():
     found = metrics.result()
     assert found["b.rows"] == 0 and found["b.rmse"] is None
     assert found["loss"] == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("kinds", [{"a": "binary"}, {"a": "real"}, {"a": "real", "b": "binary"}])
+def test_the_names_of_scores_are_known_without_scoring(kinds):
+    assert score_names(kinds) == list(LabelMetrics(kinds).result())

@@ -11,6 +11,7 @@ import numpy as np
 
 from sparsetrain.data.schema.schema import check_label_kinds
 from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding.collection import POOLINGS
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_table_dtype
@@ -39,9 +40,8 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "names": [f"C{i + 1}" for i in range(len(rows))] if names is None else [*map(str, names)],
         "row_weights": _flag(cls, "row_weights", arguments["row_weights"]),
         "share_embedding": _share(cls, arguments["share_embedding"]),
-        "labels": dict(arguments["labels"] or {"label": "binary"}),
+        "labels": _labels(cls, arguments["labels"]),
     }
-    check_label_kinds(f"{cls}: labels", config["labels"])
     check_table_dtype(config["table_dtype"], cls)
     pooling, names = config["pooling"], config["names"]
     repeated = next((name for name, count in Counter(names).items() if count > 1), None)
@@ -81,6 +81,15 @@ def _flag(cls: str, name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise ConfigError(f"{cls}: {name} is {value!r}; give True or False")
     return bool(value)
+
+
+def _labels(cls: str, labels: Mapping[str, LabelKind] | None) -> dict[str, LabelKind]:
+    """Return the labels by name; by default one of 0 and 1."""
+    given: Mapping[str, LabelKind] = {"label": "binary"} if labels is None else labels
+    check_label_kinds(f"{cls}: labels", given)
+    if not given:
+        raise ConfigError(f"{cls}: labels is empty; name at least one")
+    return dict(given)
 
 
 def _share(cls: str, share: Mapping[str, str] | None) -> dict[str, str] | None:

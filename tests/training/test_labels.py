@@ -256,6 +256,20 @@ def test_a_model_has_the_labels_of_its_encoder():
         st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [(["stars"], "Linear: labels is "), ({}, "labels is empty"), ({"a": 3}, "labels.a is 3")],
+)
+def test_what_is_no_label_of_a_model_is_refused(labels, message):
+    with pytest.raises(ConfigError, match=message):
+        Linear([5], labels=labels)
+
+
+def test_a_monitor_that_no_label_has_is_refused_before_anything_is_read(capsys):
+    assert main(["train", "missing.parquet", "--set", "train.monitor=acu"]) == 2
+    assert "train.monitor" in capsys.readouterr().err
+
+
 def test_a_score_that_these_labels_have_not_is_not_watched():
     table = drawn(20)
     with pytest.raises(ConfigError, match="monitor is 'auc'; these labels have click.auc, click"):

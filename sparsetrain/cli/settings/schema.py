@@ -127,6 +127,10 @@ class ModelSettings(Section):
         ]
 
 
+# A score, with the name of its label before it where there are several.
+MONITOR = r"^(.+\.)?(logloss|ne|auc|rmse|mae|loss)$"
+
+
 class TrainSettings(Section):
     """The training loop."""
 
@@ -162,7 +166,7 @@ class TrainSettings(Section):
     validate_every: Count | None = setting(
         None, "Steps between validations, besides one after each epoch.", flag="--validate-every"
     )
-    monitor: str | None = setting(
+    monitor: Annotated[str, Field(pattern=MONITOR)] | None = setting(
         None,
         "Validation score that decides which checkpoint is the best: logloss, ne, auc, rmse, mae "
         "or loss; of several labels NAME.auc and so on.",

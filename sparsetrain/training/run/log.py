@@ -35,8 +35,12 @@ def fields(kinds: Mapping[str, str]) -> tuple[str, ...]:
     return (*_FIRST, *scores, *_LAST)
 
 
-# What a line may hold, without the name of a label before it.
-_KNOWN = {*fields({"": "binary"}), *fields({"": "real"})}
+# Scores of a label, which may have its name before them.
+_SCORES = {*score_names({"": "binary"}), *score_names({"": "real"})}
+
+
+def _is_field(name: str) -> bool:
+    return name in _FIRST or name in _LAST or name.rpartition(".")[2] in _SCORES
 
 
 class Log:
@@ -129,7 +133,7 @@ def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
         line = None
     numbers = (int, float, type(None))
     fits = isinstance(line, dict) and all(
-        name.rpartition(".")[2] in _KNOWN and isinstance(value, str if name == "split" else numbers)
+        _is_field(name) and isinstance(value, str if name == "split" else numbers)
         for name, value in line.items()
     )
     if not fits:
