@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sparsetrain"
 ONLY_FROM_AD = {
     "embedding": {"defvjp", "row_sparse_cotangent"},
-    "models": {"defvjp", "bce_with_logits"},
+    "models": {"defvjp", "bce_with_logits", "dropout"},
 }
 
 

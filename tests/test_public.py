@@ -20,7 +20,8 @@ PUBLIC = {
         "runtime set_num_threads value_and_grad"
     ),
     "ad": (
-        "GradientModule bce_with_logits check_grads defvjp densify gradient row_sparse_cotangent"
+        "GradientModule bce_with_logits check_grads defvjp densify dropout gradient "
+        "row_sparse_cotangent"
     ),
     "compare": (
         "ARMS AXES Arm Case Crossing FORMULAS Item LeftOut Measurement Report Tables draw "
@@ -36,7 +37,7 @@ PUBLIC = {
         "CheckpointError ConfigError DataError NumericalError ResourceError SparsetrainError"
     ),
     "metrics": "ClickMetrics LabelMetrics RegressionMetrics",
-    "models": "ClickModel CrossInteraction DLRM MLP MODELS dot_interaction",
+    "models": "ClickModel CrossInteraction DLRM Dropout MLP MODELS dot_interaction",
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult abs "
         "accumulate_ adagrad adam adamw constant cosine exp ftrl global_norm inverse_sqrt maximum "

@@ -8,14 +8,13 @@ A rule that is registered takes an operator off the list.
 from __future__ import annotations
 
 _RESIZE = "resize before the model, or by nn.op.repeat"
-_MASK = "multiply by a mask that the batch brings, of 0 and 1 / (1 - rate)"
 _WINDOWS = "use avg_pool1d, 2d or 3d, or a mean, with windows of one size"
 _VISION = "compute boxes before the model"
 _DEVICE = "leave it away: target= says where a program runs"
 
 # Operator -> the way out.
 WITHOUT = {
-    "relax.nn.dropout": _MASK,
+    "relax.nn.dropout": "use models.Dropout, or ad.dropout with a key of the step",
     "relax.nn.attention_var_len": "use attention, with a bias that is low where there is nothing",
     "relax.nn.adaptive_avg_pool1d": _WINDOWS,
     "relax.nn.adaptive_avg_pool2d": _WINDOWS,

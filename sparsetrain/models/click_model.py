@@ -26,6 +26,7 @@ from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
+from sparsetrain.models.dropout import FIRST_ROW, KEY, drawing, has_dropout
 from sparsetrain.models.initialize import fill_normal_, fill_uniform_
 from sparsetrain.models.labels import losses
 from sparsetrain.system.argument_checks import require_int
@@ -186,19 +187,27 @@ class ClickModel(nn.Module):
         offsets: nn.Tensor | None = None,
         weights: nn.Tensor | None = None,
         row_weights: nn.Tensor | None = None,
+        dropout_key: nn.Tensor | None = None,
+        dropout_first_row: nn.Tensor | None = None,
     ) -> nn.Tensor:
         """Sum of the mean losses of all labels, each row's times its weight, a () tensor.
 
         Cross-entropy of binary labels, squared error of real ones. A mean is over all rows; where
         several labels are, the loss of one that a row lacks is 0.
         """
-        logits = self.logits(dense, rows, offsets, weights)  # (B, T)
+        with drawing(dropout_key, dropout_first_row):
+            logits = self.logits(dense, rows, offsets, weights)  # (B, T)
         each = losses(logits, nn.op.reshape(labels, logits.shape), self.label_kinds)  # (B, T)
         if row_weights is not None:
             each = nn.op.multiply(each, nn.op.reshape(row_weights, (logits.shape[0], 1)))
         if len(self.label_kinds) > 1:
             each = nn.op.sum(each, axis=1)
         return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the loss reads a key, see `Dropout`."""
+        return has_dropout(self)
 
     @property
     def label_kinds(self) -> dict[str, LabelKind]:
@@ -223,6 +232,8 @@ class ClickModel(nn.Module):
         loss = {"labels": labels, **inputs}
         if self._config["row_weights"]:
             loss["row_weights"] = of_rows
+        if self.has_dropout:
+            loss |= dict.fromkeys((KEY, FIRST_ROW), nn.spec.Tensor([1], "int64"))
         module, _ = self.export_tvm(
             {"loss": _by_name(self.loss, loss), "logits": _by_name(self.logits, inputs)}
         )

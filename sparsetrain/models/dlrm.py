@@ -50,6 +50,8 @@ class DLRM(ClickModel):
         cross layers, see `models.interaction.cross`.
     cross_layers, cross_rank : int, optional
         For the cross interaction. By default 3 layers of rank (F + 1) D / 4, at most 512.
+    dropout : float
+        Rate of the dropout between the layers of both MLPs.
     pooling, weighted, names, table_dtype, row_weights, share_embedding, labels
         As of `ClickModel`.
     """
@@ -73,6 +75,7 @@ class DLRM(ClickModel):
         cross_rank: int | None = None,
         share_embedding: Mapping[str, str] | None = None,
         labels: Mapping[str, LabelKind] | None = None,
+        dropout: float = 0.0,
     ) -> None:
         cls = type(self).__name__
         dim = require_int(f"{cls}: dim", dim)
@@ -80,14 +83,17 @@ class DLRM(ClickModel):
         hidden = {"bottom": bottom, "top": top}
         self._hidden = {name: check_widths(cls, name, widths) for name, widths in hidden.items()}
         # Parameters are in the order of their construction, in saved runs too.
-        self.bottom = MLP([max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True)
+        self.bottom = MLP(
+            [max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True, dropout=dropout
+        )
         of_rows = (table_dtype, row_weights, share_embedding, labels)
         super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = len(self._config["rows"])
         self._interaction = check_interaction(interaction, numbers, (features + 1) * dim)
         self.interaction, width = make_interaction(self._interaction, features, dim)
-        self.top = MLP([width, *self._hidden["top"], len(self.label_kinds)], last_relu=False)
+        widths = [width, *self._hidden["top"], len(self.label_kinds)]
+        self.top = MLP(widths, last_relu=False, dropout=dropout)
 
     def __repr__(self) -> str:
         config = self.config()
@@ -98,7 +104,8 @@ class DLRM(ClickModel):
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
-        return {**super().config(), **self._hidden, **self._interaction}
+        own = {**self._hidden, **self._interaction, "dropout": self.top.dropout.rate}
+        return {**super().config(), **own}
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""

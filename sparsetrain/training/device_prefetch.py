@@ -29,7 +29,7 @@ from sparsetrain.runtime import gpu
 from sparsetrain.runtime.staging import StagedBatch, StagingRing, StagingSlot
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
-from sparsetrain.training.step import scale_input
+from sparsetrain.training.step import step_inputs
 
 HOST_LOOKUPS = 16_384
 Planner = Literal["auto", "host", "device"]
@@ -137,11 +137,11 @@ class DevicePrefetcher:
         inputs = trainer.model.inputs(batch, room=slot.room)
         arguments = trainer.program.arguments
         names = list(arguments.by_name)
-        bound = arguments.bind(trainer.params, inputs | scale_input(trainer.scaling))
+        bound = arguments.bind(trainer.params, inputs | step_inputs(trainer))
         arrays = {
             name: runtime.as_numpy(tensor)
             for name, tensor in zip(names, bound, strict=True)
-            if name in inputs  # neither parameters nor the loss's scale, which is the step's
+            if name in inputs  # neither parameters nor what is the step's
         }
         plans = self._plans(inputs)
         for name, plan in plans.items():

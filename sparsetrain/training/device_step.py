@@ -7,7 +7,7 @@ from sparsetrain.data import Batch
 from sparsetrain.optim import StepResult
 from sparsetrain.runtime import NDArray
 from sparsetrain.training.device_prefetch import DevicePrefetcher
-from sparsetrain.training.step import Trainable, TrainingStep, scale_input
+from sparsetrain.training.step import Trainable, TrainingStep, step_inputs
 
 
 class DeviceTrainingStep(TrainingStep):
@@ -31,7 +31,7 @@ class DeviceTrainingStep(TrainingStep):
         trainer = self._trainer
         rows = trainer.model.rows_read(ready.inputs)
         trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-        inputs = self._ahead.tensors(ready) | scale_input(trainer.scaling)
+        inputs = self._ahead.tensors(ready) | step_inputs(trainer)
         loss, gradients = trainer.program(trainer.params, inputs, checked=True)
         for name in ready.planned:
             plan = ready.plan(name, gradients[name].indices)

@@ -20,6 +20,7 @@ from sparsetrain.compiler.precision import Policy, Scaling, to_half
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.batch import micro_batches
+from sparsetrain.models.dropout import dropout_inputs
 from sparsetrain.optim import Optimizer, State, StepResult, accumulate_
 from sparsetrain.optim.result import NO_SCALE, Scale
 from sparsetrain.optim.state_factory import adopt_state_
@@ -38,8 +39,14 @@ class Trainable(Protocol):
     state: State
     target: Any
     accumulate: int
+    steps: int
     scaling: Scaling | None
     policy: Policy | None
+    draws: bool
+
+    @property
+    def seed(self) -> int:
+        """Decides what dropout draws."""
 
     @property
     def program(self) -> GradientProgram:
@@ -128,7 +135,7 @@ class TrainingStep:
             self._ranges, self._fused = state.ranges, UpdateStep(program, state)
         return self._fused
 
-    def _inputs(self, batch: Batch) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    def _inputs(self, batch: Batch, first_row: int = 0) -> tuple[dict[str, Any], Mapping[str, Any]]:
         """Return the program's inputs, and the rows that it will read; they are current."""
         trainer = self._trainer
         if trainer.state.owner is not trainer.optimizer:
@@ -137,8 +144,7 @@ class TrainingStep:
         rows: Mapping[str, Any] = trainer.model.rows_read(inputs)
         if trainer.state.histories:
             trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-        if trainer.scaling is not None:
-            inputs |= scale_input(trainer.scaling)
+        inputs |= step_inputs(trainer, first_row)
         return inputs, rows
 
     def _gradients(self, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
@@ -146,9 +152,10 @@ class TrainingStep:
         trainer = self._trainer
         if trainer.accumulate == 1:
             return trainer.program(trainer.params, self._inputs(batch)[0])
-        total, summed = np.float64(0), dict[str, Any]()
+        total, summed, first_row = np.float64(0), dict[str, Any](), 0
         for part in micro_batches(batch, trainer.accumulate):
-            loss, gradients = trainer.program(trainer.params, self._inputs(part)[0])
+            loss, gradients = trainer.program(trainer.params, self._inputs(part, first_row)[0])
+            first_row += len(part)
             share = len(part) / len(batch)
             total += share * float(Loss(loss))
             accumulate_(gradients, summed, share, coalesce=False)
@@ -168,9 +175,13 @@ class TrainingStep:
         return (loss if seen is None else seen), result
 
 
-def scale_input(scaling: Scaling | None) -> dict[str, Any]:
-    """Return the input that a program of a scaled loss takes beside the model's."""
-    return {} if scaling is None else {LOSS_SCALE: np.float32(scaling.value)}
+def step_inputs(trainer: Trainable, first_row: int = 0) -> dict[str, Any]:
+    """Return the inputs of a gradient program that are the step's: a scale, a key of dropout."""
+    scaling = trainer.scaling
+    inputs: dict[str, Any] = {} if scaling is None else {LOSS_SCALE: np.float32(scaling.value)}
+    if trainer.draws:
+        inputs |= dropout_inputs(trainer.seed, trainer.steps, first_row)
+    return inputs
 
 
 def _scale_of(scaling: Scaling | None) -> Scale:

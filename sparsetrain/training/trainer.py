@@ -47,7 +47,7 @@ from sparsetrain.training.grow_tables import copy_grown_, grown_model
 from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.training.run import Run
-from sparsetrain.training.step import Loss, TrainingStep, scale_input
+from sparsetrain.training.step import Loss, TrainingStep, step_inputs
 from sparsetrain.training.trained_model import TrainedModel
 
 
@@ -111,6 +111,7 @@ class Trainer(TrainedModel):
         plan: Literal["auto", "host", "device"] = "auto",
     ) -> None:
         self.accumulate = require_int("accumulate", accumulate)
+        self.draws = getattr(model, "has_dropout", False)  # while training
         target = resolve_target(target_word(table_dtype_of(model), target))
         super().__init__(model, optimizer, target, seed, encoder, initialize, precision, loss_scale)
         self._ahead = DevicePrefetcher(self, plan)
@@ -405,6 +406,6 @@ class Trainer(TrainedModel):
         Runs the program on `batch` once more, compiled so that every value shows.
         """
         program = self.program
-        inputs = self.model.inputs(batch) | scale_input(self.scaling)
+        inputs = self.model.inputs(batch) | step_inputs(self)
         arguments = program.arguments.bind(self.params, inputs)
         return first_nonfinite(program.module, program.function, arguments)

@@ -230,6 +230,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "row_weights": False,
         "share_embedding": {},
         "labels": {"label": "binary"},
+        "dropout": 0.0,
         **interaction,
     }
     assert library.built["optimizer"] == {"lr": 0.5}
@@ -237,7 +238,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
     assert library.built["trainer"]["seed"] == 7
     folder, extra = library.saved
     assert folder == str(out)
-    chosen = {"dim": 8, "bottom": [32], "top": [16, 8], "table_dtype": "float32"}
+    chosen = {"dim": 8, "bottom": [32], "top": [16, 8], "table_dtype": "float32", "dropout": 0.0}
     assert extra["settings"]["model"] == {**chosen, **interaction}
 
 

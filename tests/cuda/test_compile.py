@@ -43,6 +43,7 @@ def programs() -> Iterator[tvm.IRModule]:
     """Gradient programs: a usual model, weighted bags in cross layers, products of halves, ids."""
     full = st.models.DLRM(rows=small_dlrm.FULL_ROWS, dim=16, bottom=(512,), top=(256,))
     kinds = small_dlrm.KINDS["weighted"] | small_dlrm.KINDS["cross"]
+    kinds |= {"dropout": 0.2}
     others = st.models.DLRM(rows=small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), **kinds)
     for model in (full, others):
         yield ad.gradient(model.export(), "loss").module

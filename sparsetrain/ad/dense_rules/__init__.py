@@ -10,6 +10,7 @@ from sparsetrain.ad.dense_rules import (
     by_ids,
     convolution,
     copies,
+    dropout,
     einsum,
     elementwise,
     losses,
@@ -25,7 +26,7 @@ from sparsetrain.ad.rules import defvjp
 
 _MODULES = (
     *(elementwise, binary, by_ids, shapes, copies, reductions, products, ordering),
-    *(einsum, normalization, attention, convolution, pooling, losses),
+    *(einsum, normalization, attention, convolution, pooling, losses, dropout),
 )
 for _module in _MODULES:
     for _name, _rule in _module.RULES.items():

@@ -118,6 +118,10 @@ class ModelSettings(Section):
         None, "Rank of their matrices; if not set, a quarter of the crossed numbers, at most 512."
     )
 
+    dropout: Annotated[float, Field(ge=0, lt=1)] = setting(
+        0.0, "Rate of the dropout between the layers of both MLPs."
+    )
+
     def problems(self) -> list[tuple[str, str]]:
         """Return the settings that would be ignored, each with the reason."""
         return [

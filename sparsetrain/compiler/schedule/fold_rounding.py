@@ -17,6 +17,7 @@ from sparsetrain.compiler.schedule.half_bits import HALVES, half_product
 from sparsetrain.kernels.relax_op import rewrite_functions
 
 _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
+_DROPOUT = "relax.sparsetrain.dropout"  # no hand-written kernel: it fuses behind a product
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldIntoHalfMatmul")
@@ -79,7 +80,7 @@ class _Folder(PyExprMutator):
         return (
             isinstance(value, relax.Call)
             and isinstance(value.op, tvm.ir.Op)
-            and not value.op.name.startswith("relax.sparsetrain.")
+            and not (value.op.name.startswith("relax.sparsetrain.") and value.op.name != _DROPOUT)
             and transposed_source(value) is None
             and len(self._uses.get(source, ())) == 1
         )

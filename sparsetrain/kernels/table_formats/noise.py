@@ -7,9 +7,6 @@ kernel mixes them with the row once and with the column for each element, a few 
 
 The mixer is the two-round 32-bit one that Chris Wellons found by search (bias 0.17 of 1000),
 https://github.com/skeeto/hash-prospector.
-
-TVM 0.27 promises LLVM that unsigned products do not wrap, so products are taken in 64 bits, where
-they do not; LLVM finds back to one multiplication of 32 bits.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from typing import Any
 
 from tvm import tirx
 
-from sparsetrain.kernels.table_formats.words import Hold, word
+from sparsetrain.kernels.table_formats.words import Hold, times, word
 
 Keys = tuple[int, int]
 
@@ -45,15 +42,11 @@ def element_bits(shared: Any, column: Any, hold: Hold) -> Any:
 
     They are good until `hold`, whose word is another than that of the row, is given the next.
     """
-    return _mixed(shared ^ _times(column, GOLDEN), hold)
+    return _mixed(shared ^ times(column, GOLDEN), hold)
 
 
 def _mixed(bits: Any, hold: Hold) -> Any:
     bits = hold(bits)
-    bits = hold(_times(bits ^ (bits >> 16), FIRST))
-    bits = hold(_times(bits ^ (bits >> 15), SECOND))
+    bits = hold(times(bits ^ (bits >> 16), FIRST))
+    bits = hold(times(bits ^ (bits >> 15), SECOND))
     return bits ^ (bits >> 16)
-
-
-def _times(bits: Any, factor: int) -> Any:
-    return word(tirx.Cast("uint64", bits) * tirx.const(factor, "uint64"))

@@ -22,6 +22,18 @@ def word(value: Any) -> Any:
     return tirx.Cast("uint32", value)
 
 
+def times(bits: Any, factor: int) -> Any:
+    """The lowest 32 bits of the product of a word, or of an index below 2**32, and a constant.
+
+    TVM 0.27 takes products of unsigned integers not to wrap, and a cast to keep bounds that the
+    type cannot: it would fold what is computed from one of 32 bits into another constant. In 64
+    bits the product does not wrap, and the mask tells the bounds. LLVM finds back to one
+    multiplication of 32 bits.
+    """
+    wide = tirx.Cast("uint64", bits) * tirx.const(factor, "uint64")
+    return word(wide & tirx.const(0xFFFFFFFF, "uint64"))
+
+
 def holding(words: Any, place: Any) -> Hold:
     """A function that puts a word into an element of a local array, and gives that to be read.
 

@@ -5,12 +5,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tvm import te
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel, scalar
 from sparsetrain.kernels.table_formats.noise import element_bits, keys_of, row_bits
-from sparsetrain.kernels.table_formats.words import holding
+from sparsetrain.kernels.table_formats.words import holding, times, uint
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
 from tests.kernels.table_formats.in_numpy import random_bits
@@ -67,3 +68,13 @@ def test_bits_are_even_and_neighbours_know_nothing_of_one_another():
     for bit in range(32):
         share = (bits >> np.uint32(bit) & 1).mean()
         assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(bits.size)
+
+
+@pytest.mark.parametrize("first", [0, 2, 50])
+def test_a_product_wraps_at_32_bits_though_the_index_does_not_begin_at_0(first):
+    out = te.compute((4,), lambda i: times(i + first, 0x9E3779B9) >> uint(3), "out")
+    function = te.create_prim_func([out]).with_attr("global_symbol", "main")
+    found = runtime.empty((4,), "uint32")
+    compile_kernel(function, host_target())(found)
+    expected = (np.arange(first, first + 4) * 0x9E3779B9 & 0xFFFFFFFF) >> 3
+    np.testing.assert_array_equal(runtime.as_numpy(found), expected)

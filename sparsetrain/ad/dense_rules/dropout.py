@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dropout whose mask is a function of a key and of the place of an element.
+
+No mask is stored: the reverse pass draws it again. It is the same for any number of threads, on the
+CPU and on CUDA, and for any number of parts of a batch, since rows are counted through the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.relax import op
+
+from sparsetrain.ad.dense_rules.reading import constant
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.relax_op import define_op
+from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND
+from sparsetrain.kernels.table_formats.words import times, uint, word
+
+_ELEMENTWISE = 0
+_LAYER = 0x632BE5AB  # odd: multiples mod 2^32 are all different
+
+
+def _type(call: Any) -> relax.Type:
+    return call.args[0].ty
+
+
+def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    x = call.args[0]
+    keep, relu = 1.0 - float(call.attrs["rate"]), bool(call.attrs["relu"])
+    layer = uint(int(call.attrs["layer"]) * _LAYER % 2**32)
+    limit = uint(min(round(keep * 2**32), 2**32 - 1))
+
+    def columns() -> te.Tensor:
+        width = x.ty.shape[-1] if x.ty.ndim > 1 else 1
+        return te.compute((width,), lambda i: times(_low(i), GOLDEN) ^ layer, "columns")
+
+    def dropout(x: te.Tensor, key: te.Tensor, first: te.Tensor, columns: te.Tensor) -> te.Tensor:
+        zero, scale = tirx.const(0.0, x.dtype), tirx.const(1.0 / keep, x.dtype)
+
+        def element(*index: Any) -> Any:
+            row = index[0] + first[0]
+            for extent, i in zip(x.shape[1:-1], index[1:-1], strict=True):
+                row = row * extent + i
+            row = times(_low(row), FIRST) ^ _low(key[0])
+            row = times(row ^ (row >> 16), SECOND) ^ _low(key[0] >> 32)
+            bits = row ^ columns[index[-1] if len(index) > 1 else 0]
+            bits = times(bits ^ (bits >> 16), FIRST)
+            kept = times(bits ^ (bits >> 15), SECOND) < limit
+            if relu:
+                kept = tirx.And(kept, tirx.Not(x(*index) < zero))  # NaN stays
+            return tirx.Select(kept, x(*index) * scale, zero)
+
+        return te.compute(x.shape, element, "dropout")
+
+    # Folded to a constant where the width is one: a vector of column numbers is dear to make.
+    words = builder.emit(builder.call_te(columns))
+    # Like adding a bias it fuses behind a product, as long as the keys have one element each.
+    kind = {"op_pattern": _ELEMENTWISE}
+    return builder.call_te(dropout, *call.args, words, primfunc_attrs=kind)
+
+
+def _low(index: Any) -> Any:
+    return word(index & tirx.const(0xFFFFFFFF, "int64"))
+
+
+_dropout = define_op("dropout", ("x", "key", "first_row"), _type, _kernel)
+
+
+def dropout(
+    x: relax.Expr,
+    key: relax.Expr,
+    first_row: relax.Expr,
+    *,
+    rate: float,
+    layer: int = 0,
+    relu: bool = False,
+) -> relax.Expr:
+    """Zeros with probability `rate`, and ``x / (1 - rate)`` elsewhere (Srivastava et al. 2014).
+
+    Whether an element is kept is a hash of the key, the layer and the element's place.
+
+    Parameters
+    ----------
+    x : (B, ...) float
+    key : (1,) int64
+        Drawn anew for every step.
+    first_row : (1,) int64
+        Number of rows of the batch that come before those of `x`.
+    rate : float
+        At least 0 and below 1.
+    layer : int
+        Tells uses with one key apart.
+    relu : bool
+        Apply ReLU as well, so that the reverse pass need not draw the mask again: where the result
+        is positive the element was kept.
+
+    Returns
+    -------
+    (B, ...) float
+
+    Raises
+    ------
+    ConfigError
+        If the rate is not at least 0 and below 1.
+    """
+    if not 0 <= rate < 1:
+        raise ConfigError(f"dropout: rate is {rate!r}; it must be at least 0 and below 1")
+    return _dropout(x, key, first_row, rate=rate, layer=layer, relu=relu)
+
+
+def _backward(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: the same mask, applied to the cotangent."""
+    rate, layer = float(call.attrs["rate"]), int(call.attrs["layer"])
+    if not call.attrs["relu"]:
+        drawn = _dropout(cotangent, *call.args[1:], rate=rate, layer=layer, relu=False)
+        return [drawn, None, None]
+    zero = constant(0, output)
+    scaled = op.multiply(cotangent, constant(1.0 / (1.0 - rate), output))
+    return [op.where(op.less_equal(output, zero), zero, scaled), None, None]
+
+
+RULES = {"relax.sparsetrain.dropout": _backward}

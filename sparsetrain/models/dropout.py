@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Dropout`: a layer that acts in the exported loss, and is the identity in the exported scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+
+import numpy as np
+from tvm import relax
+from tvm.relax.frontend import nn
+
+from sparsetrain.ad import dropout
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats.noise import keys_of
+from sparsetrain.system.argument_checks import is_number
+
+KEY, FIRST_ROW = "dropout_key", "dropout_first_row"  # inputs of the exported loss
+# Both, and a number for each use of them, while a loss is exported.
+_Training = tuple[relax.Expr, relax.Expr, count]
+_training: ContextVar[_Training | None] = ContextVar("training", default=None)
+
+
+class Dropout(nn.Module):
+    """Zero elements with probability `rate` while training, and divide the others by ``1 - rate``.
+
+    The mask follows from the trainer's seed, the step and an element's place: it has the same bits
+    for any number of threads, after resuming, and for any number of parts of a batch.
+
+    Parameters
+    ----------
+    rate : float
+        At least 0 and below 1; with 0 no element is dropped.
+    relu : bool
+        Apply ReLU as well, which is quicker than a layer of its own before this one.
+
+    Raises
+    ------
+    ConfigError
+        For another rate.
+
+    Examples
+    --------
+    >>> Dropout(0.2).rate
+    0.2
+    """
+
+    def __init__(self, rate: float, *, relu: bool = False) -> None:
+        if not is_number(rate) or not 0 <= rate < 1:
+            raise ConfigError(f"dropout: rate is {rate!r}; it must be at least 0 and below 1")
+        self.rate, self.relu = float(rate), relu
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, ...) -> (B, ...)."""
+        training = _training.get()
+        if training is None or not self.rate:
+            return nn.op.relu(x) if self.relu else x
+        key, first_row, numbers = training
+        kept = dropout(x._expr, key, first_row, rate=self.rate, layer=next(numbers), relu=self.relu)
+        return nn.op.wrap_nested(kept, "dropout")
+
+
+@contextmanager
+def drawing(key: nn.Tensor | None, first_row: nn.Tensor | None) -> Iterator[None]:
+    """Let dropout layers act by these inputs; without them they stay the identity."""
+    given = None if key is None or first_row is None else (key._expr, first_row._expr, count())
+    token = _training.set(given)
+    try:
+        yield
+    finally:
+        _training.reset(token)
+
+
+def has_dropout(module: nn.Module) -> bool:
+    """Whether a dropout layer with a rate above 0 is among the layers of a module."""
+    if isinstance(module, Dropout):
+        return module.rate > 0
+    return any(map(has_dropout, _layers(module)))
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    for value in vars(module).values():
+        held = value.values() if isinstance(value, dict) else value
+        for item in held if isinstance(value, (list, tuple, dict)) else (value,):
+            if isinstance(item, nn.Module):
+                yield item
+
+
+def dropout_inputs(seed: int, step: int, first_row: int) -> dict[str, np.ndarray]:
+    """Return the inputs of a loss for the rows of a step's batch from `first_row` on."""
+    low, high = keys_of(seed, "dropout", step)
+    key = np.array([high << 32 | low], np.uint64).view(np.int64)
+    return {KEY: key, FIRST_ROW: np.array([first_row], np.int64)}

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dropout: its mask, its gradient, and that the bits depend on seed, step and place alone."""
+
+import numpy as np
+import pytest
+from tvm import relax
+from tvm.relax.frontend import nn
+
+import sparsetrain as st
+from sparsetrain.ad import dropout
+from sparsetrain.compiler.program import Program
+from sparsetrain.errors import ConfigError
+from sparsetrain.models import ClickModel, Dropout
+from sparsetrain.models.dropout import FIRST_ROW, KEY, dropout_inputs
+from sparsetrain.runtime.targets import resolve_target
+from tests import small_dlrm
+
+
+class Dropped(ClickModel):
+    """The sum of its inputs, each dropped or doubled, so that the loss shows the mask."""
+
+    def __init__(self, rows, dim=2, num_dense=50, rate=0.5, **rest):
+        super().__init__(rows, dim, num_dense, **rest)
+        self.rate = rate
+        self.last = nn.Linear(num_dense + len(rows) * dim, 1)
+        self.drop = Dropout(rate)
+
+    def config(self):
+        return {**super().config(), "rate": self.rate}
+
+    def forward(self, dense, embedded):
+        flat = nn.op.reshape(embedded, (dense.shape[0], -1))
+        return self.last(self.drop(nn.op.concat([dense, flat], dim=1)))
+
+
+def dropped_dlrm(**options):
+    model = st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16, 8), top=(64, 32), dropout=0.3)
+    return st.Trainer(model, st.optim.adagrad(0.05), seed=3, **options)
+
+
+def losses(trainer, steps=4):
+    return [float(trainer.step(small_dlrm.batch(65, seed=i))) for i in range(steps)]
+
+
+def test_the_mean_stays_and_the_share_of_zeros_is_the_rate():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1000, 300), "float32"))
+    keys = [relax.Var(name, relax.TensorType((1,), "int64")) for name in (KEY, FIRST_ROW)]
+    with builder.function("main", [x, *keys], attrs={"num_input": 3}):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(dropout(x, *keys, rate=0.3)))
+        builder.emit_func_output(out)
+    program = Program(builder.get(), "main", resolve_target("cpu"), None)
+
+    def drawn(step):
+        inputs = {"x": np.ones((1000, 300), np.float32), **dropout_inputs(0, step, 0)}
+        return st.runtime.as_numpy(program({}, inputs)).copy()
+
+    first, second = drawn(1), drawn(2)
+    kept = first > 0
+    assert set(np.unique(first)) == {0, np.float32(1 / 0.7)}
+    deviation = np.sqrt(0.3 * 0.7 / first.size)
+    assert abs(kept.mean() - 0.7) < 4 * deviation
+    for axis in (0, 1):  # rows and columns are dropped alike
+        share = kept.mean(axis=axis)
+        assert share.std() == pytest.approx(np.sqrt(0.21 / first.shape[axis]), rel=0.15)
+    for other in (kept[:, 1:], second[:, :-1] > 0):  # neighbours and steps know nothing of another
+        assert abs(np.corrcoef(kept[:, :-1].ravel(), other.ravel())[0, 1]) < 0.01
+
+
+def test_the_gradient_is_that_of_what_was_kept():
+    trainer = st.Trainer(Dropped([3]), st.optim.sgd(1.0), seed=1)
+    before = {name: array.astype(np.float64) for name, array in trainer.state_dict().items()}
+    dense = np.random.default_rng(0).normal(size=(1, 50)).astype(np.float32)
+    loss = float(trainer.step(st.Batch(dense, [[1]], [1])))
+    after = trainer.state_dict()
+    slope = after["last.bias"][0] - before["last.bias"][0]  # 1 - p, as the label is 1
+    assert loss == pytest.approx(-np.log(1 - slope), rel=1e-5)
+    read = np.concatenate([dense[0], before["embeddings.C1.weight"][1]])
+    moved = (after["last.weight"] - before["last.weight"])[0] / slope
+    kept = np.abs(moved) > 1e-6
+    np.testing.assert_allclose(moved, np.where(kept, 2 * read, 0), rtol=1e-3, atol=1e-5)
+    assert 10 < kept.sum() < 42
+    of_table = (after["embeddings.C1.weight"] - before["embeddings.C1.weight"])[1] / slope
+    wanted = np.where(kept[50:], 2 * before["last.weight"][0, 50:], 0)
+    np.testing.assert_allclose(of_table, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_bits_are_those_of_the_seed_for_any_number_of_threads():
+    found = []
+    for threads in (1, 2):
+        before = st.runtime.num_threads()
+        st.runtime.set_num_threads(threads)
+        try:
+            trainer = dropped_dlrm()
+            found.append((losses(trainer), trainer.state_dict()))
+        finally:
+            st.runtime.set_num_threads(before)
+    for other in found[1:]:
+        assert other[0] == found[0][0]
+        for name, array in found[0][1].items():
+            np.testing.assert_array_equal(other[1][name], array)
+
+
+def test_parts_of_a_batch_draw_the_mask_of_the_whole():
+    np.testing.assert_allclose(
+        losses(dropped_dlrm(accumulate=4)), losses(dropped_dlrm()), rtol=1e-5
+    )
+
+
+def test_a_resumed_run_draws_what_the_whole_one_does(tmp_path):
+    batches = [small_dlrm.batch(64, seed=i) for i in range(6)]
+    whole, parted = dropped_dlrm(), dropped_dlrm()
+    whole.fit(batches, epochs=2, shuffle=False)
+    parted.fit(batches, epochs=1, shuffle=False, run=tmp_path / "run")
+    parted = st.load(tmp_path / "run")
+    parted.fit(batches, epochs=2, shuffle=False, run=tmp_path / "run", resume=True)
+    for name, array in whole.state_dict().items():
+        np.testing.assert_array_equal(parted.state_dict()[name], array)
+
+
+def test_scores_know_no_dropout():
+    trainer = dropped_dlrm()
+    plain = st.Trainer(
+        st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16, 8), top=(64, 32)), st.optim.sgd(0.1)
+    )
+    plain.load_state_dict(
+        {name: array for name, array in trainer.state_dict().items() if ":" not in name}
+    )
+    batch = small_dlrm.batch(20)
+    np.testing.assert_array_equal(trainer.predict([batch]), plain.predict([batch]))
+
+
+@pytest.mark.parametrize("rate", [1, 1.5, -0.1, float("nan"), "0.5", None])
+def test_another_rate_is_refused(rate):
+    with pytest.raises(ConfigError, match="rate is .*; it must be at least 0 and below 1"):
+        Dropout(rate)
