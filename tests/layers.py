@@ -64,7 +64,12 @@ PARTS = {
         "data optim runtime sparse_tensor system training",
         True,
     ),
-    "cli": Part("the commands, on public names alone", "runtime system training", True),
+    "verify": Part(
+        "proofs on this machine of what the package promises",
+        "checkpoint compare compiler data models optim runtime sparse_tensor system training",
+        True,
+    ),
+    "cli": Part("the commands, on public names alone", "runtime system training verify", True),
 }
 
 

@@ -22,6 +22,7 @@ from sparsetrain.cli import (
     quantize,
     settings_command,
     train,
+    verify,
 )
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import escape_controls, open_streams
@@ -39,7 +40,7 @@ app = typer.Typer(
 for _command in (
     *(demo.demo, train.train, predict.evaluate, predict.predict, quantize.quantize),
     *(convert.convert, inspect.inspect, demo.generate, plot.plot, compare.compare),
-    *(settings_command.settings, doctor.doctor),
+    *(settings_command.settings, doctor.doctor, verify.verify),
 ):
     app.command(_command.__name__, cls=GroupedCommand)(_command)
 

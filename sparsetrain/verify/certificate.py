@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The certificate: what was checked, on what machine, of which run and data, and what was found."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.checkpoint.manifest import FILE
+from sparsetrain.compare.comparison import describe_machine
+from sparsetrain.errors import CheckpointError, SparsetrainError
+from sparsetrain.training.run import checkpoint_in, chosen
+from sparsetrain.verify.checks import CHECKS
+from sparsetrain.verify.outcome import Outcome
+from sparsetrain.verify.subject import Subject
+
+_BLOCK = 1 << 20
+
+
+def run_checks(
+    subject: Subject, names: Iterable[str], inject: bool
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield the outcome of each named check as soon as it is known.
+
+    A check that ends with an error has failed; the others still run.
+    """
+    for name in names:
+        try:
+            yield name, CHECKS[name].run(subject, inject)
+        except SparsetrainError as error:
+            yield name, Outcome(" ".join(str(error).split()), found=float("inf"), fails=True)
+
+
+def certificate(
+    outcomes: Mapping[str, Outcome], run: Path | None, data: Path | None, injected: Iterable[str]
+) -> dict[str, Any]:
+    """Return plain values of what was found, and of everything that it was found with."""
+    files = {"manifest_sha256": run and _manifest(run), "data_sha256": data}
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        "run": run and str(run),
+        "data": data and str(data),
+        **{name: path and _sha256(path) for name, path in files.items()},
+        "injected": list(injected),
+        "checks": {
+            name: {"promise": CHECKS[name].promise, **outcome.to_dict()}
+            for name, outcome in outcomes.items()
+        },
+        "ok": all(outcome.ok for outcome in outcomes.values()),
+    }
+
+
+def _manifest(run: Path) -> Path:
+    folder = checkpoint_in(run, chosen(run, "auto"))
+    if folder is None:
+        raise CheckpointError(f"{run} has no checkpoint")
+    return folder / FILE
+
+
+def _sha256(path: Path) -> str:
+    whole = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            whole.update(block)
+    return whole.hexdigest()

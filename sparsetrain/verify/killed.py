@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that SIGKILL ends between its saves and is resumed, against one that was not cut."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from sparsetrain.errors import ResourceError
+from sparsetrain.optim.state import LAST
+from sparsetrain.training.load import load
+from sparsetrain.training.run import Run
+from sparsetrain.training.trainer import Trainer
+from sparsetrain.verify.child import STEPS, class_name, fit
+from sparsetrain.verify.outcome import Outcome, count_other_bits
+from sparsetrain.verify.subject import Subject, flip_bit_
+
+_POLL, _PATIENCE = 0.002, 120.0  # seconds
+
+
+def check_killed(subject: Subject, inject: bool) -> Outcome:
+    """Kill a process that trains, resume its run, compare all parameters and slots."""
+    with tempfile.TemporaryDirectory() as name:
+        start, run = Path(name, "start"), Path(name, "run")
+        whole = subject.trainer()
+        whole.save(start)
+        status = _kill(subject, start, run)
+        resumed = load(run, target="cpu", model=type(subject.model))
+        killed_at = resumed.steps
+        if inject:
+            flip_bit_(resumed)
+        fit(resumed, subject.data, Run(run), resume=True)
+        fit(whole, subject.data, None)
+        others, total = count_other_bits(_results(whole), _results(resumed))
+    return Outcome(
+        f"{total:,} numbers after {whole.steps} steps: straight, and resumed from step "
+        f"{killed_at} of a process that signal {-status} ended",
+        0,
+        others,
+        "other bits",
+        fails=killed_at >= whole.steps or whole.steps != resumed.steps,
+    )
+
+
+def _results(trainer: Trainer) -> dict[str, np.ndarray]:
+    """Parameters and slots, without the steps that exact mode notes: no result depends on them."""
+    arrays = trainer.state_dict()
+    return {name: array for name, array in arrays.items() if not name.endswith(f":{LAST}")}
+
+
+def _kill(subject: Subject, start: Path, run: Path) -> int:
+    """Start the process, kill it once it has saved; return its exit status."""
+    command = [sys.executable, "-m", "sparsetrain.verify.child"]
+    arguments = [str(start), str(subject.data.absolute()), str(run), class_name(subject.model)]
+    with tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(  # noqa: S603 (of this package)
+            [*command, *arguments], stdout=subprocess.DEVNULL, stderr=errors
+        )
+        try:
+            due = time.monotonic() + _PATIENCE
+            while child.poll() is None and not (run / "LATEST").exists():
+                if time.monotonic() > due:
+                    raise ResourceError(f"a process took {_PATIENCE:.0f} s to its first save")
+                time.sleep(_POLL)
+        finally:
+            child.kill()
+            status = child.wait()
+        errors.seek(0)
+        text = errors.read().decode(errors="replace").strip()
+    if status >= 0:
+        last = text.splitlines()[-1] if text else f"it did {STEPS} steps before it could be killed"
+        raise ResourceError(f"the process that was to be killed ended by itself: {last}")
+    return status

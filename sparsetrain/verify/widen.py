@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Relax function in float64: every float argument, constant and cast becomes float64.
+
+It is compiled like any other program, and is what gradients of the float32 program are compared
+with. Cost: a copy of the parameters in twice their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.runtime import as_numpy
+
+_WIDE = "float64"
+_CONSTANT = type(relax.const(0.0, "float32"))
+
+
+def widen_function(module: tvm.IRModule, name: str) -> tvm.IRModule:
+    """Return a module that holds one function of one dataflow block, in float64.
+
+    Raises
+    ------
+    ConfigError
+        If an operator of the function has no float64.
+    """
+    function, builder = module[name], relax.BlockBuilder()
+    known: dict[Any, Any] = {}
+
+    def replaced(expr: Any) -> Any:
+        if isinstance(expr, _CONSTANT) and _is_float(expr.ty):
+            return relax.const(np.asarray(expr.value.numpy()).astype(_WIDE), _WIDE)
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([replaced(field) for field in expr.fields])
+        if isinstance(expr, relax.Call):
+            return _widen_call(expr, [replaced(argument) for argument in expr.args])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(replaced(expr.tuple_value), expr.index)
+        return known.get(expr, expr)
+
+    for param in function.params:
+        known[param] = relax.Var(param.name, _widen_type(param.ty))
+    with builder.function(name, [known[param] for param in function.params]):
+        with builder.dataflow():
+            for block in function.body.blocks:
+                for binding in block.bindings:
+                    try:
+                        known[binding.var] = builder.emit(replaced(binding.value))
+                    except Exception as error:  # as type inference raises
+                        raise ConfigError(f"{binding.value} has no float64: {error}") from error
+            result = builder.emit_output(replaced(function.body.body))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def widen_arrays(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Copy float arrays and tensors into float64; integers stay."""
+    plain = {name: _array(value) for name, value in arrays.items()}
+    return {n: a if a.dtype.kind in "iu" else a.astype(_WIDE) for n, a in plain.items()}
+
+
+def _array(value: Any) -> np.ndarray:
+    return value if isinstance(value, np.ndarray) else as_numpy(value)
+
+
+def _is_float(ty: Any) -> bool:
+    return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)
+
+
+def _widen_type(ty: Any) -> Any:
+    return relax.TensorType(ty.shape, _WIDE) if _is_float(ty) else ty
+
+
+def _widen_call(call: Any, arguments: list[Any]) -> Any:
+    name = getattr(call.op, "name", "")
+    if name == "relax.astype" and _is_float(call.ty):
+        return relax.op.astype(arguments[0], _WIDE)
+    return relax.Call(call.op, arguments, call.attrs, call.ty_args)
