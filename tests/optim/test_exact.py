@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact mode: the bits of the dense optimizer at every read, at sparse cost."""
+"""Exact mode: the bits of the dense optimizer at every read, without writing every row."""
 
 import numpy as np
 import pytest
