@@ -18,7 +18,7 @@ from sparsetrain.cli.output_files import replace_file, require_writable
 from sparsetrain.cli.saved_model import ModelClass, import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError, NumericalError
-from sparsetrain.training.progress import format_seconds
+from sparsetrain.training.progress import format_count, format_seconds
 
 if TYPE_CHECKING:
     from sparsetrain.verify.outcome import Outcome
@@ -62,6 +62,7 @@ def verify(
     outcomes: dict[str, Outcome] = {}
     with StopSignals(), tempfile.TemporaryDirectory() as folder:
         subject = _subject(Path(folder), run, data, model_class)
+        _ = subject.batches  # what cannot be read is refused before the first check
         for number, name in enumerate(names, start=1):
             note(f"{number} of {len(names)}: {CHECKS[name].promise}")
             outcomes |= dict(run_checks(subject, [name], inject is not None))
@@ -102,5 +103,5 @@ def _describe(outcomes: Mapping[str, Outcome], seconds: float, out: Path | None)
             rows.append([name, *figures, outcome.unit, "ok" if outcome.ok else "FAILED"])
         lines.append(f"{name}: {outcome.compared}")
     written = f"; certificate in {out}" if out is not None else ""
-    done = f"{len(outcomes)} checks in {format_seconds(seconds)}{written}"
+    done = f"{format_count(len(outcomes), 'check')} in {format_seconds(seconds)}{written}"
     return "\n".join([*lines, "", format_table(rows), "", done])
