@@ -9,13 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 from sparsetrain.errors import ResourceError
-from sparsetrain.optim.state import LAST
 from sparsetrain.training.load import load
 from sparsetrain.training.run import Run
-from sparsetrain.training.trainer import Trainer
 from sparsetrain.verify.child import STEPS, class_name, fit
 from sparsetrain.verify.outcome import Outcome, count_other_bits
 from sparsetrain.verify.subject import Subject, flip_bit_
@@ -36,7 +32,7 @@ def check_killed(subject: Subject, inject: bool) -> Outcome:
             flip_bit_(resumed)
         fit(resumed, subject.data, Run(run), resume=True)
         fit(whole, subject.data, None)
-        others, total = count_other_bits(_results(whole), _results(resumed))
+        others, total = count_other_bits(whole.state_dict(), resumed.state_dict())
     return Outcome(
         f"{total:,} numbers after {whole.steps} steps: straight, and resumed from step "
         f"{killed_at} of a process that signal {-status} ended",
@@ -45,12 +41,6 @@ def check_killed(subject: Subject, inject: bool) -> Outcome:
         "other bits",
         fails=killed_at >= whole.steps or whole.steps != resumed.steps,
     )
-
-
-def _results(trainer: Trainer) -> dict[str, np.ndarray]:
-    """Parameters and slots, without the steps that exact mode notes: no result depends on them."""
-    arrays = trainer.state_dict()
-    return {name: array for name, array in arrays.items() if not name.endswith(f":{LAST}")}
 
 
 def _kill(subject: Subject, start: Path, run: Path) -> int:
