@@ -74,10 +74,10 @@ def verify(
         with replace_file(out) as draft:
             draft.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     emit(result, _describe(outcomes, time.monotonic() - begin, out), as_json)
-    for name in names:
-        if inject and outcomes[name].ok:
-            reason = outcomes[name].compared if outcomes[name].skipped else "it was not found"
-            note(f"warning: the fault of {name} shows nothing: {reason}")
+    if inject in outcomes and outcomes[inject].skipped:
+        raise ConfigError(f"--inject {inject}: {outcomes[inject].compared}")
+    if inject and (missed := [n for n, o in outcomes.items() if o.ok and not o.skipped]):
+        raise NumericalError(f"verify: the fault was not found by: {', '.join(missed)}")
     failed = [name for name, outcome in outcomes.items() if not outcome.ok]
     if failed:
         raise NumericalError(f"verify: FAILED: {', '.join(failed)}")

@@ -18,6 +18,7 @@ from sparsetrain.data import Batch
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.threads import num_threads, set_num_threads
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.training.step import step_inputs
 from sparsetrain.training.trainer import Trainer
 from sparsetrain.verify.killed import check_killed
 from sparsetrain.verify.outcome import Outcome, count_other_bits
@@ -25,7 +26,7 @@ from sparsetrain.verify.subject import Subject, flip_bit_
 from sparsetrain.verify.widen import widen_arrays, widen_function
 
 GRADIENT_BOUND = 1e-4  # of the norm of a parameter's gradient
-_STEP, _DIRECTIONS = 1e-6, 2
+_STEP, _DIRECTIONS, _TRIES = 1e-8, 2, 3
 _OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": lambda **o: optim.sgd(0.05, **o),
     "momentum": lambda **o: optim.momentum(0.05, **o),
@@ -36,16 +37,35 @@ _OPTIMIZERS: dict[str, Callable[..., Any]] = {
 
 
 def check_gradients(subject: Subject, inject: bool) -> Outcome:
-    """Float32 gradients along random directions against central differences in float64."""
-    trainer, batch = subject.trainer(optim.sgd(0.0)), subject.batches[0]
-    inputs = subject.model.inputs(batch)
-    _, gradients = subject.program(trainer.params, inputs)
+    """Float32 gradients along random directions against central differences in float64.
+
+    An argument of ReLU so near 0 that float32 has the other sign is met by chance in a batch; a
+    wrong gradient is wrong in each. So the bound must hold in one of a few.
+    """
     loss = Program(widen_function(subject.model.export(), "loss"), "loss", "cpu")
+    for number in range(min(_TRIES, len(subject.batches))):
+        errors = _gradient_errors(subject, number, loss, 1.001 if inject else 1.0)
+        worst = max(errors, key=lambda name: errors[name])
+        if errors[worst] <= GRADIENT_BOUND:
+            break
+    return Outcome(
+        f"{len(errors)} parameters, sparse and dense, with differences in float64; worst: {worst}",
+        GRADIENT_BOUND,
+        errors[worst],
+        "of its norm",
+    )
+
+
+def _gradient_errors(
+    subject: Subject, number: int, loss: Program, factor: float
+) -> dict[str, float]:
+    trainer, inputs = subject.trainer(optim.sgd(0.0)), subject.inputs(number)
+    _, gradients = subject.program(trainer.params, inputs)
     at, wide = widen_arrays(trainer.params), widen_arrays(inputs)
     rng, rows = np.random.default_rng(0), subject.rows(inputs)
     errors: dict[str, float] = {}
     for name, gradient in gradients.items():
-        found = _wide_rows(gradient, rows.get(name), at[name]) * (1.001 if inject else 1.0)
+        found = _wide_rows(gradient, rows.get(name), at[name]) * factor
         norm = float(np.linalg.norm(found))
         for _ in range(_DIRECTIONS):
             # Half of it along the gradient, so that a wrong length shows in one number.
@@ -60,13 +80,7 @@ def check_gradients(subject: Subject, inject: bool) -> Outcome:
             difference = (losses[0] - losses[1]) / (2 * _STEP)
             error = abs(float(np.sum(found * direction)) - difference) / max(norm, 1e-8)
             errors[name] = _worse(errors.get(name, 0.0), error)
-    worst = max(errors, key=lambda name: errors[name])
-    return Outcome(
-        f"{len(errors)} parameters, sparse and dense, with differences in float64; worst: {worst}",
-        GRADIENT_BOUND,
-        errors[worst],
-        "of its norm",
-    )
+    return errors
 
 
 def _worse(before: float, error: float) -> float:
@@ -120,7 +134,7 @@ def check_sparse_is_dense(subject: Subject, inject: bool) -> Outcome:
 def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
     """Take steps by the shared gradient program and the optimizer alone."""
     for batch in batches:
-        inputs = trainer.model.inputs(batch)
+        inputs = {**trainer.model.inputs(batch), **step_inputs(trainer)}
         read = trainer.model.rows_read(inputs)
         trainer.optimizer.catch_up_(trainer.params, read, trainer.state)
         loss, gradients = trainer.program(trainer.params, inputs)
@@ -161,7 +175,7 @@ def _rows_of(trainer: Trainer, masks: Mapping[str, np.ndarray]) -> Iterator[tupl
 def check_duplicates(subject: Subject, inject: bool) -> Outcome:
     """A step of SGD at rate 1 on zeros, which leaves minus the sum, against a sum in float64."""
     trainer = subject.trainer(optim.sgd(1.0))
-    _, gradients = subject.program(trainer.params, subject.model.inputs(subject.batches[0]))
+    _, gradients = subject.program(trainer.params, subject.inputs())
     worst, bound, entries, distinct = 0.0, 0.0, 0, 0
     for name, gradient in gradients.items():
         if not isinstance(gradient, RowSparse):

@@ -21,6 +21,7 @@ from sparsetrain.models import DLRM
 from sparsetrain.optim import Optimizer
 from sparsetrain.runtime.tensors import editable_numpy
 from sparsetrain.training.load import load
+from sparsetrain.training.step import step_inputs
 from sparsetrain.training.trainer import Trainer
 
 BATCH_SIZE, BATCHES = 128, 6
@@ -74,6 +75,10 @@ class Subject:
         if not batches:
             raise DataError(f"{self.data}: has no rows")
         return batches
+
+    def inputs(self, number: int = 0) -> dict[str, Any]:
+        """Inputs of the gradient program for a batch."""
+        return {**self.model.inputs(self.batches[number]), **step_inputs(self.trainer())}
 
     def rows(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The rows of each storage that a batch reads, each once and sorted."""

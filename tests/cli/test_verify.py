@@ -38,6 +38,12 @@ def test_a_check_finds_its_fault_and_is_named(name, capsys):
     assert f"verify: FAILED: {name}" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(st.runtime.gpu.unavailable_reason() is None, reason="there is a device")
+def test_a_fault_that_cannot_be_looked_for_is_an_error(capsys):
+    assert main(["verify", "--inject", "cuda"]) == 2
+    assert "--inject cuda: no CUDA device" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -60,7 +66,8 @@ def run(tmp_path_factory):
     if not (SAMPLE and data.exists()):
         data = folder / "rows.parquet"
         st.data.SyntheticCriteo(1).write(data, 3000, chunk_rows=3000)
-    assert main(["train", str(data), "--out", str(folder / "run")]) == 0
+    settings = ["--set", "model.dropout=0.1"]
+    assert main(["train", str(data), "--out", str(folder / "run"), *settings]) == 0
     return folder / "run", data
 
 
