@@ -15,7 +15,8 @@ import sparsetrain as st
 
 PUBLIC = {
     "sparsetrain": (
-        "Batch EarlyStopping Program QuantizedModel RowSparse Run StepProfile Trainer __version__ "
+        "Batch EarlyStopping Program QuantizedModel ReduceLROnPlateau RowSparse Run StepProfile "
+        "Trainer __version__ "
         "ad compare data embedding errors load load_predictor metrics models optim precision "
         "runtime set_num_threads value_and_grad"
     ),

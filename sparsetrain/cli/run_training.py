@@ -144,12 +144,15 @@ def _fit_options(settings: Settings) -> dict[str, Any]:
     import sparsetrain as st
 
     train = settings.train
+    rule = st.ReduceLROnPlateau
+    reduce_lr = rule(train.reduce_lr, train.reduce_lr_patience) if train.reduce_lr else None
     return {
         "epochs": train.epochs,
         "batch_size": train.batch_size,
         "shuffle": train.shuffle,
         "validate_every": train.validate_every,
         "early_stopping": st.EarlyStopping(train.monitor, train.patience),
+        "reduce_lr": reduce_lr,
         "check_numerics": train.check_numerics,
     }
 

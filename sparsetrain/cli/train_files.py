@@ -108,6 +108,7 @@ def _check_validation(settings: Settings, files: Files) -> None:
     for option, value in (
         ("--early-stopping (train.patience)", settings.train.patience),
         ("--validate-every (train.validate_every)", settings.train.validate_every),
+        ("train.reduce_lr", settings.train.reduce_lr),
     ):
         if value is not None and not used:
             raise ConfigError(f"{option} needs rows to validate on: add {', '.join(options)}")

@@ -121,15 +121,16 @@ class Rule:
             return exact
         return f"{exact}, at most {self.max_replayed_steps} steps a row"
 
-    def numbers(self, step: int) -> tuple[float, ...]:
-        """The spec's numbers in a step, from 1, in float64.
+    def numbers(self, step: int, lr_scale: float = 1.0) -> tuple[float, ...]:
+        """The spec's numbers in a step, from 1, in float64, with the learning rate times a factor.
 
         Raises
         ------
         ConfigError
             If a function of the step gives no finite number of 0 or more.
         """
-        return self._numbers(step) if self._changes else self._always
+        changes = self._changes or lr_scale != 1
+        return self._numbers(step, lr_scale) if changes else self._always
 
     def scalars(self, numbers: tuple[float, ...], factor: float) -> tuple[float, ...]:
         """Scalar arguments of kernels: numbers of a step, scale and limit of the gradient."""
@@ -146,8 +147,10 @@ class Rule:
         """The numbers of all steps, where they do not depend on the step."""
         return self._numbers(1)
 
-    def _numbers(self, step: int) -> tuple[float, ...]:
+    def _numbers(self, step: int, lr_scale: float = 1.0) -> tuple[float, ...]:
         hyper = {name: value_at(value, step) for name, value in self.hyper}
+        if "lr" in hyper:
+            hyper["lr"] *= lr_scale
         for name, value in hyper.items():
             if not (isfinite(value) and value >= 0):
                 raise ConfigError(f"{self.formula.name}: {name} is {value} in step {step}")

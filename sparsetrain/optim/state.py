@@ -100,7 +100,7 @@ class State(dict[str, dict[str, NDArray]]):
         self.dtypes, self.seed, self.scaled = dtypes, seed, scaled
         self.count = runtime.zeros((1,), "int64")
         self._counted = runtime.as_numpy(self.count, writable=True)
-        self.skipped = 0
+        self.skipped, self.lr_scale = 0, 1.0
         self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
         self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
         self.update_steps: dict[Any, Any] = {}

@@ -37,6 +37,7 @@ from sparsetrain.training.fit import (
     EarlyStopping,
     Fit,
     Plan,
+    ReduceLROnPlateau,
     RunState,
     Seen,
     begin,
@@ -220,6 +221,7 @@ class Trainer(TrainedModel):
         resume: bool = False,
         validate_every: int | None = None,
         early_stopping: EarlyStopping | None = None,
+        reduce_lr: ReduceLROnPlateau | None = None,
         check_numerics: bool = False,
         allow_changed: Collection[str] = (),
         profile: bool = False,
@@ -250,6 +252,8 @@ class Trainer(TrainedModel):
         early_stopping : EarlyStopping, optional
             When to end, by validation scores; with patience the trainer then has the weights,
             slots and counts of the best validation. What may be resumed is the last state.
+        reduce_lr : ReduceLROnPlateau, optional
+            When to lower the learning rate, by validation scores.
         check_numerics : bool
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
@@ -278,13 +282,14 @@ class Trainer(TrainedModel):
         ResourceError
             If memory or disk is used up; the last checkpoint stays.
         """
-        check_fit_arguments(validation, stop, run, validate_every, early_stopping)
+        check_fit_arguments(validation, stop, run, validate_every, early_stopping, reduce_lr)
         plan = Plan(
             until=require_int("epochs", epochs) + (0 if resume else self.epochs),
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
             early_stopping=(early_stopping or EarlyStopping()).of_labels(self.model.label_kinds),
+            reduce_lr=reduce_lr,
             check_numerics=check_numerics,
             accumulate=self.accumulate,
             precision=str(self.precision),

@@ -180,6 +180,12 @@ class TrainSettings(Section):
         "Stop after this many validations without a better score.",
         flag="--early-stopping",
     )
+    reduce_lr: Annotated[float, Field(gt=0, lt=1)] | None = setting(
+        None, "Factor of the learning rate where validations give no better score."
+    )
+    reduce_lr_patience: Count = setting(
+        1, "Validations without a better score after which it falls."
+    )
     log_every: Count = setting(100, "Steps between two lines of the log.")
     tensorboard: bool = setting(False, "Whether event files for TensorBoard are written.")
     check_numerics: bool = setting(

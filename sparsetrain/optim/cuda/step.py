@@ -97,7 +97,7 @@ class DeviceStep:
         if problem is not None:
             overflowed = scale.may_overflow and is_finite(loss)
             return loss, skip_step(state, problem, scale, overflowed)
-        numbers = {rule: rule.numbers(state.step + 1) for rule in self._rules}
+        numbers = {rule: rule.numbers(state.step + 1, state.lr_scale) for rule in self._rules}
         scalars = {rule: rule.scalars(own, scale.factor) for rule, own in numbers.items()}
         plans = {name: self._plan(name, gradients[name], state, sorts) for name in self._tables}
         for name, plan in plans.items():

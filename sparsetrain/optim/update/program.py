@@ -130,7 +130,7 @@ class UpdateStep:
         number = state.step + 1
         if state.histories:
             self._catch_up_dense_(params, state)
-        numbers = self._write_numbers_(number, scale.factor)
+        numbers = self._write_numbers_(number, state.lr_scale, scale.factor)
         if self._keyed:
             self._write_keys_(state, number)
         loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
@@ -143,11 +143,11 @@ class UpdateStep:
         state.step = number
         return loss, StepResult(number, scale.norm)
 
-    def _write_numbers_(self, step: int, factor: float) -> list[tuple[float, ...]]:
+    def _write_numbers_(self, step: int, lr_scale: float, factor: float) -> list[tuple[float, ...]]:
         """Write the scalars of each rule in a step, unless they are there; return its numbers."""
         numbers, scalars = [], []
         for rule in self._rules:
-            numbers.append(rule.numbers(step))
+            numbers.append(rule.numbers(step, lr_scale))
             scalars.append(rule.scalars(numbers[-1], factor))
         if scalars != self._written:
             view = runtime.as_numpy(self._numbers, writable=True)

@@ -14,6 +14,7 @@ from sparsetrain.training.fit.fit_arguments import check_fit_arguments as check_
 from sparsetrain.training.fit.loop import Fit as Fit
 from sparsetrain.training.fit.plan import EarlyStopping as EarlyStopping
 from sparsetrain.training.fit.plan import Plan as Plan
+from sparsetrain.training.fit.plan import ReduceLROnPlateau as ReduceLROnPlateau
 from sparsetrain.training.fit.resume import Seen as Seen
 from sparsetrain.training.fit.resume import begin as begin
 from sparsetrain.training.fit.resume import seen_of as seen_of

@@ -8,12 +8,12 @@ from typing import Any
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_type
-from sparsetrain.training.fit.plan import EarlyStopping
+from sparsetrain.training.fit.plan import EarlyStopping, ReduceLROnPlateau
 from sparsetrain.training.run import Run
 
 
 def check_fit_arguments(
-    validation: Any, stop: Any, run: Any, validate_every: Any, early_stopping: Any
+    validation: Any, stop: Any, run: Any, validate_every: Any, early_stopping: Any, reduce_lr: Any
 ) -> None:
     """Refuse arguments of another type, and to validate, or to stop by it, without rows.
 
@@ -27,9 +27,12 @@ def check_fit_arguments(
     require_type("run", run, (Run, str, Path), "a Run, or the path of its folder")
     fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
     require_type("early_stopping", early_stopping, EarlyStopping, fix)
+    fix = "a ReduceLROnPlateau, such as ReduceLROnPlateau(0.1)"
+    require_type("reduce_lr", reduce_lr, ReduceLROnPlateau, fix)
     needing = {
         "validate_every": validate_every,
         "early_stopping": early_stopping and early_stopping.patience,
+        "reduce_lr": reduce_lr,
     }
     for name, value in needing.items():
         if validation is None and value is not None:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparsetrain.data.batch import Position
+from sparsetrain.errors import ConfigError
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.fit.error_context import explained
-from sparsetrain.training.fit.plan import Plan
+from sparsetrain.training.fit.plan import Plan, ReduceLROnPlateau
 from sparsetrain.training.fit.record import Record
 from sparsetrain.training.fit.state import RunState
-from sparsetrain.training.progress import make_progress
+from sparsetrain.training.progress import format_count, make_progress
 from sparsetrain.training.run import Run
 
 VALIDATION_BATCH = 4096
@@ -53,6 +54,9 @@ class Fit:
         progress: Any,
         stop: Callable[[], bool] | None,
     ) -> None:
+        if plan.reduce_lr is not None and trainer.optimizer.number("lr", 1) is None:
+            name = trainer.optimizer.formula.name
+            raise ConfigError(f"reduce_lr: {name} has no learning rate, a number called lr")
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
         self._plan, self._state = plan, state
         self._record, self._best = Record(run), Best(plan.early_stopping, run)
@@ -68,11 +72,18 @@ class Fit:
         # A compiler without room fails now, not after an epoch.
         self._trainer.compile(scores=self._held_out is not None)
         with self._record.open(self._trainer, self._state):
-            self._settle()
-            while self._goes_on() and self._state.position.epoch < self._plan.until:
-                self._epoch()
+            self._trainer.state.lr_scale = self._state.lr_scale
+            try:
+                self._train_epochs()
+            finally:
+                self._trainer.state.lr_scale = 1.0
             self._record.finish(self._trainer, self._state)
         return self._history(self._end_with_the_best())
+
+    def _train_epochs(self) -> None:
+        self._settle()
+        while self._goes_on() and self._state.position.epoch < self._plan.until:
+            self._epoch()
 
     def _goes_on(self) -> bool:
         return not (self._stopped or self._state.ended)
@@ -201,7 +212,22 @@ class Fit:
             state.best = {"step": step, "value": float(value)}
             self._best.keep(self._trainer)
         state.ended = rule.patience is not None and state.since_best >= rule.patience
+        if self._plan.reduce_lr is not None and not state.ended:
+            self._reduce_lr(self._plan.reduce_lr)
         return better
+
+    def _reduce_lr(self, rule: ReduceLROnPlateau) -> None:
+        if not rule.is_due(self._state.since_best):
+            return
+        trainer = self._trainer
+        self._state.lr_scale *= rule.factor
+        trainer.state.lr_scale = self._state.lr_scale
+        lr = trainer.optimizer.number("lr", trainer.state.step + 1) * self._state.lr_scale
+        self._note(
+            f"step {trainer.steps:,}: no better {self._plan.early_stopping.monitor} for "
+            f"{format_count(self._state.since_best, 'validation')}: the learning rate becomes "
+            f"{lr:.4g}"
+        )
 
     def _history(self, best: bool) -> dict[str, Any]:
         state = self._state

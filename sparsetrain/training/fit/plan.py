@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.metrics import score_names
-from sparsetrain.system.argument_checks import require_int, require_non_negative
+from sparsetrain.system.argument_checks import is_number, require_int, require_non_negative
 
 # Score, without the name of its label -> whether a larger one is better.
 MONITORS = {
@@ -80,6 +80,41 @@ class EarlyStopping:
         return gain > self.min_delta
 
 
+@dataclass(frozen=True)
+class ReduceLROnPlateau:
+    """A smaller learning rate where validations do not get better.
+
+    It multiplies the rate of every parameter, and what a schedule makes of it, for the rest of the
+    run; resuming goes on with it. `EarlyStopping` says which score is watched and what is better.
+
+    Parameters
+    ----------
+    factor : float
+        Of the learning rate, above 0 and below 1.
+    patience : int
+        Validations without a better score after which the rate falls, and falls again.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+    """
+
+    factor: float = 0.1
+    patience: int = 1
+
+    def __post_init__(self) -> None:
+        if not is_number(self.factor) or not 0 < self.factor < 1:
+            raise ConfigError(
+                f"ReduceLROnPlateau: factor is {self.factor!r}; it must be above 0 and below 1"
+            )
+        object.__setattr__(self, "patience", require_int("patience", self.patience))
+
+    def is_due(self, since_best: int) -> bool:
+        """Return whether the rate falls after so many validations without a better score."""
+        return since_best > 0 and since_best % self.patience == 0
+
+
 def _score(name: str) -> str:
     return name.rpartition(".")[2]
 
@@ -110,6 +145,7 @@ class Plan:
     seed: int | None
     validate_every: int | None = None
     early_stopping: EarlyStopping = EarlyStopping()
+    reduce_lr: ReduceLROnPlateau | None = None
     check_numerics: bool = False
     accumulate: int = 1
     precision: str = "float32"
@@ -128,6 +164,7 @@ class Plan:
             "shuffle": self.seed is not None,
             "validate_every": self.validate_every,
             "early_stopping": asdict(self.early_stopping),
+            "reduce_lr": None if self.reduce_lr is None else asdict(self.reduce_lr),
             "accumulate": self.accumulate,
             "precision": self.precision,
             "loss_scale": self.loss_scale,

@@ -73,7 +73,7 @@ class Record:
         rows, seconds = state.log_rows, state.log_seconds
         speed = {"rows_per_s": rows / max(seconds, 1e-9), "seconds": seconds}
         lr = trainer.optimizer.number("lr", max(trainer.state.step, 1))
-        rate = {} if lr is None else {"lr": lr}
+        rate = {} if lr is None else {"lr": lr * trainer.state.lr_scale}
         values = {"rows": rows, **speed, **rate, "loss": state.log_loss_sum / rows}
         if trainer.scaling is not None:
             values["loss_scale"] = trainer.scaling.value

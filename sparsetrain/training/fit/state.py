@@ -38,6 +38,8 @@ class RunState:
         Step and value of the best validation.
     since_best : int
         Validations since then.
+    lr_scale : float
+        What validations that got no better made of the learning rate, as a factor.
     ended : bool
         Whether early stopping ended the run.
     plan, data
@@ -58,6 +60,7 @@ class RunState:
     scores: dict[str, Any] | None = None
     best: dict[str, Any] | None = None
     since_best: int = 0
+    lr_scale: float = 1.0
     ended: bool = False
     plan: dict[str, Any] = field(default_factory=dict)
     data: list[dict[str, Any]] | None = None
@@ -102,6 +105,8 @@ class RunState:
         CheckpointError
             If a value is missing, unknown or of another kind.
         """
+        if isinstance(values, Mapping):
+            values = {"lr_scale": 1.0, **values}  # runs of an older version have none
         if not isinstance(values, Mapping) or values.keys() != _KINDS.keys():
             raise CheckpointError("the saved state of the run is damaged: its fields are others")
         for name, fits in _KINDS.items():
@@ -161,6 +166,7 @@ _KINDS = {
     "scores": lambda v: v is None or isinstance(v, dict),
     "best": _is_best,
     "since_best": _is_count,
+    "lr_scale": lambda v: _is_number(v) and 0 <= v <= 1,
     "ended": lambda v: type(v) is bool,
     "plan": lambda v: isinstance(v, dict) and _are_prints(v.get("validation")),
     "data": _are_prints,
