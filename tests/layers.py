@@ -36,7 +36,7 @@ PARTS = {
     "ad": Part("reverse pass, rules, join and densify", "kernels ops sparse_tensor system", True),
     "embedding": Part(
         "lookups and bags as operators, collections of tables",
-        "ad kernels runtime sparse_tensor system",
+        "ad kernels ops runtime sparse_tensor system",
         True,
     ),
     "compiler": Part(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from sparsetrain import runtime
 from sparsetrain.compiler.shape_constraints import impossible, unproved, value_of
@@ -134,7 +134,8 @@ class Arguments:
     Raises
     ------
     ConfigError
-        If the shape of an intermediate result is not known, see `operands.require_shapes`, or no
+        If an extent such as B + 1 is given but not B, the shape of an intermediate result is not
+        known, see `operands.require_shapes`, or no
         lengths can be what an operator takes them for.
 
     Attributes
@@ -157,9 +158,16 @@ class Arguments:
             for position, argument in enumerate(self.by_name.values())
             for axis, symbol in argument.symbols
         ]
+        self._expressions = {
+            str(extent): extent
+            for p in function.params
+            for extent in getattr(p.ty, "shape", None) or ()
+            if not isinstance(extent, (tirx.IntImm, tirx.Var))
+        }
         self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
         self._limits: list[tuple[str, Limit]] = []
+        _require_letters(function, name)
         require_shapes(_bindings(function))
         self._read_lookups(function)
         self._demands = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
@@ -234,9 +242,22 @@ class Arguments:
                     f"argument {names[position]!r} has {symbol} = {shape[axis]} on axis {axis}, "
                     f"but {names[first]!r} has {symbol} = {expected}: they must be equal"
                 )
+        if self._expressions:
+            self._check_expressions(seen)
         if self._demands:
             self._check_demands(seen)
         return seen
+
+    def _check_expressions(self, seen: Mapping[str, tuple[int, int]]) -> None:
+        """Extents such as B + 1 must be what the letters make them."""
+        letters, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
+        for symbol, expression in self._expressions.items():
+            expected = value_of(expression, letters)
+            if symbol in seen and expected not in (None, letters[symbol]):
+                raise DataError(
+                    f"argument {names[seen[symbol][0]]!r} has {symbol} = {letters[symbol]}, which "
+                    f"must be {expected}"
+                )
 
     def _check_limits(self, bound: Sequence[runtime.NDArray], extents: Mapping[str, int]) -> None:
         """Ids of operators that index must lie inside, as far as lengths are known."""
@@ -313,6 +334,19 @@ _KEEPS_IDS = frozenset({"relax.reshape", "relax.flatten", "relax.astype"})
 
 def _extent(extent: Any) -> int | str:
     return int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent)
+
+
+def _require_letters(function: relax.Function, name: str) -> None:
+    """Refuse letters that no extent is alone: compiled programs do not solve for them."""
+    extents = [(p.name, e) for p in function.params for e in getattr(p.ty, "shape", None) or ()]
+    alone = [extent for _, extent in extents if isinstance(extent, tirx.Var)]
+    for argument, extent in extents:
+        for letter in tirx.analysis.undefined_vars(extent):
+            if not any(letter.same_as(known) for known in alone):
+                raise ConfigError(
+                    f"{name!r}: argument {argument!r} has the extent {extent}, but no argument has "
+                    f"{letter}: write a letter of its own in place of {extent}"
+                )
 
 
 def _check_ids(ids: np.ndarray, name: str, rows: int) -> None:

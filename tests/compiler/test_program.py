@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 from tvm.relax.frontend import nn
 
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.compiler import arguments
+from sparsetrain.compiler.program import Program
 from sparsetrain.errors import ConfigError, DataError
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
@@ -461,3 +462,27 @@ def test_two_threads_that_predict_at_once_get_what_each_alone_gets():
 
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(agrees, (0, 1))) == [True, True]
+
+
+def _summed(*extents):
+    builder, letter = relax.BlockBuilder(), tirx.Var("B", "int64")
+    shapes = [relax.TensorType([extent(letter)], "float32") for extent in extents]
+    variables = [relax.Var(name, shape) for name, shape in zip("xy", shapes, strict=False)]
+    with builder.function("main", variables, attrs={"num_input": len(variables)}):
+        with builder.dataflow():
+            sums = [builder.emit(relax.op.sum(variable)) for variable in variables]
+            out = builder.emit_output(builder.emit(relax.op.add(sums[0], sums[-1])))
+        builder.emit_func_output(out)
+    return Program(builder.get(), "main", "cpu", None)
+
+
+def test_an_extent_that_letters_make_another_is_refused():
+    program = _summed(lambda b: b, lambda b: b + 1)
+    assert runtime.as_numpy(program({}, {"x": np.ones(3), "y": np.ones(4)})) == 7
+    with pytest.raises(DataError, match=r"argument 'y' has B \+ .*1.* = 7, which must be 4"):
+        program({}, {"x": np.ones(3), "y": np.ones(7)})
+
+
+def test_an_extent_whose_letter_stands_nowhere_alone_is_refused():
+    with pytest.raises(ConfigError, match=r"argument 'x' has the extent B \+ .*1.*, but no arg"):
+        _summed(lambda b: b + 1)
