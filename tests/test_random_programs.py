@@ -8,9 +8,10 @@ from tests import random_programs
 from tests.random_programs import OPERATORS, Refused, check, draw, main, shrunk
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_random_program_is_right_or_refused(seed):
-    program = draw(seed, most=8)
+# Among them what was found by hundreds: a bag whose rows are joined (6), a reshape to 3 * B.
+@pytest.mark.parametrize(("seed", "most"), [*((n, 8) for n in range(10)), (2096, 12), (5166, 12)])
+def test_a_random_program_is_right_or_refused(seed, most):
+    program = draw(seed, most)
     try:
         check(program)
     except Refused as error:

@@ -37,6 +37,7 @@ from sparsetrain.compiler.schedule.matmul import Matmul
 from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
 from sparsetrain.compiler.schedule.row_product import TakeRowProducts
 from sparsetrain.compiler.schedule.shape_functions import ShapeFunctionsDoNotAlias
+from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops import legalize
 
@@ -105,6 +106,7 @@ def passes(
     """The whole list, in order; those up to fusion decide what the kernels are."""
     return [
         # Which kernels there are.
+        SimplifyShapes(),
         relax.backend.DispatchSampling(),
         cuda.TakeRunningSums(),
         relax.backend.DispatchSortScan(),
