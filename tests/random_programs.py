@@ -136,6 +136,29 @@ def _reduction(in_relax: Callable, in_numpy: Callable) -> Operator:
     )
 
 
+def _draw_axis(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
+    axis = _axis(rng, shapes[0])
+    return None if axis is None else (axis, shapes[0])
+
+
+def _draw_repeat(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
+    axes = [n for n, extent in enumerate(shapes[0]) if isinstance(extent, int)]
+    if not axes:
+        return None
+    axis, times = int(rng.choice(axes)), int(rng.integers(1, 4))
+    extent = int(shapes[0][axis]) * times
+    return (axis, times), (*shapes[0][:axis], extent, *shapes[0][axis + 1 :])
+
+
+def _draw_places(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
+    axes = [n for n, extent in enumerate(shapes[0]) if isinstance(extent, int)]
+    if not axes:
+        return None
+    axis = int(rng.choice(axes))
+    places = [int(n) for n in rng.integers(0, shapes[0][axis], int(rng.integers(1, 5)))]
+    return (axis, places), (*shapes[0][:axis], len(places), *shapes[0][axis + 1 :])
+
+
 def _draw_joined(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
     first, second = shapes
     if len(first) != len(second) or not first:
@@ -298,6 +321,33 @@ OPERATORS = {
     "sum": _reduction(op.sum, np.sum),
     "mean": _reduction(op.mean, np.mean),
     "max": _reduction(op.max, np.max),
+    "running sum": Operator(
+        1,
+        _draw_axis,
+        lambda s, c, x: op.cumsum(x, axis=c),
+        lambda s, c, x: np.cumsum(x, axis=c),
+    ),
+    "flip": Operator(
+        1, _draw_axis, lambda s, c, x: op.flip(x, axis=c), lambda s, c, x: np.flip(x, axis=c)
+    ),
+    "select": Operator(
+        2,
+        _broadcast,
+        lambda s, c, x, y: op.where(s.emit(op.greater(x, s.number(0.1))), x, y),
+        lambda s, c, x, y: np.where(x > 0.1, x, y),
+    ),
+    "repeat": Operator(
+        1,
+        _draw_repeat,
+        lambda s, c, x: op.repeat(x, c[1], axis=c[0]),
+        lambda s, c, x: np.repeat(x, c[1], axis=c[0]),
+    ),
+    "take of an activation": Operator(
+        1,
+        _draw_places,
+        lambda s, c, x: op.take(x, relax.const(np.array(c[1], "int64")), c[0]),
+        lambda s, c, x: np.take(x, c[1], c[0]),
+    ),
     "concat": Operator(
         2,
         _draw_joined,
