@@ -258,7 +258,7 @@ class Trainer(TrainedModel):
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
             What may differ from the run that is resumed: ``"data"`` or an argument's name. Rows to
-            validate on may not, by ``"validation"``, where early stopping has patience.
+            validate on may not, by ``"validation"``, where the weights depend on validations.
         profile : bool
             Record the kernels of some early steps; their results stay the same.
 

@@ -327,9 +327,18 @@ def test_changed_data_is_refused_by_name_unless_allowed(files, tmp_path):
     fit(trainer, changed, tmp_path / "run", resume=True, allow_changed=["data"])
 
 
-@pytest.mark.parametrize("patience", [None, 9])
-def test_changed_rows_to_validate_on_are_refused_where_they_end_the_run(files, tmp_path, patience):
-    rule = {"early_stopping": st.EarlyStopping(patience=patience)}
+DECIDING = {
+    "neither": {},
+    "they may end it": {"early_stopping": st.EarlyStopping(patience=9)},
+    "they may lower its rate": {"reduce_lr": st.ReduceLROnPlateau(patience=9)},
+}
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_changed_rows_to_validate_on_are_refused_where_the_run_depends_on_them(
+    files, tmp_path, name
+):
+    rule = DECIDING[name]
     trainer = make()
     fit(trainer, files, tmp_path / "run", epochs=1, **rule)
     moved, other = tmp_path / "moved.parquet", tmp_path / "other.parquet"
@@ -337,14 +346,14 @@ def test_changed_rows_to_validate_on_are_refused_where_they_end_the_run(files, t
     pq.write_table(pa.table(small_dlrm.raw_rows(60, seed=5)), other)
     trainer = loaded(tmp_path / "run")
     changed = {**files, "valid": str(other)}
-    if patience is not None:
+    if rule:
         said = "other.parquet is not the file this run was validated on.* allow changed validation"
         with pytest.raises(CheckpointError, match=said):
             fit(trainer, changed, tmp_path / "run", epochs=2, resume=True, **rule)
-    allow = {"resume": True, "allow_changed": ["validation"] * (patience is not None)}
+    allow = {"resume": True, "allow_changed": ["validation"] * bool(rule)}
     fit(trainer, changed, tmp_path / "run", epochs=2, **rule, **allow)
     again = loaded(tmp_path / "run")
-    if patience is not None:  # what counts is what the run went on with
+    if rule:  # what counts is what the run went on with
         with pytest.raises(CheckpointError, match="validated on, which was other.parquet"):
             fit(again, files, tmp_path / "run", epochs=3, resume=True, **rule)
     shutil.copy(other, moved)

@@ -157,6 +157,11 @@ class Plan:
             if value is not None or name == "batch_size":
                 object.__setattr__(self, name, require_int(name, value))
 
+    @property
+    def validation_decides(self) -> bool:
+        """Whether the weights depend on validations."""
+        return self.early_stopping.patience is not None or self.reduce_lr is not None
+
     def fixed(self) -> dict[str, Any]:
         """Return what decides the weights, as plain values by the names of `fit`'s arguments."""
         return {

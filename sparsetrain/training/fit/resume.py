@@ -21,7 +21,7 @@ _VALIDATION = "validation"  # by the name of `fit`'s argument, among what is not
 class Seen(NamedTuple):
     """What the files looked like that decide the weights; None for what is not files.
 
-    Rows to validate on are among them where validations end the run.
+    Rows to validate on are among them where validations end the run or lower its learning rate.
     """
 
     data: Prints | None = None
@@ -30,8 +30,9 @@ class Seen(NamedTuple):
 
 def seen_of(train: Any, validation: Any, plan: Plan) -> Seen:
     """Look at the files of both."""
-    decides = plan.early_stopping.patience is not None
-    return Seen(fingerprint_of(train), fingerprint_of(validation) if decides else None)
+    return Seen(
+        fingerprint_of(train), fingerprint_of(validation) if plan.validation_decides else None
+    )
 
 
 def fingerprint_of(data: Any) -> Prints | None:
@@ -80,7 +81,7 @@ def _require_same_data(before: Prints | None, now: Prints | None) -> None:
 
 def _require_same_validation(before: Any, now: Prints | None, plan: Plan) -> None:
     """Runs of an older version, and those that validations did not end, noted nothing."""
-    if before is None or plan.early_stopping.patience is None:
+    if before is None or not plan.validation_decides:
         return
     if now is None:
         raise CheckpointError(
