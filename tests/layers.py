@@ -23,8 +23,8 @@ class Part(NamedTuple):
 # From the lowest part to the highest: a part imports only parts above it in this table.
 PARTS = {
     "errors": Part("every error, with its exit code"),
-    "metrics": Part("AUC and log loss of a stream of scores"),
     "system": Part("locks, files, memory and threads of the operating system"),
+    "metrics": Part("scores of predictions and of rankings, batch by batch", "system"),
     "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "", True),
     "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),
     "data": Part("click logs to batches: schema, readers, encoder, conversion", "system"),

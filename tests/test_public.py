@@ -37,7 +37,10 @@ PUBLIC = {
     "errors": (
         "CheckpointError ConfigError DataError NumericalError ResourceError SparsetrainError"
     ),
-    "metrics": "ClickMetrics LabelMetrics RegressionMetrics",
+    "metrics": (
+        "ClassMetrics ClickMetrics GroupedAUC LabelMetrics RankingMetrics RegressionMetrics "
+        "rank_items"
+    ),
     "models": "ClickModel CrossInteraction DLRM Dropout MLP MODELS dot_interaction",
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult abs "

@@ -53,10 +53,13 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
     }
     tables = []
     for first, columns in _TABLES.items():
+        shown = {name: own for name, own in found.items() if first in own}
+        # A grouped AUC is there only if it was asked for.
+        known = set().union(*shown.values())
+        columns = {key: column for key, column in columns.items() if key in known}
         rows = [
             [name, *(format_score(own[key], form) for key, (_, form) in columns.items())]
-            for name, own in found.items()
-            if first in own
+            for name, own in shown.items()
         ]
         titles = [title for title, _ in columns.values()]
         tables += [format_table([["", *titles], *rows])] if rows else []
@@ -96,6 +99,7 @@ _TABLES = {
         "constant_logloss": ("constant's", "{:.4f}"),
         "ne": ("NE", "{:.4f}"),
         "calibration": ("calibration", "{:.3f}"),
+        "gauc": ("gAUC", "{:.4f}"),
     },
     "rmse": {
         "rows": ("rows", "{:,}"),

@@ -36,6 +36,14 @@ def evaluate(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Labelled rows, parquet or text.")],
     checkpoint: Checkpoint = "auto",
     batch_size: BatchSize = 4096,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            "--group-by",
+            metavar="FEATURE",
+            help="Feature, such as the user, whose rows are scored group by group (gauc).",
+        ),
+    ] = None,
     precision: Precision = None,
     model_class: ModelClass = None,
     as_json: AsJson = False,
@@ -47,7 +55,7 @@ def evaluate(
     with StopSignals():
         predictor = load_predictor(model, checkpoint, precision, model_class)
         dataset = st.data.Dataset(str(data), predictor.encoder, read_weights=False)
-        scores = predictor.evaluate(dataset, batch_size=batch_size)
+        scores = predictor.evaluate(dataset, batch_size=batch_size, group_by=group_by)
     warn_if_useless(data.name, scores)
     unseen = warn_unseen(dataset, predictor.encoder, limit)
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)

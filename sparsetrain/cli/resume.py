@@ -39,6 +39,7 @@ _CHECKED_BY_FIT = {
     "train.patience": "early_stopping",
     "train.reduce_lr": "reduce_lr",
     "train.reduce_lr_patience": "reduce_lr",
+    "train.group_by": "group_by",
 }
 # Sections that are fixed in a saved model.
 _FIXED = ("model.", "data.")
@@ -46,7 +47,7 @@ _FIXED = ("model.", "data.")
 _NOT_TAKEN_OVER = frozenset(
     {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column"}
     | {"train.patience", "train.validate_every", "train.monitor"}
-    | {"train.reduce_lr", "train.reduce_lr_patience"}
+    | {"train.reduce_lr", "train.reduce_lr_patience", "train.group_by"}
 )
 # Settings of the data that do not affect how a known value is encoded.
 _OPEN = _NOT_TAKEN_OVER | {"data.min_count", "data.warn_unseen", "data.schema_file"}

@@ -70,7 +70,7 @@ def run_training(
     out = files.out if trainer.steps else None
     if out is not None:
         note(f"saved to {out}")
-    scores = {} if stop.requested() else _score(trainer, data, history)
+    scores = {} if stop.requested() else _score(trainer, data, history, settings.train.group_by)
     scored = scores.get("test") or scores.get("valid") or {}
     profiled = {}
     if profile:
@@ -153,6 +153,7 @@ def _fit_options(settings: Settings) -> dict[str, Any]:
         "validate_every": train.validate_every,
         "early_stopping": st.EarlyStopping(train.monitor, train.patience),
         "reduce_lr": reduce_lr,
+        "group_by": train.group_by,
         "check_numerics": train.check_numerics,
     }
 
@@ -166,13 +167,16 @@ def _stored_settings(settings: Settings, files: Files) -> dict[str, Any]:
     return {"settings": settings.to_dict(), "files": files.to_dict(), **schema}
 
 
-def _score(trainer: "st.Trainer", data: Rows, history: dict[str, Any]) -> dict[str, Any]:
+def _score(
+    trainer: "st.Trainer", data: Rows, history: dict[str, Any], group_by: str | None
+) -> dict[str, Any]:
     """Score the held-out rows, except those that the end of the training has scored."""
     scored: dict[str, Any] = {}
     if history["checkpoint"] == "latest" and history["epochs"]:
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
-        name: scored.get(name) or trainer.evaluate(rows) for name, rows in data.held_out.items()
+        name: scored.get(name) or trainer.evaluate(rows, group_by=group_by)
+        for name, rows in data.held_out.items()
     }
     for name, score in scores.items():
         warn_if_useless(name, score)

@@ -15,7 +15,7 @@ from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
-from sparsetrain.metrics import LabelMetrics
+from sparsetrain.metrics.labels import LabelMetrics
 from sparsetrain.models.labels import predictions
 from sparsetrain.models.model_checks import (
     check_labels_of,
@@ -31,6 +31,7 @@ from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
 from sparsetrain.system.locks import new_lock, synchronized
+from sparsetrain.training.groups import group_feature, groups_of
 
 
 def table_dtype_of(model: Any) -> str:
@@ -128,38 +129,58 @@ class Predictor:
     def _logits(self) -> Program:
         return Program(self._module, "logits", self.target, self.policy)
 
-    def evaluate(self, data: Any, *, batch_size: int = 4096) -> dict[str, Any]:
+    def evaluate(
+        self, data: Any, *, batch_size: int = 4096, group_by: str | None = None
+    ) -> dict[str, Any]:
         """Score labelled data.
+
+        Parameters
+        ----------
+        data : anything that `fit` takes
+        batch_size : int
+        group_by : str, optional
+            A feature with one id in each row, such as the user. Rows of one id are a group, and of
+            each binary label there are the scores of `GroupedAUC` as well. Values that the encoder
+            gives one row, such as rare ones, are one group.
 
         Returns
         -------
         dict
             Of one binary label ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
-            (normalised entropy), ``calibration``, ``rows``, and beside them ``constant_logloss``
-            and ``positive_rate``; of a real one those of `RegressionMetrics`; of several
-            ``NAME.auc`` and so on, with their ``loss`` and ``rows``.
+            (normalised entropy), ``calibration``, ``accuracy``, ``rows``, and beside them
+            ``constant_logloss`` and ``positive_rate``; of a real one those of `RegressionMetrics`;
+            of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``.
 
         Raises
         ------
+        ConfigError
+            If no feature is named `group_by`.
         NumericalError
             If a score is NaN or infinite.
         """
-        scores = self._evaluate(self._dataset(data), batch_size=batch_size)
+        group_feature(self.model, group_by)
+        scores = self._evaluate(self._dataset(data), batch_size=batch_size, group_by=group_by)
         assert scores is not None
         return scores
 
     def _evaluate(
-        self, dataset: Dataset, *, batch_size: int, stop: Callable[[], bool] | None = None
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        group_by: str | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
-        metrics = LabelMetrics(self.model.label_kinds)
+        metrics = LabelMetrics(self.model.label_kinds, group_by is not None)
         for number, batch in enumerate(dataset.batches(batch_size)):
             if number and stop is not None and stop():
                 return None
             if batch.labels is None:
                 raise DataError("data to evaluate on needs labels")
             self.model.check_labels(batch)
-            metrics.update(self._score(batch), batch.labels)
+            groups = groups_of(self.model, batch, group_by)
+            metrics.update(self._score(batch), batch.labels, groups)
         return metrics.result()
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:

@@ -44,6 +44,7 @@ from sparsetrain.training.fit import (
     check_fit_arguments,
     seen_of,
 )
+from sparsetrain.training.groups import group_feature
 from sparsetrain.training.grow_tables import copy_grown_, grown_model
 from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
@@ -222,6 +223,7 @@ class Trainer(TrainedModel):
         validate_every: int | None = None,
         early_stopping: EarlyStopping | None = None,
         reduce_lr: ReduceLROnPlateau | None = None,
+        group_by: str | None = None,
         check_numerics: bool = False,
         allow_changed: Collection[str] = (),
         profile: bool = False,
@@ -254,6 +256,8 @@ class Trainer(TrainedModel):
             slots and counts of the best validation. What may be resumed is the last state.
         reduce_lr : ReduceLROnPlateau, optional
             When to lower the learning rate, by validation scores.
+        group_by : str, optional
+            As of `evaluate`, for validations.
         check_numerics : bool
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
@@ -283,17 +287,21 @@ class Trainer(TrainedModel):
             If memory or disk is used up; the last checkpoint stays.
         """
         check_fit_arguments(validation, stop, run, validate_every, early_stopping, reduce_lr)
+        group_feature(self.model, group_by)
         plan = Plan(
             until=require_int("epochs", epochs) + (0 if resume else self.epochs),
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
-            early_stopping=(early_stopping or EarlyStopping()).of_labels(self.model.label_kinds),
+            early_stopping=(early_stopping or EarlyStopping()).of_labels(
+                self.model.label_kinds, group_by is not None
+            ),
             reduce_lr=reduce_lr,
             check_numerics=check_numerics,
             accumulate=self.accumulate,
             precision=str(self.precision),
             loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
+            group_by=group_by,
         )
         dataset = self._dataset(train, read_weights=True)
         seen = Seen() if run is None and not resume else seen_of(train, validation, plan)

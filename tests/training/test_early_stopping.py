@@ -378,3 +378,19 @@ def test_a_checkpoint_that_there_is_not_is_refused_by_the_name_of_the_option(tmp
     assert (
         "--checkpoint is 'bset'; it must be 'latest', 'best' or 'auto'" in capsys.readouterr().err
     )
+
+
+def test_a_grouped_auc_is_logged_watched_and_part_of_what_is_resumed(tmp_path):
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
+    valid, rule = small_dlrm.raw_rows(60), st.EarlyStopping("gauc", patience=9)
+    with pytest.raises(ConfigError, match="gauc needs group_by"):
+        trainer.fit(small_dlrm.raw_rows(64), validation=valid, early_stopping=rule)
+    options = {"validation": valid, "early_stopping": rule, "run": tmp_path, "progress": None}
+    history = trainer.fit(small_dlrm.raw_rows(64), epochs=2, group_by="C3", **options)
+    logged = [line["gauc"] for line in st.Run(tmp_path).log() if line["split"] == "valid"]
+    assert history["best"]["value"] == max(logged)
+    assert trainer.evaluate(valid, group_by="C3")["gauc"] == pytest.approx(max(logged))
+    with pytest.raises(CheckpointError, match="group_by was 'C3' in this run and is 'C2' now"):
+        loaded(tmp_path).fit(
+            small_dlrm.raw_rows(64), epochs=3, resume=True, group_by="C2", **options
+        )

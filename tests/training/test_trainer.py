@@ -12,6 +12,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.data import Batch, Ragged
 from sparsetrain.errors import ConfigError, DataError, NumericalError, SparsetrainError
+from sparsetrain.training.groups import groups_of
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
 from tests.heap import STATM, resident_bytes
@@ -518,6 +519,25 @@ def test_evaluate_agrees_with_predict(scored):
     for name, value in expected.items():
         assert result[name] == pytest.approx(value, rel=1e-5), name
     assert result["ne"] == pytest.approx(result["logloss"] / result["constant_logloss"])
+
+
+def test_rows_are_grouped_by_the_ids_of_a_feature(scored):
+    trainer, batches = scored
+    metrics = st.metrics.GroupedAUC()
+    for batch in batches:
+        metrics.update(trainer.predict(batch), batch.labels, batch.ids[:, 1])
+    expected = metrics.result()
+    assert expected["groups"] > 1
+    result = trainer.evaluate(batches, group_by="C2")
+    assert {name: result[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ConfigError, match="group_by is 'user'; it must be one of the features, C1"):
+        trainer.evaluate(batches, group_by="user")
+
+
+def test_bags_group_rows_only_where_each_has_one_id():
+    model, batch = small_dlrm.model("sum"), small_dlrm.batch(9, kind="sum")
+    with pytest.raises(DataError, match="group_by 'C1' has . ids; it must have one"):
+        groups_of(model, batch, "C1")
 
 
 def test_scores_do_not_depend_on_labels_or_on_the_batch_a_row_is_in(scored):

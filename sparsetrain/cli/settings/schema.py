@@ -132,7 +132,7 @@ class ModelSettings(Section):
 
 
 # A score, with the name of its label before it where there are several.
-MONITOR = r"^(.+\.)?(logloss|ne|auc|rmse|mae|loss)$"
+MONITOR = r"^(.+\.)?(logloss|ne|auc|gauc|calibration|accuracy|rmse|mae|loss)$"
 
 
 class TrainSettings(Section):
@@ -172,8 +172,11 @@ class TrainSettings(Section):
     )
     monitor: Annotated[str, Field(pattern=MONITOR)] | None = setting(
         None,
-        "Validation score that decides which checkpoint is the best: logloss, ne, auc, rmse, mae "
-        "or loss; of several labels NAME.auc and so on.",
+        "Validation score that decides which checkpoint is the best: logloss, ne, auc, gauc, "
+        "calibration, accuracy, rmse, mae or loss; of several labels NAME.auc and so on.",
+    )
+    group_by: str | None = setting(
+        None, "Feature, such as the user, by which validations group rows for gauc."
     )
     patience: Count | None = setting(
         None,

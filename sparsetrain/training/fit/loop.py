@@ -59,7 +59,8 @@ class Fit:
             raise ConfigError(f"reduce_lr: {name} has no learning rate, a number called lr")
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
         self._plan, self._state = plan, state
-        self._record, self._best = Record(run), Best(plan.early_stopping, run)
+        self._record = Record(run, plan.group_by is not None)
+        self._best = Best(plan.early_stopping, run)
         make_progress(progress)  # refuses what is none
         self._progress, self._stop = progress, stop or (lambda: False)
         self._stopped = False
@@ -196,7 +197,10 @@ class Fit:
     def _validate(self) -> dict[str, Any] | None:
         """Return the scores, or None if a stop came meanwhile: they are due again then."""
         scores = self._trainer._evaluate(
-            self._held_out, batch_size=VALIDATION_BATCH, stop=self._stop
+            self._held_out,
+            batch_size=VALIDATION_BATCH,
+            group_by=self._plan.group_by,
+            stop=self._stop,
         )
         self._stopped = self._stopped or scores is None
         return scores

@@ -8,18 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.metrics import score_names
+from sparsetrain.metrics.labels import score_names
+from sparsetrain.metrics.scores import GAINS
 from sparsetrain.system.argument_checks import is_number, require_int, require_non_negative
 
-# Score, without the name of its label -> whether a larger one is better.
-MONITORS = {
-    "logloss": False,
-    "ne": False,
-    "auc": True,
-    "rmse": False,
-    "mae": False,
-    "loss": False,
-}
 # Kind of the only label -> the score that is watched by default; of several it is their loss.
 _DEFAULTS = {"binary": "logloss", "real": "rmse"}
 
@@ -34,9 +26,10 @@ class EarlyStopping:
 
     Parameters
     ----------
-    monitor : {"logloss", "ne", "auc", "rmse", "mae", "loss"}, optional
-        The validation score that is watched; of several labels ``NAME.auc`` and so on. By default
-        logloss of a binary label, rmse of a real one, loss of several.
+    monitor : str, optional
+        The validation score that is watched: logloss, ne, auc, gauc (where rows are grouped),
+        calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one; of
+        several labels ``NAME.auc`` and so on, or loss. By default logloss, rmse or loss.
     patience : int, optional
         Validations without a better score after which training ends; None watches only.
     min_delta : float
@@ -48,25 +41,31 @@ class EarlyStopping:
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.monitor is not None and _score(self.monitor) not in MONITORS:
-            raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(MONITORS)}")
+        if self.monitor is not None and _score(self.monitor) not in GAINS:
+            raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(GAINS)}")
         if self.patience is not None:
             object.__setattr__(self, "patience", require_int("patience", self.patience))
         object.__setattr__(self, "min_delta", require_non_negative("min_delta", self.min_delta))
 
-    def of_labels(self, kinds: Mapping[str, str]) -> EarlyStopping:
+    def of_labels(self, kinds: Mapping[str, str], grouped: bool = False) -> EarlyStopping:
         """Return the rule with the score that it watches for labels of these kinds.
+
+        Parameters
+        ----------
+        kinds, grouped
+            As of `LabelMetrics`.
 
         Raises
         ------
         ConfigError
             If there is no such score for these labels.
         """
-        known = [name for name in score_names(kinds) if _score(name) in MONITORS]
+        known = [name for name in score_names(kinds, grouped) if _score(name) in GAINS]
         default = _DEFAULTS[[*kinds.values()][0]] if len(kinds) == 1 else "loss"
         monitor = self.monitor or default
         if monitor not in known:
-            raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}")
+            fix = "; gauc needs group_by" if _score(monitor) == "gauc" and not grouped else ""
+            raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}{fix}")
         return replace(self, monitor=monitor)
 
     def is_better(self, score: float | None, best: float | None) -> bool:
@@ -75,9 +74,8 @@ class EarlyStopping:
             return False
         if best is None:
             return True
-        rises = self.monitor is not None and MONITORS[_score(self.monitor)]
-        gain = score - best if rises else best - score
-        return gain > self.min_delta
+        gain = GAINS[_score(self.monitor or "loss")]
+        return gain(score) - gain(best) > self.min_delta
 
 
 @dataclass(frozen=True)
@@ -138,6 +136,8 @@ class Plan:
         What matrix products read.
     loss_scale : dict or None
         The rule of the loss's scale, in plain values.
+    group_by : str or None
+        The feature whose ids group rows to validate on.
     """
 
     until: int
@@ -150,6 +150,7 @@ class Plan:
     accumulate: int = 1
     precision: str = "float32"
     loss_scale: dict[str, Any] | None = None
+    group_by: str | None = None
 
     def __post_init__(self) -> None:
         numbers = {"batch_size": self.batch_size, "validate_every": self.validate_every}
@@ -173,4 +174,5 @@ class Plan:
             "accumulate": self.accumulate,
             "precision": self.precision,
             "loss_scale": self.loss_scale,
+            "group_by": self.group_by,
         }

@@ -14,7 +14,7 @@ from sparsetrain.training.fit.error_context import name_checkpoint
 from sparsetrain.training.fit.state import RunState
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.events import Events
-from sparsetrain.training.run.log import Log
+from sparsetrain.training.run.log import Log, fields
 from sparsetrain.training.save import require_finite
 from sparsetrain.training.trained_model import TrainedModel
 
@@ -25,10 +25,12 @@ class Record:
     Parameters
     ----------
     run : Run or None
+    grouped : bool
+        Whether validations have the scores of groups.
     """
 
-    def __init__(self, run: Run | None) -> None:
-        self._run = run
+    def __init__(self, run: Run | None, grouped: bool) -> None:
+        self._run, self._grouped = run, grouped
         self._log: Log | None = None
         self._events: Events | None = None
         self._saved: tuple[Any, ...] | None = None
@@ -47,10 +49,10 @@ class Record:
         if self._run is None:
             yield
             return
-        kinds = trainer.model.label_kinds
+        columns = fields(trainer.model.label_kinds, self._grouped)
         with contextlib.ExitStack() as stack:
             with checkpoint.errors_of(self._run.folder):
-                self._log = stack.enter_context(Log(self._run.folder, state.log_lines, kinds))
+                self._log = stack.enter_context(Log(self._run.folder, state.log_lines, columns))
                 if self._run.tensorboard:
                     self._events = Events(self._run.folder)
                     stack.callback(self._events.close)

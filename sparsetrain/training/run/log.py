@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from sparsetrain.errors import CheckpointError
-from sparsetrain.metrics import score_names
+from sparsetrain.metrics.labels import score_names
 from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
@@ -29,14 +29,14 @@ _FIRST = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss
 _LAST = ("loss_scale",)
 
 
-def fields(kinds: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns of the log of a model with labels of these kinds."""
-    scores = tuple(name for name in score_names(kinds) if name not in _FIRST)
+def fields(kinds: Mapping[str, str], grouped: bool) -> tuple[str, ...]:
+    """Return the columns of the log of a model with labels of these kinds; see `LabelMetrics`."""
+    scores = tuple(name for name in score_names(kinds, grouped) if name not in _FIRST)
     return (*_FIRST, *scores, *_LAST)
 
 
 # Scores of a label, which may have its name before them.
-_SCORES = {*score_names({"": "binary"}), *score_names({"": "real"})}
+_SCORES = {*score_names({"": "binary"}, True), *score_names({"": "real"})}
 
 
 def _is_field(name: str) -> bool:
@@ -51,12 +51,12 @@ class Log:
     folder : Path
     lines : int
         Lines of the log that hold; later ones are cut off.
-    kinds : mapping from str to str
-        Name and kind of each label.
+    fields : tuple of str
+        The columns.
     """
 
-    def __init__(self, folder: Path, lines: int, kinds: Mapping[str, str]) -> None:
-        self._fields = fields(kinds)
+    def __init__(self, folder: Path, lines: int, fields: tuple[str, ...]) -> None:
+        self._fields = fields
         kept = read_log(folder)[:lines]
         self.lines = len(kept)
         drafts = [folder / f".{name}.new" for name in (JSONL, CSV)]

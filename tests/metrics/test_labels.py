@@ -11,8 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from sparsetrain.cli.settings.schema import MONITOR
 from sparsetrain.errors import ConfigError, DataError, NumericalError
-from sparsetrain.metrics import ClickMetrics, LabelMetrics, RegressionMetrics, score_names
+from sparsetrain.metrics import (
+    ClassMetrics,
+    ClickMetrics,
+    GroupedAUC,
+    LabelMetrics,
+    RegressionMetrics,
+)
+from sparsetrain.metrics.labels import score_names
+from sparsetrain.metrics.scores import GAINS
+from sparsetrain.training.fit import EarlyStopping
 
 INF = math.inf
 
@@ -280,3 +290,88 @@ def test_a_label_that_no_row_has_has_no_scores():
 @pytest.mark.parametrize("kinds", [{"a": "binary"}, {"a": "real"}, {"a": "real", "b": "binary"}])
 def test_the_names_of_scores_are_known_without_scoring(kinds):
     assert score_names(kinds) == list(LabelMetrics(kinds).result())
+
+
+def test_every_score_that_can_be_watched_has_a_direction_and_a_setting():
+    named = {*score_names({"": "binary"}, grouped=True), *score_names({"": "real"}), "loss"}
+    assert named >= GAINS.keys()
+    assert all(re.match(MONITOR, f"click.{name}") for name in GAINS)
+    better = {"logloss": 0.1, "auc": 0.9, "gauc": 0.9, "calibration": 0.95, "accuracy": 0.9}
+    worse = {"logloss": 0.2, "auc": 0.8, "gauc": 0.8, "calibration": 1.1, "accuracy": 0.8}
+    for name, value in better.items():
+        rule = EarlyStopping(name)
+        assert rule.is_better(value, worse[name]) and not rule.is_better(worse[name], value)
+
+
+def test_accuracy_and_classes_follow_the_formulas_in_float64():
+    logits, labels = drawn(5000)
+    assert scored(logits, labels)["accuracy"] == ((logits > 0) == labels).mean()
+    rng = np.random.default_rng(1)
+    z, wanted = rng.normal(size=(500, 4)), rng.integers(0, 4, 500)
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    shares = np.bincount(wanted) / 500
+    whole, parts = ClassMetrics(4), [ClassMetrics(4), ClassMetrics(4)]
+    whole.update(z, wanted)
+    for part, rows in zip(parts, (slice(0, 100), slice(100, 500)), strict=True):
+        part.update(z[rows], wanted[rows])
+    parts[0].merge(parts[1])
+    found = whole.result()
+    assert parts[0].result() == pytest.approx(found, rel=1e-12)
+    assert found["logloss"] == pytest.approx(-np.log(p[np.arange(500), wanted]).mean())
+    assert found["ne"] == pytest.approx(found["logloss"] / -(shares * np.log(shares)).sum())
+    assert found["accuracy"] == (p.argmax(axis=1) == wanted).mean()
+    assert set(ClassMetrics(4).result().values()) == {None, 0}
+
+
+def test_grouped_auc_is_the_mean_of_each_groups_own_by_its_rows():
+    logits, labels = drawn(3000)
+    logits, groups = np.round(logits, 1), np.random.default_rng(2).integers(0, 400, 3000) * 7
+    each = [(labels[groups == g], logits[groups == g]) for g in np.unique(groups)]
+    both = [(own, z) for own, z in each if 0 < own.sum() < len(own)]
+    wanted = np.average([exact_auc(z, own) for own, z in both], weights=[len(z) for _, z in both])
+    metrics, other = LabelMetrics({"click": "binary"}, grouped=True), GroupedAUC()
+    metrics.update(logits[:, None], labels, groups)
+    result = metrics.result()
+    assert (result["gauc"], result["groups"]) == (pytest.approx(wanted, rel=1e-12), len(both))
+    assert len(both) < len(each)
+    halves = [GroupedAUC(), other]
+    for half, rows in zip(halves, (slice(0, 999), slice(999, None)), strict=True):
+        half.update(logits[rows], labels[rows], groups[rows])
+    halves[0].merge(other)
+    assert halves[0].result()["gauc"] == pytest.approx(wanted, rel=1e-12)
+    assert GroupedAUC().result() == {"gauc": None, "groups": 0}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda: ClassMetrics(3).update(np.zeros((2, 3)), np.array([0, 3])),
+            DataError,
+            "row 1: .* 3",
+        ),
+        (
+            lambda: ClassMetrics(3).update(np.zeros((2, 2)), np.array([0, 1])),
+            ConfigError,
+            r"\(B, 3\)",
+        ),
+        (
+            lambda: ClassMetrics(2).update(np.array([[0, np.nan]]), np.array([0])),
+            NumericalError,
+            "row 0: a logit is NaN",
+        ),
+        (
+            lambda: GroupedAUC().update(np.zeros(2), np.zeros(2), np.zeros(3)),
+            ConfigError,
+            "one length",
+        ),
+        (
+            lambda: GroupedAUC().update(np.array([0, np.nan]), np.zeros(2), np.zeros(2)),
+            NumericalError,
+            "row 1: the logit is NaN",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_scored_are_named(call, error, text):
+    with pytest.raises(error, match=text):
+        call()

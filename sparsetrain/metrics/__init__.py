@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of predictions, fed batch by batch: of clicks, real values, classes, and of rankings.
+
+- `clicks`, `regression`, `classes`: one label; `grouped`: clicks within each user's rows
+- `labels`: all labels of a model
+- `ranking`: where the items that a user chose stand among all, or among given ones
+- `scores`: which value of a score is better
+"""
+
+from sparsetrain.metrics.classes import ClassMetrics as ClassMetrics
+from sparsetrain.metrics.clicks import ClickMetrics as ClickMetrics
+from sparsetrain.metrics.grouped import GroupedAUC as GroupedAUC
+from sparsetrain.metrics.labels import LabelMetrics as LabelMetrics
+from sparsetrain.metrics.ranking import RankingMetrics as RankingMetrics
+from sparsetrain.metrics.ranking import rank_items as rank_items
+from sparsetrain.metrics.regression import RegressionMetrics as RegressionMetrics
+
+__all__ = [
+    *("ClassMetrics", "ClickMetrics", "GroupedAUC", "LabelMetrics", "RankingMetrics"),
+    *("RegressionMetrics", "rank_items"),
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

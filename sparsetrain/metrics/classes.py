@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ClassMetrics`: logloss, entropy and accuracy of labels of several classes."""
+
+import numpy as np
+
+from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.metrics.scores import Scores, entropy, ratio
+
+
+class ClassMetrics:
+    """Scores of one label of C classes, fed batch by batch.
+
+    Parameters
+    ----------
+    classes : int
+        C.
+
+    Examples
+    --------
+    >>> metrics = ClassMetrics(3)
+    >>> metrics.update(np.array([[2.0, 0.0, 1.0], [0.0, 0.0, 3.0]]), np.array([0, 1]))
+    >>> metrics.result()["accuracy"]
+    0.5
+    """
+
+    def __init__(self, classes: int) -> None:
+        self._counts = np.zeros(classes, np.int64)  # rows of each class
+        self._loss, self._right = 0.0, 0
+
+    def update(self, logits: np.ndarray, labels: np.ndarray) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        logits : ndarray (B, C) of a float type
+            Log-probabilities of the classes, up to a constant for each row.
+        labels : ndarray (B,) of integers
+            The class of each row, from 0.
+
+        Raises
+        ------
+        ConfigError
+            If the shapes or types do not fit.
+        DataError
+            If a label is not below C, or negative.
+        NumericalError
+            If a logit is NaN. Rows are counted from the first that was added.
+        """
+        classes = len(self._counts)
+        if (
+            logits.shape != (len(labels), classes)
+            or labels.ndim != 1
+            or labels.dtype.kind not in "iu"
+        ):
+            raise ConfigError(
+                f"logits {logits.shape} and labels {labels.shape} {labels.dtype} must be "
+                f"(B, {classes}) floats and (B,) integers"
+            )
+        outside = (labels < 0) | (labels >= classes)
+        if outside.any():
+            row = int(outside.argmax())
+            raise DataError(
+                f"row {self._counts.sum() + row}: the label is {labels[row]}, but the {classes} "
+                f"classes are 0 to {classes - 1}"
+            )
+        z = logits.astype(np.float64)
+        top = z.max(axis=1, initial=-np.inf)
+        if np.isnan(top).any():
+            row = int(np.isnan(top).argmax())
+            raise NumericalError(f"row {self._counts.sum() + row}: a logit is NaN")
+        own = z[np.arange(len(z)), labels]
+        self._loss += float((np.log(np.exp(z - top[:, None]).sum(axis=1)) + top - own).sum())
+        # Of classes that tie for the first place, the lowest is predicted.
+        self._right += int(np.count_nonzero(z.argmax(axis=1) == labels))
+        self._counts += np.bincount(labels, minlength=classes)
+
+    def merge(self, other: "ClassMetrics") -> None:
+        """Add the rows that `other` has seen; `other` stays as it is."""
+        self._counts += other._counts
+        self._loss += other._loss
+        self._right += other._right
+
+    def result(self) -> Scores:
+        """Return the scores of all rows so far.
+
+        Returns
+        -------
+        dict
+            `logloss`, `ne`, `rows`, `constant_logloss` : as of `ClickMetrics`; the constant is the
+            shares of the classes.
+
+            `accuracy` : share of rows whose class has the highest logit.
+        """
+        rows = int(self._counts.sum())
+        constant = entropy(self._counts / rows) if rows else None
+        logloss = ratio(self._loss, rows)
+        return {
+            "logloss": logloss,
+            "ne": ratio(logloss, constant),
+            "accuracy": ratio(self._right, rows),
+            "rows": rows,
+            "constant_logloss": constant,
+        }

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LabelMetrics`: scores of all labels of a model, by their kinds."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sparsetrain.metrics.clicks import ClickMetrics
+from sparsetrain.metrics.grouped import GroupedAUC
+from sparsetrain.metrics.regression import RegressionMetrics
+from sparsetrain.metrics.scores import Scores, ratio
+
+# Kind of a label -> its scores.
+_OF_KIND: dict[str, type[ClickMetrics | RegressionMetrics]] = {
+    "binary": ClickMetrics,
+    "real": RegressionMetrics,
+}
+
+
+class LabelMetrics:
+    """Scores of each label of a model, fed batch by batch.
+
+    Parameters
+    ----------
+    kinds : mapping from str to {"binary", "real"}
+        Name and kind of each of the T labels.
+    grouped : bool
+        Whether rows come with groups, so that binary labels have the scores of `GroupedAUC` too.
+
+    Examples
+    --------
+    >>> metrics = LabelMetrics({"click": "binary", "stars": "real"})
+    >>> metrics.update(np.array([[2.0, 3.5], [-1.0, 1.0]]), np.array([[1, 4.0], [0, np.nan]]))
+    >>> metrics.result()["stars.rmse"]
+    0.5
+    """
+
+    def __init__(self, kinds: Mapping[str, str], grouped: bool = False) -> None:
+        self._each: dict[str, ClickMetrics | RegressionMetrics] = {
+            name: _OF_KIND[kind]() for name, kind in kinds.items()
+        }
+        self._grouped = {
+            name: GroupedAUC() for name, kind in kinds.items() if grouped and kind == "binary"
+        }
+        self._rows = 0
+
+    def update(
+        self, logits: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+    ) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        logits : ndarray (B, T) of a float type
+            Log-odds of binary labels, predictions of real ones.
+        labels : ndarray (B, T), or (B,) of a single label
+            NaN where one of several is missing: the row does not count for that one.
+        groups : ndarray (B,) of integers, optional
+            Where `grouped`, which group a row belongs to.
+
+        Raises
+        ------
+        ConfigError, DataError, NumericalError
+            As `ClickMetrics.update` and `RegressionMetrics.update`.
+        """
+        columns = np.atleast_2d(labels.T)
+        for (name, metrics), scores, wanted in zip(
+            self._each.items(), logits.T, columns, strict=True
+        ):
+            known = slice(None) if len(columns) == 1 else ~np.isnan(wanted)
+            metrics.update(scores[known], wanted[known])
+            if groups is not None and name in self._grouped:
+                self._grouped[name].update(scores[known], wanted[known], groups[known])
+        self._rows += len(logits)
+
+    def result(self) -> Scores:
+        """Return the scores of all rows so far.
+
+        Returns
+        -------
+        dict
+            Those of the only label; or of several ``NAME.SCORE`` for each, `rows`, and `loss`: the
+            sum over the labels of logloss or mean squared error, where a missing label counts as a
+            row without an error.
+        """
+        found = {name: metrics.result() for name, metrics in self._each.items()}
+        for name, of_groups in self._grouped.items():
+            found[name] |= of_groups.result()
+        if len(found) == 1:
+            return next(iter(found.values()))
+        joined = {
+            f"{name}.{key}": value for name, own in found.items() for key, value in own.items()
+        }
+        total = sum(_mean_loss(own) * (own["rows"] or 0) for own in found.values())
+        return {**joined, "loss": ratio(total, self._rows), "rows": self._rows}
+
+
+def score_names(kinds: Mapping[str, str], grouped: bool = False) -> list[str]:
+    """Return the names of the scores of labels of these kinds, in the order of `LabelMetrics`."""
+    own = {
+        name: (*_OF_KIND[kind].SCORES, *(GroupedAUC.SCORES if grouped and kind == "binary" else ()))
+        for name, kind in kinds.items()
+    }
+    if len(own) == 1:
+        return [score for scores in own.values() for score in scores]
+    return [
+        *(f"{name}.{score}" for name, scores in own.items() for score in scores),
+        "loss",
+        "rows",
+    ]
+
+
+def _mean_loss(scores: Mapping[str, float | int | None]) -> float:
+    if "logloss" in scores:
+        return scores["logloss"] or 0.0
+    return (scores["rmse"] or 0.0) ** 2

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranking metrics: where the items that each user chose stand among all items, or given ones.
+
+A chosen item's rank is counted, not sorted for: 1 plus the items that score at least as high. A
+tie therefore counts against the model, one that scores all alike gets the lowest metrics there are,
+and no order of a sort decides. Cost: one pass over a user's scores for each item chosen, some 10
+us for 24,000 items. Scores of all users are never held at once.
+
+Definitions are RecBole's (https://recbole.io/docs/recbole/recbole.evaluator.metrics.html). `c` is
+the number of items that a user chose, `h` how many of them have a rank of at most k:
+
+- HR: 1 if h > 0, else 0; Recall: h / c; Precision: h / k
+- MRR: 1 / rank of the best, or 0 beyond k
+- NDCG: sum over the h of 1 / log2(rank + 1), by that of the ranks 1 to min(c, k)
+- MAP: sum over the h of (number of chosen items up to this rank) / rank, by min(c, k)
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.metrics.scores import Scores, ratio
+from sparsetrain.system.argument_checks import require_int
+
+METRICS = ("hr", "ndcg", "mrr", "recall", "precision", "map")
+_BLOCK = 1 << 22  # scores at once: 16 MB
+
+
+class Bags(Protocol):
+    """Lists of items, as `sparsetrain.data.Ragged` holds them."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The items of all lists, one list after the other."""
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Where each list begins in `ids`, and their number last."""
+
+
+class RankingMetrics:
+    """Means over users, fed batch by batch.
+
+    Parameters
+    ----------
+    k : int or sequence of int
+        Lengths of the list that is looked at.
+
+    Examples
+    --------
+    >>> metrics = RankingMetrics(k=2)
+    >>> metrics.update(np.array([[0.3, 0.9, 0.1], [0.5, 0.2, 0.4]]))  # one chosen, two others
+    >>> metrics.result()["hr@2"], metrics.result()["mrr@2"]
+    (1.0, 0.75)
+    """
+
+    def __init__(self, k: int | Sequence[int] = 10) -> None:
+        given = k if isinstance(k, Sequence) else [k]
+        self.k = [require_int("k", n) for n in given]
+        self._sums = np.zeros((len(self.k), len(METRICS)))
+        self._users = self._empty = 0
+
+    def update(
+        self, scores: np.ndarray, chosen: Bags | None = None, seen: Bags | None = None
+    ) -> None:
+        """Add users.
+
+        Parameters
+        ----------
+        scores : ndarray (B, I) of a float type
+            Of each user and item. -inf ranks an item last.
+        chosen : Ragged of B lists, optional
+            What each user chose, as columns of `scores`; by default the first column, for scores of
+            one chosen item and I - 1 others.
+        seen : Ragged of B lists, optional
+            Items that are not ranked, such as those of training. A chosen item is ranked all the
+            same.
+
+        Raises
+        ------
+        ConfigError
+            If a k is above I, or the shapes do not fit.
+        DataError
+            If an item is not from 0 to I - 1.
+        NumericalError
+            If a score is NaN. Users are counted from the first that was added.
+        """
+        if scores.ndim != 2:
+            raise ConfigError(f"scores must be (users, items), their shape is {scores.shape}")
+        users, items = scores.shape
+        for k in self.k:
+            if k > items:
+                raise ConfigError(f"k is {k:,}, but there are {items:,} items to rank")
+        own = (
+            np.arange(users) * items if chosen is None else _places("chosen", chosen, scores.shape)
+        )
+        own = np.unique(own)
+        other = (
+            np.setdiff1d(_places("seen", seen, scores.shape), own) if seen is not None else own[:0]
+        )
+        row, rank, place = _ranks(scores, own, other, self._users + self._empty)
+        count = np.bincount(row, minlength=users)
+        for number, k in enumerate(self.k):
+            self._sums[number] += _sums(row, rank, place, count, k)
+        self._users += int(np.count_nonzero(count))
+        self._empty += int(np.count_nonzero(count == 0))
+
+    def merge(self, other: "RankingMetrics") -> None:
+        """Add the users that `other` has seen, of the same k; `other` stays as it is."""
+        if self.k != other.k:
+            raise ConfigError(f"metrics of k {other.k} cannot be merged into those of k {self.k}")
+        self._sums += other._sums
+        self._users += other._users
+        self._empty += other._empty
+
+    def result(self) -> Scores:
+        """Return the means of all users so far.
+
+        Returns
+        -------
+        dict
+            ``hr@K``, ``ndcg@K``, ``mrr@K``, ``recall@K``, ``precision@K`` and ``map@K`` for each k,
+            None without users.
+
+            `users` : how many users they are of.
+
+            `users_without_items` : how many had chosen nothing, who are left out.
+        """
+        scores: Scores = {
+            f"{name}@{k}": ratio(float(total), self._users)
+            for k, sums in zip(self.k, self._sums, strict=True)
+            for name, total in zip(METRICS, sums, strict=True)
+        }
+        return {**scores, "users": self._users, "users_without_items": self._empty}
+
+
+def rank_items(
+    users: np.ndarray,
+    items: np.ndarray,
+    chosen: Bags,
+    *,
+    seen: Bags | None = None,
+    k: int | Sequence[int] = 10,
+) -> Scores:
+    """Rank all items for each user by the inner product of their vectors.
+
+    Parameters
+    ----------
+    users : ndarray (U, D)
+    items : ndarray (I, D)
+    chosen, seen : Ragged of U lists
+        As of `RankingMetrics.update`.
+    k : int or sequence of int
+
+    Returns
+    -------
+    dict
+        As of `RankingMetrics.result`.
+
+    Raises
+    ------
+    ConfigError, DataError, NumericalError
+        As of `RankingMetrics.update`.
+
+    Examples
+    --------
+    >>> from sparsetrain.data import Ragged
+    >>> rank_items(np.eye(3), np.eye(3), Ragged([0, 1], [0, 1, 2, 2]), k=1)["users_without_items"]
+    1
+    """
+    if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
+        raise ConfigError(
+            f"users {users.shape} and items {items.shape} must be matrices of one width"
+        )
+    metrics = RankingMetrics(k)
+    for name, bags in {"chosen": chosen, "seen": seen}.items():
+        if bags is not None and len(bags.offsets) != len(users) + 1:
+            raise ConfigError(f"{name} has {len(bags.offsets) - 1} lists for {len(users)} users")
+    for begin, end in _blocks(len(users), max(1, _BLOCK // max(1, len(items)))):
+        own, others = (
+            None if bags is None else _Lists(bags, begin, end) for bags in (chosen, seen)
+        )
+        metrics.update(users[begin:end] @ items.T, own, others)
+    return metrics.result()
+
+
+def _blocks(count: int, size: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, count, size):
+        yield begin, min(begin + size, count)
+
+
+class _Lists:
+    """Lists [begin, end) of some."""
+
+    def __init__(self, bags: Bags, begin: int, end: int) -> None:
+        offsets = bags.offsets[begin : end + 1]
+        self.ids, self.offsets = bags.ids[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _places(name: str, bags: Bags, shape: tuple[int, int]) -> np.ndarray:
+    """Return the places of listed items in flat scores (users, items)."""
+    users, items = shape
+    ids, offsets = np.asarray(bags.ids), np.asarray(bags.offsets)
+    if len(offsets) != users + 1:
+        raise ConfigError(f"{name} has {len(offsets) - 1} lists for {users} rows of scores")
+    if offsets[0] != 0 or offsets[-1] != len(ids) or (np.diff(offsets) < 0).any():
+        raise DataError(
+            f"{name}: its offsets must rise from 0 to the number of its ids, {len(ids)}"
+        )
+    row = np.repeat(np.arange(users), np.diff(offsets))
+    outside = (ids < 0) | (ids >= items)
+    if outside.any():
+        at = int(outside.argmax())
+        raise DataError(f"{name}: list {row[at]} has the item {ids[at]}, but there are {items}")
+    return row * items + ids
+
+
+def _ranks(
+    scores: np.ndarray, chosen: np.ndarray, seen: np.ndarray, before: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return of each chosen item its row, its rank, and its place among those chosen, from 1.
+
+    Within a row the ranks rise.
+    """
+    items = scores.shape[1]
+    flat = scores.reshape(-1)
+    row, score = chosen // items, flat[chosen]
+    order = np.lexsort((-score, row))
+    row, score = row[order], score[order]
+    users = np.arange(len(scores) + 1)
+    first, first_seen = np.searchsorted(row, users), np.searchsorted(seen // items, users)
+    hidden = flat[seen]
+    higher = np.empty(len(row), np.int64)  # other items that score as high
+    for user in np.unique(row):
+        own, mine = scores[user], slice(first[user], first[user + 1])
+        if np.isnan(own.max()):
+            raise NumericalError(f"a score of user {before + user} is NaN")
+        unranked = hidden[first_seen[user] : first_seen[user + 1]]
+        for at in range(mine.start, mine.stop):
+            limit = score[at]
+            higher[at] = (
+                np.count_nonzero(own >= limit)
+                - np.count_nonzero(unranked >= limit)
+                - np.count_nonzero(score[mine] >= limit)
+            )
+    place = np.arange(len(row)) - first[row] + 1
+    return row, higher + place, place
+
+
+def _sums(
+    row: np.ndarray, rank: np.ndarray, place: np.ndarray, count: np.ndarray, k: int
+) -> list[float]:
+    """Return the sums over users of `METRICS` at k."""
+    hit = rank <= k
+    row, rank, place = row[hit], rank[hit], place[hit]
+    chosen = count[row]
+    best = place == 1
+    discounts = 1 / np.log2(np.arange(2, k + 2))
+    ideal = np.cumsum(discounts)
+    most = np.minimum(chosen, k)
+    return [
+        float(np.count_nonzero(best)),
+        float((discounts[rank - 1] / ideal[most - 1]).sum()),
+        float((1 / rank[best]).sum()),
+        float((1 / chosen).sum()),
+        len(row) / k,
+        float((place / rank / most).sum()),
+    ]
