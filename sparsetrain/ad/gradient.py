@@ -18,6 +18,7 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.relax.utils import copy_with_new_vars
+from tvm_ffi import structural_equal
 
 from sparsetrain.ad.cotangent import bind, make_dense
 from sparsetrain.ad.reverse import ReversePass, activity, used_vars
@@ -86,6 +87,7 @@ def gradient(
     wrt: Sequence[str] | None = None,
     densify: Sequence[str] = (),
     scaled: bool = False,
+    buffers: Sequence[str] = (),
 ) -> GradientModule:
     """Differentiate a function of one dataflow block and a scalar floating-point result, its loss.
 
@@ -105,6 +107,9 @@ def gradient(
     scaled : bool
         Whether the new function has one more argument, its first: the number `LOSS_SCALE`, with
         which the reverse pass begins in place of 1. The loss that is returned is not scaled.
+    buffers : sequence of str
+        Parameters whose new values the function returns last, in this order: they take the places
+        of gradients, and are not differentiated.
 
     Raises
     ------
@@ -118,8 +123,9 @@ def gradient(
     require_plain_shapes(primal.body.blocks[0].bindings)
     names = tuple(param.name for param in primal.params)
     primal = copy_with_new_vars(primal)
-    wanted = _wanted(primal, names, wrt, densify)
+    wanted = _wanted(primal, names, wrt, densify, buffers)
     results = _results(primal)
+    _check_buffers(dict(zip(names, primal.params, strict=True)), results, buffers)
     _check_reached(primal, results[0], wanted, chosen=wrt is not None)
     builder = relax.BlockBuilder()
     name = f"{function}_adjoint"
@@ -137,9 +143,11 @@ def gradient(
     for var, callee in callees(module).items():
         adjoint[var] = callee
     adjoint = relax.transform.DeadCodeElimination([name])(adjoint)
-    structure = {n: g if isinstance(g, RowSparse) else None for n, g in gradients.items()}
+    structure = dict.fromkeys(buffers) | {
+        n: g if isinstance(g, RowSparse) else None for n, g in gradients.items()
+    }
     arguments = (LOSS_SCALE,) * scaled + names
-    return GradientModule(adjoint, name, arguments, structure, len(others))
+    return GradientModule(adjoint, name, arguments, structure, len(others) - len(buffers))
 
 
 def _find(module: tvm.IRModule, function: str) -> relax.Function:
@@ -158,11 +166,13 @@ def _wanted(
     names: Sequence[str],
     wrt: Sequence[str] | None,
     densify: Sequence[str],
+    buffers: Sequence[str],
 ) -> dict[relax.Var, str]:
     variables = dict(zip(names, primal.params, strict=True))
     if wrt is None:
         inputs = int(primal.attrs.get("num_input", 0))
-        wrt = [n for n in names[inputs:] if _is_float_tensor(variables[n].ty)]
+        own = names[inputs:]
+        wrt = [n for n in own if n not in buffers and _is_float_tensor(variables[n].ty)]
     if isinstance(wrt, str):
         raise ConfigError(f"wrt is a list of names: [{wrt!r}]")
     for name in (*wrt, *densify):
@@ -173,6 +183,20 @@ def _wanted(
                 f"argument {name!r} is {variables[name].ty}, no floating-point tensor"
             )
     return {variables[name]: name for name in wrt}
+
+
+def _check_buffers(
+    arguments: dict[str, relax.Var], results: list[relax.Var], buffers: Sequence[str]
+) -> None:
+    """Refuse a function that does not return what is to be written into buffers."""
+    returned = dict(zip(buffers, results[1:][-len(buffers) :], strict=False)) if buffers else {}
+    for name in buffers:
+        wanted, found = (getattr(of.get(name), "ty", None) for of in (arguments, returned))
+        if wanted is None or found is None or not structural_equal(wanted, found):
+            raise ConfigError(
+                f"buffers: {name!r} is {wanted}, but what the function returns in its place is "
+                f"{found}; behind its loss it returns new values of {', '.join(buffers)}, last"
+            )
 
 
 def _is_float_tensor(ty: Any) -> bool:

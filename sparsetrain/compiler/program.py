@@ -208,6 +208,7 @@ def value_and_grad(
     target: Any = "auto",
     precision: Policy | None = None,
     scaled: bool = False,
+    buffers: Sequence[str] = (),
 ) -> GradientProgram:
     """Compile a Relax function of one dataflow block together with its gradient.
 
@@ -231,6 +232,9 @@ def value_and_grad(
     scaled : bool
         Whether the program has one more input, the number ``loss_scale``: its gradients are those
         of the loss times that, the loss itself is not. Another number compiles nothing.
+    buffers : sequence of str
+        Parameters whose new values the function returns last: running statistics. They come among
+        the gradients, for an optimizer that knows them, see `Optimizer.init`.
 
     Returns
     -------
@@ -244,7 +248,7 @@ def value_and_grad(
     ConfigError
         See `sparsetrain.ad.gradient`.
     """
-    gradient = ad.gradient(module, function, wrt, densify, scaled)
+    gradient = ad.gradient(module, function, wrt, densify, scaled, buffers)
     return GradientProgram(gradient, target, precision)
 
 

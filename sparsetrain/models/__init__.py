@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models: `DLRM`, its layers, and the base class of your own."""
 
+from sparsetrain.models.batch_norm import BatchNorm as BatchNorm
 from sparsetrain.models.click_model import ClickModel as ClickModel
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.dropout import Dropout as Dropout

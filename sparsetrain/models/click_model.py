@@ -26,9 +26,10 @@ from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
-from sparsetrain.models.dropout import FIRST_ROW, KEY, drawing, has_dropout
-from sparsetrain.models.initialize import fill_normal_, fill_uniform_
+from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
+from sparsetrain.models.initialize import fill_normal_, fill_uniform_, initial_constants
 from sparsetrain.models.labels import losses
+from sparsetrain.models.training_mode import training
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
@@ -187,22 +188,31 @@ class ClickModel(nn.Module):
         offsets: nn.Tensor | None = None,
         weights: nn.Tensor | None = None,
         row_weights: nn.Tensor | None = None,
-        dropout_key: nn.Tensor | None = None,
-        dropout_first_row: nn.Tensor | None = None,
     ) -> nn.Tensor:
         """Sum of the mean losses of all labels, each row's times its weight, a () tensor.
 
         Cross-entropy of binary labels, squared error of real ones. A mean is over all rows; where
         several labels are, the loss of one that a row lacks is 0.
         """
-        with drawing(dropout_key, dropout_first_row):
-            logits = self.logits(dense, rows, offsets, weights)  # (B, T)
+        logits = self.logits(dense, rows, offsets, weights)  # (B, T)
         each = losses(logits, nn.op.reshape(labels, logits.shape), self.label_kinds)  # (B, T)
         if row_weights is not None:
             each = nn.op.multiply(each, nn.op.reshape(row_weights, (logits.shape[0], 1)))
         if len(self.label_kinds) > 1:
             each = nn.op.sum(each, axis=1)
         return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
+
+    def _training_loss(self, **inputs: nn.Tensor) -> Any:
+        """The loss with layers as in training, and the new values of buffers behind it."""
+        with training(inputs.pop(KEY, None), inputs.pop(FIRST_ROW, None)) as mode:
+            loss = self.loss(**inputs)
+        params = dict(self.named_parameters())
+        updates = [mode.updates.get(params[name], params[name]) for name in self.buffers()]
+        return (*(loss if isinstance(loss, tuple) else (loss,)), *updates) if updates else loss
+
+    def buffers(self) -> list[str]:
+        """Names of parameters that the loss gives new values, not gradients: see `BatchNorm`."""
+        return [name for name, param in self.named_parameters() if param.attrs.get("buffer")]
 
     @property
     def has_dropout(self) -> bool:
@@ -235,7 +245,7 @@ class ClickModel(nn.Module):
         if self.has_dropout:
             loss |= dict.fromkeys((KEY, FIRST_ROW), nn.spec.Tensor([1], "int64"))
         module, _ = self.export_tvm(
-            {"loss": _by_name(self.loss, loss), "logits": _by_name(self.logits, inputs)}
+            {"loss": _by_name(self._training_loss, loss), "logits": _by_name(self.logits, inputs)}
         )
         return module
 
@@ -243,9 +253,10 @@ class ClickModel(nn.Module):
         """Fresh parameters by name.
 
         Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
-        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code. A
-        table in half precision gets the numbers nearest to those of one in float32. Without `fill`
-        the memory is uninitialised, for weights that are about to be loaded.
+        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code.
+        Gains of norms are 1, their biases 0. A table in half precision gets the numbers nearest to
+        those of one in float32. Without `fill` the memory is uninitialised, for weights that are
+        about to be loaded.
 
         Raises
         ------
@@ -257,9 +268,12 @@ class ClickModel(nn.Module):
         seed = require_int("seed", seed, 0)
         if fill:
             check_trainable(self._config["table_dtype"])
-        return {
-            name: self._initial(name, param, seed, fill) for name, param in self.named_parameters()
-        }
+        params = dict(self.named_parameters())
+        constants = initial_constants(params) if fill else {}
+        initial = {name: self._initial(name, param, seed, fill) for name, param in params.items()}
+        for name, value in constants.items():
+            runtime.as_numpy(initial[name], writable=True)[...] = value
+        return initial
 
     def _initial(self, name: str, param: nn.Parameter, seed: int, fill: bool) -> runtime.NDArray:
         shape = tuple(int(extent) for extent in param.shape)
@@ -409,12 +423,12 @@ class ClickModel(nn.Module):
 
 
 def _by_name(
-    method: Callable[..., nn.Tensor], inputs: Mapping[str, nn.spec.Tensor]
+    method: Callable[..., Any], inputs: Mapping[str, nn.spec.Tensor]
 ) -> nn.spec.MethodSpec:
     """Specify a method for export, with inputs by name since some in between may be absent."""
     names, specs = list(inputs), list(inputs.values())
 
-    def named(*inputs: nn.Tensor) -> nn.Tensor:
+    def named(*inputs: nn.Tensor) -> Any:
         return method(**dict(zip(names, inputs, strict=True)))
 
     return nn.spec.MethodSpec(named, names, specs, "plain", "plain")

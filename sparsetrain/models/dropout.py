@@ -4,23 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from itertools import count
 
 import numpy as np
-from tvm import relax
 from tvm.relax.frontend import nn
 
 from sparsetrain.ad import dropout
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats.noise import keys_of
+from sparsetrain.models.training_mode import training_mode
 from sparsetrain.system.argument_checks import is_number
 
 KEY, FIRST_ROW = "dropout_key", "dropout_first_row"  # inputs of the exported loss
-# Both, and a number for each use of them, while a loss is exported.
-_Training = tuple[relax.Expr, relax.Expr, count]
-_training: ContextVar[_Training | None] = ContextVar("training", default=None)
 
 
 class Dropout(nn.Module):
@@ -54,23 +48,12 @@ class Dropout(nn.Module):
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """(B, ...) -> (B, ...)."""
-        training = _training.get()
-        if training is None or not self.rate:
+        mode = training_mode()
+        if mode is None or mode.key is None or not self.rate:
             return nn.op.relu(x) if self.relu else x
-        key, first_row, numbers = training
-        kept = dropout(x._expr, key, first_row, rate=self.rate, layer=next(numbers), relu=self.relu)
+        inputs, layer = (x._expr, mode.key, mode.first_row), next(mode.numbers)
+        kept = dropout(*inputs, rate=self.rate, layer=layer, relu=self.relu)
         return nn.op.wrap_nested(kept, "dropout")
-
-
-@contextmanager
-def drawing(key: nn.Tensor | None, first_row: nn.Tensor | None) -> Iterator[None]:
-    """Let dropout layers act by these inputs; without them they stay the identity."""
-    given = None if key is None or first_row is None else (key._expr, first_row._expr, count())
-    token = _training.set(given)
-    try:
-        yield
-    finally:
-        _training.reset(token)
 
 
 def has_dropout(module: nn.Module) -> bool:

@@ -8,9 +8,11 @@ time, without a second copy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from zlib import crc32
 
 import numpy as np
+from tvm.relax.frontend import nn
 
 BLOCK = 1 << 20
 
@@ -33,3 +35,22 @@ def fill_normal_(out: np.ndarray, deviation: float, seed: int, name: str) -> Non
 def _stream(seed: int, name: str, block: int) -> np.random.Generator:
     key = np.random.SeedSequence([seed, crc32(name.encode()), block])
     return np.random.Generator(np.random.Philox(key))
+
+
+def initial_constants(params: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    """Return the values of parameters that begin with one: norms, and those that say so.
+
+    A vector called ``weight`` is the gain of a norm, 1; a ``bias`` beside it is 0.
+    """
+    gains = {name for name, p in params.items() if _last(name) == "weight" and len(p.shape) == 1}
+    constants = dict.fromkeys(gains, 1.0)
+    for name, param in params.items():
+        if _last(name) == "bias" and f"{name.removesuffix('bias')}weight" in gains:
+            constants[name] = 0.0
+        if "initial" in param.attrs:
+            constants[name] = param.attrs["initial"]
+    return constants
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]

@@ -11,7 +11,7 @@ states, `saving` writes them to disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Literal
@@ -160,6 +160,7 @@ class Optimizer:
         fill: bool = True,
         seed: int = 0,
         scaled: bool = False,
+        buffers: Collection[str] = (),
     ) -> State:
         """Allocate the slots of each parameter and resolve the groups.
 
@@ -176,6 +177,9 @@ class Optimizer:
             Of the random bits by which tables in half precision are rounded.
         scaled : bool
             Whether gradients will come with a `scale`, see `apply_`.
+        buffers : collection of str
+            Parameters for which new values will come in place of gradients: a step writes them as
+            they are.
 
         Raises
         ------
@@ -185,7 +189,7 @@ class Optimizer:
             If there is no memory for a slot; names the parameter and the bytes.
         """
         require_mapping("optimizer: params", params)
-        return new_state(self, params, tables or {}, fill, seed, scaled)
+        return new_state(self, params, tables or {}, fill, seed, scaled, frozenset(buffers))
 
     def apply_(
         self,

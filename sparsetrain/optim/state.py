@@ -73,6 +73,8 @@ class State(dict[str, dict[str, NDArray]]):
         Of the random bits by which half-precision tables are rounded.
     scaled : bool
         Whether kernels multiply gradients by a factor.
+    buffers : frozenset of str
+        Parameters that are given new values in place of gradients.
     histories : dict
         Parameter and range number -> `History`, where rows are caught up.
     caught : dict
@@ -94,10 +96,11 @@ class State(dict[str, dict[str, NDArray]]):
         dtypes: Mapping[str, str],
         seed: int = 0,
         scaled: bool = False,
+        buffers: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(slots)
         self.owner, self.ranges, self.tables = owner, ranges, tables
-        self.dtypes, self.seed, self.scaled = dtypes, seed, scaled
+        self.dtypes, self.seed, self.scaled, self.buffers = dtypes, seed, scaled, buffers
         self.count = runtime.zeros((1,), "int64")
         self._counted = runtime.as_numpy(self.count, writable=True)
         self.skipped, self.lr_scale = 0, 1.0

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.param_groups import RowRange, Tables, resolve
+from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import (
     LAST,
     RuleSource,
@@ -26,6 +28,8 @@ from sparsetrain.system.argument_checks import require_int
 # V * D up to which exact mode updates every row of a table on a CPU, instead of catching up touched
 # rows: benchmarks/update.py finds the crossing there for batches of 128 ids; of 2,048, beyond it.
 MOST_WEIGHTS_DENSE = 2**17
+# The rule of buffers, which are given new values in place of gradients.
+ASSIGNMENT = Rule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
 
 
 def new_state(
@@ -35,15 +39,19 @@ def new_state(
     fill: bool,
     seed: int,
     scaled: bool,
+    buffers: frozenset[str] = frozenset(),
 ) -> State:
     """Make the state of an optimizer; see `Optimizer.init`."""
-    ranges = _resolved(optimizer, params, tables, scaled)
-    formula = optimizer.formula
-    slots = {name: new_slots(name, formula, param, fill) for name, param in params.items()}
+    ranges = _resolved(optimizer, params, tables, scaled, buffers)
+    slots = {
+        name: new_slots(name, ranges[name][0].rule.formula, param, fill)
+        for name, param in params.items()
+    }
     for name in _names_with_last(params, ranges, tables):
         slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
     dtypes = {name: str(param.dtype) for name, param in params.items()}
-    return State(slots, optimizer, ranges, tables, dtypes, require_int("seed", seed, 0), scaled)
+    seed = require_int("seed", seed, 0)
+    return State(slots, optimizer, ranges, tables, dtypes, seed, scaled, buffers)
 
 
 def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:
@@ -59,7 +67,7 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     if state.owner is optimizer:
         return
     owned = {name: params[name] for name in state}
-    ranges = _resolved(optimizer, owned, state.tables, state.scaled)
+    ranges = _resolved(optimizer, owned, state.tables, state.scaled, state.buffers)
     known = {key: history.spec for key, history in state.histories.items()}
     books = {name for name, slots in state.items() if LAST in slots}
     if tracked(state, ranges) != known or _names_with_last(params, ranges, state.tables) != books:
@@ -72,7 +80,11 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
 
 
 def _resolved(
-    optimizer: RuleSource, params: Mapping[str, NDArray], tables: Tables, scaled: bool
+    optimizer: RuleSource,
+    params: Mapping[str, NDArray],
+    tables: Tables,
+    scaled: bool,
+    buffers: frozenset[str],
 ) -> dict[str, tuple[RowRange, ...]]:
     heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
     small = {
@@ -80,7 +92,8 @@ def _resolved(
         for name, param in params.items()
         if _is_table(name, param, tables) and not on_gpu(param)
     }
-    return resolve(optimizer.rule(scaled), optimizer.groups, heights, tables, small)
+    ranges = resolve(optimizer.rule(scaled), optimizer.groups, heights, tables, small)
+    return ranges | {n: (RowRange((n,), 0, heights[n], ASSIGNMENT),) for n in buffers}
 
 
 def _names_with_last(

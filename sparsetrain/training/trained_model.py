@@ -61,8 +61,14 @@ class TrainedModel(Predictor):
         super().__init__(model, target, encoder, precision, seed, initialize=initialize)
         self.optimizer, self.scaling = optimizer, scaling
         tables = named_tables(model.tables())
-        scaled = scaling is not None
-        self.state = optimizer.init(self.params, tables, fill=initialize, seed=seed, scaled=scaled)
+        self.state = optimizer.init(
+            self.params,
+            tables,
+            fill=initialize,
+            seed=seed,
+            scaled=scaling is not None,
+            buffers=model.buffers(),
+        )
 
     def _described(self) -> list[str]:
         return [self.optimizer.formula.name]

@@ -136,6 +136,7 @@ class Trainer(TrainedModel):
                 target=self.target,
                 precision=self.policy,
                 scaled=self.scaling is not None,
+                buffers=self.model.buffers(),
             )
         except Unreached as error:
             raise unused_parameters_error(self.model, error.names) from None

@@ -247,6 +247,18 @@ DENSE_CASES = [
         lambda x, ids, first: ad.dropout(x, ids, first, rate=0.3, relu=True),
         {"ids": (1,), "first": (1,)},
     ),
+    Case(
+        "batch norm",
+        "relax.sparsetrain.batch_norm",
+        {"x": ("B", 3), "gamma": (3,), "beta": (3,)},
+        lambda x, gamma, beta: ad.batch_norm(x, gamma, beta, epsilon=1e-3)[0],
+    ),
+    Case(
+        "batch norm over two axes",
+        "relax.sparsetrain.batch_norm",
+        {"x": ("B", 4, 3), "gamma": (3,), "beta": (3,)},
+        lambda x, gamma, beta: op.nn.relu(ad.batch_norm(op.exp(x), gamma, beta)[0]),
+    ),
     Case("squeeze", "relax.squeeze", {"x": ("B", 1, 3)}, lambda x: op.squeeze(x, axis=[1])),
     Case("flatten", "relax.flatten", {"x": (2, 3, 2)}, lambda x: op.flatten(x)),
     Case("clip", "relax.clip", X, lambda x: op.clip(x, -1.0, 1.0)),

@@ -6,6 +6,7 @@ Registered with `defvjp` like anybody's own; `tests/ad` checks each against cent
 
 from sparsetrain.ad.dense_rules import (
     attention,
+    batch_norm,
     binary,
     by_ids,
     convolution,
@@ -26,7 +27,7 @@ from sparsetrain.ad.rules import defvjp
 
 _MODULES = (
     *(elementwise, binary, by_ids, shapes, copies, reductions, products, ordering),
-    *(einsum, normalization, attention, convolution, pooling, losses, dropout),
+    *(einsum, normalization, attention, convolution, pooling, losses, dropout, batch_norm),
 )
 for _module in _MODULES:
     for _name, _rule in _module.RULES.items():

@@ -21,7 +21,7 @@ from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
 from sparsetrain.optim.result import Scale, StepResult, skip_step
 from sparsetrain.optim.state import RuleSource, State, slot_shape
-from sparsetrain.optim.state_factory import adopt_state_
+from sparsetrain.optim.state_factory import ASSIGNMENT, adopt_state_
 from sparsetrain.optim.update.function import given_gradients, leaves_of
 from sparsetrain.optim.update.layout import layout_of
 from sparsetrain.optim.update.program import UpdateProgram, UpdateStep
@@ -56,7 +56,8 @@ def apply_(
     norm, factor = None, 1 / scale
     if optimizer.clip_norm is not None:
         given, gradients = gradients, coalesced(gradients)
-        norm = global_norm(gradients) / scale
+        clipped = {n: g for n, g in gradients.items() if n not in state.buffers}
+        norm = global_norm(clipped) / scale
         if not isfinite(norm):  # duplicates may overflow only in their sum
             problem = nonfinite(loss, given) or "the global norm is not finite"
             overflowed = may_overflow and is_finite(loss)
@@ -159,7 +160,9 @@ def check_arguments(
     for name, gradient in gradients.items():
         if name not in params or name not in state:
             raise ConfigError(f"optimizer: no parameter and state for gradient {name!r}")
-        _check_argument(formula, name, params[name], gradient, state[name])
+        is_buffer = name in getattr(state, "buffers", ())
+        own = ASSIGNMENT.formula if is_buffer else formula
+        _check_argument(own, name, params[name], gradient, state[name])
 
 
 def _check_argument(

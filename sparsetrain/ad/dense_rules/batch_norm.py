@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch norm by the statistics of the batch, with the statistics for running averages.
+
+With mean and variance over the n rows of a column (Ioffe and Szegedy 2015,
+https://arxiv.org/abs/1502.03167):
+
+    h = (x - mean) / sqrt(variance + epsilon),   y = h gamma + beta
+    dx = gamma / sqrt(variance + epsilon) (g - mean(g) - h mean(g h))   for a cotangent g
+
+The reverse pass keeps x and the statistics, and computes h again.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.kernels.relax_op import define_op
+
+_ELEMENTWISE = {"op_pattern": 0}  # fuses with what comes before and behind
+
+
+def _type(call: Any) -> relax.Type:
+    x, gamma = call.args[:2]
+    return relax.TupleType([x.ty, gamma.ty, gamma.ty, gamma.ty])
+
+
+def _sums(x: te.Tensor, name: str, *of: Any) -> list[te.Tensor]:
+    """Sums over all axes but the last."""
+    rest = range(len(x.shape) - 1)
+    return [topi.sum(te.compute(x.shape, each, name), [*rest]) for each in of]
+
+
+def _count(x: te.Tensor) -> Any:
+    """The number of rows, n."""
+    return reduce(operator.mul, list(x.shape)[:-1], tirx.const(1, "int64"))
+
+
+def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    x, gamma, beta = call.args
+    epsilon = float(call.attrs["epsilon"])
+
+    def mean(x: te.Tensor) -> te.Tensor:
+        (total,) = _sums(x, "values", lambda *i: x(*i))
+        return te.compute(total.shape, lambda c: total[c] / _float(_count(x), x), "mean")
+
+    def variance(x: te.Tensor, mean: te.Tensor) -> te.Tensor:
+        def square(*i: Any) -> Any:
+            return (x(*i) - mean[i[-1]]) * (x(*i) - mean[i[-1]])
+
+        (total,) = _sums(x, "squares", square)
+        return te.compute(total.shape, lambda c: total[c] / _float(_count(x), x), "variance")
+
+    def unbiased(variance: te.Tensor, x: te.Tensor) -> te.Tensor:
+        count = _count(x)
+        least = tirx.max(count - 1, tirx.const(1, "int64"))
+        factor = _float(count, variance) / _float(least, variance)
+        return te.compute(variance.shape, lambda c: variance[c] * factor, "unbiased")
+
+    def normalize(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, *of: te.Tensor) -> te.Tensor:
+        def element(*i: Any) -> Any:
+            return _normal(x, *of, epsilon, i) * gamma[i[-1]] + beta[i[-1]]
+
+        return te.compute(x.shape, element, "normalize")
+
+    means = builder.emit(builder.call_te(mean, x))
+    variances = builder.emit(builder.call_te(variance, x, means))
+    y = builder.call_te(normalize, x, gamma, beta, means, variances, primfunc_attrs=_ELEMENTWISE)
+    corrected = builder.emit(builder.call_te(unbiased, variances, x))
+    return relax.Tuple([builder.emit(y), means, variances, corrected])
+
+
+def _float(count: Any, like: te.Tensor) -> Any:
+    return tirx.Cast(like.dtype, count)
+
+
+def _inverse(variance: Any, epsilon: float) -> Any:
+    one = tirx.const(1, variance.dtype)
+    return one / tirx.sqrt(variance + tirx.const(epsilon, variance.dtype))
+
+
+def _normal(x: te.Tensor, mean: te.Tensor, variance: te.Tensor, epsilon: float, i: Any) -> Any:
+    return (x(*i) - mean[i[-1]]) * _inverse(variance[i[-1]], epsilon)
+
+
+_batch_norm = define_op("batch_norm", ("x", "gamma", "beta"), _type, _kernel)
+
+
+def batch_norm(
+    x: relax.Expr, gamma: relax.Expr, beta: relax.Expr, *, epsilon: float = 1e-5
+) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """Normalize each column by its mean and variance in the batch, inside a dataflow block.
+
+    Parameters
+    ----------
+    x : (B, ..., C) float
+    gamma, beta : (C,) float
+    epsilon : float
+        Added to the variance.
+
+    Returns
+    -------
+    y : (B, ..., C) float
+    mean, variance : (C,) float
+        Of the columns; the variance divides by n - 1, and is 0 of a single row. No gradient flows
+        through these two.
+
+    References
+    ----------
+    https://arxiv.org/abs/1502.03167
+    """
+    whole = emit(_batch_norm(x, gamma, beta, epsilon=epsilon))
+    y, mean, _, corrected = (emit(relax.TupleGetItem(whole, n)) for n in range(4))
+    return y, emit(op.grad.no_grad(mean)), emit(op.grad.no_grad(corrected))
+
+
+def _backward_type(call: Any) -> relax.Type:
+    return call.args[0].ty
+
+
+def _sums_type(call: Any) -> relax.Type:
+    gamma = call.args[2].ty
+    return relax.TupleType([gamma, gamma])
+
+
+def _sums_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    epsilon = float(call.attrs["epsilon"])
+
+    def of_beta(g: te.Tensor) -> te.Tensor:
+        return _sums(g, "cotangents", lambda *i: g(*i))[0]
+
+    def of_gamma(g: te.Tensor, x: te.Tensor, *of: te.Tensor) -> te.Tensor:
+        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, *of, epsilon, i))[0]
+
+    g, x, *of = call.args
+    sums = builder.call_te(of_beta, g), builder.call_te(of_gamma, g, x, *of)
+    return relax.Tuple([builder.emit(each) for each in sums])
+
+
+def _input_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    epsilon = float(call.attrs["epsilon"])
+
+    def of_x(
+        g: te.Tensor,
+        x: te.Tensor,
+        gamma: te.Tensor,
+        mean: te.Tensor,
+        variance: te.Tensor,
+        of_gamma: te.Tensor,
+        of_beta: te.Tensor,
+    ) -> te.Tensor:
+        def element(*i: Any) -> Any:
+            c, n = i[-1], _float(_count(g), g)
+            shared = of_beta[c] / n + _normal(x, mean, variance, epsilon, i) * (of_gamma[c] / n)
+            return gamma[c] * _inverse(variance[c], epsilon) * (g(*i) - shared)
+
+        return te.compute(g.shape, element, "of_x")
+
+    return builder.call_te(of_x, *call.args, primfunc_attrs=_ELEMENTWISE)
+
+
+_cotangent_sums = define_op(
+    "batch_norm_sums", ("cotangent", "x", "mean", "variance"), _sums_type, _sums_kernel
+)
+_of_x = define_op(
+    "batch_norm_backward",
+    ("cotangent", "x", "gamma", "mean", "variance", "of_gamma", "of_beta"),
+    _backward_type,
+    _input_kernel,
+)
+
+
+def _backward(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """The cotangents of x, gamma and beta, from that of y."""
+    x, gamma, _ = call.args
+    epsilon = float(call.attrs["epsilon"])
+    of_y = emit(relax.TupleGetItem(cotangent, 0))
+    mean, variance = (emit(relax.TupleGetItem(output, n)) for n in (1, 2))
+    sums = emit(_cotangent_sums(of_y, x, mean, variance, epsilon=epsilon))
+    of_beta, of_gamma = (emit(relax.TupleGetItem(sums, n)) for n in (0, 1))
+    of_x = _of_x(of_y, x, gamma, mean, variance, of_gamma, of_beta, epsilon=epsilon)
+    return [of_x, of_gamma, of_beta]
+
+
+RULES = {"relax.sparsetrain.batch_norm": _backward}
