@@ -31,7 +31,9 @@ PARTS = {
     "runtime": Part("tensors, devices, threads and compiled libraries of TVM", "system", True),
     "sparse_tensor": Part("RowSparse, coalescing and its kernels", "kernels runtime system", True),
     "ops": Part(
-        "operators that index, and the shapes operators require", "kernels sparse_tensor", True
+        "operators on ids and ragged rows, and the shapes operators require",
+        "kernels sparse_tensor",
+        True,
     ),
     "ad": Part("reverse pass, rules, join and densify", "kernels ops sparse_tensor system", True),
     "embedding": Part(
@@ -50,8 +52,8 @@ PARTS = {
         True,
     ),
     "models": Part(
-        "DLRM, and the base class of a model of your own",
-        "ad compiler data embedding kernels runtime sparse_tensor system",
+        "DLRM, its layers, and the base classes of models of your own",
+        "ad compiler data embedding kernels ops runtime sparse_tensor system",
         True,
     ),
     "training": Part(

@@ -56,6 +56,30 @@ class Ragged:
         """Return the bag that `ids[position]` belongs to."""
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
 
+    def last(self, count: int) -> Ragged:
+        """Return the last `count` ids of each bag, or all of a shorter one."""
+        return self._cut(np.maximum(self.offsets[1:] - count, self.offsets[:-1]), self.offsets[1:])
+
+    def without_first(self) -> Ragged:
+        """Return each bag but for its first id; an empty one stays empty."""
+        starts, stops = self.offsets[:-1], self.offsets[1:]
+        return self._cut(np.minimum(starts + 1, stops), stops)
+
+    def without_last(self) -> Ragged:
+        """Return each bag but for its last id; an empty one stays empty."""
+        starts, stops = self.offsets[:-1], self.offsets[1:]
+        return self._cut(starts, np.maximum(stops - 1, starts))
+
+    def _cut(self, starts: Array, stops: Array) -> Ragged:
+        """Return of each bag the ids at `starts` to `stops`."""
+        lengths = stops - starts
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        if offsets[-1] == len(self.ids):
+            return self
+        kept = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+        weights = None if self.weights is None else self.weights[kept]
+        return Ragged(self.ids[kept], offsets, weights)
+
 
 def check_bags(bags: Ragged, feature: int, num_rows: int) -> Ragged:
     """Return an owned copy of `bags` in int64 and float32.

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from tvm.relax.frontend import nn
 
-from sparsetrain.embedding.operators import embedding_bag, lookup
+from sparsetrain.embedding.layer import Embedding
+from sparsetrain.embedding.operators import embedding_bag
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import array_of
 from sparsetrain.system.argument_checks import require_int
 
 Pooling = Literal["sum", "mean"] | None
@@ -49,7 +49,7 @@ class Table:
             object.__setattr__(self, size, number)
 
 
-class EmbeddingBag(nn.Module):
+class EmbeddingBag(Embedding):
     """One table, looked up by one id per example or pooled over a bag of ids.
 
     Parameters
@@ -76,13 +76,11 @@ class EmbeddingBag(nn.Module):
     ) -> None:
         if pooling not in POOLINGS:
             raise ConfigError(f"EmbeddingBag: pooling is None, 'sum' or 'mean', not {pooling!r}")
-        rows = require_int("EmbeddingBag: rows", rows)
-        width = require_int("EmbeddingBag: width", width)
-        self.weight = nn.Parameter(*array_of(rows, width, dtype))
+        super().__init__(rows, width, dtype=dtype)
         self.pooling = pooling
         self.features = require_int("EmbeddingBag: features", features)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None
     ) -> nn.Tensor:
         """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
@@ -103,10 +101,6 @@ class EmbeddingBag(nn.Module):
             features=self.features,
         )
         return nn.op.wrap_nested(result, "embedding")
-
-    def lookup(self, ids: nn.Tensor) -> nn.Tensor:
-        """Rows (..., D) for ids of any shape, whatever the pooling: of a table that bags share."""
-        return nn.op.wrap_nested(lookup(self.weight._expr, ids._expr), "embedding")
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models: `DLRM`, its layers, and the base class of your own."""
+"""Models: `DLRM`, layers, and base classes of your own: `Model` and, for clicks, `ClickModel`."""
 
+from sparsetrain.models.attention import Positions as Positions
+from sparsetrain.models.attention import SelfAttention as SelfAttention
+from sparsetrain.models.attention import TransformerBlock as TransformerBlock
 from sparsetrain.models.batch_norm import BatchNorm as BatchNorm
 from sparsetrain.models.click_model import ClickModel as ClickModel
 from sparsetrain.models.dlrm import DLRM as DLRM
+from sparsetrain.models.draws import Draws as Draws
 from sparsetrain.models.dropout import Dropout as Dropout
+from sparsetrain.models.features import Dense as Dense
+from sparsetrain.models.features import Ids as Ids
+from sparsetrain.models.features import Sequence as Sequence
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.mlp import MLP as MLP
+from sparsetrain.models.model import Model as Model
 from sparsetrain.system.exports import public_names as _public_names
 
 # Kind in a saved run -> class. Loading constructs no other.

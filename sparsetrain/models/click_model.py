@@ -7,34 +7,32 @@ A model of your own is a subclass whose `forward` maps dense features and embedd
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm.relax.frontend import nn
-from tvm.sym import Analyzer
 
 from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.labels import LabelKind, check_labels
+from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Placement, Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
-from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
-from sparsetrain.models.initialize import fill_normal_, fill_uniform_, initial_constants
-from sparsetrain.models.labels import losses
-from sparsetrain.models.training_mode import training
-from sparsetrain.system.argument_checks import require_int
+from sparsetrain.models.dropout import FIRST_ROW, KEY
+from sparsetrain.models.initialize import fill_uniform_
+from sparsetrain.models.labels import loss_of_labels
+from sparsetrain.models.model import Model, by_name
 from sparsetrain.system.locks import with_builder_lock
 
 
-class ClickModel(nn.Module):
+class ClickModel(Model):
     """Model from dense features and embeddings of ids to a logit for each label of a row.
 
     A subclass constructs its layers, and computes with them in `forward`. It adds further arguments
@@ -88,14 +86,6 @@ class ClickModel(nn.Module):
     2
     """
 
-    kind: str
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        # Never inherited: a subclass computes something else.
-        if "kind" not in vars(cls):
-            cls.kind = cls.__name__
-        super().__init_subclass__(**kwargs)
-
     def __init__(
         self,
         rows: Sequence[int],
@@ -121,7 +111,9 @@ class ClickModel(nn.Module):
             "share_embedding": share_embedding,
             "labels": labels,
         }
+        super().__init__()
         self._config = check_config(type(self).__name__, arguments)
+        self.labels, self.row_weights = self._config["labels"], self._config["row_weights"]
         self._placing: Placing | None = None
         # TVM rejects NumPy's integers as extents; the config has Python's.
         rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))
@@ -132,11 +124,7 @@ class ClickModel(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
-        return dict(self._config)
-
-    def __reduce__(self) -> Any:
-        # A model holds no values, and pickling its TVM objects ends the process.
-        return partial(type(self), **self.config()), ()
+        return {**super().config(), **self._config}
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
@@ -155,23 +143,7 @@ class ClickModel(nn.Module):
         if offsets is not None:
             extents = (dense.shape[0], len(self._config["rows"]), self._config["dim"])
             embedded = nn.op.reshape(embedded, extents)
-        return self._check_logits(self.forward(dense, embedded), dense)
-
-    def _check_logits(self, logits: nn.Tensor, dense: nn.Tensor) -> nn.Tensor:
-        """Return what `forward` returned, if it has the shape (B, T)."""
-        cls, count = type(self).__name__, len(self.label_kinds)
-        if not isinstance(logits, nn.Tensor):
-            raise ConfigError(
-                f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, {count})"
-            )
-        shape = list(logits.shape)
-        same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], dense.shape[0])
-        if not same or not isinstance(shape[1], int) or shape[1] != count:
-            raise ConfigError(
-                f"{cls}: forward gave the shape ({', '.join(map(str, shape))}), not (B, {count}) "
-                f"with B as in dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], {count}))"
-            )
-        return logits
+        return self._check_logits(self.forward(dense, embedded), dense.shape[0])
 
     def embed(
         self, rows: nn.Tensor, offsets: nn.Tensor | None, weights: nn.Tensor | None
@@ -195,34 +167,15 @@ class ClickModel(nn.Module):
         several labels are, the loss of one that a row lacks is 0.
         """
         logits = self.logits(dense, rows, offsets, weights)  # (B, T)
-        each = losses(logits, nn.op.reshape(labels, logits.shape), self.label_kinds)  # (B, T)
-        if row_weights is not None:
-            each = nn.op.multiply(each, nn.op.reshape(row_weights, (logits.shape[0], 1)))
-        if len(self.label_kinds) > 1:
-            each = nn.op.sum(each, axis=1)
-        return nn.op.wrap_nested(tvm.relax.op.mean(each._expr), "loss")
+        return loss_of_labels(logits, labels, self.label_kinds, row_weights)
 
-    def _training_loss(self, **inputs: nn.Tensor) -> Any:
-        """The loss with layers as in training, and the new values of buffers behind it."""
-        with training(inputs.pop(KEY, None), inputs.pop(FIRST_ROW, None)) as mode:
-            loss = self.loss(**inputs)
-        params = dict(self.named_parameters())
-        updates = [mode.updates.get(params[name], params[name]) for name in self.buffers()]
-        return (*(loss if isinstance(loss, tuple) else (loss,)), *updates) if updates else loss
-
-    def buffers(self) -> list[str]:
-        """Names of parameters that the loss gives new values, not gradients: see `BatchNorm`."""
-        return [name for name, param in self.named_parameters() if param.attrs.get("buffer")]
+    def _trained_loss(self, **inputs: nn.Tensor) -> Any:
+        return self.in_training(self.loss, inputs)
 
     @property
-    def has_dropout(self) -> bool:
-        """Whether the loss reads a key, see `Dropout`."""
-        return has_dropout(self)
-
-    @property
-    def label_kinds(self) -> dict[str, LabelKind]:
-        """Name and kind of each label."""
-        return self._config["labels"]
+    def functions(self) -> list[str]:
+        """Names of the functions that `export` gives."""
+        return ["loss", "logits"]
 
     @with_builder_lock
     def export(self) -> tvm.IRModule:
@@ -236,76 +189,80 @@ class ClickModel(nn.Module):
             inputs["offsets"] = nn.spec.Tensor(["bags_plus_1"], "int64")
         if self._config["weighted"]:
             inputs["weights"] = nn.spec.Tensor(["N"], "float32")
-        of_rows = nn.spec.Tensor(["B"], "float32")
-        count = len(self.label_kinds)
-        labels = of_rows if count == 1 else nn.spec.Tensor(["B", count], "float32")
-        loss = {"labels": labels, **inputs}
-        if self._config["row_weights"]:
-            loss["row_weights"] = of_rows
+        loss = {"labels": self._label_spec(), **inputs}
+        if self.row_weights:
+            loss["row_weights"] = nn.spec.Tensor(["B"], "float32")
         if self.has_dropout:
             loss |= dict.fromkeys((KEY, FIRST_ROW), nn.spec.Tensor([1], "int64"))
         module, _ = self.export_tvm(
-            {"loss": _by_name(self._training_loss, loss), "logits": _by_name(self.logits, inputs)}
+            {"loss": by_name(self._trained_loss, loss), "logits": by_name(self.logits, inputs)}
         )
         return module
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
-        """Fresh parameters by name.
-
-        Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
-        ``1 / out``, a table of V rows uniform within ``sqrt(1 / V)``, as in the reference code.
-        Gains of norms are 1, their biases 0. A table in half precision gets the numbers nearest to
-        those of one in float32. Without `fill` the memory is uninitialised, for weights that are
-        about to be loaded.
+        """As of `Model`.
 
         Raises
         ------
         ConfigError
-            If the seed is no integer of 0 or more.
-        ResourceError
-            If there is no memory for a parameter.
+            Also if the tables are int8, which cannot be trained.
         """
-        seed = require_int("seed", seed, 0)
         if fill:
             check_trainable(self._config["table_dtype"])
-        params = dict(self.named_parameters())
-        constants = initial_constants(params) if fill else {}
-        initial = {name: self._initial(name, param, seed, fill) for name, param in params.items()}
-        for name, value in constants.items():
-            runtime.as_numpy(initial[name], writable=True)[...] = value
-        return initial
+        return super().initialize(seed, fill=fill)
 
-    def _initial(self, name: str, param: nn.Parameter, seed: int, fill: bool) -> runtime.NDArray:
-        shape = tuple(int(extent) for extent in param.shape)
-        tensor = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
-        if not fill:
-            return tensor
-        view = runtime.as_numpy(tensor, writable=True)
-        if name in self.tables():
-            for table, rows in self.tables()[name].items():
-                part = view[rows]
-                fill_uniform_(part, float(np.sqrt(1 / len(part))), seed, f"embeddings.{table}")
-        else:
-            fill_normal_(
-                view, float(np.sqrt((2 if len(shape) > 1 else 1) / sum(shape))), seed, name
-            )
-        return tensor
+    def _fill_(self, name: str, view: np.ndarray, owner: nn.Module | None, seed: int) -> None:
+        if name not in self.tables():
+            return super()._fill_(name, view, owner, seed)
+        for table, rows in self.tables()[name].items():
+            part = view[rows]
+            fill_uniform_(part, float(np.sqrt(1 / len(part))), seed, f"embeddings.{table}")
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""
         slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
         return {self._storage: slices}
 
-    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """Names as in the exported functions, and the parameters."""
-        return super().named_parameters(prefix)
+    def table_of(self, column: str) -> str:
+        """Name of the table of a column, as saved runs have it."""
+        share = self._config["share_embedding"] or {}
+        return f"embeddings.{share.get(column, column)}.weight"
+
+    def bind(self, encoder: Encoder) -> None:
+        """Refuse an encoder whose columns share other tables than the features of this model do.
+
+        A model of ids that came encoded may share tables by itself: their meaning is fixed already.
+
+        Raises
+        ------
+        ConfigError
+            With the feature that differs.
+        """
+        if encoder.encoded and not encoder.share_embedding:
+            return
+        own, wanted = self.owners(), encoder.owners
+        if len(own) != len(wanted):  # the first batch is refused for that
+            return
+        for name, mine, theirs in zip(encoder.columns, own, wanted, strict=True):
+            if mine != theirs:
+                raise ConfigError(
+                    f"{type(self).__name__}: {name} {_owner(mine, encoder.columns, name)}, but in "
+                    f"the encoder it {_owner(theirs, encoder.columns, name)}: give the model "
+                    "share_embedding=encoder.share_embedding"
+                )
 
     def owners(self) -> tuple[int, ...]:
         """For each feature, the index of the feature whose table it looks up."""
         return owners_of(self._config["names"], self._config["share_embedding"] or {})
 
     def inputs(
-        self, batch: Batch, *, threads: bool = False, room: Room | None = None
+        self,
+        batch: Batch,
+        *,
+        threads: bool = False,
+        room: Room | None = None,
+        draws: Any = None,
+        function: str | None = None,
     ) -> dict[str, Any]:
         """Convert a batch, after checks against this model, to arguments of its functions.
 
@@ -318,6 +275,8 @@ class ClickModel(nn.Module):
         room : callable, optional
             (name, shape, dtype) -> tensor: output memory of a kernel that runs on the calling
             thread alone. Arguments that no kernel writes are arrays.
+        draws, function
+            As of `Model`; a click model draws nothing here, and its functions read the same.
 
         Raises
         ------
@@ -341,46 +300,6 @@ class ClickModel(nn.Module):
         dense = batch.dense if self._config["num_dense"] else _constant(batch)
         arrays = {"dense": dense, **dict(zip(names, located, strict=False))}
         return {**arrays, **self._of_rows(batch)}
-
-    def _of_rows(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Arguments of the loss alone."""
-        arrays = {}
-        if batch.labels is not None:
-            arrays["labels"] = batch.labels
-        if self._config["row_weights"] and batch.weights is not None:
-            arrays["row_weights"] = batch.weights
-        return arrays
-
-    def check_labels(self, batch: Batch) -> None:
-        """Refuse a batch whose labels are not those of the model, in number or kind.
-
-        Raises
-        ------
-        DataError
-            If they are not.
-        """
-        if batch.labels is not None:
-            check_labels(batch.labels, self.label_kinds)
-
-    def check_weights(self, batch: Batch) -> None:
-        """Refuse a training batch that has weights of rows where the model has none, or lacks them.
-
-        Raises
-        ------
-        DataError
-            If it does.
-        """
-        wanted = self._config["row_weights"]
-        if wanted and batch.weights is None:
-            raise DataError(
-                "the batch has no weights of rows, but the model's row_weights is True: "
-                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
-            )
-        if not wanted and batch.weights is not None:
-            raise DataError(
-                "the batch has weights of rows, which this model would not read: make it with "
-                "row_weights=True"
-            )
 
     def _placed(self, batch: Batch, room: Room | None) -> dict[str, Any] | None:
         """The arguments by a kernel, for single ids in their tables; None for all other ids."""
@@ -422,16 +341,9 @@ class ClickModel(nn.Module):
         return self.embeddings.placements[self._config["dim"]]
 
 
-def _by_name(
-    method: Callable[..., Any], inputs: Mapping[str, nn.spec.Tensor]
-) -> nn.spec.MethodSpec:
-    """Specify a method for export, with inputs by name since some in between may be absent."""
-    names, specs = list(inputs), list(inputs.values())
-
-    def named(*inputs: nn.Tensor) -> Any:
-        return method(**dict(zip(names, inputs, strict=True)))
-
-    return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
+def _owner(owner: int, columns: Sequence[str], name: str) -> str:
+    whose = columns[owner]
+    return "has a table of its own" if whose == name else f"shares that of {whose}"
 
 
 def _constant(batch: Batch) -> np.ndarray:

@@ -9,7 +9,6 @@ interaction in its place it is DLRM-DCNv2, as MLPerf trains it since 2023.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tvm.relax.frontend import nn
 
@@ -80,19 +79,20 @@ class DLRM(ClickModel):
         cls = type(self).__name__
         dim = require_int(f"{cls}: dim", dim)
         num_dense = require_int(f"{cls}: num_dense", num_dense, 0)
-        hidden = {"bottom": bottom, "top": top}
-        self._hidden = {name: check_widths(cls, name, widths) for name, widths in hidden.items()}
+        given = {"bottom": bottom, "top": top}
+        hidden = {name: check_widths(cls, name, widths) for name, widths in given.items()}
         # Parameters are in the order of their construction, in saved runs too.
         self.bottom = MLP(
-            [max(num_dense, 1), *self._hidden["bottom"], dim], last_relu=True, dropout=dropout
+            [max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, dropout=dropout
         )
         of_rows = (table_dtype, row_weights, share_embedding, labels)
         super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = len(self._config["rows"])
-        self._interaction = check_interaction(interaction, numbers, (features + 1) * dim)
-        self.interaction, width = make_interaction(self._interaction, features, dim)
-        widths = [width, *self._hidden["top"], len(self.label_kinds)]
+        crossing = check_interaction(interaction, numbers, (features + 1) * dim)
+        self.interaction, width = make_interaction(crossing, features, dim)
+        self._config |= {**hidden, **crossing}
+        widths = [width, *hidden["top"], len(self.label_kinds)]
         self.top = MLP(widths, last_relu=False, dropout=dropout)
 
     def __repr__(self) -> str:
@@ -101,11 +101,6 @@ class DLRM(ClickModel):
         tables = f"{len(rows)} tables of {sum(rows):,} rows x {config['dim']}"
         crossing = "".join(f"{key} {config[key]}, " for key in CROSS_OPTIONS if config[key])
         return f"<DLRM: {tables}, bottom {config['bottom']}, {crossing}top {config['top']}>"
-
-    def config(self) -> dict[str, Any]:
-        """The constructor's arguments, as plain values."""
-        own = {**self._hidden, **self._interaction, "dropout": self.top.dropout.rate}
-        return {**super().config(), **own}
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""

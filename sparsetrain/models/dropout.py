@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from tvm.relax.frontend import nn
 
 from sparsetrain.ad import dropout
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats.noise import keys_of
+from sparsetrain.models.modules import named_modules
 from sparsetrain.models.training_mode import training_mode
 from sparsetrain.system.argument_checks import is_number
 
@@ -58,17 +57,7 @@ class Dropout(nn.Module):
 
 def has_dropout(module: nn.Module) -> bool:
     """Whether a dropout layer with a rate above 0 is among the layers of a module."""
-    if isinstance(module, Dropout):
-        return module.rate > 0
-    return any(map(has_dropout, _layers(module)))
-
-
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    for value in vars(module).values():
-        held = value.values() if isinstance(value, dict) else value
-        for item in held if isinstance(value, (list, tuple, dict)) else (value,):
-            if isinstance(item, nn.Module):
-                yield item
+    return any(isinstance(m, Dropout) and m.rate > 0 for _, m in named_modules(module))
 
 
 def dropout_inputs(seed: int, step: int, first_row: int) -> dict[str, np.ndarray]:

@@ -9,12 +9,27 @@ time, without a second copy.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 from tvm.relax.frontend import nn
 
+from sparsetrain.embedding.layer import Embedding
+
 BLOCK = 1 << 20
+
+
+def initial_(name: str, view: np.ndarray, layer: Any, seed: int) -> None:
+    """Fill a parameter by the layer that it belongs to, see `Model.initialize`; writes `view`."""
+    if isinstance(layer, Embedding):
+        if layer.deviation is None:
+            fill_uniform_(view, float(np.sqrt(1 / len(view))), seed, name)
+        else:
+            fill_normal_(view, layer.deviation, seed, name)
+    else:
+        deviation = np.sqrt((2 if view.ndim > 1 else 1) / sum(view.shape))
+        fill_normal_(view, float(deviation), seed, name)
 
 
 def fill_uniform_(out: np.ndarray, bound: float, seed: int, name: str) -> None:

@@ -30,6 +30,24 @@ _LOSSES: dict[LabelKind, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
 }
 
 
+def loss_of_labels(
+    logits: nn.Tensor,
+    labels: nn.Tensor,
+    kinds: Mapping[str, LabelKind],
+    row_weights: nn.Tensor | None = None,
+) -> nn.Tensor:
+    """(B, T) logits and their labels -> the sum of the mean losses of all labels, ().
+
+    A row's losses are multiplied by its weight; a mean is over all rows.
+    """
+    each = losses(logits, nn.op.reshape(labels, logits.shape), kinds)  # (B, T)
+    if row_weights is not None:
+        each = nn.op.multiply(each, nn.op.reshape(row_weights, (logits.shape[0], 1)))
+    if len(kinds) > 1:
+        each = nn.op.sum(each, axis=1)
+    return nn.op.wrap_nested(op.mean(each._expr), "loss")
+
+
 def losses(logits: nn.Tensor, labels: nn.Tensor, kinds: Mapping[str, LabelKind]) -> nn.Tensor:
     """(B, T) logits and labels -> (B, T) losses, 0 where a label of several is missing."""
     if len(kinds) == 1:

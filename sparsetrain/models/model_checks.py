@@ -16,14 +16,14 @@ from sparsetrain import runtime
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.relax_op import find_function
-from sparsetrain.models import MODELS, ClickModel
+from sparsetrain.models import MODELS, ClickModel, Model
 from sparsetrain.system.locks import with_builder_lock
 
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def require_model(model: Any) -> None:
-    """Refuse anything but a constructed `ClickModel`.
+    """Refuse anything but a constructed `Model`.
 
     Raises
     ------
@@ -33,13 +33,13 @@ def require_model(model: Any) -> None:
     if isinstance(model, type):
         raise ConfigError(f"model is the class {model.__name__}; make one: {model.__name__}(rows)")
     cls = type(model)
-    if not isinstance(model, ClickModel):
+    if not isinstance(model, Model):
         raise ConfigError(
-            f"a {cls.__name__} is no sparsetrain.models.ClickModel, which Trainer needs: derive it "
+            f"a {cls.__name__} is no sparsetrain.models.Model, which Trainer needs: derive it "
             "from that; whatever can be exported trains by sparsetrain.value_and_grad and an "
             "optimizer, see examples/dlrm/train.py"
         )
-    if "_config" not in vars(model):
+    if "_columns" not in vars(model):
         raise ConfigError(f"{cls.__name__}: its constructor does not call super().__init__")
     owner: type = MODELS.get(cls.kind, cls)
     if owner is not cls:
@@ -50,13 +50,13 @@ def require_model(model: Any) -> None:
 
 
 def require_class(model: Any) -> None:
-    """Refuse anything but a subclass of `ClickModel`; None is accepted."""
-    is_class = isinstance(model, type) and issubclass(model, ClickModel) and model != ClickModel
-    if model is not None and not is_class:
-        raise ConfigError(f"model is {model!r:.60}; give the class of what was saved, a ClickModel")
+    """Refuse anything but a subclass of `Model`; None is accepted."""
+    is_class = isinstance(model, type) and issubclass(model, Model)
+    if model is not None and (not is_class or model in (Model, ClickModel)):
+        raise ConfigError(f"model is {model!r:.60}; give the class of what was saved, a Model")
 
 
-def config_of(model: ClickModel) -> dict[str, Any]:
+def config_of(model: Model) -> dict[str, Any]:
     """Return what `config` gives, if that is a dict."""
     config = model.config()
     if not isinstance(config, dict):
@@ -64,7 +64,7 @@ def config_of(model: ClickModel) -> dict[str, Any]:
     return config
 
 
-def require_loadable(model: ClickModel) -> None:
+def require_loadable(model: Model) -> None:
     """Refuse a model that its class and its config, written as JSON, would not make again.
 
     Raises
@@ -81,7 +81,7 @@ def require_loadable(model: ClickModel) -> None:
         loaded = cls(**json.loads(json.dumps(config, allow_nan=False)))
     except Exception as error:  # whatever the constructor raises
         raise _not_loadable(cls, f"does not make the model again: {error}") from error
-    before, after = ({**_as_json(m._config), **_as_json(config_of(m))} for m in (model, loaded))
+    before, after = ({**Model.config(m), **_as_json(config_of(m))} for m in (model, loaded))
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
             raise _not_loadable(cls, f"makes a model with another {name}")
@@ -89,7 +89,7 @@ def require_loadable(model: ClickModel) -> None:
         raise _not_loadable(cls, "makes a model of other parameters")
 
 
-def export_checked(model: ClickModel) -> tvm.IRModule:
+def export_checked(model: Model) -> tvm.IRModule:
     """Return the module that `export` gives, if it can be trained and scores rows one by one.
 
     Raises
@@ -99,7 +99,7 @@ def export_checked(model: ClickModel) -> tvm.IRModule:
         the batch.
     """
     module = with_builder_lock(model.export)()
-    for function in ("loss", "logits"):
+    for function in model.functions:
         _require_no_batch_statistics(type(model), find_function(module, function))
     return module
 
@@ -116,7 +116,7 @@ def _require_no_batch_statistics(cls: type, function: relax.Function) -> None:
             )
 
 
-def initialize_checked(model: ClickModel, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
+def initialize_checked(model: Model, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
     """Return the parameters that `initialize` gives, as tensors, if they are the model's.
 
     Raises
@@ -138,31 +138,7 @@ def initialize_checked(model: ClickModel, seed: int, fill: bool) -> dict[str, ru
     return params
 
 
-def check_shared_tables(model: ClickModel, encoder: Encoder | None) -> None:
-    """Refuse a model whose features share other tables than those of its encoder do.
-
-    A model of ids that came encoded may share tables by itself: their meaning is fixed already.
-
-    Raises
-    ------
-    ConfigError
-        With the feature that differs.
-    """
-    if encoder is None or (encoder.encoded and not encoder.share_embedding):
-        return
-    own, wanted = model.owners(), encoder.owners
-    if len(own) != len(wanted):  # the first batch is refused for that
-        return
-    for name, mine, theirs in zip(encoder.columns, own, wanted, strict=True):
-        if mine != theirs:
-            raise ConfigError(
-                f"{type(model).__name__}: {name} {_describe_owner(mine, encoder.columns, name)}, "
-                f"but in the encoder it {_describe_owner(theirs, encoder.columns, name)}: give the "
-                "model share_embedding=encoder.share_embedding"
-            )
-
-
-def check_labels_of(model: ClickModel, encoder: Encoder | None) -> None:
+def check_labels_of(model: Model, encoder: Encoder | None) -> None:
     """Refuse a model with other labels than its encoder reads; of a single one the name is free.
 
     Raises
@@ -170,7 +146,7 @@ def check_labels_of(model: ClickModel, encoder: Encoder | None) -> None:
     ConfigError
         With both.
     """
-    if encoder is None:
+    if encoder is None or not model.label_kinds:
         return
     own, read = model.label_kinds, encoder.labels
     if own != read and not [*own.values()] == [*read.values()] == [*own.values()][:1]:
@@ -184,7 +160,7 @@ def _listed(kinds: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
 
 
-def unused_parameters_error(model: ClickModel, names: Sequence[str]) -> ConfigError:
+def unused_parameters_error(model: Model, names: Sequence[str]) -> ConfigError:
     """Return the error for parameters that a model's loss does not depend on."""
     cls = type(model).__name__
     for (one, param), (other, same) in combinations(model.named_parameters(), 2):
@@ -193,7 +169,7 @@ def unused_parameters_error(model: ClickModel, names: Sequence[str]) -> ConfigEr
                 f"{cls}: {one} and {other} are one parameter under two names: keep one attribute, "
                 "and use that wherever it is needed"
             )
-    if not model.tables().keys().isdisjoint(names):
+    if isinstance(model, ClickModel) and not model.tables().keys().isdisjoint(names):
         return ConfigError(
             f"{cls}: the loss does not depend on embedded, so that no table would learn: "
             "forward(dense, embedded) has to use embedded"
@@ -218,15 +194,10 @@ def _as_json(value: Any) -> Any:
     return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _shapes(model: ClickModel) -> dict[str, str]:
+def _shapes(model: Model) -> dict[str, str]:
     """Dtype and shape of each parameter."""
     return {name: _shape(param) for name, param in model.named_parameters()}
 
 
 def _shape(array: Any) -> str:
     return f"{array.dtype} ({', '.join(str(extent) for extent in array.shape)})"
-
-
-def _describe_owner(owner: int, columns: Sequence[str], name: str) -> str:
-    whose = columns[owner]
-    return "has a table of its own" if whose == name else f"shares that of {whose}"

@@ -101,11 +101,18 @@ def writable_arrays(
 
 
 def named_tables(tables: Tables) -> dict[str, dict[str, slice]]:
-    """For each storage, the rows of its tables by logical name: ``embeddings.C1.weight``."""
+    """For each storage, the rows of its tables by logical name: ``embeddings.C1.weight``.
+
+    A storage of one table that has its name keeps it: ``item.weight``.
+    """
     named = {}
     for storage, parts in tables.items():
-        prefix, leaf = storage.split(".")[0], storage.rsplit(".", 1)[1]
-        named[storage] = {f"{prefix}.{table}.{leaf}": rows for table, rows in parts.items()}
+        owner, _, leaf = storage.rpartition(".")
+        prefix = storage.split(".")[0]
+        named[storage] = {
+            storage if table == owner else f"{prefix}.{table}.{leaf}": rows
+            for table, rows in parts.items()
+        }
     return named
 
 

@@ -121,7 +121,8 @@ class DevicePrefetcher:
                 close()
 
     def _prepare(self, batch: Batch, stage: StagingRing) -> Ready | None:
-        if batch.labels is None or self._trainer.accumulate > 1:
+        trainer = self._trainer
+        if batch.labels is None or trainer.accumulate > 1 or trainer.model.prepared:
             return None
         slot = stage.take()
         if slot is None:

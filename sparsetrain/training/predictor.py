@@ -19,7 +19,6 @@ from sparsetrain.metrics.labels import LabelMetrics
 from sparsetrain.models.labels import predictions
 from sparsetrain.models.model_checks import (
     check_labels_of,
-    check_shared_tables,
     config_of,
     export_checked,
     initialize_checked,
@@ -96,7 +95,8 @@ class Predictor:
         self._lock = new_lock()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
         require_loadable(model)
-        check_shared_tables(model, encoder)
+        if encoder is not None:
+            model.bind(encoder)
         check_labels_of(model, encoder)
         self._module = export_checked(model)
         params = initialize_checked(model, seed, initialize)
@@ -221,6 +221,7 @@ class Predictor:
     ) -> Dataset:
         if isinstance(data, Dataset):
             return data
+        require_label = require_label and bool(self.model.label_kinds)
         return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
 
     @synchronized

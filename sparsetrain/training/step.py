@@ -20,6 +20,7 @@ from sparsetrain.compiler.precision import Policy, Scaling, to_half
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.batch import micro_batches
+from sparsetrain.models.draws import Draws
 from sparsetrain.models.dropout import dropout_inputs
 from sparsetrain.optim import Optimizer, State, StepResult, accumulate_
 from sparsetrain.optim.result import NO_SCALE, Scale
@@ -140,11 +141,10 @@ class TrainingStep:
         trainer = self._trainer
         if trainer.state.owner is not trainer.optimizer:
             adopt_state_(trainer.optimizer, trainer.params, trainer.state)
-        inputs: dict[str, Any] = trainer.model.inputs(batch, threads=self._on_host)
+        inputs = loss_inputs(trainer, batch, first_row, threads=self._on_host)
         rows: Mapping[str, Any] = trainer.model.rows_read(inputs)
         if trainer.state.histories:
             trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-        inputs |= step_inputs(trainer, first_row)
         return inputs, rows
 
     def _gradients(self, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
@@ -173,6 +173,15 @@ class TrainingStep:
             scale.may_overflow,
         )
         return (loss if seen is None else seen), result
+
+
+def loss_inputs(
+    trainer: Trainable, batch: Batch, first_row: int = 0, *, threads: bool = False
+) -> dict[str, Any]:
+    """Return all inputs of a gradient program for rows of a batch, from `first_row` on."""
+    draws = Draws(trainer.seed, trainer.steps, first_row)
+    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=threads, draws=draws)
+    return inputs | step_inputs(trainer, first_row)
 
 
 def step_inputs(trainer: Trainable, first_row: int = 0) -> dict[str, Any]:

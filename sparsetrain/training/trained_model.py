@@ -20,7 +20,6 @@ from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scalin
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
-from sparsetrain.models.model_checks import config_of
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import (
@@ -165,10 +164,9 @@ class TrainedModel(Predictor):
 
     def _table_name(self, name: str) -> str:
         tables = self._table_names()
-        share = config_of(self.model).get("share_embedding") or {}
-        full = f"embeddings.{share.get(name, name)}.weight"
+        full = self.model.table_of(name)
         if full not in tables:
-            known = ", ".join(one.split(".", 1)[1].rsplit(".", 1)[0] for one in tables)
+            known = ", ".join(t.removeprefix("embeddings.").rpartition(".")[0] for t in tables)
             raise ConfigError(f"there is no table {name!r}; there are {known}")
         return full
 

@@ -49,7 +49,7 @@ from sparsetrain.training.grow_tables import copy_grown_, grown_model
 from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.training.run import Run
-from sparsetrain.training.step import Loss, TrainingStep, step_inputs
+from sparsetrain.training.step import Loss, TrainingStep, loss_inputs
 from sparsetrain.training.trained_model import TrainedModel
 
 
@@ -133,6 +133,7 @@ class Trainer(TrainedModel):
             program = value_and_grad(
                 self._module,
                 "loss",
+                densify=self.model.densify,
                 target=self.target,
                 precision=self.policy,
                 scaled=self.scaling is not None,
@@ -184,7 +185,7 @@ class Trainer(TrainedModel):
 
     @synchronized
     def _step(self, batch: Batch) -> Loss:
-        if batch.labels is None:
+        if batch.labels is None and self.model.label_kinds:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
         self.model.check_labels(batch)
         self.model.check_weights(batch)
@@ -420,6 +421,6 @@ class Trainer(TrainedModel):
         Runs the program on `batch` once more, compiled so that every value shows.
         """
         program = self.program
-        inputs = self.model.inputs(batch) | step_inputs(self)
+        inputs = loss_inputs(self, batch)
         arguments = program.arguments.bind(self.params, inputs)
         return first_nonfinite(program.module, program.function, arguments)

@@ -18,7 +18,7 @@ from sparsetrain.data import Batch
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.threads import num_threads, set_num_threads
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.training.step import step_inputs
+from sparsetrain.training.step import loss_inputs
 from sparsetrain.training.trainer import Trainer
 from sparsetrain.verify.killed import check_killed
 from sparsetrain.verify.outcome import Outcome, count_other_bits
@@ -134,7 +134,7 @@ def check_sparse_is_dense(subject: Subject, inject: bool) -> Outcome:
 def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
     """Take steps by the shared gradient program and the optimizer alone."""
     for batch in batches:
-        inputs = {**trainer.model.inputs(batch), **step_inputs(trainer)}
+        inputs = loss_inputs(trainer, batch)
         read = trainer.model.rows_read(inputs)
         trainer.optimizer.catch_up_(trainer.params, read, trainer.state)
         loss, gradients = trainer.program(trainer.params, inputs)

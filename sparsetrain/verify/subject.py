@@ -21,7 +21,7 @@ from sparsetrain.models import DLRM
 from sparsetrain.optim import Optimizer
 from sparsetrain.runtime.tensors import editable_numpy
 from sparsetrain.training.load import load
-from sparsetrain.training.step import step_inputs
+from sparsetrain.training.step import loss_inputs
 from sparsetrain.training.trainer import Trainer
 
 BATCH_SIZE, BATCHES = 128, 6
@@ -78,7 +78,7 @@ class Subject:
 
     def inputs(self, number: int = 0) -> dict[str, Any]:
         """Inputs of the gradient program for a batch."""
-        return {**self.model.inputs(self.batches[number]), **step_inputs(self.trainer())}
+        return loss_inputs(self.trainer(), self.batches[number])
 
     def rows(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The rows of each storage that a batch reads, each once and sorted."""

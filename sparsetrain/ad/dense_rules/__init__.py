@@ -19,15 +19,19 @@ from sparsetrain.ad.dense_rules import (
     ordering,
     pooling,
     products,
+    ragged,
     reductions,
     shapes,
+    softmax_loss,
 )
 from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
+from sparsetrain.ad.dense_rules.softmax_loss import linear_cross_entropy as linear_cross_entropy
 from sparsetrain.ad.rules import defvjp
 
 _MODULES = (
     *(elementwise, binary, by_ids, shapes, copies, reductions, products, ordering),
     *(einsum, normalization, attention, convolution, pooling, losses, dropout, batch_norm),
+    *(ragged, softmax_loss),
 )
 for _module in _MODULES:
     for _name, _rule in _module.RULES.items():

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on ragged sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.ops.ragged import operators as ragged
+
+
+def _sum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: each token's row of the cotangent."""
+    tokens, ends = call.args
+    return [ragged.ragged_expand(cotangent, ends, tokens), None]
+
+
+def _expand(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: the sum over the tokens of each row; of the last argument only its length counts."""
+    return [ragged.ragged_sum(cotangent, call.args[1]), None, op.grad.no_grad(call.args[2])]
+
+
+def _max(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: to the first of the largest tokens."""
+    tokens, ends = call.args
+    return [ragged.max_cotangent(tokens, ends, output, cotangent), None]
+
+
+def _last(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: to the last token."""
+    return [ragged.last_cotangent(*call.args, cotangent), None]
+
+
+def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: of weights p, ``dv = p' c``, ``ds = p (c v' - c . out)``, ``dq = s ds k``."""
+    attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
+    three = emit(ragged.attention_cotangent(*call.args, output, cotangent, **attrs))
+    return [*(relax.TupleGetItem(three, n) for n in range(3)), None]
+
+
+RULES = {
+    "relax.sparsetrain.ragged_sum": _sum,
+    "relax.sparsetrain.ragged_expand": _expand,
+    "relax.sparsetrain.ragged_max": _max,
+    "relax.sparsetrain.ragged_last": _last,
+    "relax.sparsetrain.ragged_attention": _attention,
+}

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Embedding`: one table as a layer, for single ids, sequences and pooled bags of ids."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+from tvm.relax import op
+from tvm.relax.frontend import nn
+
+from sparsetrain.embedding.operators import embedding_bag, lookup
+from sparsetrain.embedding.ragged import RaggedTensor
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats import array_of
+from sparsetrain.system.argument_checks import require_int
+
+PooledBy = Literal["sum", "mean", "sqrtn", "max"]
+
+
+class Embedding(nn.Module):
+    """A table (V, D) whose rows are looked up; its gradient is row-sparse.
+
+    Parameters
+    ----------
+    rows, width : int
+        V and D.
+    dtype : str
+        What the table is stored in; of a half, results are float32.
+    deviation : float, optional
+        Standard deviation of the initial weights of a `Model`; by default they are uniform within
+        ``sqrt(1 / V)``, as in the reference DLRM.
+
+    Attributes
+    ----------
+    weight : nn.Parameter (V, D)
+    """
+
+    def __init__(
+        self, rows: int, width: int, *, dtype: str = "float32", deviation: float | None = None
+    ) -> None:
+        name = type(self).__name__
+        self.rows = require_int(f"{name}: rows", rows)
+        self.width = require_int(f"{name}: width", width)
+        self.deviation = deviation
+        self.weight = nn.Parameter(*array_of(self.rows, self.width, dtype))
+
+    @overload
+    def forward(self, ids: nn.Tensor) -> nn.Tensor: ...
+    @overload
+    def forward(self, ids: RaggedTensor) -> RaggedTensor: ...
+    def forward(self, ids: Any) -> Any:
+        """Rows (..., D) for ids of any shape; of a sequence a sequence of vectors."""
+        return ids.map(self.lookup) if isinstance(ids, RaggedTensor) else self.lookup(ids)
+
+    def lookup(self, ids: nn.Tensor) -> nn.Tensor:
+        """Rows (..., D) for ids of any shape."""
+        return nn.op.wrap_nested(lookup(self.weight._expr, ids._expr), "embedding")
+
+    def pool(self, ids: RaggedTensor, by: PooledBy = "sum") -> nn.Tensor:
+        """The rows of each bag of ids in one vector: (B, D); 0 for an empty bag.
+
+        Parameters
+        ----------
+        ids : RaggedTensor
+            With `weights`, rows are multiplied by them; "mean" then divides by their sum.
+        by : {"sum", "mean", "sqrtn", "max"}
+            "sqrtn" is the sum divided by the root of the number of ids.
+
+        Raises
+        ------
+        ConfigError
+            For another word, or for "max" or "sqrtn" with weights.
+        """
+        if by not in ("sum", "mean", "sqrtn", "max") or (ids.weights and by in ("sqrtn", "max")):
+            raise ConfigError(f"Embedding.pool: by is 'sum', 'mean', 'sqrtn' or 'max', not {by!r}")
+        if by == "max":
+            return self.forward(ids).max()
+        if by == "mean" and ids.weights is None:
+            return self._bag(ids, "mean")
+        total = self._bag(ids, "sum")
+        if by == "sqrtn":
+            return total / nn.op.sqrt(nn.op.maximum(ids.lengths(), _ones(ids)))
+        if by == "mean" and ids.weights is not None:
+            column = nn.op.reshape(ids.weights, (ids.weights.shape[0], 1))
+            weight = ids.replace(column).sum()  # (B, 1)
+            nothing = nn.wrap_nested(op.equal(weight._expr, _zeros(ids)._expr), "nothing")
+            return total / nn.op.where(nothing, _ones(ids), weight)
+        return total
+
+    def _bag(self, ids: RaggedTensor, mode: str) -> nn.Tensor:
+        offsets = nn.op.concat([nn.op.zeros((1,), "int64"), ids.ends], dim=0)
+        weights = None if ids.weights is None else ids.weights._expr
+        pooled = embedding_bag(
+            self.weight._expr, ids.values._expr, offsets._expr, weights, mode=mode
+        )
+        bags = nn.op.wrap_nested(pooled, "embedding")
+        return nn.op.reshape(bags, (ids.ends.shape[0], self.width))
+
+
+def _ones(ids: RaggedTensor) -> nn.Tensor:
+    return nn.op.ones((ids.ends.shape[0], 1), "float32")
+
+
+def _zeros(ids: RaggedTensor) -> nn.Tensor:
+    return nn.op.zeros((ids.ends.shape[0], 1), "float32")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RaggedTensor`: ids or vectors of the tokens of each row, without padding, in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm.relax.frontend import nn
+from tvm.relax.op.grad import no_grad
+
+from sparsetrain.ops import ragged
+
+
+@dataclass(frozen=True)
+class RaggedTensor:
+    """Tokens of B rows, one row after another.
+
+    A layer that treats tokens alike, such as `nn.Linear`, is applied by `map`; attention and sums
+    over a row know where rows end.
+
+    Attributes
+    ----------
+    values : nn.Tensor (N,) or (N, D)
+        Ids or vectors of the tokens.
+    ends : nn.Tensor (B,) int64
+        Where each row ends in `values`; the last is N.
+    weights : nn.Tensor (N,) or None
+        Factors that came with the ids.
+    """
+
+    values: nn.Tensor
+    ends: nn.Tensor
+    weights: nn.Tensor | None = None
+
+    def map(self, layer: Callable[[nn.Tensor], nn.Tensor]) -> RaggedTensor:
+        """Apply a layer to all tokens: (N, ...) -> (N, ...)."""
+        return self.replace(layer(self.values))
+
+    def replace(self, values: nn.Tensor) -> RaggedTensor:
+        """The same rows of other tokens."""
+        return RaggedTensor(values, self.ends, self.weights)
+
+    def sum(self) -> nn.Tensor:
+        """Sum of each row's vectors: (B, D); 0 for a row without any."""
+        return self._by(ragged.ragged_sum)
+
+    def max(self) -> nn.Tensor:
+        """Largest of each row's vectors, column by column: (B, D); 0 for a row without any."""
+        return self._by(ragged.ragged_max)
+
+    def last(self) -> nn.Tensor:
+        """Each row's last vector: (B, D); 0 for a row without any."""
+        return self._by(ragged.ragged_last)
+
+    def mean(self) -> nn.Tensor:
+        """Mean of each row's vectors: (B, D); 0 for a row without any."""
+        return self.sum() / nn.op.maximum(self.lengths(), _one(self))
+
+    def lengths(self) -> nn.Tensor:
+        """Number of tokens of each row: (B, 1) float32."""
+        ones = nn.op.ones((self.values.shape[0], 1), "float32")
+        return nn.wrap_nested(ragged.ragged_sum(ones._expr, self.ends._expr), "lengths")
+
+    def positions(self) -> nn.Tensor:
+        """Number of each token within its row, from 0: (N,) int64."""
+        found = ragged.ragged_positions(self._columns()._expr, self.ends._expr)
+        return nn.wrap_nested(found, "positions")
+
+    def expand(self, rows: nn.Tensor) -> nn.Tensor:
+        """The vector of its row for each token: (B, D) -> (N, D)."""
+        found = ragged.ragged_expand(rows._expr, self.ends._expr, self._columns()._expr)
+        return nn.wrap_nested(found, "expanded")
+
+    def _columns(self) -> nn.Tensor:
+        """The tokens as (N, D), of which operators read the length."""
+        one = len(self.values.shape) == 1
+        return nn.op.reshape(self.values, (self.values.shape[0], 1)) if one else self.values
+
+    def softmax(self) -> RaggedTensor:
+        """Softmax over the tokens of each row, column by column: (N, H)."""
+        top = nn.wrap_nested(no_grad(self.max()._expr), "top")
+        powers = self.map(lambda scores: nn.op.exp(scores - self.expand(top)))
+        return powers.map(lambda each: each / powers.expand(powers.sum()))
+
+    def _by(self, operator: Callable) -> nn.Tensor:
+        return nn.wrap_nested(operator(self.values._expr, self.ends._expr), "rows")
+
+
+def _one(tokens: RaggedTensor) -> nn.Tensor:
+    return nn.op.ones((tokens.ends.shape[0], 1), "float32")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformer layers over ragged sequences: attention, feed-forward, positions.
+
+Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, with norms before each part (Xiong et al.
+2020, https://arxiv.org/abs/2002.04745). Every token is computed once, and no padding.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tvm.relax.frontend import nn
+
+from sparsetrain.ad import densify
+from sparsetrain.embedding import Embedding, RaggedTensor, lookup
+from sparsetrain.models.dropout import Dropout
+from sparsetrain.ops.ragged import ragged_attention
+
+
+class SelfAttention(nn.Module):
+    """Attention of the tokens of a row to each other.
+
+    Parameters
+    ----------
+    dim : int
+        D, width of a token; a multiple of `heads`.
+    heads : int
+    causal : bool
+        A token sees itself and those before it alone.
+    """
+
+    def __init__(self, dim: int, heads: int = 1, *, causal: bool = False) -> None:
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+        self.out = nn.Linear(dim, dim)
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x: RaggedTensor) -> RaggedTensor:
+        """(N, D) tokens -> (N, D)."""
+        parts = (layer(x.values)._expr for layer in (self.query, self.key, self.value))
+        seen = ragged_attention(*parts, x.ends._expr, heads=self.heads, causal=self.causal)
+        return x.replace(self.out(nn.wrap_nested(seen, "attention")))
+
+
+class TransformerBlock(nn.Module):
+    """Attention and a feed-forward layer, each behind a norm and added to its input.
+
+    Parameters
+    ----------
+    dim, heads, causal
+        As of `SelfAttention`.
+    hidden : int, optional
+        Width of the feed-forward layer; by default 4 D.
+    dropout : float
+        Rate behind both parts, and within the feed-forward layer.
+    activation : {"relu", "gelu"}
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        hidden: int | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+        activation: Literal["relu", "gelu"] = "relu",
+    ) -> None:
+        hidden = 4 * dim if hidden is None else hidden
+        self.attention = SelfAttention(dim, heads, causal=causal)
+        self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+        self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.dropout = Dropout(dropout)
+        self.inner = Dropout(dropout, relu=activation == "relu")
+        self.activation = activation
+
+    def forward(self, x: RaggedTensor) -> RaggedTensor:
+        """(N, D) tokens -> (N, D)."""
+        seen = self.attention(x.map(self.norms[0]))
+        x = x.replace(x.values + self.dropout(seen.values))
+        up = self.up(self.norms[1](x.values))
+        up = self.inner(nn.op.gelu(up) if self.activation == "gelu" else up)
+        return x.replace(x.values + self.dropout(self.down(up)))
+
+
+class Positions(nn.Module):
+    """A learnt vector for each place in a row, added to its tokens.
+
+    Parameters
+    ----------
+    length, dim : int
+        Places and width; rows are no longer than `length`.
+    """
+
+    def __init__(self, length: int, dim: int) -> None:
+        self.table = Embedding(length, dim, deviation=0.02)
+
+    def forward(self, x: RaggedTensor) -> RaggedTensor:
+        """(N, D) tokens -> (N, D)."""
+        table, places = densify(self.table.weight._expr), x.positions()
+        return x.replace(x.values + nn.wrap_nested(lookup(table, places._expr), "positions"))

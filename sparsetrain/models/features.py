@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features of a model: what it reads of a row, and how that becomes arguments of its functions.
+
+`Ids`, `Sequence` and `Dense` are what a `Model` declares by name. On the host a feature is read
+from a batch and checked against its table; in the model it is a tensor, or a `RaggedTensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm.relax.frontend import nn
+
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.ragged import Ragged
+from sparsetrain.embedding.ragged import RaggedTensor
+from sparsetrain.errors import DataError
+
+Specs = dict[str, nn.spec.Tensor]
+
+
+def index_dtype(rows: int) -> str:
+    """int32 where every row of a table fits, else int64."""
+    return "int32" if rows < 2**31 else "int64"
+
+
+@dataclass(frozen=True)
+class Ids:
+    """One id of each row, or a fixed number of them.
+
+    Parameters
+    ----------
+    table : str
+        The attribute of the model that is the `Embedding` they are rows of.
+    count : int, optional
+        Makes it (B, count), which only `Model.prepare` can give.
+
+    In the model: ``nn.Tensor`` (B,) or (B, count).
+    """
+
+    table: str
+    count: int | None = None
+
+    def specs(self, name: str, rows: int) -> Specs:
+        """Types of the arguments."""
+        shape = ["B"] if self.count is None else ["B", self.count]
+        return {name: nn.spec.Tensor(shape, index_dtype(rows))}
+
+    def read(self, name: str, batch: Batch, column: int) -> np.ndarray:
+        """The ids of a batch, (B,) int64."""
+        if isinstance(batch.ids, np.ndarray):
+            return batch.ids[:, column]
+        bags = batch.ids[column]
+        lengths = np.diff(bags.offsets)
+        if (lengths != 1).any():
+            row = int(np.argmax(lengths != 1))
+            raise DataError(
+                f"row {row}, feature {name}: it has {lengths[row]} ids, where the model reads one"
+            )
+        return bags.ids
+
+    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+        """The arguments, checked."""
+        ids = _integers(name, value)
+        _check(name, ids.reshape(-1), rows, lambda place: place // (self.count or 1))
+        return {name: ids.astype(index_dtype(rows))}
+
+    def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
+        """What a method of the model gets."""
+        return tensors[name]
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The ids of a list column, in order, any number in each row.
+
+    Parameters
+    ----------
+    table : str
+        The attribute of the model that is the `Embedding` they are rows of.
+    length : int, optional
+        The most ids of one row; of more, the last are kept.
+    weighted : bool
+        Whether each id comes with a factor.
+    like : str, optional
+        Another sequence, with as many ids in each row: layers may then add the two.
+
+    In the model: `RaggedTensor` of N ids in B rows.
+    """
+
+    table: str
+    length: int | None = None
+    weighted: bool = False
+    like: str | None = None
+
+    def specs(self, name: str, rows: int) -> Specs:
+        """Types of the arguments."""
+        tokens = f"N_{self.like or name}"
+        specs = {name: nn.spec.Tensor([tokens], index_dtype(rows))}
+        if self.like is None:
+            specs[f"{name}_ends"] = nn.spec.Tensor(["B"], "int64")
+        if self.weighted:
+            specs[f"{name}_weights"] = nn.spec.Tensor([tokens], "float32")
+        return specs
+
+    def read(self, name: str, batch: Batch, column: int) -> Ragged:
+        """The bags of a batch."""
+        if isinstance(batch.ids, np.ndarray):
+            ids = np.ascontiguousarray(batch.ids[:, column])
+            return Ragged(ids, np.arange(len(ids) + 1))
+        bags = batch.ids[column]
+        if self.weighted != (bags.weights is not None):
+            verb = "lacks" if self.weighted else "has"
+            raise DataError(
+                f"feature {name}: the batch {verb} weights of ids, but the model's Sequence has "
+                f"weighted={self.weighted}"
+            )
+        return bags if self.length is None else bags.last(self.length)
+
+    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+        """The arguments, checked."""
+        if not isinstance(value, Ragged):
+            raise DataError(f"feature {name}: give a sparsetrain.data.Ragged, not {value!r:.40}")
+        ids = _integers(name, value.ids)
+        _check(name, ids, rows, value.row_of)
+        arrays = {name: ids.astype(index_dtype(rows))}
+        if self.like is None:
+            arrays[f"{name}_ends"] = value.offsets[1:]
+        if value.weights is not None:
+            arrays[f"{name}_weights"] = value.weights
+        return arrays
+
+    def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> RaggedTensor:
+        """What a method of the model gets."""
+        ends, weights = tensors[f"{self.like or name}_ends"], tensors.get(f"{name}_weights")
+        return RaggedTensor(tensors[name], ends, weights)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Numbers of each row.
+
+    Parameters
+    ----------
+    width : int
+        How many.
+    columns : tuple of str, optional
+        Which of the encoder's dense columns; by default all.
+
+    In the model: ``nn.Tensor`` (B, width) float32.
+    """
+
+    width: int
+    columns: tuple[str, ...] | None = None
+    table: None = None
+
+    def specs(self, name: str, rows: int) -> Specs:
+        """Types of the arguments."""
+        return {name: nn.spec.Tensor(["B", self.width], "float32")}
+
+    def read(self, name: str, batch: Batch, column: Any) -> np.ndarray:
+        """The numbers of a batch."""
+        return batch.dense if column is None else batch.dense[:, column]
+
+    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+        """The arguments, checked."""
+        array = np.asarray(value, np.float32)
+        if array.ndim != 2 or array.shape[1] != self.width:
+            raise DataError(
+                f"feature {name}: its shape is {array.shape}, but the model reads (B, {self.width})"
+            )
+        return {name: array}
+
+    def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
+        """What a method of the model gets."""
+        return tensors[name]
+
+
+Feature = Ids | Sequence | Dense
+
+
+def _integers(name: str, value: Any) -> np.ndarray:
+    ids = np.asarray(value)
+    if ids.dtype.kind not in "iu":
+        raise DataError(f"feature {name}: ids must be integers, not {ids.dtype}")
+    return ids
+
+
+def _check(name: str, ids: np.ndarray, rows: int, row_of: Any) -> None:
+    """Refuse ids outside of their table."""
+    if not ids.size or (ids.min() >= 0 and ids.max() < rows):
+        return
+    place = int(np.argmax((ids < 0) | (ids >= rows)))
+    raise DataError(
+        f"row {row_of(place)}, feature {name}: id {ids[place]} is outside its table of {rows} "
+        "rows; use the encoder of the model, or a larger table"
+    )

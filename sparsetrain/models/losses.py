@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses for `Model.loss`: of labels, pairs, classes, and of items among sampled or all others.
+
+Each gives a number for each row or token; `mean` makes the loss of them.
+"""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm.relax import op
+from tvm.relax.frontend import nn
+
+from sparsetrain.ad import bce_with_logits
+from sparsetrain.ad import linear_cross_entropy as _linear_cross_entropy
+from sparsetrain.errors import ConfigError
+
+
+def mean(each: nn.Tensor, weights: nn.Tensor | None = None) -> nn.Tensor:
+    """Mean of all numbers, each times its weight, a () tensor; weights do not divide it."""
+    weighed = each if weights is None else each * weights
+    return nn.wrap_nested(op.mean(weighed._expr), "loss")
+
+
+def binary_cross_entropy(logits: nn.Tensor, labels: nn.Tensor | float) -> nn.Tensor:
+    """``log(1 + exp(z)) - z y`` of logits z and labels y in [0, 1], of one shape, or one label."""
+    if not isinstance(labels, nn.Tensor):
+        label = _number(labels, logits)
+        labels = nn.wrap_nested(op.full(logits.shape, label, logits.dtype), "labels")
+    return nn.wrap_nested(bce_with_logits(logits._expr, labels._expr), "losses")
+
+
+def squared_error(predictions: nn.Tensor, labels: nn.Tensor) -> nn.Tensor:
+    """``(z - y)**2``."""
+    error = predictions - labels
+    return error * error
+
+
+def bpr(positive: nn.Tensor, negative: nn.Tensor) -> nn.Tensor:
+    """``-log sigmoid(positive - negative)`` (Rendle et al. 2009, arXiv:1205.2618)."""
+    return binary_cross_entropy(positive - negative, 1.0)
+
+
+def softmax_cross_entropy(logits: nn.Tensor, classes: nn.Tensor) -> nn.Tensor:
+    """``log sum_c exp(z_c) - z_y``: (N, C) logits and (N,) integers in [0, C) -> (N,)."""
+    logarithms = op.nn.log_softmax(logits._expr, axis=1)
+    chosen = _at(nn.wrap_nested(logarithms, "logarithms"), classes)
+    return nn.op.negative(chosen)
+
+
+def in_batch_softmax(
+    queries: nn.Tensor,
+    items: nn.Tensor,
+    log_q: nn.Tensor | None = None,
+    ids: nn.Tensor | None = None,
+) -> nn.Tensor:
+    """Softmax cross-entropy of each query's item among the items of the batch: (B,).
+
+    Parameters
+    ----------
+    queries, items : (B, D)
+        Row i of both belongs together.
+    log_q : (B,), optional
+        Logarithm of the probability with which each item comes into a batch, subtracted from its
+        scores (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996).
+    ids : (B,) integers, optional
+        Of the items; an equal one in another row is no negative.
+    """
+    scores = nn.op.matmul(queries, nn.op.permute_dims(items, [1, 0]))  # (B, B)
+    if log_q is not None:
+        scores = scores - nn.op.reshape(log_q, (1, log_q.shape[0]))
+    rows = _arange(queries.shape[0])
+    if ids is not None:
+        same = op.equal(op.expand_dims(ids._expr, 1), op.expand_dims(ids._expr, 0))
+        itself = op.equal(op.expand_dims(rows._expr, 1), op.expand_dims(rows._expr, 0))
+        repeated = nn.wrap_nested(op.logical_xor(_emit(same), _emit(itself)), "repeated")
+        scores = nn.wrap_nested(
+            op.where(repeated._expr, _number(-1e9, scores), scores._expr), "scores"
+        )
+    return softmax_cross_entropy(scores, rows)
+
+
+def sampled_softmax(
+    positive: nn.Tensor,
+    negatives: nn.Tensor,
+    log_q: nn.Tensor | None = None,
+    negative_log_q: nn.Tensor | None = None,
+) -> nn.Tensor:
+    """Softmax cross-entropy of a score among those of sampled negatives: (N,).
+
+    Parameters
+    ----------
+    positive : (N,)
+    negatives : (N, K)
+    log_q, negative_log_q : of the same shapes, optional
+        Logarithms of the probabilities with which they were sampled, which are subtracted
+        (Bengio and Senecal 2008, https://doi.org/10.1109/TNN.2007.912312).
+    """
+    if (log_q is None) != (negative_log_q is None):
+        raise ConfigError("sampled_softmax: give log_q and negative_log_q, or neither")
+    if log_q is not None and negative_log_q is not None:
+        positive, negatives = positive - log_q, negatives - negative_log_q
+    column = nn.op.reshape(positive, (positive.shape[0], 1))
+    scores = nn.op.concat([column, negatives], dim=1)
+    total = op.nn.log_softmax(scores._expr, axis=1)
+    first = op.strided_slice(_emit(total), axes=[1], begin=[0], end=[1])
+    return nn.op.negative(nn.op.reshape(nn.wrap_nested(first, "first"), positive.shape))
+
+
+def full_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Tensor:
+    """Softmax cross-entropy of an item among all rows of a table: (N,).
+
+    Parameters
+    ----------
+    hidden : (N, D)
+    table : (V, D)
+        Such as ``self.item.weight``, which the model's `densify` then names.
+    items : (N,) integers in [0, V)
+
+    Notes
+    -----
+    One array of (N, V) numbers is built: the scores become the weights that the reverse pass needs.
+    """
+    found = _linear_cross_entropy(hidden._expr, table._expr, items._expr)
+    return nn.wrap_nested(found, "losses")
+
+
+def _at(tensor: nn.Tensor, classes: nn.Tensor) -> nn.Tensor:
+    """(N, C) and (N,) -> the number of each row at its class, (N,)."""
+    rows = _arange(tensor.shape[0])
+    wide = classes if str(classes.dtype) == "int64" else nn.op.astype(classes, "int64")
+    places = op.stack([rows._expr, wide._expr], axis=1)
+    return nn.wrap_nested(op.gather_nd(tensor._expr, _emit(places)), "chosen")
+
+
+def _arange(length: object) -> nn.Tensor:
+    return nn.wrap_nested(op.arange(0, length, 1, "int64"), "rows")
+
+
+def _number(value: float, like: nn.Tensor) -> relax.Expr:
+    return relax.const(value, like.dtype)
+
+
+def _emit(expr: relax.Expr) -> relax.Expr:
+    return nn.wrap_nested(expr, "value")._expr

@@ -1,0 +1,541 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base class of models: features by name, losses, scores and vectors, and initial weights.
+
+A subclass declares what it reads of a row (`features`) and computes with it. `Trainer` does the
+rest: steps, runs, checkpoints, evaluation and prediction. The name of an argument of `forward`,
+`loss`, `query` or `items` is that of the feature it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.relax.frontend import nn
+from tvm.sym import Analyzer
+
+from sparsetrain import runtime
+from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.values.labels import LabelKind, check_labels
+from sparsetrain.embedding.layer import Embedding
+from sparsetrain.embedding.placing import Room
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models.draws import Draws
+from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
+from sparsetrain.models.features import Feature
+from sparsetrain.models.initialize import initial_, initial_constants
+from sparsetrain.models.labels import loss_of_labels
+from sparsetrain.models.modules import named_modules
+from sparsetrain.models.training_mode import training
+from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.locks import with_builder_lock
+
+Specs = dict[str, nn.spec.Tensor]
+OF_LOSS = ("labels", "row_weights")  # what a loss may take besides features
+# Exported function -> the method that it is.
+METHODS = {"loss": "loss", "logits": "forward", "query": "query", "items": "items"}
+
+
+class Model(nn.Module):
+    """A model of one's own, trained by `Trainer`.
+
+    A subclass constructs its layers and sets `features` (and, of these, what its data need), and
+    defines some of
+
+    - ``forward(...) -> (B, T)``: a logit for each label. `evaluate` and `predict` run it, and
+      the default `loss` is made of it;
+    - ``loss(...) -> ()``: for another loss. It may take ``labels`` and ``row_weights`` too;
+    - ``prepare(features, draws)``: features that only the loss reads, made on the host, such as
+      negatives and masks;
+    - ``query(...) -> (B, D)`` and ``items() -> (V, D)``: for retrieval, where the score of an item
+      is the product of the two.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the class in saved runs; by default the class's own name.
+    features : mapping from str to Ids, Sequence or Dense
+        What is read of a row, by the name of its column.
+    prepared : mapping from str to Ids, Sequence or Dense
+        What `prepare` makes; one with the name of a feature takes its place in the loss.
+    labels : mapping from str to {"binary", "real"}
+        Name and kind of each of the T labels.
+    row_weights : bool
+        Training batches have a weight for each row, which multiplies its loss.
+    densify : sequence of str
+        Parameters whose gradient is dense, such as ``"item.weight"`` of a table that the loss
+        multiplies by as a whole.
+    target, seen : str, optional
+        For retrieval: the feature that holds the wanted items, and the one whose items are no
+        candidates.
+
+    Examples
+    --------
+    >>> class Factors(Model):
+    ...     def __init__(self, users, items, dim=8):
+    ...         super().__init__()
+    ...         self.user, self.item = Embedding(users, dim), Embedding(items, dim)
+    ...         self.features = {"user": Ids("user"), "item": Ids("item")}
+    ...         self.labels = {"rating": "real"}
+    ...
+    ...     def forward(self, user, item):
+    ...         return nn.op.sum(self.user(user) * self.item(item), axis=1, keepdims=True)
+    >>> Factors(users=5, items=9).config()
+    {'users': 5, 'items': 9, 'dim': 8}
+    """
+
+    kind: str
+    features: Mapping[str, Feature] = {}
+    prepared: Mapping[str, Feature] = {}
+    labels: Mapping[str, LabelKind] = {}
+    row_weights = False
+    densify: Sequence[str] = ()
+    target: str | None = None
+    seen: str | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # Never inherited: a subclass computes something else.
+        if "kind" not in vars(cls):
+            cls.kind = cls.__name__
+        super().__init_subclass__(**kwargs)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Note the arguments, which `config` gives."""
+        model = super().__new__(cls)
+        model._arguments = args, kwargs
+        return model
+
+    def __init__(self) -> None:
+        self._columns: dict[str, Any] | None = None  # feature -> its place in a batch
+
+    # --- What a run keeps of a model ----------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments, as plain values."""
+        args, kwargs = self._arguments
+        bound = signature(type(self)).bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        for name, parameter in signature(type(self)).parameters.items():
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                values |= values.pop(name)
+        return {name: _plain(value) for name, value in values.items()}
+
+    def __reduce__(self) -> Any:
+        # A model holds no values, and pickling its TVM objects ends the process.
+        return partial(type(self), **self.config()), ()
+
+    # --- What a subclass may define -----------------------------------------------------------
+
+    def forward(self, **features: Any) -> nn.Tensor:
+        """Features -> (B, T) logits."""
+        raise ConfigError(f"{type(self).__name__} has no forward, so that it gives no scores")
+
+    def loss(self, labels: nn.Tensor, row_weights: Any = None, **features: Any) -> nn.Tensor:
+        """Sum of the mean losses of all labels, each row's times its weight, a () tensor.
+
+        Cross-entropy of binary labels, squared error of real ones. A mean is over all rows; where
+        several labels are, the loss of one that a row lacks is 0.
+        """
+        logits = self._check_logits(self.forward(**features), labels.shape[0])
+        return loss_of_labels(logits, labels, self.label_kinds, row_weights)
+
+    def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
+        """Return the `prepared` features of a training batch, from those that were read.
+
+        On the host: `Ids` are arrays (B,), a `Sequence` is a `sparsetrain.data.Ragged`. What is
+        random comes from `draws`, so that a resumed run draws it again.
+        """
+        return {}
+
+    # --- Labels -------------------------------------------------------------------------------
+
+    @property
+    def label_kinds(self) -> dict[str, LabelKind]:
+        """Name and kind of each label."""
+        return dict(self.labels)
+
+    def check_labels(self, batch: Batch) -> None:
+        """Refuse a batch whose labels are not those of the model, in number or kind.
+
+        Raises
+        ------
+        DataError
+            If they are not.
+        """
+        if batch.labels is not None and self.label_kinds:
+            check_labels(batch.labels, self.label_kinds)
+
+    def check_weights(self, batch: Batch) -> None:
+        """Refuse a training batch that has weights of rows where the model has none, or lacks them.
+
+        Raises
+        ------
+        DataError
+            If it does.
+        """
+        wanted = self.row_weights
+        if wanted and batch.weights is None:
+            raise DataError(
+                "the batch has no weights of rows, but the model's row_weights is True: "
+                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
+            )
+        if not wanted and batch.weights is not None:
+            raise DataError(
+                "the batch has weights of rows, which this model would not read: make it with "
+                "row_weights=True"
+            )
+
+    # --- From a batch to arguments ------------------------------------------------------------
+
+    def bind(self, encoder: Encoder) -> None:
+        """Find the features among the columns of an encoder.
+
+        Raises
+        ------
+        ConfigError
+            If one is missing, its table has fewer rows than the encoder, or features that share a
+            table do not in the encoder.
+        """
+        self._columns = {
+            name: self._dense_columns(feature, encoder)
+            if feature.table is None
+            else self._category(name, feature, encoder)
+            for name, feature in self.features.items()
+        }
+
+    def _category(self, name: str, feature: Feature, encoder: Encoder) -> int:
+        cls, columns = type(self).__name__, list(encoder.columns)
+        if name not in columns:
+            raise ConfigError(
+                f"{cls} reads the column {name!r}; the encoder has {', '.join(columns)}"
+            )
+        place, rows = columns.index(name), self._rows(feature)
+        if encoder.rows[place] > rows:
+            raise ConfigError(
+                f"{cls}: {feature.table} has {rows} rows, the encoder's {name} "
+                f"{encoder.rows[place]}: make the model with as many"
+            )
+        if encoder.encoded and not encoder.share_embedding:
+            return place
+        for other, its in self.features.items():
+            if its.table != feature.table or other not in columns:
+                continue
+            if encoder.owners[columns.index(other)] != encoder.owners[place]:
+                raise ConfigError(
+                    f"{cls}: {name} and {other} are ids of one table, but the encoder numbers them "
+                    f"apart: give {name} share_embedding = {other!r} in the schema"
+                )
+        return place
+
+    def _dense_columns(self, feature: Any, encoder: Encoder) -> Any:
+        if feature.columns is None:
+            return None
+        known = list(encoder.dense_columns)
+        missing = [name for name in feature.columns if name not in known]
+        if missing:
+            raise ConfigError(
+                f"{type(self).__name__} reads the dense column {missing[0]!r}; the encoder has "
+                f"{', '.join(known)}"
+            )
+        return [known.index(name) for name in feature.columns]
+
+    def inputs(
+        self,
+        batch: Batch,
+        *,
+        threads: bool = False,
+        room: Room | None = None,
+        draws: Draws | None = None,
+        function: str | None = None,
+    ) -> dict[str, Any]:
+        """Convert a batch, after checks against this model, to arguments of its functions.
+
+        Parameters
+        ----------
+        batch : Batch
+        threads, room
+            Of models whose inputs a kernel makes; see `ClickModel`.
+        draws : Draws, optional
+            Makes them those of the loss, with what is `prepared`.
+        function : str, optional
+            Leaves out what this function does not read.
+
+        Raises
+        ------
+        DataError
+            If an id is outside its table, or a feature is missing.
+        """
+        names = [*self.features] if function is None else self._arguments_of(function)
+        values = {n: self._read(n, batch) for n in names if n in self.features}
+        kinds: Mapping[str, Feature] = self.features
+        if draws is not None:
+            values |= self.prepare(values, draws)
+            kinds = {**self.features, **self.prepared}
+        arrays: dict[str, Any] = {}
+        for name, feature in kinds.items():
+            if name in values:
+                arrays |= feature.arrays(name, values[name], self._rows(feature))
+        return {**arrays, **self._of_rows(batch)}
+
+    def _read(self, name: str, batch: Batch) -> Any:
+        feature = self.features[name]
+        if self._columns is not None:
+            return feature.read(name, batch, self._columns[name])
+        if feature.table is None:
+            return feature.read(name, batch, None)
+        ids = [name for name, feature in self.features.items() if feature.table is not None]
+        if len(ids) != batch.num_features:
+            raise DataError(
+                f"the batch has {batch.num_features} categorical features, the model "
+                f"{len(ids)}: {', '.join(ids)}"
+            )
+        return feature.read(name, batch, ids.index(name))
+
+    def _of_rows(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Arguments of the loss alone."""
+        arrays = {}
+        if batch.labels is not None and self.label_kinds:
+            arrays["labels"] = batch.labels
+        if self.row_weights and batch.weights is not None:
+            arrays["row_weights"] = batch.weights
+        return arrays
+
+    def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """For each table, the rows that the functions read for what `inputs` returned."""
+        read: dict[str, list[Any]] = {}
+        for name, feature in {**self.features, **self.prepared}.items():
+            if feature.table is not None and name in inputs:
+                read.setdefault(f"{feature.table}.weight", []).append(inputs[name].reshape(-1))
+        return {
+            name: ids[0] if len(ids) == 1 else np.concatenate(ids)
+            for name, ids in read.items()
+            if name not in self.densify
+        }
+
+    def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """For each storage of (B, F) ids: each feature's first row and number of rows."""
+        return {}
+
+    def _table(self, feature: Feature) -> Embedding:
+        found: Any = self
+        for part in str(feature.table).split("."):
+            found = getattr(found, part, None)
+        if not isinstance(found, Embedding):
+            raise ConfigError(
+                f"{type(self).__name__} has no Embedding {feature.table!r}, which its features name"
+            )
+        return found
+
+    def _rows(self, feature: Feature) -> int:
+        return 0 if feature.table is None else self._table(feature).rows
+
+    # --- Functions ----------------------------------------------------------------------------
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions that `export` gives."""
+        own = {name for name, method in METHODS.items() if self._defines(method)}
+        if "logits" in own and self.label_kinds:
+            own.add("loss")
+        return [name for name in METHODS if name in own]
+
+    def _defines(self, method: str) -> bool:
+        return getattr(type(self), method, None) not in (None, getattr(Model, method, None))
+
+    def _arguments_of(self, function: str) -> list[str]:
+        """Names of what a function takes: features, labels and weights of rows."""
+        method = METHODS[function]
+        if function == "loss" and not self._defines("loss"):
+            more = ["row_weights"] if self.row_weights else []
+            return ["labels", *more, *self._arguments_of("logits")]
+        parameters = signature(getattr(self, method)).parameters.values()
+        names = [p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD]
+        if len(names) < len(parameters):
+            names += [name for name in self.features if name not in names]
+        known = {*self.features, *self.prepared, *(OF_LOSS if function == "loss" else ())}
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"{type(self).__name__}.{method} takes {name!r}, which is none of its "
+                    f"features: {', '.join(sorted(known))}"
+                )
+        return names
+
+    @with_builder_lock
+    def export(self) -> tvm.IRModule:
+        """A Relax module with the model's `functions` and a symbolic batch size."""
+        functions = self.functions
+        if "loss" not in functions:
+            raise ConfigError(
+                f"{type(self).__name__} has no loss: define loss(...), or forward(...) and labels"
+            )
+        module, _ = self.export_tvm({name: self._method(name) for name in functions})
+        return module
+
+    def _method(self, function: str) -> nn.spec.MethodSpec:
+        method, names = getattr(self, METHODS[function]), self._arguments_of(function)
+        kinds = {**self.features, **(self.prepared if function == "loss" else {})}
+        specs: Specs = {}
+        for name in names:
+            if name in kinds:
+                specs |= kinds[name].specs(name, self._rows(kinds[name]))
+        if "labels" in names:
+            specs["labels"] = self._label_spec()
+        if "row_weights" in names and self.row_weights:
+            specs["row_weights"] = nn.spec.Tensor(["B"], "float32")
+        if function == "loss" and self.has_dropout:
+            specs |= dict.fromkeys((KEY, FIRST_ROW), nn.spec.Tensor([1], "int64"))
+
+        def exported(**tensors: nn.Tensor) -> nn.Tensor:
+            values = {n: kinds[n].value(n, tensors) for n in names if n in kinds}
+            values |= {name: tensors[name] for name in OF_LOSS if name in tensors}
+            return self._check_result(function, method(**values), tensors)
+
+        if function == "loss":
+            return by_name(lambda **tensors: self.in_training(exported, tensors), specs)
+        return by_name(exported, specs)
+
+    def in_training(
+        self, loss: Callable[..., Any], tensors: Mapping[str, nn.Tensor]
+    ) -> nn.Tensor | tuple[nn.Tensor, ...]:
+        """The loss with layers as in training, and the new values of buffers behind it."""
+        given = dict(tensors)
+        with training(given.pop(KEY, None), given.pop(FIRST_ROW, None)) as mode:
+            found = loss(**given)
+        params = dict(self.named_parameters())
+        updates = [mode.updates.get(params[name], params[name]) for name in self.buffers()]
+        return (*(found if isinstance(found, tuple) else (found,)), *updates) if updates else found
+
+    def buffers(self) -> list[str]:
+        """Names of parameters that the loss gives new values, not gradients: see `BatchNorm`."""
+        return [name for name, param in self.named_parameters() if param.attrs.get("buffer")]
+
+    def _label_spec(self) -> nn.spec.Tensor:
+        count = len(self.label_kinds)
+        return nn.spec.Tensor(["B"] if count == 1 else ["B", count], "float32")
+
+    def _check_result(
+        self, function: str, result: Any, tensors: Mapping[str, nn.Tensor]
+    ) -> nn.Tensor:
+        if function == "logits":
+            rows = next(t.shape[0] for n, t in tensors.items() if _is_of_rows(n, tensors))
+            return self._check_logits(result, rows)
+        rank = 0 if function == "loss" else 2
+        if not isinstance(result, nn.Tensor) or len(result.shape) != rank:
+            wanted = "the mean loss, a () tensor" if rank == 0 else "(B, D) or (V, D) vectors"
+            raise ConfigError(
+                f"{type(self).__name__}: {METHODS[function]} gave {_describe(result)}; return "
+                f"{wanted}"
+            )
+        return result
+
+    def _check_logits(self, logits: nn.Tensor, rows: Any) -> nn.Tensor:
+        """Return what `forward` returned, if it has the shape (B, T)."""
+        cls, count = type(self).__name__, len(self.label_kinds)
+        if not isinstance(logits, nn.Tensor):
+            raise ConfigError(
+                f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, {count})"
+            )
+        shape = list(logits.shape)
+        same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], rows)
+        if not same or not isinstance(shape[1], int) or shape[1] != (count or 1):
+            raise ConfigError(
+                f"{cls}: forward gave the shape ({', '.join(map(str, shape))}), not (B, {count}) "
+                f"with B as in dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], {count}))"
+            )
+        return logits
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the loss reads a key, see `Dropout`."""
+        return has_dropout(self)
+
+    # --- Parameters ---------------------------------------------------------------------------
+
+    def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
+        """Fresh parameters by name.
+
+        Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
+        ``1 / out``; norms begin as the identity; tables are those of `Embedding`. A table in half
+        precision gets the numbers nearest to those of one in float32. Without `fill` the memory is
+        uninitialised, for weights that are about to be loaded.
+
+        Raises
+        ------
+        ConfigError
+            If the seed is no integer of 0 or more.
+        ResourceError
+            If there is no memory for a parameter.
+        """
+        seed = require_int("seed", seed, 0)
+        owners, params = dict(named_modules(self)), dict(self.named_parameters())
+        constants, initial = initial_constants(params), {}
+        for name, param in params.items():
+            shape = tuple(int(extent) for extent in param.shape)
+            tensor = initial[name] = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
+            if not fill:
+                continue
+            view = runtime.as_numpy(tensor, writable=True)
+            if name in constants:
+                view[...] = constants[name]
+            else:
+                self._fill_(name, view, owners.get(name.rpartition(".")[0]), seed)
+        return initial
+
+    def _fill_(self, name: str, view: np.ndarray, owner: nn.Module | None, seed: int) -> None:
+        """Fill one parameter of a layer; writes `view`."""
+        initial_(name, view, owner, seed)
+
+    def tables(self) -> Mapping[str, dict[str, slice]]:
+        """Parameter name of each storage -> the rows of each table in it."""
+        read = {feature.table: feature for feature in {**self.features, **self.prepared}.values()}
+        return {
+            f"{table}.weight": {table: slice(0, self._rows(feature))}
+            for table, feature in read.items()
+            if table is not None and f"{table}.weight" not in self.densify
+        }
+
+    def table_of(self, column: str) -> str:
+        """Name of the parameter that is the table of a column."""
+        feature = self.features.get(column)
+        return f"{column if feature is None else feature.table}.weight"
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
+        """Names as in the exported functions, and the parameters."""
+        return super().named_parameters(prefix)
+
+
+def by_name(method: Callable[..., Any], inputs: Mapping[str, nn.spec.Tensor]) -> nn.spec.MethodSpec:
+    """Specify a method for export, with inputs by name since some in between may be absent."""
+    names, specs = list(inputs), list(inputs.values())
+
+    def named(*inputs: nn.Tensor) -> Any:
+        return method(**dict(zip(names, inputs, strict=True)))
+
+    return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
+
+
+def _is_of_rows(name: str, tensors: Collection[str]) -> bool:
+    """Whether an argument has an extent of B first: the ids of a sequence have not."""
+    return f"{name}_ends" not in tensors and not name.endswith("_weights")
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, nn.Tensor):
+        return f"the shape ({', '.join(map(str, result.shape))})"
+    return f"{result!r:.60}"
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON would return it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on ragged sequences: the tokens of B rows one after another, without padding.
+
+Tokens are (N, D), and row b ends before token ``ends[b]``, (B,) int64; the last end is N. All
+kernels are for the CPU.
+"""
+
+from sparsetrain.ops.ragged.operators import ragged_attention as ragged_attention
+from sparsetrain.ops.ragged.operators import ragged_expand as ragged_expand
+from sparsetrain.ops.ragged.operators import ragged_last as ragged_last
+from sparsetrain.ops.ragged.operators import ragged_max as ragged_max
+from sparsetrain.ops.ragged.operators import ragged_positions as ragged_positions
+from sparsetrain.ops.ragged.operators import ragged_sum as ragged_sum

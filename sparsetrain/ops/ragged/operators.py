@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relax operators on ragged sequences; their derivatives are in `ad.dense_rules.ragged`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.relax_op import call_kernel, compiles_for, define_op
+from sparsetrain.ops.ragged import kernels
+from sparsetrain.ops.ragged.attention_kernels import (
+    Attention,
+    attention_cotangent_kernel,
+    attention_kernel,
+)
+
+Kernel = Callable[[int, str], Any]
+
+
+def _check(name: str, tokens: relax.Expr, ends: relax.Expr) -> None:
+    if len(tokens.ty.shape) != 2 or len(ends.ty.shape) != 1 or str(ends.ty.dtype) != "int64":
+        raise ConfigError(
+            f"{name} takes tokens (N, D) and ends (B,) int64, not {tokens.ty} and {ends.ty}"
+        )
+    if compiles_for("cuda"):
+        raise ConfigError(f"{name} has kernels for the CPU alone: target='cpu'")
+
+
+def _width(expr: relax.Expr) -> int:
+    return int(expr.ty.shape[-1])
+
+
+def _like(like: int, length: int) -> Callable[[Any], relax.Type]:
+    """The type with the columns of one argument and the length of another."""
+
+    def infer(call: Any) -> relax.Type:
+        name = call.op.name.rpartition(".")[-1]
+        _check(name, call.args[0], call.args[1])
+        extent = call.args[length].ty.shape[0]
+        given = call.args[like].ty
+        return relax.TensorType((extent, *list(given.shape)[1:]), given.dtype)
+
+    return infer
+
+
+def _by(kernel: Kernel) -> Callable[[relax.BlockBuilder, Any], relax.Expr]:
+    def legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+        name = call.op.name.rpartition(".")[-1]
+        made = kernel(_width(call.args[0]), str(call.args[0].ty.dtype))
+        return call_kernel(builder, made, name, list(call.args), call.ty)
+
+    return legalize
+
+
+def _expand_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    rows, _, like = call.args
+    types = ((_width(each), str(each.ty.dtype)) for each in (rows, like))
+    made = kernels.expand_kernel(*next(types), *next(types))
+    return call_kernel(builder, made, "ragged_expand", list(call.args), call.ty)
+
+
+_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _by(kernels.sum_kernel))
+_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _by(kernels.max_kernel))
+_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _by(kernels.last_kernel))
+_expand = define_op("ragged_expand", ("rows", "ends", "like"), _like(0, 2), _expand_kernel)
+max_cotangent = define_op(
+    "ragged_max_cotangent",
+    ("tokens", "ends", "top", "cotangent"),
+    _like(0, 0),
+    _by(kernels.max_cotangent_kernel),
+)
+last_cotangent = define_op(
+    "ragged_last_cotangent",
+    ("tokens", "ends", "cotangent"),
+    _like(0, 0),
+    _by(kernels.last_cotangent_kernel),
+)
+
+
+def ragged_sum(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
+    """Sum of the tokens of each row: (N, D) and (B,) -> (B, D); 0 for a row without any."""
+    return _sum(tokens, ends)
+
+
+def ragged_max(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
+    """Largest number of each row and column: (N, D) and (B,) -> (B, D); 0 for an empty row."""
+    return _max(tokens, ends)
+
+
+def ragged_last(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
+    """Last token of each row: (N, D) and (B,) -> (B, D); 0 for an empty row."""
+    return _last(tokens, ends)
+
+
+def ragged_expand(rows: relax.Expr, ends: relax.Expr, like: relax.Expr) -> relax.Expr:
+    """The row of each token: (B, D), (B,) and tokens (N, ...) to count -> (N, D)."""
+    return _expand(rows, ends, like)
+
+
+def _positions_type(call: Any) -> relax.Type:
+    _check("ragged_positions", *call.args)
+    return relax.TensorType((call.args[0].ty.shape[0],), "int64")
+
+
+_positions = define_op(
+    "ragged_positions", ("tokens", "ends"), _positions_type, _by(kernels.positions_kernel)
+)
+
+
+def ragged_positions(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
+    """Number of each token within its row, from 0: (N, D) and (B,) -> (N,) int64."""
+    return _positions(tokens, ends)
+
+
+def _attention_of(call: Any) -> Attention:
+    attrs = call.attrs
+    return Attention(
+        _width(call.args[0]),
+        int(attrs["heads"]),
+        bool(attrs["causal"]),
+        float(attrs["scale"]),
+        str(call.args[0].ty.dtype),
+    )
+
+
+def _attention_type(call: Any) -> relax.Type:
+    q, k, v, ends = call.args[:4]
+    for tokens in (q, k, v):
+        _check("ragged_attention", tokens, ends)
+    if len({str(tokens.ty) for tokens in (q, k, v)}) > 1:
+        raise ConfigError(
+            f"ragged_attention: q, k and v have one shape, not {q.ty}, {k.ty}, {v.ty}"
+        )
+    return q.ty
+
+
+def _stats(of: Attention, call: Any) -> relax.Type:
+    return relax.TensorType((call.args[0].ty.shape[0], 2 * of.heads), of.dtype)
+
+
+def _attention_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    of = _attention_of(call)
+    both = call_kernel(
+        builder,
+        attention_kernel(of),
+        "ragged_attention",
+        list(call.args),
+        [call.ty, _stats(of, call)],
+    )
+    return relax.TupleGetItem(builder.emit(both), 0)
+
+
+_attention = define_op(
+    "ragged_attention", ("q", "k", "v", "ends"), _attention_type, _attention_kernel
+)
+
+
+def ragged_attention(
+    q: relax.Expr,
+    k: relax.Expr,
+    v: relax.Expr,
+    ends: relax.Expr,
+    *,
+    heads: int = 1,
+    causal: bool = False,
+) -> relax.Expr:
+    """Attention among the tokens of each row (Vaswani et al. 2017, arXiv:1706.03762).
+
+    ``out[i] = sum over j of softmax_j(q[i] . k[j] / sqrt(D / heads)) v[j]`` for each head.
+
+    Parameters
+    ----------
+    q, k, v : (N, D) float
+        Head h has the columns from ``h D / heads`` on.
+    ends : (B,) int64
+        Where each row ends.
+    heads : int
+        Divides D.
+    causal : bool
+        A token sees itself and those before it alone.
+
+    Returns
+    -------
+    (N, D) float
+
+    Raises
+    ------
+    ConfigError
+        If D is no multiple of `heads`.
+    """
+    width = _width(q)
+    if heads < 1 or width % heads:
+        raise ConfigError(f"ragged_attention: {heads} heads do not divide the width {width}")
+    scale = 1 / math.sqrt(width // heads)
+    return _attention(q, k, v, ends, heads=heads, causal=int(causal), scale=scale)
+
+
+def _cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    of = _attention_of(call)
+    outs = [call.args[0].ty] * 3 + [_stats(of, call)]
+    kernel = attention_cotangent_kernel(of)
+    name = "ragged_attention_cotangent"
+    made = builder.emit(call_kernel(builder, kernel, name, list(call.args), outs))
+    return relax.Tuple([relax.TupleGetItem(made, n) for n in range(3)])
+
+
+attention_cotangent = define_op(
+    "ragged_attention_cotangent",
+    ("q", "k", "v", "ends", "out", "cotangent"),
+    lambda call: relax.TupleType([call.args[0].ty] * 3),
+    _cotangent_kernel,
+)
