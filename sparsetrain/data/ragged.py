@@ -56,6 +56,10 @@ class Ragged:
         """Return the bag that `ids[position]` belongs to."""
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
 
+    def rows(self) -> Array:
+        """Return the bag that each id belongs to, (N,)."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
     def last(self, count: int) -> Ragged:
         """Return the last `count` ids of each bag, or all of a shorter one."""
         return self._cut(np.maximum(self.offsets[1:] - count, self.offsets[:-1]), self.offsets[1:])
@@ -69,6 +73,22 @@ class Ragged:
         """Return each bag but for its last id; an empty one stays empty."""
         starts, stops = self.offsets[:-1], self.offsets[1:]
         return self._cut(starts, np.maximum(stops - 1, starts))
+
+    def where(self, chosen: npt.ArrayLike) -> Ragged:
+        """Return the places, within each bag, of the ids for which `chosen` (N,) is true."""
+        found = np.flatnonzero(chosen)
+        offsets = np.searchsorted(found, self.offsets)
+        return Ragged(found - np.repeat(self.offsets[:-1], np.diff(offsets)), offsets)
+
+    def at(self, places: Ragged) -> Ragged:
+        """Return the ids at places within their bags, as `where` gives them."""
+        first = np.repeat(self.offsets[:-1], np.diff(places.offsets))
+        return Ragged(self.ids[first + places.ids], places.offsets)
+
+    def append(self, ids: npt.ArrayLike) -> Ragged:
+        """Return the bags with one more id at the end of each: (B,), or one for all."""
+        longer = np.insert(self.ids, self.offsets[1:], ids)
+        return Ragged(longer, self.offsets + np.arange(len(self.offsets)))
 
     def _cut(self, starts: Array, stops: Array) -> Ragged:
         """Return of each bag the ids at `starts` to `stops`."""

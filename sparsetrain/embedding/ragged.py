@@ -72,6 +72,12 @@ class RaggedTensor:
         found = ragged.ragged_expand(rows._expr, self.ends._expr, self._columns()._expr)
         return nn.wrap_nested(found, "expanded")
 
+    def take(self, places: RaggedTensor) -> RaggedTensor:
+        """The vectors at places within their rows, of which there are M: (M, D)."""
+        arrays = (self.values, self.ends, places.values, places.ends)
+        taken = ragged.ragged_take(*(array._expr for array in arrays))
+        return places.replace(nn.wrap_nested(taken, "taken"))
+
     def _columns(self) -> nn.Tensor:
         """The tokens as (N, D), of which operators read the length."""
         one = len(self.values.shape) == 1

@@ -11,6 +11,7 @@ from sparsetrain.models.draws import Draws as Draws
 from sparsetrain.models.dropout import Dropout as Dropout
 from sparsetrain.models.features import Dense as Dense
 from sparsetrain.models.features import Ids as Ids
+from sparsetrain.models.features import Places as Places
 from sparsetrain.models.features import Sequence as Sequence
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction

@@ -59,8 +59,7 @@ class Draws:
 
     def _words(self, name: str, like: Like):
         if isinstance(like, Ragged):
-            lengths = np.diff(like.offsets)
-            rows = np.repeat(np.arange(len(lengths)), lengths)
+            rows = like.rows()
             places = np.arange(len(rows)) - like.offsets[rows]
             return self._hashed(name, rows, places), lambda found: Ragged(found, like.offsets)
         array = np.asarray(like)

@@ -17,7 +17,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.embedding.ragged import RaggedTensor
-from sparsetrain.errors import DataError
+from sparsetrain.errors import ConfigError, DataError
 
 Specs = dict[str, nn.spec.Tensor]
 
@@ -122,8 +122,7 @@ class Sequence:
 
     def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
         """The arguments, checked."""
-        if not isinstance(value, Ragged):
-            raise DataError(f"feature {name}: give a sparsetrain.data.Ragged, not {value!r:.40}")
+        value = _bags(name, value)
         ids = _integers(name, value.ids)
         _check(name, ids, rows, value.row_of)
         arrays = {name: ids.astype(index_dtype(rows))}
@@ -137,6 +136,35 @@ class Sequence:
         """What a method of the model gets."""
         ends, weights = tensors[f"{self.like or name}_ends"], tensors.get(f"{name}_weights")
         return RaggedTensor(tensors[name], ends, weights)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places of some tokens within the rows of a sequence, which only `Model.prepare` can give.
+
+    In the model: `RaggedTensor` of M integers in B rows, for `RaggedTensor.take`.
+    """
+
+    table: None = None
+
+    def specs(self, name: str, rows: int) -> Specs:
+        """Types of the arguments."""
+        ends = {f"{name}_ends": nn.spec.Tensor(["B"], "int64")}
+        return {name: nn.spec.Tensor([f"N_{name}"], "int64"), **ends}
+
+    def read(self, name: str, batch: Batch, column: Any) -> Any:
+        """Refuse to read them."""
+        raise ConfigError(f"feature {name}: Places are for `prepared`, no batch has them")
+
+    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+        """The arguments, checked."""
+        places = _bags(name, value)
+        ids = _integers(name, places.ids).astype(np.int64, copy=False)
+        return {name: ids, f"{name}_ends": places.offsets[1:]}
+
+    def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> RaggedTensor:
+        """What a method of the model gets."""
+        return RaggedTensor(tensors[name], tensors[f"{name}_ends"])
 
 
 @dataclass(frozen=True)
@@ -179,7 +207,13 @@ class Dense:
         return tensors[name]
 
 
-Feature = Ids | Sequence | Dense
+Feature = Ids | Sequence | Places | Dense
+
+
+def _bags(name: str, value: Any) -> Ragged:
+    if not isinstance(value, Ragged):
+        raise DataError(f"feature {name}: give a sparsetrain.data.Ragged, not {value!r:.40}")
+    return value
 
 
 def _integers(name: str, value: Any) -> np.ndarray:

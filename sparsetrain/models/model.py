@@ -9,6 +9,7 @@ rest: steps, runs, checkpoints, evaluation and prediction. The name of an argume
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any
@@ -28,6 +29,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
 from sparsetrain.models.features import Feature
+from sparsetrain.models.features import Sequence as IdSequence
 from sparsetrain.models.initialize import initial_, initial_constants
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.modules import named_modules
@@ -153,6 +155,10 @@ class Model(nn.Module):
         """
         return {}
 
+    def prepare_scores(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return features in place of those that were read, where no loss is computed."""
+        return {}
+
     # --- Labels -------------------------------------------------------------------------------
 
     @property
@@ -272,9 +278,11 @@ class Model(nn.Module):
             If an id is outside its table, or a feature is missing.
         """
         names = [*self.features] if function is None else self._arguments_of(function)
-        values = {n: self._read(n, batch) for n in names if n in self.features}
+        values = {n: self.read(n, batch) for n in names if n in self.features}
         kinds: Mapping[str, Feature] = self.features
-        if draws is not None:
+        if draws is None:
+            values |= self.prepare_scores(values)
+        else:
             values |= self.prepare(values, draws)
             kinds = {**self.features, **self.prepared}
         arrays: dict[str, Any] = {}
@@ -283,19 +291,29 @@ class Model(nn.Module):
                 arrays |= feature.arrays(name, values[name], self._rows(feature))
         return {**arrays, **self._of_rows(batch)}
 
-    def _read(self, name: str, batch: Batch) -> Any:
+    def read(self, name: str, batch: Batch, *, whole: bool = False) -> Any:
+        """A feature of a batch, on the host: an array, or a `sparsetrain.data.Ragged`.
+
+        With `whole` a sequence is not cut to its `length`.
+        """
         feature = self.features[name]
+        if whole and isinstance(feature, IdSequence):
+            feature = replace(feature, length=None)
+        return feature.read(name, batch, self._place(name, batch))
+
+    def _place(self, name: str, batch: Batch) -> Any:
+        """Where a feature stands in a batch; without an encoder, in the order of `features`."""
         if self._columns is not None:
-            return feature.read(name, batch, self._columns[name])
-        if feature.table is None:
-            return feature.read(name, batch, None)
+            return self._columns[name]
+        if self.features[name].table is None:
+            return None
         ids = [name for name, feature in self.features.items() if feature.table is not None]
         if len(ids) != batch.num_features:
             raise DataError(
                 f"the batch has {batch.num_features} categorical features, the model "
                 f"{len(ids)}: {', '.join(ids)}"
             )
-        return feature.read(name, batch, ids.index(name))
+        return ids.index(name)
 
     def _of_rows(self, batch: Batch) -> dict[str, np.ndarray]:
         """Arguments of the loss alone."""

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics.labels import LabelMetrics
 from sparsetrain.models.labels import predictions
+from sparsetrain.models.model import METHODS
 from sparsetrain.models.model_checks import (
     check_labels_of,
     config_of,
@@ -30,6 +30,7 @@ from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
 from sparsetrain.system.locks import new_lock, synchronized
+from sparsetrain.training import retrieval
 from sparsetrain.training.groups import group_feature, groups_of
 
 
@@ -99,6 +100,7 @@ class Predictor:
             model.bind(encoder)
         check_labels_of(model, encoder)
         self._module = export_checked(model)
+        self._programs: dict[str, Program] = {}
         params = initialize_checked(model, seed, initialize)
         require_own_names(type(model).__name__, params, model.tables())
         self.params = self._on_device(params)
@@ -125,14 +127,26 @@ class Predictor:
             for name in list(params)
         }
 
-    @cached_property
-    def _logits(self) -> Program:
-        return Program(self._module, "logits", self.target, self.policy)
+    def _program(self, function: str) -> Program:
+        """A function of the model, compiled when it is first called."""
+        if function not in self.model.functions:
+            raise ConfigError(
+                f"{type(self.model).__name__} has no {METHODS[function]}: there is nothing to score"
+            )
+        if function not in self._programs:
+            self._programs[function] = Program(self._module, function, self.target, self.policy)
+        return self._programs[function]
 
     def evaluate(
-        self, data: Any, *, batch_size: int = 4096, group_by: str | None = None
+        self,
+        data: Any,
+        *,
+        batch_size: int = 4096,
+        group_by: str | None = None,
+        k: int | Sequence[int] = 10,
+        negatives: int | None = None,
     ) -> dict[str, Any]:
-        """Score labelled data.
+        """Score labelled data, or for a model of queries and items rank the wanted ones.
 
         Parameters
         ----------
@@ -142,6 +156,11 @@ class Predictor:
             A feature with one id in each row, such as the user. Rows of one id are a group, and of
             each binary label there are the scores of `GroupedAUC` as well. Values that the encoder
             gives one row, such as rare ones, are one group.
+        k : int or sequence of int
+            Of ranking metrics: lengths of the list that is looked at.
+        negatives : int, optional
+            Rank the wanted item of a row among so many others that are drawn from those it has not
+            seen, the same in every call; by default among all of those.
 
         Returns
         -------
@@ -149,7 +168,8 @@ class Predictor:
             Of one binary label ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
             (normalised entropy), ``calibration``, ``accuracy``, ``rows``, and beside them
             ``constant_logloss`` and ``positive_rate``; of a real one those of `RegressionMetrics`;
-            of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``.
+            of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``; without labels those
+            of `RankingMetrics`, such as ``ndcg@10``.
 
         Raises
         ------
@@ -159,7 +179,13 @@ class Predictor:
             If a score is NaN or infinite.
         """
         group_feature(self.model, group_by)
-        scores = self._evaluate(self._dataset(data), batch_size=batch_size, group_by=group_by)
+        scores = self._evaluate(
+            self._dataset(data),
+            batch_size=batch_size,
+            group_by=group_by,
+            k=k,
+            negatives=negatives,
+        )
         assert scores is not None
         return scores
 
@@ -170,8 +196,12 @@ class Predictor:
         batch_size: int,
         group_by: str | None = None,
         stop: Callable[[], bool] | None = None,
+        k: int | Sequence[int] = 10,
+        negatives: int | None = None,
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
+        if not self.model.label_kinds:
+            return retrieval.evaluate(self, dataset, k, negatives, stop)
         metrics = LabelMetrics(self.model.label_kinds, group_by is not None)
         for number, batch in enumerate(dataset.batches(batch_size)):
             if number and stop is not None and stop():
@@ -186,7 +216,8 @@ class Predictor:
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Predictions (rows,) float32, in the order of the rows; labels are not needed.
 
-        Probabilities of a binary label, values of a real one; of T labels (rows, T).
+        Probabilities of a binary label, values of a real one; of T labels (rows, T). Without labels
+        the score of the wanted item of each row.
 
         Raises
         ------
@@ -195,16 +226,59 @@ class Predictor:
         """
         dataset = self._dataset(data, require_label=False)
         kinds = self.model.label_kinds
+        if not kinds:
+            items = self.item_vectors()
+            each = (
+                retrieval.scores_of_target(self, batch, items)
+                for batch in dataset.batches(batch_size)
+            )
+            return np.concatenate([*each, np.empty(0, np.float32)])
         # Batch by batch, since float64 of all rows would be much memory.
         found = [predictions(self._score(batch), kinds) for batch in dataset.batches(batch_size)]
         return np.concatenate(found) if found else predictions(_no_rows(len(kinds)), kinds)
+
+    def recommend(
+        self, data: Any, k: int = 10, *, include_seen: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k best items of each row: their ids and scores, (rows, k) each, best first.
+
+        Parameters
+        ----------
+        data : anything that `fit` takes
+        k : int
+        include_seen : bool
+            Whether items that the model's `seen` feature lists may be among them. Fewer than k
+            others are followed by those, with a score of -inf.
+
+        Returns
+        -------
+        tuple of (rows, k) int64 and (rows, k) float32
+            ``encoder.values(column)[id]`` is the value of an id.
+
+        Raises
+        ------
+        ConfigError
+            If the model has no queries and items, or fewer than k items.
+        """
+        dataset = self._dataset(data, require_label=False)
+        return retrieval.recommend(self, dataset, k, include_seen)
+
+    def item_vectors(self) -> np.ndarray:
+        """(V, D) float32 vectors of all items, for an index of one's own."""
+        return retrieval.item_vectors(self)
+
+    def query_vectors(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
+        """(rows, D) float32 vectors, whose products with those of items are scores."""
+        dataset = self._dataset(data, require_label=False)
+        batches = dataset.batches(batch_size)
+        return np.concatenate([retrieval.query_vectors(self, batch) for batch in batches])
 
     def _score(self, batch: Batch) -> np.ndarray:
         """Logits of each row and label, (B, T) float32."""
         inputs = self.model.inputs(batch)
         with self._lock:
             self._flush()
-            logits = runtime.as_numpy(self._logits(self.params, inputs))
+            logits = runtime.as_numpy(self._program("logits")(self.params, inputs))
         finite = np.isfinite(logits)
         if not finite.all():
             raise NumericalError(self._describe_nonfinite(logits, finite))

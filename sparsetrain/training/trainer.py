@@ -159,7 +159,9 @@ class Trainer(TrainedModel):
         """
         self._training_step.compile()
         if scores:
-            self._logits.compile()
+            for function in self.model.functions:
+                if function != "loss":
+                    self._program(function).compile()
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.

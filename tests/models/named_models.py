@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of the field on `sparsetrain.models.Model`, each in some twenty lines, and data for them."""
+"""Models of the field as subclasses of `Model`, each in some twenty lines."""
 
+import numpy as np
 from tvm.relax.frontend import nn
 
+from sparsetrain.data import Ragged
 from sparsetrain.embedding import Embedding
-from sparsetrain.models import MLP, Ids, Model, Positions, Sequence, TransformerBlock, losses
+from sparsetrain.models import (
+    MLP,
+    Ids,
+    Model,
+    Places,
+    Positions,
+    Sequence,
+    TransformerBlock,
+    losses,
+)
 
 ITEMS = 40
 
@@ -124,13 +135,13 @@ class Ratings(Model):
 
     def forward(self, user, item):
         fit = column(dot(self.user(user), self.item(item)))
-        return fit + self.mean
+        return fit + self.user_bias(user) + self.item_bias(item) + self.mean
 
 
 class SASRec(Model):
     """Kang and McAuley 2018, arXiv:1808.09781."""
 
-    target = seen = "history"
+    target, seen = "item", "history"
     prepared = {name: Sequence("item", like="history") for name in ("wanted", "negative")}
 
     def __init__(self, items, dim=8, blocks=2, length=20, dropout=0.2):
@@ -143,7 +154,7 @@ class SASRec(Model):
         self.features = {"history": Sequence("item", length), "item": Ids("item")}
 
     def prepare(self, features, draws):
-        history = features["history"]
+        history = features["history"].append(features["item"])
         wanted = history.without_first()
         negative = draws.integers("negative", self.item.rows, like=wanted)
         return {"history": history.without_last(), "wanted": wanted, "negative": negative}
@@ -165,3 +176,51 @@ class SASRec(Model):
         yes, no = dot(x, self.item(wanted.values)), dot(x, self.item(negative.values))
         each = losses.binary_cross_entropy(yes, 1.0) + losses.binary_cross_entropy(no, 0.0)
         return losses.mean(each)
+
+
+class BERT4Rec(Model):
+    """Sun et al. 2019, arXiv:1904.06690; the row behind the items stands for a masked one."""
+
+    target, seen = "item", "history"
+    densify = ("item.weight",)
+    prepared = {
+        "history": Sequence("item"),
+        "places": Places(),
+        "wanted": Sequence("item", like="places"),
+    }
+
+    def __init__(self, items, dim=8, blocks=2, heads=2, length=20, dropout=0.1):
+        super().__init__()
+        self.mask = items
+        self.item, self.positions = Embedding(items + 1, dim), Positions(length + 1, dim)
+        self.blocks = nn.ModuleList(
+            [TransformerBlock(dim, heads, dropout=dropout) for _ in range(blocks)]
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.features = {"history": Sequence("item", length), "item": Ids("item")}
+
+    def prepare(self, features, draws):
+        history = features["history"].append(features["item"])
+        masked = draws.uniform("mask", like=history).ids < 0.2
+        places = history.where(masked)
+        hidden = Ragged(np.where(masked, self.mask, history.ids), history.offsets)
+        return {"history": hidden, "places": places, "wanted": history.at(places)}
+
+    def prepare_scores(self, features):
+        return {"history": features["history"].append(self.mask)}
+
+    def encode(self, history):
+        x = self.positions(self.item(history))
+        for block in self.blocks:
+            x = block(x)
+        return x.map(self.norm)
+
+    def query(self, history):
+        return self.encode(history).last()
+
+    def items(self):
+        return self.item.weight
+
+    def loss(self, history, places, wanted):
+        hidden = self.encode(history).take(places).values
+        return losses.mean(losses.full_softmax(hidden, self.item.weight, wanted.values))

@@ -19,7 +19,7 @@ def _sum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> l
 
 
 def _expand(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: the sum over the tokens of each row; of the last argument only its length counts."""
+    """Backward: the sum over the tokens of each row; of `like` only the length counts."""
     return [ragged.ragged_sum(cotangent, call.args[1]), None, op.grad.no_grad(call.args[2])]
 
 
@@ -34,6 +34,11 @@ def _last(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     return [ragged.last_cotangent(*call.args, cotangent), None]
 
 
+def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: to the tokens that were taken."""
+    return [ragged.take_cotangent(*call.args, cotangent), None, None, None]
+
+
 def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Backward: of weights p, ``dv = p' c``, ``ds = p (c v' - c . out)``, ``dq = s ds k``."""
     attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
@@ -46,5 +51,6 @@ RULES = {
     "relax.sparsetrain.ragged_expand": _expand,
     "relax.sparsetrain.ragged_max": _max,
     "relax.sparsetrain.ragged_last": _last,
+    "relax.sparsetrain.ragged_take": _take,
     "relax.sparsetrain.ragged_attention": _attention,
 }

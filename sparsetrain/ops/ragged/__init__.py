@@ -11,3 +11,4 @@ from sparsetrain.ops.ragged.operators import ragged_last as ragged_last
 from sparsetrain.ops.ragged.operators import ragged_max as ragged_max
 from sparsetrain.ops.ragged.operators import ragged_positions as ragged_positions
 from sparsetrain.ops.ragged.operators import ragged_sum as ragged_sum
+from sparsetrain.ops.ragged.operators import ragged_take as ragged_take

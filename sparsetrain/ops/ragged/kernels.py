@@ -204,3 +204,77 @@ def last_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
                         )
 
     return ragged_last_cotangent
+
+
+@cache
+def take_kernel(width: int, dtype: str) -> PrimFunc:
+    """``out[m] = values[first token of the row + places[m]]``; NaN for a place outside the row."""
+    tiles, lanes = column_tiles(width)
+
+    @builder.prim_func(s_tir=True, private=True)
+    def ragged_take(
+        values: T.handle, ends: T.handle, places: T.handle, place_ends: T.handle, out: T.handle
+    ):
+        T.func_attr(SCHEDULED)
+        N, B, M = T.int64(), T.int64(), T.int64()
+        Values = T.match_buffer(values, (N, width), dtype)
+        Ends = T.match_buffer(ends, (B,), "int64")
+        Places = T.match_buffer(places, (M,), "int64")
+        PlaceEnds = T.match_buffer(place_ends, (B,), "int64")
+        Out = T.match_buffer(out, (M, width), dtype)
+        for b in T.parallel(B):
+            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
+            begin = T.if_then_else(b > 0, PlaceEnds[b - 1], T.int64(0))
+            for m in T.serial(PlaceEnds[b] - begin):
+                place: T.let = Places[begin + m]
+                inside: T.let = T.And(place >= 0, first + place < Ends[b])
+                for t in T.serial(tiles):
+                    for d in T.vectorized(lanes):
+                        Out[begin + m, t * lanes + d] = T.if_then_else(
+                            inside,
+                            Values[first + place, t * lanes + d],
+                            T.cast(T.float32("nan"), dtype),
+                        )
+
+    return ragged_take
+
+
+@cache
+def take_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
+    """The cotangent of `take_kernel`'s values; that of a token taken twice is the sum."""
+    tiles, lanes = column_tiles(width)
+
+    @builder.prim_func(s_tir=True, private=True)
+    def ragged_take_cotangent(
+        values: T.handle,
+        ends: T.handle,
+        places: T.handle,
+        place_ends: T.handle,
+        cotangent: T.handle,
+        out: T.handle,
+    ):
+        T.func_attr(SCHEDULED)
+        N, B, M = T.int64(), T.int64(), T.int64()
+        T.match_buffer(values, (N, width), dtype)  # only its length is read
+        Ends = T.match_buffer(ends, (B,), "int64")
+        Places = T.match_buffer(places, (M,), "int64")
+        PlaceEnds = T.match_buffer(place_ends, (B,), "int64")
+        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
+        Out = T.match_buffer(out, (N, width), dtype)
+        for b in T.parallel(B):
+            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
+            begin = T.if_then_else(b > 0, PlaceEnds[b - 1], T.int64(0))
+            for n in T.serial(Ends[b] - first):
+                for t in T.serial(tiles):
+                    for d in T.vectorized(lanes):
+                        Out[first + n, t * lanes + d] = T.cast(0, dtype)
+            for m in T.serial(PlaceEnds[b] - begin):
+                n = first + Places[begin + m]
+                if n >= first and n < Ends[b]:
+                    for t in T.serial(tiles):
+                        for d in T.vectorized(lanes):
+                            Out[n, t * lanes + d] = (
+                                Out[n, t * lanes + d] + Cotangent[begin + m, t * lanes + d]
+                            )
+
+    return ragged_take_cotangent

@@ -80,6 +80,19 @@ last_cotangent = define_op(
     _by(kernels.last_cotangent_kernel),
 )
 
+_take = define_op(
+    "ragged_take",
+    ("tokens", "ends", "places", "place_ends"),
+    _like(0, 2),
+    _by(kernels.take_kernel),
+)
+take_cotangent = define_op(
+    "ragged_take_cotangent",
+    ("tokens", "ends", "places", "place_ends", "cotangent"),
+    _like(0, 0),
+    _by(kernels.take_cotangent_kernel),
+)
+
 
 def ragged_sum(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
     """Sum of the tokens of each row: (N, D) and (B,) -> (B, D); 0 for a row without any."""
@@ -99,6 +112,16 @@ def ragged_last(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
 def ragged_expand(rows: relax.Expr, ends: relax.Expr, like: relax.Expr) -> relax.Expr:
     """The row of each token: (B, D), (B,) and tokens (N, ...) to count -> (N, D)."""
     return _expand(rows, ends, like)
+
+
+def ragged_take(
+    tokens: relax.Expr, ends: relax.Expr, places: relax.Expr, place_ends: relax.Expr
+) -> relax.Expr:
+    """Tokens at places (M,) int64 within their rows, M in the B rows of `place_ends` -> (M, D).
+
+    A place outside its row gives NaN.
+    """
+    return _take(tokens, ends, places, place_ends)
 
 
 def _positions_type(call: Any) -> relax.Type:

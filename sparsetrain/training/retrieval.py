@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retrieval with a model of queries and items: ranking metrics and the best items of each row.
+
+The score of an item is the product of its vector and that of the query. Scores of a batch of rows
+and all items are held at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.data import Batch, Dataset, Ragged
+from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.metrics import RankingMetrics
+from sparsetrain.models.draws import Draws
+from sparsetrain.system.argument_checks import require_int
+
+SCORES = 1 << 24  # numbers held at once
+
+
+def item_vectors(predictor: Any) -> np.ndarray:
+    """(V, D) float32 vectors of all items."""
+    _require_retrieval(predictor)
+    with predictor._lock:
+        predictor._flush()
+        return runtime.as_numpy(predictor._program("items")(predictor.params, {})).copy()
+
+
+def query_vectors(predictor: Any, batch: Batch) -> np.ndarray:
+    """(B, D) float32 vectors of the rows of a batch."""
+    inputs = predictor.model.inputs(batch, function="query")
+    with predictor._lock:
+        predictor._flush()
+        return runtime.as_numpy(predictor._program("query")(predictor.params, inputs)).copy()
+
+
+def scores_of_target(predictor: Any, batch: Batch, items: np.ndarray) -> np.ndarray:
+    """(B,) scores of the wanted item of each row."""
+    model = predictor.model
+    wanted = None if model.target is None else model.read(model.target, batch)
+    if not isinstance(wanted, np.ndarray):
+        raise ConfigError(
+            f"{type(model).__name__} has no target with one item in each row to score: "
+            "recommend(data) gives the best items"
+        )
+    scores = (query_vectors(predictor, batch) * items[wanted]).sum(axis=1)
+    _require_finite(scores)
+    return scores
+
+
+def recommend(
+    predictor: Any, dataset: Dataset, k: int, include_seen: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k best items of each row and their scores; see `Predictor.recommend`."""
+    items = item_vectors(predictor)
+    if require_int("k", k) > len(items):
+        raise ConfigError(f"k is {k:,}, but there are {len(items):,} items")
+    found = []
+    for batch in dataset.batches(_rows_at_once(items)):
+        scores = query_vectors(predictor, batch) @ items.T
+        _require_finite(scores)
+        seen = None if include_seen else _listed(predictor.model, predictor.model.seen, batch)
+        if seen is not None:
+            scores[seen.rows(), seen.ids] = -np.inf
+        best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+        kept = np.take_along_axis(scores, best, axis=1)
+        order = np.lexsort((best, -kept), axis=1)  # of equal scores the smaller id comes first
+        found.append([np.take_along_axis(array, order, axis=1) for array in (best, kept)])
+    ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return ids, scores
+
+
+def evaluate(
+    predictor: Any,
+    dataset: Dataset,
+    k: int | Sequence[int],
+    negatives: int | None,
+    stop: Callable[[], bool] | None = None,
+) -> dict[str, Any] | None:
+    """Ranking metrics of the wanted items; None if `stop`, asked between two batches, ended it."""
+    model = predictor.model
+    if model.target is None:
+        raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
+    items, metrics = item_vectors(predictor), RankingMetrics(k)
+    for number, batch in enumerate(dataset.batches(_rows_at_once(items))):
+        if number and stop is not None and stop():
+            return None
+        scores = query_vectors(predictor, batch) @ items.T
+        _require_finite(scores)
+        wanted = _listed(model, model.target, batch)
+        seen = _listed(model, model.seen, batch)
+        if negatives is not None:
+            scores = _among(scores, wanted, seen, negatives, number)
+            wanted = seen = None
+        metrics.update(scores, wanted, seen)
+    return metrics.result()
+
+
+def _among(
+    scores: np.ndarray, wanted: Ragged, seen: Ragged | None, count: int, number: int
+) -> np.ndarray:
+    """Scores of each row's one wanted item and of `count` drawn ones that it has not seen."""
+    rows, items = scores.shape
+    if (np.diff(wanted.offsets) != 1).any():
+        raise ConfigError("negatives are drawn for rows with one wanted item each")
+    taken = np.zeros(scores.shape, bool)
+    taken[np.arange(rows), wanted.ids] = True
+    if seen is not None:
+        taken[seen.rows(), seen.ids] = True
+    if (items - taken.sum(axis=1)).min() < count:
+        raise ConfigError(f"negatives is {count:,}, but a row has seen all but fewer items")
+    # The items with the largest of some random numbers: drawn without replacement.
+    chance = Draws(0, number).uniform("negatives", scores)
+    chance[taken] = -1
+    drawn = np.argpartition(-chance, count - 1, axis=1)[:, :count]
+    both = np.concatenate([wanted.ids[:, None], drawn], axis=1)
+    return np.take_along_axis(scores, both, axis=1)
+
+
+def _listed(model: Any, name: str | None, batch: Batch) -> Ragged | None:
+    """The ids of a feature, as a list for each row."""
+    if name is None:
+        return None
+    value = model.read(name, batch, whole=True)
+    return value if isinstance(value, Ragged) else Ragged(value, np.arange(len(value) + 1))
+
+
+def _rows_at_once(items: np.ndarray) -> int:
+    return max(1, SCORES // len(items))
+
+
+def _require_finite(scores: np.ndarray) -> None:
+    if not np.isfinite(scores).all():
+        raise NumericalError(
+            "the score of an item is not finite: its weights are too large, or NaN"
+        )
+
+
+def _require_retrieval(predictor: Any) -> None:
+    if "query" not in predictor.model.functions or "items" not in predictor.model.functions:
+        raise ConfigError(
+            f"{type(predictor.model).__name__} has no query(...) and items(), which retrieval needs"
+        )
