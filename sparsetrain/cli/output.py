@@ -80,7 +80,9 @@ def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
     """Warn if a constant would have scored as well."""
     for label, own in by_label(score).items():
-        key = "logloss" if "logloss" in own else "rmse"
+        key = next((key for key in ("logloss", "rmse") if key in own), None)
+        if key is None:
+            continue
         value, constant = own[key], own[f"constant_{key}"]
         if constant is not None and value >= constant:
             note(
@@ -108,6 +110,11 @@ _TABLES = {
         "mae": ("MAE", "{:.4f}"),
         "mean_label": ("mean label", "{:.4f}"),
         "mean_prediction": ("mean prediction", "{:.4f}"),
+    },
+    "ndcg@10": {
+        "users": ("rows", "{:,}"),
+        **{f"{name}@10": (f"{name.upper()}@10", "{:.4f}") for name in ("hr", "ndcg", "mrr")},
+        "recall@10": ("recall@10", "{:.4f}"),
     },
 }
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from sparsetrain.metrics.clicks import ClickMetrics
 from sparsetrain.metrics.grouped import GroupedAUC
+from sparsetrain.metrics.ranking import RankingMetrics
 from sparsetrain.metrics.regression import RegressionMetrics
 from sparsetrain.metrics.scores import Scores, ratio
 
@@ -96,7 +97,12 @@ class LabelMetrics:
 
 
 def score_names(kinds: Mapping[str, str], grouped: bool = False) -> list[str]:
-    """Return the names of the scores of labels of these kinds, in the order of `LabelMetrics`."""
+    """Return the names of the scores of labels of these kinds, in the order of `LabelMetrics`.
+
+    Without labels they are those of a ranking.
+    """
+    if not kinds:
+        return [*RankingMetrics().result()]
     own = {
         name: (*_OF_KIND[kind].SCORES, *(GroupedAUC.SCORES if grouped and kind == "binary" else ()))
         for name, kind in kinds.items()

@@ -31,7 +31,13 @@ GAINS: dict[str, Callable[[float], float]] = {
     "rmse": _lower,
     "mae": _lower,
     "loss": _lower,
+    **dict.fromkeys(("hr", "ndcg", "mrr", "recall", "precision", "map"), _higher),  # behind them @k
 }
+
+
+def base_name(name: str) -> str:
+    """Return a score's name without its label's, and without a ranking's k."""
+    return name.rpartition(".")[2].partition("@")[0]
 
 
 def ratio(total: float | None, count: float | None) -> float | None:

@@ -26,6 +26,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
 from sparsetrain.models.dropout import FIRST_ROW, KEY
+from sparsetrain.models.features import Ids
 from sparsetrain.models.initialize import fill_uniform_
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.model import Model, by_name
@@ -222,6 +223,14 @@ class ClickModel(Model):
         """Parameter name of each storage -> the rows of each table in it."""
         slices = {table: rows for table, (_, rows) in self.embeddings.slices().items()}
         return {self._storage: slices}
+
+    def single_ids(self) -> list[str]:
+        """Names of the features, by which rows can be grouped."""
+        return list(self._config["names"])
+
+    def read(self, name: str, batch: Batch, *, whole: bool = False) -> Any:
+        """The ids of a feature of a batch, (B,) int64."""
+        return Ids(name).read(name, batch, self._config["names"].index(name))
 
     def table_of(self, column: str) -> str:
         """Name of the table of a column, as saved runs have it."""

@@ -28,7 +28,7 @@ from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
-from sparsetrain.models.features import Feature
+from sparsetrain.models.features import Feature, Ids
 from sparsetrain.models.features import Sequence as IdSequence
 from sparsetrain.models.initialize import initial_, initial_constants
 from sparsetrain.models.labels import loss_of_labels
@@ -300,6 +300,10 @@ class Model(nn.Module):
         if whole and isinstance(feature, IdSequence):
             feature = replace(feature, length=None)
         return feature.read(name, batch, self._place(name, batch))
+
+    def single_ids(self) -> list[str]:
+        """Names of the features with one id in each row, by which rows can be grouped."""
+        return [name for name, feature in self.features.items() if isinstance(feature, Ids)]
 
     def _place(self, name: str, batch: Batch) -> Any:
         """Where a feature stands in a batch; without an encoder, in the order of `features`."""

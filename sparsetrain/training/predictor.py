@@ -31,7 +31,7 @@ from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
 from sparsetrain.system.locks import new_lock, synchronized
 from sparsetrain.training import retrieval
-from sparsetrain.training.groups import group_feature, groups_of
+from sparsetrain.training.groups import check_group_feature, groups_of
 
 
 def table_dtype_of(model: Any) -> str:
@@ -168,8 +168,8 @@ class Predictor:
             Of one binary label ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
             (normalised entropy), ``calibration``, ``accuracy``, ``rows``, and beside them
             ``constant_logloss`` and ``positive_rate``; of a real one those of `RegressionMetrics`;
-            of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``; without labels those
-            of `RankingMetrics`, such as ``ndcg@10``.
+            of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``; without labels
+            those of `RankingMetrics`, such as ``ndcg@10``.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class Predictor:
         NumericalError
             If a score is NaN or infinite.
         """
-        group_feature(self.model, group_by)
+        check_group_feature(self.model, group_by)
         scores = self._evaluate(
             self._dataset(data),
             batch_size=batch_size,

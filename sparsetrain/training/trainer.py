@@ -44,7 +44,7 @@ from sparsetrain.training.fit import (
     check_fit_arguments,
     seen_of,
 )
-from sparsetrain.training.groups import group_feature
+from sparsetrain.training.groups import check_group_feature
 from sparsetrain.training.grow_tables import copy_grown_, grown_model
 from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
@@ -291,7 +291,7 @@ class Trainer(TrainedModel):
             If memory or disk is used up; the last checkpoint stays.
         """
         check_fit_arguments(validation, stop, run, validate_every, early_stopping, reduce_lr)
-        group_feature(self.model, group_by)
+        check_group_feature(self.model, group_by)
         plan = Plan(
             until=require_int("epochs", epochs) + (0 if resume else self.epochs),
             batch_size=batch_size,

@@ -76,8 +76,11 @@ def _widen_type(ty: Any) -> Any:
     return relax.TensorType(ty.shape, _WIDE) if _is_float(ty) else ty
 
 
+_WITH_DTYPE = ("relax.astype", "relax.full", "relax.ones", "relax.zeros")
+
+
 def _widen_call(call: Any, arguments: list[Any]) -> Any:
     name = getattr(call.op, "name", "")
-    if name == "relax.astype" and _is_float(call.ty):
-        return relax.op.astype(arguments[0], _WIDE)
+    if name in _WITH_DTYPE and _is_float(call.ty):
+        return getattr(relax.op, name.removeprefix("relax."))(*arguments, dtype=_WIDE)
     return relax.Call(call.op, arguments, call.attrs, call.ty_args)

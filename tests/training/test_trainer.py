@@ -536,7 +536,7 @@ def test_rows_are_grouped_by_the_ids_of_a_feature(scored):
 
 def test_bags_group_rows_only_where_each_has_one_id():
     model, batch = small_dlrm.model("sum"), small_dlrm.batch(9, kind="sum")
-    with pytest.raises(DataError, match="group_by 'C1' has . ids; it must have one"):
+    with pytest.raises(DataError, match="feature C1: it has . ids"):
         groups_of(model, batch, "C1")
 
 

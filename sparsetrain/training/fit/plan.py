@@ -9,11 +9,11 @@ from typing import Any
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.metrics.labels import score_names
-from sparsetrain.metrics.scores import GAINS
+from sparsetrain.metrics.scores import GAINS, base_name
 from sparsetrain.system.argument_checks import is_number, require_int, require_non_negative
 
-# Kind of the only label -> the score that is watched by default; of several it is their loss.
-_DEFAULTS = {"binary": "logloss", "real": "rmse"}
+# Kind of the only label, or none -> the score that is watched by default; of several their loss.
+_DEFAULTS = {"binary": "logloss", "real": "rmse", "": "ndcg@10"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class EarlyStopping:
     monitor : str, optional
         The validation score that is watched: logloss, ne, auc, gauc (where rows are grouped),
         calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one; of
-        several labels ``NAME.auc`` and so on, or loss. By default logloss, rmse or loss.
+        several labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By
+        default logloss, rmse, loss or ndcg@10.
     patience : int, optional
         Validations without a better score after which training ends; None watches only.
     min_delta : float
@@ -41,7 +42,7 @@ class EarlyStopping:
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.monitor is not None and _score(self.monitor) not in GAINS:
+        if self.monitor is not None and base_name(self.monitor) not in GAINS:
             raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(GAINS)}")
         if self.patience is not None:
             object.__setattr__(self, "patience", require_int("patience", self.patience))
@@ -60,11 +61,11 @@ class EarlyStopping:
         ConfigError
             If there is no such score for these labels.
         """
-        known = [name for name in score_names(kinds, grouped) if _score(name) in GAINS]
-        default = _DEFAULTS[[*kinds.values()][0]] if len(kinds) == 1 else "loss"
+        known = [name for name in score_names(kinds, grouped) if base_name(name) in GAINS]
+        default = _DEFAULTS.get(" ".join(kinds.values()), "loss")
         monitor = self.monitor or default
         if monitor not in known:
-            fix = "; gauc needs group_by" if _score(monitor) == "gauc" and not grouped else ""
+            fix = "; gauc needs group_by" if base_name(monitor) == "gauc" and not grouped else ""
             raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}{fix}")
         return replace(self, monitor=monitor)
 
@@ -74,7 +75,7 @@ class EarlyStopping:
             return False
         if best is None:
             return True
-        gain = GAINS[_score(self.monitor or "loss")]
+        gain = GAINS[base_name(self.monitor or "loss")]
         return gain(score) - gain(best) > self.min_delta
 
 
@@ -111,10 +112,6 @@ class ReduceLROnPlateau:
     def is_due(self, since_best: int) -> bool:
         """Return whether the rate falls after so many validations without a better score."""
         return since_best > 0 and since_best % self.patience == 0
-
-
-def _score(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def fields(kinds: Mapping[str, str], grouped: bool) -> tuple[str, ...]:
 
 
 # Scores of a label, which may have its name before them.
-_SCORES = {*score_names({"": "binary"}, True), *score_names({"": "real"})}
+_SCORES = {*score_names({"": "binary"}, True), *score_names({"": "real"}), *score_names({})}
 
 
 def _is_field(name: str) -> bool:

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pandas as pd
+import pytest
+
+import sparsetrain as st
+from sparsetrain import ad
+from sparsetrain.compiler.program import value_and_grad
+from sparsetrain.data import ColumnRule, Ragged, Schema
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models import Draws, Ids, Model, Sequence
+from sparsetrain.training.step import loss_inputs
+from sparsetrain.verify.widen import widen_function
+from tests.models.named_models import (
+    DIN,
+    BERT4Rec,
+    Embedding,
+    MatrixFactorization,
+    MMoE,
+    Ratings,
+    SASRec,
+    TwoTowers,
+    dot,
+)
+
+ITEMS, ROWS = 30, 96
+
+# Model -> the category columns of its data, and labels.
+MODELS = {
+    DIN: (("user", "history", "item"), {"click": "binary"}),
+    MMoE: (("user", "item"), {"click": "binary", "stars": "real"}),
+    Ratings: (("user", "item"), {"rating": "real"}),
+    TwoTowers: (("user", "history", "item"), {}),
+    MatrixFactorization: (("user", "item"), {}),
+    SASRec: (("history", "item"), {}),
+    BERT4Rec: (("history", "item"), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Rows whose item follows the last one of the history."""
+    rng = np.random.default_rng(0)
+    history = [rng.integers(0, ITEMS, rng.integers(0, 12)).tolist() for _ in range(ROWS)]
+    item = [(items[-1] + 1) % ITEMS if items else 0 for items in history]
+    frame = pd.DataFrame({"user": rng.integers(0, 20, ROWS), "history": history, "item": item})
+    frame["click"] = (frame["item"] % 2).astype(int)
+    frame["stars"] = np.where(rng.random(ROWS) < 0.5, np.nan, 1.0 + frame["item"] % 5)
+    frame["rating"] = 1.0 + frame["user"] % 5
+    return frame
+
+
+def trainer_for(cls, rows, **options):
+    categories, labels = MODELS[cls]
+    shared = {"item": ColumnRule(share_embedding="history")} if "history" in categories else {}
+    schema = Schema(categories=categories, labels=labels, columns=shared)
+    encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
+    sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
+    users = {"users": sizes["user"]} if "user" in sizes else {}
+    model = cls(**users, items=sizes["item"])
+    optimizer = options.pop("optimizer", st.optim.adam(0.01))
+    return st.Trainer(model, optimizer, encoder=encoder, target="cpu", seed=1, **options)
+
+
+@pytest.mark.parametrize("cls", MODELS)
+def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path):
+    fit = {"batch_size": 32, "validation": rows, "progress": None}
+    trainer = trainer_for(cls, rows)
+    history = trainer.fit(rows, epochs=3, **fit)
+    assert history["epochs"][-1]["loss"] < history["epochs"][0]["loss"]
+    trainer_for(cls, rows).fit(rows, epochs=2, run=tmp_path / "run", **fit)
+    resumed = st.load(tmp_path / "run", model=cls, target="cpu")
+    resumed.fit(rows, epochs=3, run=tmp_path / "run", resume=True, **fit)
+    states = trainer.state_dict(), resumed.state_dict()
+    assert states[0].keys() == states[1].keys()
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+    assert np.array_equal(trainer.predict(rows), resumed.predict(rows))
+    assert trainer.evaluate(rows) == resumed.evaluate(rows)
+
+
+@pytest.mark.parametrize("cls", [DIN, TwoTowers, SASRec, BERT4Rec])
+def test_gradients_agree_with_float64(cls, rows):
+    trainer = trainer_for(cls, rows[:12])
+    batch = trainer.encoder.encode(rows[:12], require_label=bool(trainer.model.label_kinds))
+    inputs = loss_inputs(trainer, batch)
+    params = {name: p.numpy().astype(np.float64) for name, p in trainer.params.items()}
+    module = widen_function(trainer.model.export(), "loss")
+    program = value_and_grad(module, "loss", densify=trainer.model.densify, target="cpu")
+    wide = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in inputs.items()}
+    ad.check_grads(program, params, wide, directions=1, rtol=1e-5, atol=1e-7)
+
+
+def test_parts_of_a_batch_draw_as_the_whole_does(rows):
+    """Negatives by the number of a row; both batches have the same lengths of rows in each part."""
+    whole, parts = (trainer_for(MatrixFactorization, rows, accumulate=n) for n in (1, 3))
+    for trainer in (whole, parts):
+        trainer.step(trainer.encoder.encode(rows, require_label=False))
+    for name, weights in whole.state_dict().items():
+        np.testing.assert_allclose(parts.state_dict()[name], weights, rtol=1e-4, atol=1e-6)
+
+
+def test_exact_mode_has_the_bits_of_dense_updates_with_prepared_ids(rows):
+    exact = trainer_for(MatrixFactorization, rows, optimizer=st.optim.adam(0.01, mode="exact"))
+    dense = trainer_for(MatrixFactorization, rows, optimizer=st.optim.adam(0.01, mode="dense"))
+    for trainer in (exact, dense):
+        trainer.fit(rows, batch_size=8, progress=None)
+    one, other = exact.state_dict(), dense.state_dict()
+    assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
+def test_recommendations_leave_out_what_was_seen_unless_told(rows):
+    trainer = trainer_for(SASRec, rows)
+    ids, scores = trainer.recommend(rows, k=5)
+    seen = trainer.model.read("history", trainer.encoder.encode(rows, require_label=False))
+    for row in range(ROWS):
+        bag = seen.ids[seen.offsets[row] : seen.offsets[row + 1]]
+        assert not {*ids[row]} & {*bag}
+    assert (np.diff(scores) <= 0).all()
+    items, queries = trainer.item_vectors(), trainer.query_vectors(rows)
+    best, _ = trainer.recommend(rows, k=1, include_seen=True)
+    assert (best[:, 0] == (queries @ items.T).argmax(axis=1)).all()
+
+
+def test_drawn_negatives_are_the_same_in_every_call(rows):
+    trainer = trainer_for(SASRec, rows)
+    scores = trainer.evaluate(rows, k=(1, 5), negatives=10)
+    assert scores == trainer.evaluate(rows, k=(1, 5), negatives=10)
+    assert scores["hr@1"] <= scores["hr@5"] <= 1
+
+
+class Popularity(Model):
+    """A score for each item."""
+
+    def __init__(self, items):
+        super().__init__()
+        self.item = Embedding(items, 1)
+        self.features = {"item": Ids("item")}
+        self.labels = {"click": "binary"}
+
+    def forward(self, item):
+        return self.item(item)
+
+
+def test_batches_without_an_encoder_have_the_features_in_their_order():
+    trainer = st.Trainer(Popularity(4), st.optim.sgd(0.1), target="cpu")
+    batch = st.Batch(np.empty((2, 0)), [[3], [1]], [1, 0])
+    loss = float(trainer.step(batch))
+    assert float(trainer.step(batch)) < loss
+    with pytest.raises(DataError, match="row 1, feature item: id 4 is outside its table of 4 rows"):
+        trainer.step(st.Batch(np.empty((2, 0)), [[3], [4]], [1, 0]))
+    with pytest.raises(DataError, match="the batch has 2 categorical features, the model 1: item"):
+        trainer.step(st.Batch(np.empty((1, 0)), [[3, 3]], [1]))
+    two = st.Batch(np.empty((1, 0)), [Ragged([1, 2], [0, 2])], [1])
+    with pytest.raises(DataError, match="row 0, feature item: it has 2 ids, where the model reads"):
+        trainer.step(two)
+
+
+def broken(change):
+    """A class that differs from `Popularity` in one attribute or method."""
+    return type("Broken", (Popularity,), change)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"forward": lambda self, film: self.item(film)}, "takes 'film', which is none of its"),
+        ({"forward": lambda self, item: dot(self.item(item), self.item(item))}, "not \\(B, 1\\)"),
+        ({"loss": lambda self, item: self.item(item)}, "loss gave the shape"),
+        ({"prepared": {"other": Ids("films")}}, "has no Embedding 'films'"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        st.Trainer(broken(change)(4), st.optim.sgd(0.1), target="cpu")
+
+
+def test_a_model_without_a_loss_is_refused():
+    model = Popularity(4)
+    model.labels = {}
+    with pytest.raises(ConfigError, match="Popularity has no loss: define loss"):
+        st.Trainer(model, st.optim.sgd(0.1), target="cpu")
+
+
+def test_an_encoder_without_the_columns_is_refused(rows):
+    schema = Schema(categories=("user", "history", "item"))
+    encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
+    with pytest.raises(ConfigError, match="item has 4 rows, the encoder's item 30"):
+        st.Trainer(Popularity(4), st.optim.sgd(0.1), encoder=encoder, target="cpu")
+    with pytest.raises(ConfigError, match="history and item are ids of one table, but the encoder"):
+        st.Trainer(SASRec(40), st.optim.sgd(0.1), encoder=encoder, target="cpu")
+    lacking = st.data.Encoder.fit(rows, schema_file=Schema(categories=("item",)), min_count=1)
+    with pytest.raises(ConfigError, match="SASRec reads the column 'history'; the encoder has ite"):
+        st.Trainer(SASRec(40), st.optim.sgd(0.1), encoder=lacking, target="cpu")
+
+
+def test_what_a_model_prepares_is_checked(rows):
+    class Outside(MatrixFactorization):
+        def prepare(self, features, draws):
+            return {"negative": features["item"] + 1000}
+
+    trainer = st.Trainer(Outside(20, 30), st.optim.sgd(0.1), target="cpu")
+    with pytest.raises(DataError, match="row 0, feature negative: id 1000 is outside its table"):
+        trainer.step(st.Batch(np.empty((1, 0)), [[0, 0]]))
+
+
+def test_scores_without_anything_to_score_are_refused():
+    trainer = st.Trainer(Popularity(4), st.optim.sgd(0.1), target="cpu")
+    with pytest.raises(ConfigError, match="Popularity has no query.* and items.*, which retrieval needs"):
+        trainer.item_vectors()
+
+
+def test_draws_depend_on_the_number_of_a_row_alone():
+    like = Ragged(np.zeros(7, int), [0, 3, 3, 7])
+    whole = Draws(5, step=2).integers("negative", 1000, like=like)
+    part = Draws(5, step=2, first_row=1).integers("negative", 1000, Ragged([0] * 4, [0, 0, 4]))
+    assert np.array_equal(whole.ids[3:], part.ids)
+    assert not np.array_equal(whole.ids, Draws(5, step=3).integers("negative", 1000, like).ids)
+
+
+def test_draws_are_uniform():
+    numbers = Draws(0, 0).integers("x", 10, like=np.zeros((5000, 4)))
+    counts = np.bincount(numbers.ravel(), minlength=10)
+    assert abs(counts - 2000).max() < 4 * np.sqrt(1800)
+    assert abs(Draws(0, 0).uniform("x", np.zeros(20_000)).mean() - 0.5) < 0.01
+
+
+def test_a_sequence_keeps_the_last_ids_of_each_row():
+    bags = Ragged(np.arange(7), [0, 4, 4, 7])
+    kept = Sequence("item", length=2).read("history", st.Batch(np.empty((3, 0)), [bags]), 0)
+    assert kept.ids.tolist() == [2, 3, 5, 6] and kept.offsets.tolist() == [0, 2, 2, 4]
+
+
+def test_bags_are_cut_and_extended():
+    bags = Ragged(np.arange(5), [0, 2, 2, 5])
+    assert bags.without_first().ids.tolist() == [1, 3, 4]
+    assert bags.without_last().offsets.tolist() == [0, 1, 1, 3]
+    assert bags.append([7, 8, 9]).ids.tolist() == [0, 1, 7, 8, 2, 3, 4, 9]
+    places = bags.where(bags.ids % 2 == 0)
+    assert places.ids.tolist() == [0, 0, 2] and bags.at(places).ids.tolist() == [0, 2, 4]
