@@ -5,7 +5,9 @@ from sparsetrain.models.attention import Positions as Positions
 from sparsetrain.models.attention import SelfAttention as SelfAttention
 from sparsetrain.models.attention import TransformerBlock as TransformerBlock
 from sparsetrain.models.batch_norm import BatchNorm as BatchNorm
+from sparsetrain.models.bert4rec import BERT4Rec as BERT4Rec
 from sparsetrain.models.click_model import ClickModel as ClickModel
+from sparsetrain.models.din import DIN as DIN
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.draws import Draws as Draws
 from sparsetrain.models.dropout import Dropout as Dropout
@@ -15,11 +17,19 @@ from sparsetrain.models.features import Places as Places
 from sparsetrain.models.features import Sequence as Sequence
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
+from sparsetrain.models.matrix_factorization import BPR as BPR
+from sparsetrain.models.matrix_factorization import MatrixFactorization as MatrixFactorization
 from sparsetrain.models.mlp import MLP as MLP
+from sparsetrain.models.mmoe import MMoE as MMoE
 from sparsetrain.models.model import Model as Model
+from sparsetrain.models.sasrec import SASRec as SASRec
+from sparsetrain.models.two_towers import TwoTowers as TwoTowers
 from sparsetrain.system.exports import public_names as _public_names
 
 # Kind in a saved run -> class. Loading constructs no other.
-MODELS = {DLRM.kind: DLRM}
+MODELS = {
+    model.kind: model
+    for model in (DLRM, MMoE, DIN, MatrixFactorization, BPR, TwoTowers, SASRec, BERT4Rec)
+}
 
 __all__, __dir__ = _public_names(globals())

@@ -8,6 +8,7 @@ A model of your own is a subclass whose `forward` maps dense features and embedd
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -124,8 +125,11 @@ class ClickModel(Model):
         self.embeddings = EmbeddingBagCollection(tables, features, pooling, table_dtype)
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments, as plain values."""
-        return {**super().config(), **self._config}
+        """The constructor's arguments, as plain values, with defaults filled in."""
+        own, parameters = super().config(), signature(type(self)).parameters.values()
+        if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+            return {**own, **self._config}
+        return {name: self._config.get(name, value) for name, value in own.items()}
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""

@@ -33,16 +33,24 @@ class Ids:
 
     Parameters
     ----------
-    table : str
-        The attribute of the model that is the `Embedding` they are rows of.
+    table : str or tuple of str
+        The attributes of the model that are the `Embedding` they are rows of.
     count : int, optional
         Makes it (B, count), which only `Model.prepare` can give.
+    column : str, optional
+        Its column in the data; by default it has the feature's name.
 
     In the model: ``nn.Tensor`` (B,) or (B, count).
     """
 
-    table: str
+    table: str | tuple[str, ...]
     count: int | None = None
+    column: str | None = None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables."""
+        return _tuple(self.table)
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
@@ -79,22 +87,30 @@ class Sequence:
 
     Parameters
     ----------
-    table : str
-        The attribute of the model that is the `Embedding` they are rows of.
+    table : str or tuple of str
+        The attributes of the model that are the `Embedding` they are rows of.
     length : int, optional
         The most ids of one row; of more, the last are kept.
     weighted : bool
         Whether each id comes with a factor.
     like : str, optional
         Another sequence, with as many ids in each row: layers may then add the two.
+    column : str, optional
+        Its column in the data; by default it has the feature's name.
 
     In the model: `RaggedTensor` of N ids in B rows.
     """
 
-    table: str
+    table: str | tuple[str, ...]
     length: int | None = None
     weighted: bool = False
     like: str | None = None
+    column: str | None = None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables."""
+        return _tuple(self.table)
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
@@ -145,7 +161,7 @@ class Places:
     In the model: `RaggedTensor` of M integers in B rows, for `RaggedTensor.take`.
     """
 
-    table: None = None
+    tables: tuple[str, ...] = ()
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
@@ -183,7 +199,7 @@ class Dense:
 
     width: int
     columns: tuple[str, ...] | None = None
-    table: None = None
+    tables: tuple[str, ...] = ()
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
@@ -208,6 +224,10 @@ class Dense:
 
 
 Feature = Ids | Sequence | Places | Dense
+
+
+def _tuple(table: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (table,) if isinstance(table, str) else tuple(table)
 
 
 def _bags(name: str, value: Any) -> Ragged:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter, signature
 from typing import Any
 
@@ -210,34 +210,37 @@ class Model(nn.Module):
         """
         self._columns = {
             name: self._dense_columns(feature, encoder)
-            if feature.table is None
-            else self._category(name, feature, encoder)
+            if not feature.tables
+            else self._category(name, encoder)
             for name, feature in self.features.items()
         }
 
-    def _category(self, name: str, feature: Feature, encoder: Encoder) -> int:
-        cls, columns = type(self).__name__, list(encoder.columns)
-        if name not in columns:
+    def _category(self, name: str, encoder: Encoder) -> int:
+        cls, columns, feature = type(self).__name__, list(encoder.columns), self.features[name]
+        column = self._column(name)
+        if column not in columns:
             raise ConfigError(
-                f"{cls} reads the column {name!r}; the encoder has {', '.join(columns)}"
+                f"{cls} reads the column {column!r}; the encoder has {', '.join(columns)}"
             )
-        place, rows = columns.index(name), self._rows(feature)
+        place, rows = columns.index(column), self._rows(feature)
         if encoder.rows[place] > rows:
             raise ConfigError(
-                f"{cls}: {feature.table} has {rows} rows, the encoder's {name} "
+                f"{cls}: {feature.tables[0]} has {rows} rows, the encoder's {column} "
                 f"{encoder.rows[place]}: make the model with as many"
             )
         if encoder.encoded and not encoder.share_embedding:
             return place
-        for other, its in self.features.items():
-            if its.table != feature.table or other not in columns:
-                continue
-            if encoder.owners[columns.index(other)] != encoder.owners[place]:
+        shared = [n for n, f in self.features.items() if {*f.tables} & {*feature.tables}]
+        for other in map(self._column, shared):
+            if other in columns and encoder.owners[columns.index(other)] != encoder.owners[place]:
                 raise ConfigError(
-                    f"{cls}: {name} and {other} are ids of one table, but the encoder numbers them "
-                    f"apart: give {name} share_embedding = {other!r} in the schema"
+                    f"{cls}: {column} and {other} are ids of one table, but the encoder numbers "
+                    f"them apart: give {column} share_embedding = {other!r} in the schema"
                 )
         return place
+
+    def _column(self, name: str) -> str:
+        return getattr(self.features[name], "column", None) or name
 
     def _dense_columns(self, feature: Any, encoder: Encoder) -> Any:
         if feature.columns is None:
@@ -309,9 +312,9 @@ class Model(nn.Module):
         """Where a feature stands in a batch; without an encoder, in the order of `features`."""
         if self._columns is not None:
             return self._columns[name]
-        if self.features[name].table is None:
+        if not self.features[name].tables:
             return None
-        ids = [name for name, feature in self.features.items() if feature.table is not None]
+        ids = [name for name, feature in self.features.items() if feature.tables]
         if len(ids) != batch.num_features:
             raise DataError(
                 f"the batch has {batch.num_features} categorical features, the model "
@@ -332,8 +335,8 @@ class Model(nn.Module):
         """For each table, the rows that the functions read for what `inputs` returned."""
         read: dict[str, list[Any]] = {}
         for name, feature in {**self.features, **self.prepared}.items():
-            if feature.table is not None and name in inputs:
-                read.setdefault(f"{feature.table}.weight", []).append(inputs[name].reshape(-1))
+            for table in feature.tables if name in inputs else ():
+                read.setdefault(f"{table}.weight", []).append(inputs[name].reshape(-1))
         return {
             name: ids[0] if len(ids) == 1 else np.concatenate(ids)
             for name, ids in read.items()
@@ -344,18 +347,21 @@ class Model(nn.Module):
         """For each storage of (B, F) ids: each feature's first row and number of rows."""
         return {}
 
-    def _table(self, feature: Feature) -> Embedding:
-        found: Any = self
-        for part in str(feature.table).split("."):
-            found = getattr(found, part, None)
-        if not isinstance(found, Embedding):
-            raise ConfigError(
-                f"{type(self).__name__} has no Embedding {feature.table!r}, which its features name"
-            )
-        return found
-
     def _rows(self, feature: Feature) -> int:
-        return 0 if feature.table is None else self._table(feature).rows
+        """Rows of the smallest of a feature's tables; 0 without any."""
+        return min(map(self._rows_of, feature.tables), default=0)
+
+    def _rows_of(self, table: str) -> int:
+        if table not in self._table_rows:
+            raise ConfigError(
+                f"{type(self).__name__} has no Embedding {table!r}, which its features name"
+            )
+        return self._table_rows[table]
+
+    @cached_property
+    def _table_rows(self) -> dict[str, int]:
+        """Rows of each `Embedding`, by its name."""
+        return {n: layer.rows for n, layer in named_modules(self) if isinstance(layer, Embedding)}
 
     # --- Functions ----------------------------------------------------------------------------
 
@@ -516,17 +522,17 @@ class Model(nn.Module):
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""
-        read = {feature.table: feature for feature in {**self.features, **self.prepared}.values()}
+        features = {**self.features, **self.prepared}.values()
         return {
-            f"{table}.weight": {table: slice(0, self._rows(feature))}
-            for table, feature in read.items()
-            if table is not None and f"{table}.weight" not in self.densify
+            f"{table}.weight": {table: slice(0, self._rows_of(table))}
+            for table in dict.fromkeys(table for feature in features for table in feature.tables)
+            if f"{table}.weight" not in self.densify
         }
 
     def table_of(self, column: str) -> str:
         """Name of the parameter that is the table of a column."""
-        feature = self.features.get(column)
-        return f"{column if feature is None else feature.table}.weight"
+        tables = {self._column(name): f.tables for name, f in self.features.items() if f.tables}
+        return f"{tables.get(column, [column])[0]}.weight"
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
         """Names as in the exported functions, and the parameters."""

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 
 from sparsetrain.ops import indexing
 
+_TVM_LAYER_NORM = tvm.ir.Op.get("relax.nn.layer_norm").get_attr("FLegalize")
 _TVM_BATCH_NORM = tvm.ir.Op.get("relax.nn.batch_norm").get_attr("FLegalize")
 
 
@@ -30,9 +31,36 @@ def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return builder.call_te(relu, call.args[0])
 
 
+def _layer_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    """Of float64 too, which TVM's kernel refuses; over the last axis then."""
+    x, gamma, beta = call.args
+    axes = [int(axis) % len(x.ty.shape) for axis in call.attrs["axes"]]
+    if str(x.ty.dtype) != "float64" or axes != [len(x.ty.shape) - 1]:
+        return _TVM_LAYER_NORM(builder, call)
+    epsilon = float(call.attrs["epsilon"])
+
+    def norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+        rows, width = x.shape[:-1], x.shape[-1]
+        k, j = (te.reduce_axis((0, width), name) for name in "kj")
+        mean = te.compute(rows, lambda *i: te.sum(x(*i, k) / width, axis=k))
+        centred = te.compute(x.shape, lambda *i: x(*i) - mean(*i[:-1]))
+        square = te.compute(
+            rows, lambda *i: te.sum(centred(*i, j) * centred(*i, j) / width, axis=j)
+        )
+
+        def element(*i: Any) -> Any:
+            inverse = tirx.rsqrt(square(*i[:-1]) + tirx.const(epsilon, "float64"))
+            return centred(*i) * inverse * gamma(i[-1]) + beta(i[-1])
+
+        return te.compute(x.shape, element, "layer_norm")
+
+    return builder.call_te(norm, x, gamma, beta)
+
+
 # Operator -> how it is lowered.
 LEGALIZE = {
     **indexing.LEGALIZE,
     "relax.nn.batch_norm": _batch_norm,
+    "relax.nn.layer_norm": _layer_norm,
     "relax.nn.relu": _relu,
 }

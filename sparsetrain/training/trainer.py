@@ -141,6 +141,12 @@ class Trainer(TrainedModel):
             )
         except Unreached as error:
             raise unused_parameters_error(self.model, error.names) from None
+        undeclared = {n for n, g in program.gradient.structure.items() if g is not None}
+        if undeclared := sorted(undeclared - self.model.tables().keys()):
+            raise ConfigError(
+                f"{type(self.model).__name__}: {undeclared[0]!r} is looked up by ids of no "
+                "feature: name the table in Ids or Sequence, or put ad.densify around it"
+            )
         if program.gradient.others:
             raise ConfigError(
                 f"the loss of {type(self.model).__name__} returns a tuple: a Trainer needs the "

@@ -2,38 +2,42 @@
 import numpy as np
 import pandas as pd
 import pytest
+from tvm.relax.frontend import nn
 
 import sparsetrain as st
 from sparsetrain import ad
 from sparsetrain.compiler.program import value_and_grad
 from sparsetrain.data import ColumnRule, Ragged, Schema
+from sparsetrain.embedding import Embedding
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.models import Draws, Ids, Model, Sequence
-from sparsetrain.training.step import loss_inputs
-from sparsetrain.verify.widen import widen_function
-from tests.models.named_models import (
+from sparsetrain.models import (
+    BPR,
     DIN,
     BERT4Rec,
-    Embedding,
+    Draws,
+    Ids,
     MatrixFactorization,
     MMoE,
-    Ratings,
+    Model,
     SASRec,
+    Sequence,
     TwoTowers,
-    dot,
 )
+from sparsetrain.training.step import loss_inputs
+from sparsetrain.verify.widen import widen_function
 
 ITEMS, ROWS = 30, 96
 
-# Model -> the category columns of its data, and labels.
+HISTORY = ("history", "item")
+# Model -> the category columns of its data, labels, and arguments.
 MODELS = {
-    DIN: (("user", "history", "item"), {"click": "binary"}),
-    MMoE: (("user", "item"), {"click": "binary", "stars": "real"}),
-    Ratings: (("user", "item"), {"rating": "real"}),
-    TwoTowers: (("user", "history", "item"), {}),
-    MatrixFactorization: (("user", "item"), {}),
-    SASRec: (("history", "item"), {}),
-    BERT4Rec: (("history", "item"), {}),
+    DIN: (("user", *HISTORY), {"click": "binary"}, {"label": "click", "dim": 8}),
+    MMoE: (("user", "item"), {"click": "binary", "stars": "real"}, {"num_dense": 0}),
+    MatrixFactorization: (("user", "item"), {"rating": "real"}, {"dim": 8}),
+    TwoTowers: (("user", *HISTORY), {}, {"dim": 8, "hidden": [8]}),
+    BPR: (("user", "item"), {}, {"dim": 8}),
+    SASRec: (HISTORY, {}, {"dim": 8, "length": 10}),
+    BERT4Rec: (HISTORY, {}, {"dim": 8, "length": 10}),
 }
 
 
@@ -51,13 +55,15 @@ def rows():
 
 
 def trainer_for(cls, rows, **options):
-    categories, labels = MODELS[cls]
+    categories, labels, arguments = MODELS[cls]
     shared = {"item": ColumnRule(share_embedding="history")} if "history" in categories else {}
     schema = Schema(categories=categories, labels=labels, columns=shared)
     encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
-    users = {"users": sizes["user"]} if "user" in sizes else {}
-    model = cls(**users, items=sizes["item"])
+    if cls is MMoE:
+        model = MMoE(encoder.rows, names=encoder.columns, labels=encoder.labels, **arguments)
+    else:
+        model = cls(sizes, **arguments)
     optimizer = options.pop("optimizer", st.optim.adam(0.01))
     return st.Trainer(model, optimizer, encoder=encoder, target="cpu", seed=1, **options)
 
@@ -92,7 +98,7 @@ def test_gradients_agree_with_float64(cls, rows):
 
 def test_parts_of_a_batch_draw_as_the_whole_does(rows):
     """Negatives by the number of a row; both batches have the same lengths of rows in each part."""
-    whole, parts = (trainer_for(MatrixFactorization, rows, accumulate=n) for n in (1, 3))
+    whole, parts = (trainer_for(BPR, rows, accumulate=n) for n in (1, 3))
     for trainer in (whole, parts):
         trainer.step(trainer.encoder.encode(rows, require_label=False))
     for name, weights in whole.state_dict().items():
@@ -100,8 +106,8 @@ def test_parts_of_a_batch_draw_as_the_whole_does(rows):
 
 
 def test_exact_mode_has_the_bits_of_dense_updates_with_prepared_ids(rows):
-    exact = trainer_for(MatrixFactorization, rows, optimizer=st.optim.adam(0.01, mode="exact"))
-    dense = trainer_for(MatrixFactorization, rows, optimizer=st.optim.adam(0.01, mode="dense"))
+    exact = trainer_for(BPR, rows, optimizer=st.optim.adam(0.01, mode="exact"))
+    dense = trainer_for(BPR, rows, optimizer=st.optim.adam(0.01, mode="dense"))
     for trainer in (exact, dense):
         trainer.fit(rows, batch_size=8, progress=None)
     one, other = exact.state_dict(), dense.state_dict()
@@ -164,7 +170,7 @@ def broken(change):
     "change, message",
     [
         ({"forward": lambda self, film: self.item(film)}, "takes 'film', which is none of its"),
-        ({"forward": lambda self, item: dot(self.item(item), self.item(item))}, "not \\(B, 1\\)"),
+        ({"forward": lambda self, item: nn.op.sum(self.item(item), axis=1)}, "not \\(B, 1\\)"),
         ({"loss": lambda self, item: self.item(item)}, "loss gave the shape"),
         ({"prepared": {"other": Ids("films")}}, "has no Embedding 'films'"),
     ],
@@ -187,25 +193,27 @@ def test_an_encoder_without_the_columns_is_refused(rows):
     with pytest.raises(ConfigError, match="item has 4 rows, the encoder's item 30"):
         st.Trainer(Popularity(4), st.optim.sgd(0.1), encoder=encoder, target="cpu")
     with pytest.raises(ConfigError, match="history and item are ids of one table, but the encoder"):
-        st.Trainer(SASRec(40), st.optim.sgd(0.1), encoder=encoder, target="cpu")
+        st.Trainer(SASRec({"item": 40}), st.optim.sgd(0.1), encoder=encoder, target="cpu")
     lacking = st.data.Encoder.fit(rows, schema_file=Schema(categories=("item",)), min_count=1)
     with pytest.raises(ConfigError, match="SASRec reads the column 'history'; the encoder has ite"):
-        st.Trainer(SASRec(40), st.optim.sgd(0.1), encoder=lacking, target="cpu")
+        st.Trainer(SASRec({"item": 40}), st.optim.sgd(0.1), encoder=lacking, target="cpu")
 
 
 def test_what_a_model_prepares_is_checked(rows):
-    class Outside(MatrixFactorization):
+    class Outside(BPR):
         def prepare(self, features, draws):
             return {"negative": features["item"] + 1000}
 
-    trainer = st.Trainer(Outside(20, 30), st.optim.sgd(0.1), target="cpu")
+    trainer = st.Trainer(Outside({"user": 20, "item": 30}), st.optim.sgd(0.1), target="cpu")
     with pytest.raises(DataError, match="row 0, feature negative: id 1000 is outside its table"):
         trainer.step(st.Batch(np.empty((1, 0)), [[0, 0]]))
 
 
 def test_scores_without_anything_to_score_are_refused():
     trainer = st.Trainer(Popularity(4), st.optim.sgd(0.1), target="cpu")
-    with pytest.raises(ConfigError, match="Popularity has no query.* and items.*, which retrieval needs"):
+    with pytest.raises(
+        ConfigError, match="Popularity has no query.* and items.*, which retrieval needs"
+    ):
         trainer.item_vectors()
 
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BERT4Rec: hidden items of a sequence by attention to both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvm.relax.frontend import nn
+
+from sparsetrain.data.ragged import Ragged
+from sparsetrain.embedding import Embedding, RaggedTensor
+from sparsetrain.models import losses
+from sparsetrain.models.attention import Positions
+from sparsetrain.models.draws import Draws
+from sparsetrain.models.dropout import Dropout
+from sparsetrain.models.features import Ids, Places, Sequence
+from sparsetrain.models.model import Model
+from sparsetrain.models.sasrec import transformer
+
+
+class BERT4Rec(Model):
+    """Bidirectional transformer, trained on items that are hidden behind a mask.
+
+    The loss of a hidden item is its cross-entropy in the softmax over all items,
+    ``log sum_v exp(x . v) - x . item``, whose table is that of the input. The next item is the one
+    behind a mask at the end (Sun et al. 2019, https://arxiv.org/abs/1904.06690).
+
+    Parameters
+    ----------
+    rows, dim, blocks, heads, dropout, history, item
+        As of `SASRec`.
+    length : int
+        The most items of a history; one more token is the mask behind it.
+    hidden : float
+        Share of the items that are hidden.
+    """
+
+    kind = "bert4rec"
+    target, seen = "item", "history"
+    densify = ("item.weight",)
+    prepared = {
+        "history": Sequence("item"),
+        "places": Places(),
+        "wanted": Sequence("item", like="places"),
+    }
+
+    def __init__(
+        self,
+        rows: Mapping[str, int],
+        dim: int = 64,
+        blocks: int = 2,
+        heads: int = 2,
+        length: int = 50,
+        dropout: float = 0.2,
+        hidden: float = 0.2,
+        history: str = "history",
+        item: str = "item",
+    ) -> None:
+        super().__init__()
+        self.mask, self.hidden = rows[item], hidden
+        self.item = Embedding(rows[item] + 1, dim, deviation=0.02)
+        self.positions = Positions(length + 1, dim)
+        self.blocks = transformer(blocks, dim, heads, dropout, causal=False)
+        self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
+        self.features = {
+            "history": Sequence("item", length, column=history),
+            "item": Ids("item", column=item),
+        }
+
+    def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
+        """Hide items: a share of all, and always the last one of every tenth row."""
+        whole = features["history"].append(features["item"])
+        chosen = draws.uniform("hidden", like=whole).ids < self.hidden
+        last = draws.uniform("last", like=features["item"]) < 0.1
+        chosen[whole.offsets[1:][last] - 1] = True
+        chosen[-1] |= not chosen.any()  # a loss needs one
+        places = whole.where(chosen)
+        shown = Ragged(np.where(chosen, self.mask, whole.ids), whole.offsets)
+        return {"history": shown, "places": places, "wanted": whole.at(places)}
+
+    def prepare_scores(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A mask behind every history."""
+        return {"history": features["history"].append(self.mask)}
+
+    def encode(self, history: RaggedTensor) -> RaggedTensor:
+        """Ids (N,) -> vectors (N, D)."""
+        x = self.positions(self.item(history)).map(self.dropout)
+        for block in self.blocks:
+            x = block(x)
+        return x.map(self.norm)
+
+    def query(self, history: RaggedTensor) -> nn.Tensor:
+        """The vector of a history, (B, D)."""
+        return self.encode(history).last()
+
+    def items(self) -> nn.Tensor:
+        """Vectors of all items, (V, D), and of the mask."""
+        return self.item.weight
+
+    def loss(self, history: RaggedTensor, places: RaggedTensor, wanted: RaggedTensor) -> nn.Tensor:
+        """The mean over all hidden items."""
+        x = self.encode(history).take(places).values
+        return losses.mean(losses.full_softmax(x, self.item.weight, wanted.values))

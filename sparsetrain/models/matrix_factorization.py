@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix factorization: of ratings, and of choices by Bayesian personalized ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm.relax.frontend import nn
+
+from sparsetrain.embedding import Embedding
+from sparsetrain.models import losses
+from sparsetrain.models.draws import Draws
+from sparsetrain.models.features import Ids
+from sparsetrain.models.model import Model
+
+
+class MatrixFactorization(Model):
+    """A rating is ``m + a_u + b_i + p_u . q_i``, with the squared loss.
+
+    Koren et al. 2009, https://doi.org/10.1109/MC.2009.263.
+
+    Parameters
+    ----------
+    rows : mapping from str to int
+        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+    dim : int
+        Width of p and q.
+    user, item, rating : str
+        Columns.
+    """
+
+    kind = "mf"
+
+    def __init__(
+        self,
+        rows: Mapping[str, int],
+        dim: int = 64,
+        user: str = "user",
+        item: str = "item",
+        rating: str = "rating",
+    ) -> None:
+        super().__init__()
+        self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
+        self.user_bias, self.item_bias = (
+            Embedding(rows[c], 1, deviation=0.01) for c in (user, item)
+        )
+        self.mean = nn.Parameter((1,), "float32")
+        self.features = {
+            "user": Ids(("user", "user_bias"), column=user),
+            "item": Ids(("item", "item_bias"), column=item),
+        }
+        self.labels = {rating: "real"}
+
+    def forward(self, user: nn.Tensor, item: nn.Tensor) -> nn.Tensor:
+        """(B, 1) ratings."""
+        fit = nn.op.sum(self.user(user) * self.item(item), axis=-1, keepdims=True)
+        return fit + self.user_bias(user) + self.item_bias(item) + self.mean
+
+
+class BPR(Model):
+    """An item's score is ``p_u . q_i``; the loss ``-log s(p_u . (q_i - q_j))`` with a drawn j.
+
+    Rendle et al. 2009, https://arxiv.org/abs/1205.2618.
+
+    Parameters
+    ----------
+    rows, dim, user, item
+        As of `MatrixFactorization`.
+    """
+
+    kind = "bpr"
+    target = "item"
+    prepared = {"negative": Ids("item")}
+
+    def __init__(
+        self, rows: Mapping[str, int], dim: int = 64, user: str = "user", item: str = "item"
+    ) -> None:
+        super().__init__()
+        self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
+        self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
+
+    def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
+        """A negative for each row."""
+        return {"negative": draws.integers("negative", self.item.rows, like=features["item"])}
+
+    def query(self, user: nn.Tensor) -> nn.Tensor:
+        """Vectors of users, (B, D)."""
+        return self.user(user)
+
+    def items(self) -> nn.Tensor:
+        """Vectors of all items, (V, D)."""
+        return self.item.weight
+
+    def loss(self, user: nn.Tensor, item: nn.Tensor, negative: nn.Tensor) -> nn.Tensor:
+        """The mean over rows."""
+        one = self.user(user)
+        yes, no = (nn.op.sum(one * self.item(ids), axis=-1) for ids in (item, negative))
+        return losses.mean(losses.bpr(yes, no))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MMoE: several labels by a mixture of shared experts for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tvm.relax.frontend import nn
+
+from sparsetrain.data.values.labels import LabelKind
+from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.config import check_widths
+from sparsetrain.models.mlp import MLP
+
+
+class MMoE(ClickModel):
+    """Multi-gate mixture of experts: ``y_t = tower_t(sum_i softmax(G_t x)_i expert_i(x))``.
+
+    Ma et al. 2018, https://doi.org/10.1145/3219819.3220007.
+
+    Parameters
+    ----------
+    rows, dim, num_dense, names, labels, share_embedding
+        As of `ClickModel`; a tower for each label.
+    experts : int
+        Number of experts.
+    expert, tower : sequence of int
+        Widths of an expert's layers, and hidden widths of a tower.
+    """
+
+    kind = "mmoe"
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        dim: int = 16,
+        num_dense: int = 13,
+        experts: int = 4,
+        expert: Sequence[int] = (64,),
+        tower: Sequence[int] = (32,),
+        names: Sequence[str] | None = None,
+        labels: Mapping[str, LabelKind] | None = None,
+        share_embedding: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            rows, dim, num_dense, names=names, labels=labels, share_embedding=share_embedding
+        )
+        widths = check_widths("MMoE", "expert", expert)
+        inputs = len(self.config()["rows"]) * dim + max(num_dense, 1)
+        tasks = range(len(self.label_kinds))
+        self.experts = nn.ModuleList(
+            [MLP([inputs, *widths], last_relu=True) for _ in range(experts)]
+        )
+        self.gates = nn.ModuleList([nn.Linear(inputs, experts, bias=False) for _ in tasks])
+        self.towers = nn.ModuleList([MLP([widths[-1], *tower, 1], last_relu=False) for _ in tasks])
+
+    def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
+        rows = dense.shape[0]
+        x = nn.op.concat([dense, nn.op.reshape(embedded, (rows, -1))], dim=1)
+        each = [expert(x) for expert in self.experts]
+        stacked = nn.op.reshape(nn.op.concat(each, dim=1), (rows, len(each), each[0].shape[1]))
+        logits = []
+        for gate, tower in zip(self.gates, self.towers, strict=True):
+            shares = nn.op.reshape(nn.op.softmax(gate(x), axis=-1), (rows, len(each), 1))
+            logits.append(tower(nn.op.sum(stacked * shares, axis=1)))
+        return nn.op.concat(logits, dim=1)

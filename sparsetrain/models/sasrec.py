@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SASRec: the next item by causal attention over a history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvm.relax.frontend import nn
+
+from sparsetrain.data.ragged import Ragged
+from sparsetrain.embedding import Embedding, RaggedTensor
+from sparsetrain.models import losses
+from sparsetrain.models.attention import Positions, TransformerBlock
+from sparsetrain.models.draws import Draws
+from sparsetrain.models.dropout import Dropout
+from sparsetrain.models.features import Ids, Sequence
+from sparsetrain.models.model import Model
+
+
+class SASRec(Model):
+    """Self-attentive sequential recommendation: an item's score is its product with a history's x.
+
+    Each item of a history, and the one behind it, is the positive of what comes before, next to a
+    drawn negative: ``-log s(x . positive) - log(1 - s(x . negative))`` (Kang and McAuley 2018,
+    https://arxiv.org/abs/1808.09781). Norms stand before attention and feed-forward layers.
+
+    Parameters
+    ----------
+    rows : mapping from str to int
+        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+    dim, blocks, heads : int
+        Width of an item, transformer blocks, and heads of each.
+    length : int
+        The most items of a history; of more, the last are kept.
+    dropout : float
+    history, item : str
+        Columns of the items so far, in order, and of the next one; they share a table.
+    """
+
+    kind = "sasrec"
+    target, seen = "item", "history"
+    prepared = {name: Sequence("item", like="history") for name in ("wanted", "negative")}
+
+    def __init__(
+        self,
+        rows: Mapping[str, int],
+        dim: int = 50,
+        blocks: int = 2,
+        heads: int = 1,
+        length: int = 50,
+        dropout: float = 0.5,
+        history: str = "history",
+        item: str = "item",
+    ) -> None:
+        super().__init__()
+        self.item, self.positions = (
+            Embedding(rows[item], dim, deviation=0.02),
+            Positions(length, dim),
+        )
+        self.blocks = transformer(blocks, dim, heads, dropout, causal=True)
+        self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
+        self.features = {
+            "history": Sequence("item", length, column=history),
+            "item": Ids("item", column=item),
+        }
+
+    def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
+        """Each item's successor, and a negative for it that is not in the row."""
+        whole = features["history"].append(features["item"])
+        wanted = whole.without_first()
+        negative = unseen(draws, whole, wanted, self.item.rows)
+        return {"history": whole.without_last(), "wanted": wanted, "negative": negative}
+
+    def encode(self, history: RaggedTensor) -> RaggedTensor:
+        """Ids (N,) -> vectors (N, D), each of the items up to there."""
+        x = self.item(history).map(lambda rows: rows * self.item.width**0.5)
+        x = self.positions(x).map(self.dropout)
+        for block in self.blocks:
+            x = block(x)
+        return x.map(self.norm)
+
+    def query(self, history: RaggedTensor) -> nn.Tensor:
+        """The vector of a history, (B, D)."""
+        return self.encode(history).last()
+
+    def items(self) -> nn.Tensor:
+        """Vectors of all items, (V, D)."""
+        return self.item.weight
+
+    def loss(
+        self, history: RaggedTensor, wanted: RaggedTensor, negative: RaggedTensor
+    ) -> nn.Tensor:
+        """The mean over all items of histories."""
+        x = self.encode(history).values
+        scores = [nn.op.sum(x * self.item(ids.values), axis=-1) for ids in (wanted, negative)]
+        yes, no = map(losses.binary_cross_entropy, scores, (1.0, 0.0))
+        return losses.mean(yes + no)
+
+
+def transformer(
+    blocks: int, dim: int, heads: int, dropout: float, *, causal: bool
+) -> nn.ModuleList:
+    """Blocks whose feed-forward layers are as wide as the tokens."""
+    layers = range(blocks)
+    return nn.ModuleList(
+        [TransformerBlock(dim, heads, hidden=dim, causal=causal, dropout=dropout) for _ in layers]
+    )
+
+
+def unseen(draws: Draws, seen: Ragged, like: Ragged, rows: int) -> Ragged:
+    """Draw an item for each token of `like` that is not among those seen in its row.
+
+    One that is seen is drawn again, twice; then it stays.
+    """
+    known = np.unique(seen.rows() * rows + seen.ids)
+    drawn = draws.integers("negative", rows, like=like).ids
+    for attempt in ("second", "third"):
+        places = like.rows() * rows + drawn
+        hit = known[np.searchsorted(known, places).clip(max=len(known) - 1)] == places
+        drawn = np.where(hit, draws.integers(f"{attempt} negative", rows, like=like).ids, drawn)
+    return Ragged(drawn, like.offsets)
