@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sparsetrain"
 ONLY_FROM_AD = {
     "embedding": {"defvjp", "row_sparse_cotangent"},
-    "models": {"defvjp", "bce_with_logits", "dropout"},
+    "models": {"defvjp", "batch_norm", "bce_with_logits", "densify", "dropout"}
+    | {"linear_cross_entropy"},
 }
 
 

@@ -21,8 +21,8 @@ PUBLIC = {
         "runtime set_num_threads value_and_grad"
     ),
     "ad": (
-        "GradientModule bce_with_logits check_grads defvjp densify dropout gradient "
-        "row_sparse_cotangent"
+        "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "
+        "linear_cross_entropy row_sparse_cotangent"
     ),
     "compare": (
         "ARMS AXES Arm Case Crossing FORMULAS Item LeftOut Measurement Report Tables draw "
@@ -33,7 +33,9 @@ PUBLIC = {
         "Ragged Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
         "open_source profile read_encoder read_truth require_labels split_share split_time"
     ),
-    "embedding": "EmbeddingBag EmbeddingBagCollection Table embedding_bag lookup",
+    "embedding": (
+        "Embedding EmbeddingBag EmbeddingBagCollection RaggedTensor Table embedding_bag lookup"
+    ),
     "errors": (
         "CheckpointError ConfigError DataError NumericalError ResourceError SparsetrainError"
     ),
@@ -41,7 +43,11 @@ PUBLIC = {
         "ClassMetrics ClickMetrics GroupedAUC LabelMetrics RankingMetrics RegressionMetrics "
         "rank_items"
     ),
-    "models": "ClickModel CrossInteraction DLRM Dropout MLP MODELS dot_interaction",
+    "models": (
+        "BERT4Rec BPR BatchNorm ClickModel CrossInteraction DIN DLRM Dense Draws Dropout Ids MLP "
+        "MMoE MODELS MatrixFactorization Model Places Positions SASRec SelfAttention Sequence "
+        "TransformerBlock TwoTowers dot_interaction"
+    ),
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult abs "
         "accumulate_ adagrad adam adamw constant cosine exp ftrl global_norm inverse_sqrt maximum "
@@ -55,10 +61,13 @@ PUBLIC = {
         "NDArray as_numpy as_tensor empty num_threads set_num_threads single_threaded_blas zeros"
     ),
     "Trainer": (
-        "ahead compile evaluate extended first_nonfinite fit load_state_dict load_table "
-        "predict profile program quantized save seed state_dict step table table_bytes"
+        "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "
+        "load_table predict profile program quantized query_vectors recommend save seed state_dict "
+        "step table table_bytes"
     ),
-    "QuantizedModel": "evaluate fit predict save state_dict step table_bytes",
+    "QuantizedModel": (
+        "evaluate fit item_vectors predict query_vectors recommend save state_dict step table_bytes"
+    ),
     "Program": "compile is_compiled machine place",
     "RowSparse": (
         "allclose cast clip coalesce concat coalesced dtype equal from_numpy from_scipy is_traced "

@@ -80,7 +80,7 @@ class EmbeddingBag(Embedding):
         self.pooling = pooling
         self.features = require_int("EmbeddingBag: features", features)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None
     ) -> nn.Tensor:
         """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""

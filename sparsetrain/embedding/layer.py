@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from tvm.relax import op
 from tvm.relax.frontend import nn
@@ -44,10 +44,6 @@ class Embedding(nn.Module):
         self.deviation = deviation
         self.weight = nn.Parameter(*array_of(self.rows, self.width, dtype))
 
-    @overload
-    def forward(self, ids: nn.Tensor) -> nn.Tensor: ...
-    @overload
-    def forward(self, ids: RaggedTensor) -> RaggedTensor: ...
     def forward(self, ids: Any) -> Any:
         """Rows (..., D) for ids of any shape; of a sequence a sequence of vectors."""
         return ids.map(self.lookup) if isinstance(ids, RaggedTensor) else self.lookup(ids)

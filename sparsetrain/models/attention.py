@@ -36,8 +36,8 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: RaggedTensor) -> RaggedTensor:
         """(N, D) tokens -> (N, D)."""
-        parts = (layer(x.values)._expr for layer in (self.query, self.key, self.value))
-        seen = ragged_attention(*parts, x.ends._expr, heads=self.heads, causal=self.causal)
+        q, k, v = (layer(x.values)._expr for layer in (self.query, self.key, self.value))
+        seen = ragged_attention(q, k, v, x.ends._expr, heads=self.heads, causal=self.causal)
         return x.replace(self.out(nn.wrap_nested(seen, "attention")))
 
 

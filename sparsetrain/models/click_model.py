@@ -275,7 +275,7 @@ class ClickModel(Model):
         threads: bool = False,
         room: Room | None = None,
         draws: Any = None,
-        function: str | None = None,
+        function: str = "logits",
     ) -> dict[str, Any]:
         """Convert a batch, after checks against this model, to arguments of its functions.
 

@@ -134,17 +134,18 @@ class Model(nn.Module):
 
     # --- What a subclass may define -----------------------------------------------------------
 
-    def forward(self, **features: Any) -> nn.Tensor:
+    def forward(self, *_: Any, **features: Any) -> nn.Tensor:
         """Features -> (B, T) logits."""
         raise ConfigError(f"{type(self).__name__} has no forward, so that it gives no scores")
 
-    def loss(self, labels: nn.Tensor, row_weights: Any = None, **features: Any) -> nn.Tensor:
+    def loss(self, *_: Any, **inputs: Any) -> nn.Tensor:
         """Sum of the mean losses of all labels, each row's times its weight, a () tensor.
 
         Cross-entropy of binary labels, squared error of real ones. A mean is over all rows; where
         several labels are, the loss of one that a row lacks is 0.
         """
-        logits = self._check_logits(self.forward(**features), labels.shape[0])
+        labels, row_weights = inputs.pop("labels"), inputs.pop("row_weights", None)
+        logits = self._check_logits(self.forward(**inputs), labels.shape[0])
         return loss_of_labels(logits, labels, self.label_kinds, row_weights)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
@@ -261,7 +262,7 @@ class Model(nn.Module):
         threads: bool = False,
         room: Room | None = None,
         draws: Draws | None = None,
-        function: str | None = None,
+        function: str = "logits",
     ) -> dict[str, Any]:
         """Convert a batch, after checks against this model, to arguments of its functions.
 
@@ -271,21 +272,23 @@ class Model(nn.Module):
         threads, room
             Of models whose inputs a kernel makes; see `ClickModel`.
         draws : Draws, optional
-            Makes them those of the loss, with what is `prepared`.
-        function : str, optional
-            Leaves out what this function does not read.
+            For what is `prepared`, if anything is.
+        function : str
+            The one that they are for.
 
         Raises
         ------
         DataError
             If an id is outside its table, or a feature is missing.
         """
-        names = [*self.features] if function is None else self._arguments_of(function)
-        values = {n: self.read(n, batch) for n in names if n in self.features}
+        trains = function == "loss"
+        names = [*self.features] if trains else self._arguments_of(function)
+        values = {n: self.read(n, batch) for n in names}
         kinds: Mapping[str, Feature] = self.features
-        if draws is None:
+        if not trains:
             values |= self.prepare_scores(values)
-        else:
+        elif self.prepared:
+            assert draws is not None
             values |= self.prepare(values, draws)
             kinds = {**self.features, **self.prepared}
         arrays: dict[str, Any] = {}

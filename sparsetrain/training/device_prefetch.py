@@ -135,7 +135,7 @@ class DevicePrefetcher:
 
     def _sent(self, batch: Batch, stage: StagingRing, slot: StagingSlot) -> Ready:
         trainer = self._trainer
-        inputs = trainer.model.inputs(batch, room=slot.room)
+        inputs = trainer.model.inputs(batch, room=slot.room, function="loss")
         arguments = trainer.program.arguments
         names = list(arguments.by_name)
         bound = arguments.bind(trainer.params, inputs | step_inputs(trainer))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,10 @@ class Predictor:
             name: to_device(params.pop(name), device, f"parameter {name!r}")
             for name in list(params)
         }
+
+    @cached_property
+    def _logits(self) -> Program:
+        return self._program("logits")
 
     def _program(self, function: str) -> Program:
         """A function of the model, compiled when it is first called."""
@@ -278,7 +283,7 @@ class Predictor:
         inputs = self.model.inputs(batch)
         with self._lock:
             self._flush()
-            logits = runtime.as_numpy(self._program("logits")(self.params, inputs))
+            logits = runtime.as_numpy(self._logits(self.params, inputs))
         finite = np.isfinite(logits)
         if not finite.all():
             raise NumericalError(self._describe_nonfinite(logits, finite))

@@ -91,7 +91,8 @@ def evaluate(
             return None
         scores = query_vectors(predictor, batch) @ items.T
         _require_finite(scores)
-        wanted = _listed(model, model.target, batch)
+        wanted: Ragged | None = _listed(model, model.target, batch)
+        assert wanted is not None
         seen = _listed(model, model.seen, batch)
         if negatives is not None:
             scores = _among(scores, wanted, seen, negatives, number)

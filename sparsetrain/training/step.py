@@ -179,8 +179,9 @@ def loss_inputs(
     trainer: Trainable, batch: Batch, first_row: int = 0, *, threads: bool = False
 ) -> dict[str, Any]:
     """Return all inputs of a gradient program for rows of a batch, from `first_row` on."""
-    draws = Draws(trainer.seed, trainer.steps, first_row)
-    inputs: dict[str, Any] = trainer.model.inputs(batch, threads=threads, draws=draws)
+    model = trainer.model
+    draws = Draws(trainer.seed, trainer.steps, first_row) if model.prepared else None
+    inputs: dict[str, Any] = model.inputs(batch, threads=threads, draws=draws, function="loss")
     return inputs | step_inputs(trainer, first_row)
 
 

@@ -141,8 +141,8 @@ class Trainer(TrainedModel):
             )
         except Unreached as error:
             raise unused_parameters_error(self.model, error.names) from None
-        undeclared = {n for n, g in program.gradient.structure.items() if g is not None}
-        if undeclared := sorted(undeclared - self.model.tables().keys()):
+        sparse = {n for n, g in program.gradient.structure.items() if g is not None}
+        if undeclared := sorted(sparse - self.model.tables().keys()):
             raise ConfigError(
                 f"{type(self.model).__name__}: {undeclared[0]!r} is looked up by ids of no "
                 "feature: name the table in Ids or Sequence, or put ad.densify around it"
@@ -165,9 +165,10 @@ class Trainer(TrainedModel):
         """
         self._training_step.compile()
         if scores:
-            for function in self.model.functions:
-                if function != "loss":
-                    self._program(function).compile()
+            for function in {*self.model.functions} - {"loss", "logits"}:
+                self._program(function).compile()
+            if "logits" in self.model.functions:
+                self._logits.compile()
 
     def step(self, batch: Batch) -> Loss:
         """Train on one batch and return its loss, as it was before the step.

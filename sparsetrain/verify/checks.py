@@ -146,7 +146,7 @@ def check_untouched(subject: Subject, inject: bool) -> Outcome:
     """Rows of tables and slots that no batch names, before and after steps in lazy mode."""
     trainer = subject.trainer(optim.adam(0.01))
     batch = subject.batches[0]
-    touched = subject.rows(subject.model.inputs(batch))
+    touched = subject.rows(loss_inputs(trainer, batch))
     masks = {
         name: np.isin(np.arange(trainer.params[name].shape[0]), rows, invert=True)
         for name, rows in touched.items()

@@ -249,10 +249,13 @@ def _attend_back_(
     _queries(of, block, attend)
     for array, target in zip(by_key, (dk, dv), strict=True):
         with T.serial(0, tirx.min(block.count - block.start, wide(BLOCK))) as j:
-            token = T.Bind(block.first + block.start + j)
-            _columns(
-                of, block.head, lambda c, d, a=array, t=target, n=token: _put(t, n, c, a[j, d])
-            )
+            _copy_(of, block, array, target, j)
+
+
+def _copy_(of: Attention, block: _Block, source: Any, target: Any, j: Any) -> None:
+    """Copy a row of a block's local array to its token of `target`."""
+    token = T.Bind(block.first + block.start + j)
+    _columns(of, block.head, lambda c, d: _put(target, token, c, source[j, d]))
 
 
 def _token(block: _Block, j: int) -> Any:
@@ -269,8 +272,12 @@ def _columns(of: Attention, h: Any, do: Callable[[Any, Any], None]) -> None:
 
 def _clear_(of: Attention, first: Any, count: Any, h: Any, arrays: tuple[Any, ...]) -> None:
     with T.serial(0, count) as i:
-        for array in arrays:
-            _columns(of, h, lambda c, _, a=array: _put(a, first + i, c, of.number(0)))
+
+        def clear(c: Any, _: Any) -> None:
+            for array in arrays:
+                _put(array, first + i, c, of.number(0))
+
+        _columns(of, h, clear)
 
 
 def _dot(of: Attention, h: Any, left: Any, right: Any, n: Any) -> Any:

@@ -16,6 +16,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu
 from sparsetrain.training.profile.recorder import Entry, Recorder
 from sparsetrain.training.profile.result import StepProfile, kernel_times, longest_first
+from sparsetrain.training.step import loss_inputs
 
 WARM, RECORDED = 5, 40  # steps; half of the recorded ones are for the kernels of programs
 
@@ -68,8 +69,8 @@ class Watch:
 
     def _lookups(self, batch: Any) -> dict[int, int]:
         """Rows of each storage -> how many rows a step on `batch` looks up in it."""
-        model, params = self._trainer.model, self._trainer.params
-        rows_read = model.rows_read(model.inputs(batch))
+        params = self._trainer.params
+        rows_read = self._trainer.model.rows_read(loss_inputs(self._trainer, batch))
         return {int(params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
 
     def _record(self, run: Callable[[], Any], recorder: Recorder) -> Any:
