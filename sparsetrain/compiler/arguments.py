@@ -166,6 +166,7 @@ class Arguments:
         }
         self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
+        self._ends: dict[str, Any] = {}  # where ragged rows end -> the number of their tokens
         self._limits: list[tuple[str, Limit]] = []
         _require_letters(function, name)
         require_shapes(_bindings(function))
@@ -206,8 +207,10 @@ class Arguments:
         if self._bags:
             self._check_bags(params, inputs, bound)
         seen = self._check_symbols(bound)
-        if self._limits and not checked:
-            self._check_limits(bound, {symbol: extent for symbol, (_, extent) in seen.items()})
+        if (self._limits or self._ends) and not checked:
+            letters = {symbol: extent for symbol, (_, extent) in seen.items()}
+            self._check_limits(bound, letters)
+            self._check_ends({**inputs, **params}, letters)
         return bound
 
     def _known(self, params: Mapping[str, Any]) -> _Found:
@@ -267,6 +270,18 @@ class Arguments:
             if None not in sizes:
                 require_inside(runtime.as_numpy(tensors[name]), name, sizes, limit)
 
+    def _check_ends(self, given: Mapping[str, Any], extents: Mapping[str, int]) -> None:
+        """Ends that came as an array must fit the tokens; tensors are trusted."""
+        for name, extent in self._ends.items():
+            count = value_of(extent, extents)
+            if count is not None and not isinstance(given[name], runtime.NDArray):
+                ends = np.asarray(given[name])
+                if len(ends) and (ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] != count):
+                    raise DataError(
+                        f"argument {name!r} must rise to the number of tokens, {count}: where each "
+                        "row ends"
+                    )
+
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
         """What is made of arguments must be as long as it is taken for."""
         extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
@@ -297,6 +312,9 @@ class Arguments:
             if operator in _KEEPS_IDS and call.args[0] in names:
                 names[binding.var] = names[call.args[0]]
             self._limits += [(names[n.ids], n) for n in limits(call) if n.ids in names]
+            for tokens, ends in _RAGGED.get(operator, ()):
+                if call.args[ends] in names:
+                    self._ends[names[call.args[ends]]] = call.args[tokens].ty.shape[0]
             if operator not in _LOOKUPS or call.args[1] not in names:
                 continue
             ids, rows = names[call.args[1]], _LOOKUPS[operator](call)
@@ -328,6 +346,16 @@ _LOOKUPS = {
     "relax.take": _taken_rows,
     "relax.sparsetrain.lookup": _table_rows,
     _BAG: _table_rows,
+}
+# Operator on ragged rows -> which arguments are tokens, and where their rows end.
+_RAGGED = {
+    f"relax.sparsetrain.ragged_{name}": places
+    for name, places in {
+        **dict.fromkeys(("sum", "max", "last", "positions"), [(0, 1)]),
+        "expand": [(2, 1)],
+        "take": [(0, 1), (2, 3)],
+        "attention": [(0, 3)],
+    }.items()
 }
 _KEEPS_IDS = frozenset({"relax.reshape", "relax.flatten", "relax.astype"})
 
