@@ -12,6 +12,10 @@ training, without its memory traffic. With `max_replayed_steps`, at most that ma
 others become one multiplication of each slot, which leaves out what they would have done to the
 weight.
 
+A step of an element waits for the one before it. So where all rows catch up, a block of rows that
+missed the same steps, as most have, is replayed as one long row, whose elements do not wait for
+each other.
+
 Parallel: strips of interleaved blocks of rows, because the missed steps of rows differ widely and
 each thread gets a fixed share.
 """
@@ -33,11 +37,12 @@ from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.kernel_parts import Parameter
+from sparsetrain.optim.kernel_parts import Parameter, flat
 
 STRIPS = 64
 LISTED_BLOCK = 4  # rows of a list that one strip takes at a time
 TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
+JOINED = 1024  # most columns of a block of rows that is replayed together: it stays in L1
 SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one decays as well
 
 
@@ -64,37 +69,85 @@ def catch_up_kernel(
         base, now, max_steps = (scalar(name, "int32") for name in ("base", "now", "max_steps"))
         past, until = PastSteps(history, base, spec, dtype), (now, max_steps if capped else None)
         block = LISTED_BLOCK if listed else TABLE_BLOCK
+
+        def replay(strip: Any, place: Any, joined: Parameter | None = None) -> None:
+            row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
+            with replay_row(parameter, row, last, past, until, zero, joined) as count:
+                T.buffer_store(replayed, replayed[strip] + count, [strip])
+
+        def replay_each(strip: Any, begin: Any) -> None:
+            with T.serial(0, block) as i:
+                place = T.Bind(begin + i)
+                with T.If(place < end), T.Then():
+                    replay(strip, place)
+
         with T.parallel(0, STRIPS) as strip:
             T.buffer_store(replayed, tirx.const(0, "int64"), [strip])
-            rounds = tirx.ceildiv(end - first, block * STRIPS)
-            with T.serial(0, rounds) as turn, T.serial(0, block) as i:
-                place = T.Bind(first + (turn * STRIPS + strip) * block + i)
-                with T.If(place < end), T.Then():
-                    row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
-                    with replay_row(parameter, row, last, past, until, zero) as count:
-                        T.buffer_store(replayed, replayed[strip] + count, [strip])
+            with T.serial(0, tirx.ceildiv(end - first, block * STRIPS)) as turn:
+                begin = T.Bind(first + (turn * STRIPS + strip) * block)
+                if listed or not _can_join(parameter):
+                    replay_each(strip, begin)
+                else:
+                    with T.If(_are_alike(last, begin, end)):
+                        with T.Then():
+                            replay(strip, begin, _as_long_rows(parameter))
+                        with T.Else():
+                            replay_each(strip, begin)
     return built.get()
 
 
 @contextmanager
 def replay_row(
-    parameter: Parameter, row: Any, last: Any, past: PastSteps, until: tuple[Any, Any], zero: Any
+    parameter: Parameter,
+    row: Any,
+    last: Any,
+    past: PastSteps,
+    until: tuple[Any, Any],
+    zero: Any,
+    joined: Parameter | None = None,
 ) -> Iterator[Any]:
     """Replay what a row missed, if it is behind, and note that it is current.
 
-    `until` is the step and `max_steps` or None. Yields the number of steps, in the branch of rows
+    `until` is the step and `max_steps` or None. With `joined` (see `_as_long_rows`) `row` is the
+    first of a block of rows that missed the same. Yields the number of steps, in the branch of rows
     that are behind.
     """
     now, max_steps = until
+    place, rows = (row, 0), 1
+    if joined is not None:
+        parameter, place, rows = joined, (0, row * parameter.width), TABLE_BLOCK
     since = T.Bind(last[row])
     with T.If(_behind(parameter.spec, since, now)), T.Then():
         count = T.Bind(now - since if max_steps is None else tirx.min(now - since, max_steps))
-        _replay(parameter, row, (since, count), past, zero)
+        _replay(parameter, place, (since, count), past, zero)
         if max_steps is not None:
             with T.If(count < now - since), T.Then():
-                _decay_by_powers(parameter, row, past, since + count, now)
-        T.buffer_store(last, now, [row])
-        yield tirx.Cast("int64", count)
+                _decay_by_powers(parameter, place, past, since + count, now)
+        with T.serial(0, rows) as i:
+            T.buffer_store(last, now, [row + i])
+        yield tirx.Cast("int64", count) * rows
+
+
+def _can_join(parameter: Parameter) -> bool:
+    """Whether elements of several rows can be replayed as those of one."""
+    joins = not parameter.spec.formula.by_row and not is_half(parameter.stored)
+    return joins and parameter.width * TABLE_BLOCK <= JOINED
+
+
+def _as_long_rows(parameter: Parameter) -> Parameter:
+    """The parameter as one row, of which a block of rows is a stretch."""
+    slots = [flat(slot) for slot in parameter.slots]
+    width = parameter.width * TABLE_BLOCK
+    return Parameter(parameter.spec, flat(parameter.weight), slots, width, parameter.stored)
+
+
+def _are_alike(last: Any, begin: Any, end: Any) -> Any:
+    """Whether a whole block of rows begins here, all current up to the same step."""
+    alike = T.alloc_local((1,), "bool")
+    T.buffer_store(alike, begin + TABLE_BLOCK <= end, [0])
+    with T.If(alike[0]), T.Then(), T.serial(0, TABLE_BLOCK) as i:
+        T.buffer_store(alike, tirx.And(alike[0], last[begin + i] == last[begin]), [0])
+    return alike[0]
 
 
 def columns(spec: KernelSpec, dtype: str) -> int:
@@ -148,22 +201,23 @@ def _behind(spec: KernelSpec, since: Any, now: Any) -> Any:
 
 
 def _replay(
-    parameter: Parameter, row: Any, span: tuple[Any, Any], past: PastSteps, zero: Any
+    parameter: Parameter, place: tuple[Any, Any], span: tuple[Any, Any], past: PastSteps, zero: Any
 ) -> None:
+    row, start = place
     # The spec without scale and clip: both leave a gradient of 0 as it is.
     tiles, lanes = parameter.tiles()
     with T.serial(0, span[1]) as step:
         h = past.numbers(span[0] + 1 + step)
         state = parameter.begin_row(row, lambda d: zero, h)
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
-            state.update(tile * lanes + lane, zero)
+            state.update(start + tile * lanes + lane, zero)
         state.end()
 
 
 def _decay_by_powers(
-    parameter: Parameter, row: Any, past: PastSteps, since: Any, until: Any
+    parameter: Parameter, place: tuple[Any, Any], past: PastSteps, since: Any, until: Any
 ) -> None:
-    spec = parameter.spec
+    spec, (row, start) = parameter.spec, place
     slots = zip(spec.formula.slot_decay, parameter.slots, strict=True)
     targets = [parameter.weight] if spec.decay == "decoupled" else []
     targets += [array for name, array in slots if name is not None]
@@ -176,7 +230,7 @@ def _decay_by_powers(
         noise = parameter.noise(row, past.numbers(until)) if weight else None
         tiles, lanes = parameter.tiles()
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
-            d = tile * lanes + lane
+            d = start + tile * lanes + lane
             if weight:
                 parameter.write(row, d, parameter.read(row, d) * factor, noise)
             else:
