@@ -49,7 +49,7 @@ PUBLIC = {
         "TransformerBlock TwoTowers dot_interaction"
     ),
     "optim": (
-        "Formula OPTIMIZERS Optimizer ParamGroup Schedule Slot State StepResult abs "
+        "Formula OPTIMIZERS Optimizer ParamGroup RowMean Schedule Slot State StepResult abs "
         "accumulate_ adagrad adam adamw constant cosine exp ftrl global_norm inverse_sqrt maximum "
         "minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd sign sqrt step_decay "
         "warmup where"

@@ -10,6 +10,7 @@ dense optimizer), `cuda` (kernels for a GPU).
 """
 
 from sparsetrain.optim.formula import Formula as Formula
+from sparsetrain.optim.formula import RowMean as RowMean
 from sparsetrain.optim.formula import Slot as Slot
 from sparsetrain.optim.formula import abs as abs
 from sparsetrain.optim.formula import exp as exp

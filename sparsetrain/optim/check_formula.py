@@ -15,7 +15,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.state import LAST
 
-RESERVED = ("row_mean", "weight_decay", "keep", "scale", "clip")  # added to `h` by a spec
+RESERVED = ("count", "width", "weight_decay", "keep", "scale", "clip")  # added to `h` by a spec
 KINDS = {"per": ("element", "row"), "noop_on_zero_grad": ("always", "untouched", "never")}
 
 
@@ -40,8 +40,9 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
             f"not {formula.noop_on_zero_grad!r}"
         )
     numbers = _numbers(formula, hyper)
-    for name in numbers:
-        if name in RESERVED or numbers.count(name) > 1:
+    known = (*numbers, *(mean.name for mean in formula.row_means))
+    for name in known:
+        if name in RESERVED or known.count(name) > 1:
             raise ConfigError(f"{formula.name}: the number {name!r} needs another name")
     _check_slot_decay(formula, numbers)
     _check_step(formula, numbers)
@@ -70,11 +71,11 @@ def _check_slot_decay(formula: Formula, numbers: tuple[str, ...]) -> None:
 def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
     weight, gradient = tirx.Var("w", "float32"), tirx.Var("g", "float32")
     slots = {slot: tirx.Var(slot.name, "float32") for slot in formula.slots}
-    h = SimpleNamespace(**{name: tirx.Var(name, "float32") for name in numbers})
+    h = _symbols(*numbers, "count", "width")
     try:
-        if formula.row_mean is not None:
-            formula.row_mean(gradient)
-            h.row_mean = tirx.Var("row_mean", "float32")
+        for mean in formula.row_means:
+            mean.of(weight, gradient, tuple(slots.values()), h)
+        vars(h).update(vars(_symbols(*(mean.name for mean in formula.row_means))))
         result = formula.step(weight, gradient, tuple(slots.values()), h)
     except Exception as error:  # whatever the user's function raises
         known = f"; the numbers are {sorted(vars(h))}" if getattr(error, "obj", None) is h else ""
@@ -89,8 +90,32 @@ def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
         if slot.per == "row" and _uses(value, single):
             raise ConfigError(
                 f"{formula.name}: the per-row slot {slot.name!r} depends on a single element; "
-                "use h.row_mean, the average of row_mean over the row"
+                "use row_means, what the elements of a row share"
             )
+
+
+def _symbols(*names: str) -> SimpleNamespace:
+    return SimpleNamespace(**{name: tirx.Var(name, "float32") for name in names})
+
+
+def uses_count(formula: Formula) -> bool:
+    """Return whether a formula reads `h.count`."""
+    found = []
+
+    class Watched(SimpleNamespace):
+        """A namespace that notes it."""
+
+        def __getattr__(self, name: str) -> Any:
+            found.append(name)
+            return tirx.Var(name, "float32")
+
+    h = Watched()
+    weight, gradient = tirx.Var("w", "float32"), tirx.Var("g", "float32")
+    slots = tuple(tirx.Var(slot.name, "float32") for slot in formula.slots)
+    for mean in formula.row_means:
+        mean.of(weight, gradient, slots, h)
+    formula.step(weight, gradient, slots, h)
+    return "count" in found
 
 
 def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
@@ -106,8 +131,10 @@ def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
     weight = np.array([1.5, -0.25, 0.0], np.float32)
 
     def stepped(gradient: np.ndarray, slots: tuple[Any, ...]) -> list[Any]:
-        mean = {"row_mean": formula.row_mean(gradient).mean()} if formula.row_mean else {}
-        new, new_slots = formula.step(weight, gradient, slots, SimpleNamespace(**numbers, **mean))
+        h = SimpleNamespace(**numbers, count=np.float32(0), width=np.float32(3))
+        means = {m.name: m.of(weight, gradient, slots, h).mean() for m in formula.row_means}
+        vars(h).update(means)
+        new, new_slots = formula.step(weight, gradient, slots, h)
         return [new, *new_slots]
 
     tried = [tuple(np.full_like(weight, slot.initial) for slot in formula.slots)]

@@ -37,6 +37,25 @@ class Slot(NamedTuple):
     initial: float = 0.0
 
 
+class RowMean(NamedTuple):
+    """A number that the elements of a row share: the mean of what each of them gives.
+
+    Parameters
+    ----------
+    name : str
+        Its name in `h`, in a step.
+    of : callable
+        ``of(w, g, slots, h)``: what one element gives, from what `step` takes, means aside.
+
+    Examples
+    --------
+    >>> norm = RowMean("mean_square", lambda w, g, slots, h: w * w)  # |w|^2 is this times h.width
+    """
+
+    name: str
+    of: Callable[[Any, Any, tuple[Any, ...], SimpleNamespace], Any]
+
+
 class Formula(NamedTuple):
     """One step of an optimizer on one element.
 
@@ -48,11 +67,12 @@ class Formula(NamedTuple):
         ``step(w, g, slots, h) -> (w, slots)``: weight, gradient, the slots' values and a namespace
         of hyper-parameters, to the new weight and slots. Only arithmetic and the functions of this
         module: it is called with symbols, and with NumPy arrays in tests. The new value of a
-        per-row slot may depend on per-row slots, ``h`` and ``h.row_mean``, not on one element.
+        per-row slot may depend on per-row slots and ``h``, not on one element. ``h.count`` is how
+        often the batch names the row: 0 for one that it does not name, and in a dense gradient.
     slots : tuple of Slot
         The state it needs.
-    row_mean : callable, optional
-        The average of ``row_mean(g)`` over a row is ``h.row_mean`` in `step`.
+    row_means : tuple of RowMean
+        Means over a row, by name in ``h``; with them ``h.width`` is the number of columns.
     per_step : callable, optional
         ``per_step(hyper, step) -> dict``: more numbers for ``h``, from the hyper-parameters of a
         step and its number, 1 for the first. Computed once a step in float64, then rounded once.
@@ -70,7 +90,7 @@ class Formula(NamedTuple):
     name: str
     step: Step
     slots: tuple[Slot, ...] = ()
-    row_mean: Callable[[Any], Any] | None = None
+    row_means: tuple[RowMean, ...] = ()
     per_step: PerStep | None = None
     noop_on_zero_grad: Literal["always", "untouched", "never"] = "never"
     slot_decay: tuple[str | None, ...] = ()
@@ -79,7 +99,7 @@ class Formula(NamedTuple):
     @property
     def by_row(self) -> bool:
         """Whether values are shared by a row, so that a dense parameter needs (rows, columns)."""
-        return self.row_mean is not None or any(slot.per == "row" for slot in self.slots)
+        return bool(self.row_means) or any(slot.per == "row" for slot in self.slots)
 
 
 def sqrt(x: Any) -> Any:

@@ -117,22 +117,46 @@ class Parameter:
         """Random bits with which `write` rounds a row, in the step of `h`."""
         return Noise(h.keys, row, self.tiles()[1]) if is_half(self.stored) else None
 
-    def begin_row(self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace) -> Row:
-        """Read the values that a row shares; ``gradient(column)`` is the raw gradient."""
+    def begin_row(
+        self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace, count: Any = None
+    ) -> Row:
+        """Read the values that a row shares; ``gradient(column)`` is the raw gradient.
+
+        `count` is how many entries were summed for it, 0 by default.
+        """
         formula = self.spec.formula
-        shared = None
-        if formula.row_mean is not None:
-            total = T.alloc_local((1,), self.dtype)
-            T.buffer_store(total, zero(self.dtype), [0])
-            with T.serial(0, self.width) as d:
-                _, g = self.spec.prepare(self.read(row, d), gradient(d), h)
-                T.buffer_store(total, fuse_multiply_adds(total[0] + formula.row_mean(g)), [0])
-            shared = T.Bind(total[0] / tirx.Cast(self.dtype, self.width))
         old = tuple(
             T.Bind(array[row]) if slot.per == "row" else None
             for slot, array in zip(formula.slots, self.slots, strict=True)
         )
-        return Row(self, row, h, shared, old)
+        h = SimpleNamespace(**vars(h), count=zero(self.dtype) if count is None else count)
+        if formula.row_means:
+            h.width = tirx.Cast(self.dtype, self.width)
+            vars(h).update(self._means(row, gradient, h, old))
+        return Row(self, row, h, old)
+
+    def _means(
+        self,
+        row: Any,
+        gradient: Callable[[Any], Any],
+        h: SimpleNamespace,
+        old: tuple[Any, ...],
+    ) -> dict[str, Any]:
+        """Compute the means that a row shares, by name."""
+        means = self.spec.formula.row_means
+        totals = T.alloc_local((len(means),), self.dtype)
+        for place in range(len(means)):
+            T.buffer_store(totals, zero(self.dtype), [place])
+        with T.serial(0, self.width) as d:
+            w, g = self.spec.prepare(self.read(row, d), gradient(d), h)
+            slots = tuple(
+                array[row, d] if kept is None else kept
+                for array, kept in zip(self.slots, old, strict=True)
+            )
+            for place, mean in enumerate(means):
+                total = fuse_multiply_adds(totals[place] + mean.of(w, g, slots, h))
+                T.buffer_store(totals, total, [place])
+        return {mean.name: T.Bind(totals[place] / h.width) for place, mean in enumerate(means)}
 
 
 class Noise:
@@ -153,10 +177,9 @@ class Row:
     """A row during a step: what its elements share."""
 
     def __init__(
-        self, parameter: Parameter, row: Any, h: SimpleNamespace, shared: Any, old: tuple[Any, ...]
+        self, parameter: Parameter, row: Any, h: SimpleNamespace, old: tuple[Any, ...]
     ) -> None:
-        self.parameter, self.row, self.old = parameter, row, old
-        self.h = h if shared is None else SimpleNamespace(**vars(h), row_mean=shared)
+        self.parameter, self.row, self.h, self.old = parameter, row, h, old
         self._noise = parameter.noise(row, h)
 
     def update(self, column: Any, gradient: Any) -> None:

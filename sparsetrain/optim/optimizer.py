@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import saving
-from sparsetrain.optim.check_formula import check_formula
+from sparsetrain.optim.check_formula import check_formula, uses_count
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
@@ -117,6 +117,11 @@ class Optimizer:
         if self.on_nonfinite not in ON_NONFINITE:
             raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
         check_limit(name, "clip_norm", self.clip_norm)
+        if self.clip_norm is not None and uses_count(self.formula):
+            raise ConfigError(
+                f"{name}: clip_norm sums the entries of a row first, and h.count is lost; leave it "
+                "out"
+            )
         for option in ("weight_decay", "clip_value", "clip_norm"):
             object.__setattr__(self, option, as_float(getattr(self, option)))
         self.rule().numbers(1)  # a schedule that fails, fails now

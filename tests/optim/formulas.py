@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import sparsetrain as st
-from sparsetrain.optim import Formula, Optimizer, Slot, sqrt
+from sparsetrain.optim import Formula, Optimizer, RowMean, Slot, sqrt
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -23,7 +23,7 @@ def _momentum(w, g, slots, h):
 def _mixed(w, g, slots, h):
     mean, total = slots
     mean = h.decay * mean + (1 - h.decay) * g
-    total = total + h.row_mean
+    total = total + h.mean_square
     return w - h.lr * mean / (sqrt(total) + h.eps), (mean, total)
 
 
@@ -32,6 +32,8 @@ def _count(w, g, slots, h):
     steps = steps + 1
     return w - h.lr * g / sqrt(steps), (steps,)
 
+
+SQUARE = RowMean("mean_square", lambda w, g, slots, h: g * g)
 
 # Three of the package, and users' own: one with momentum, one with both kinds of slots, one that
 # counts the steps of each row.
@@ -43,7 +45,7 @@ OPTIMIZERS = {
         Formula("momentum", _momentum, (Slot("velocity"),)), {"lr": 0.1, "momentum": 0.9}
     ),
     "mixed": Optimizer(
-        Formula("mixed", _mixed, (Slot("mean"), Slot("total", "row", 0.5)), lambda g: g * g),
+        Formula("mixed", _mixed, (Slot("mean"), Slot("total", "row", 0.5)), (SQUARE,)),
         {"lr": 0.1, "decay": 0.9, "eps": 1e-6},
     ),
     "count": Optimizer(Formula("count", _count, (Slot("steps", "row"),)), {"lr": 0.1}),
@@ -54,9 +56,9 @@ def in_numpy(optimizer: Optimizer, w: np.ndarray, g: np.ndarray, slots: dict[str
     """One dense step of the formula in float64; `slots` as in the state, (V,) for a row's."""
     formula = optimizer.formula
     h = SimpleNamespace(**optimizer.hyper)
-    if formula.row_mean is not None:
-        h.row_mean = formula.row_mean(g).mean(axis=-1, keepdims=True)
     old = tuple(slots[s.name][:, None] if s.per == "row" else slots[s.name] for s in formula.slots)
+    for mean in formula.row_means:
+        setattr(h, mean.name, mean.of(w, g, old, h).mean(axis=-1, keepdims=True))
     new_w, new = formula.step(w, g, old, h)
     flat = zip(formula.slots, new, strict=True)
     return new_w, {s.name: v[:, 0] if s.per == "row" else v for s, v in flat}

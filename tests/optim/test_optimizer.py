@@ -198,7 +198,7 @@ def test_all_results_are_computed_from_the_values_before_the_step():
         (
             lambda w, g, s, h: (w, (s[0], s[1] + s[0])),
             (Slot("e"), Slot("r", "row")),
-            "per-row slot 'r' depends on a single element; use h.row_mean",
+            "per-row slot 'r' depends on a single element; use row_means",
         ),
         (lambda w, g, s, h: (w, s), (Slot("a"), Slot("a")), "slots need names that differ"),
         (lambda w, g, s, h: (w, s), (Slot("a", "table"),), "per 'element' or 'row'"),

@@ -89,7 +89,7 @@ def _row_by_vectors(
         edges = runs.offsets[segment], runs.offsets[segment + 1]
         total = _sum(sums, lanes, edges, column)
         held = Parameter(parameter.spec, near[0], near[1:], lanes, parameter.dtype)
-        state = held.begin_row(0, lambda d: total[d], h)
+        state = held.begin_row(0, lambda d: total[d], h, _count(edges, parameter))
         with T.vectorized(0, lanes) as lane:
             state.update(lane, total[lane])
         for array, copy in zip(arrays, near, strict=True):
@@ -126,7 +126,9 @@ def _row_by_row(
             with T.vectorized(0, lanes) as lane:
                 T.buffer_store(gradient, total[lane], [place, vector * lanes + lane])
         barrier()
-        state = parameter.begin_row(row, lambda d: gradient[place, d], h)
+        named = runs.offsets[segment], runs.offsets[segment + 1]
+        count = _count(named, parameter)
+        state = parameter.begin_row(row, lambda d: gradient[place, d], h, count)
         barrier()
         with T.If(works), T.Then():
             with _vectors(vectors, members, member) as vector, T.vectorized(0, lanes) as lane:
@@ -135,6 +137,10 @@ def _row_by_row(
             with T.If(member == 0), T.Then():
                 state.end()
                 stamp(row)
+
+
+def _count(edges: tuple[Any, Any], parameter: Parameter) -> Any:
+    return tirx.Cast(parameter.dtype, edges[1] - edges[0])
 
 
 def _sum(sums: Sums, lanes: int, edges: tuple[Any, Any], column: Any) -> Any:

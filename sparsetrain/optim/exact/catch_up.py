@@ -208,7 +208,7 @@ def _replay(
     tiles, lanes = parameter.tiles()
     with T.serial(0, span[1]) as step:
         h = past.numbers(span[0] + 1 + step)
-        state = parameter.begin_row(row, lambda d: zero, h)
+        state = parameter.begin_row(row, lambda d: zero, h, zero)
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             state.update(start + tile * lanes + lane, zero)
         state.end()

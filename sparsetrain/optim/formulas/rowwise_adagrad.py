@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-from sparsetrain.optim.formula import Formula, Slot, sqrt
+from sparsetrain.optim.formula import Formula, RowMean, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial_or_eps
 from sparsetrain.optim.rule import Number
 
 
-def _square(g):
+def _square(w, g, slots, h):
     return g * g
+
+
+SQUARE = RowMean("mean_square", _square)
 
 
 def _step(w, g, slots, h):
     (total,) = slots
-    total = total + h.row_mean
+    total = total + h.mean_square
     return w - h.lr * g / (sqrt(total) + h.eps), (total,)
 
 
@@ -55,7 +58,7 @@ def rowwise_adagrad(
         "rowwise_adagrad",
         _step,
         slots,
-        row_mean=_square,
+        row_means=(SQUARE,),
         noop_on_zero_grad="always",
         slot_decay=(None,),
     )

@@ -215,7 +215,8 @@ def _update_row(
     if whole:
         with T.serial(0, tiles) as tile:
             sum_tile(tile * lanes, tile * lanes)
-    state = parameter.begin_row(row, lambda d: gradient[d], h)
+    count = tirx.Cast(parameter.dtype, span[1] - span[0])
+    state = parameter.begin_row(row, lambda d: gradient[d], h, count)
     with T.serial(0, tiles) as tile:
         if not whole:
             sum_tile(0, tile * lanes)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers of papers as formulas: Lion, LAMB, CowClip, row-wise Adam.
+
+import sparsetrain as st
+trainer = st.Trainer(model, optimizer=lamb(0.01, mode="exact"))
+"""
+
+from sparsetrain.optim import Formula, Optimizer, RowMean, Slot, adam, maximum, minimum, sign, where
+from sparsetrain.optim import sqrt as root
+
+ADAM = adam(1e-3).formula
+TINY = 1e-30  # in place of 0 below a fraction
+
+
+# Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2. Its decay is decoupled.
+def lion(lr, *, beta1=0.9, beta2=0.99, weight_decay=0.0, **options):
+    def step(w, g, slots, h):
+        (mean,) = slots
+        update = sign(h.beta1 * mean + (1 - h.beta1) * g)
+        return w - h.lr * update, (h.beta2 * mean + (1 - h.beta2) * g,)
+
+    formula = Formula("lion", step, (Slot("mean"),), slot_decay=("beta2",))
+    numbers = {"lr": lr, "beta1": beta1, "beta2": beta2}
+    return Optimizer(formula, numbers, weight_decay=weight_decay, decoupled=True, **options)
+
+
+# Adam with one second moment for each row: a table's state is V numbers less than twice its size.
+def rowwise_adam(lr, *, beta1=0.9, beta2=0.999, eps=1e-8, **options):
+    def step(w, g, slots, h):
+        mean, square = slots
+        mean = h.beta1 * mean + h.rise1 * g
+        square = h.beta2 * square + h.rise2 * h.mean_square
+        return w - h.rate * mean / (root(square) * h.spread + h.eps), (mean, square)
+
+    formula = ADAM._replace(
+        name="rowwise_adam",
+        step=step,
+        slots=(Slot("mean"), Slot("square", "row")),
+        row_means=(RowMean("mean_square", lambda w, g, slots, h: g * g),),
+    )
+    return Optimizer(formula, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}, **options)
+
+
+# You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, a row being a layer: of a table it
+# is the vector of an id, of a dense weight the inputs of a neuron.
+def lamb(lr, *, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, **options):
+    def moments(w, g, slots, h):
+        mean = h.beta1 * slots[0] + h.rise1 * g
+        square = h.beta2 * slots[1] + h.rise2 * (g * g)
+        unbiased = h.rate * mean / (root(square) * h.spread + h.eps)
+        return mean, square, unbiased + h.decay * w
+
+    def of_update(w, g, slots, h):
+        _, _, update = moments(w, g, slots, h)
+        return update * update
+
+    def corrections(hyper, step):
+        return ADAM.per_step({**hyper, "lr": 1.0}, step)
+
+    def step(w, g, slots, h):
+        mean, square, update = moments(w, g, slots, h)
+        both = minimum(h.of_weight, h.of_update) > 0  # else the ratio of the norms is 1
+        trust = where(both, root(h.of_weight / maximum(h.of_update, TINY)), 1.0)
+        return w - h.lr * trust * update, (mean, square)
+
+    row_means = (
+        RowMean("of_weight", lambda w, g, slots, h: w * w),
+        RowMean("of_update", of_update),
+    )
+    formula = Formula("lamb", step, ADAM.slots, row_means, corrections)
+    numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "decay": decay}
+    return Optimizer(formula, numbers, **options)
+
+
+# Zheng et al. 2023, https://arxiv.org/abs/2204.06240, algorithm 1: the gradient of an id is limited
+# by how often the batch has it, times the norm of its vector; then Adam. Dense weights are not.
+def cowclip(lr, *, ratio=1.0, bound=1e-5, **options):
+    def step(w, g, slots, h):
+        norm, weight = root(h.of_gradient * h.width), root(h.of_weight * h.width)
+        limit = h.count * maximum(h.ratio * weight, h.bound)
+        factor = where(h.count > 0, minimum(1.0, limit / maximum(norm, TINY)), 1.0)
+        return ADAM.step(w, factor * g, slots, h)
+
+    row_means = (
+        RowMean("of_gradient", lambda w, g, slots, h: g * g),
+        RowMean("of_weight", lambda w, g, slots, h: w * w),
+    )
+    formula = ADAM._replace(name="cowclip", step=step, row_means=row_means)
+    numbers = {**adam(lr).hyper, "ratio": ratio, "bound": bound}
+    return Optimizer(formula, numbers, **options)
