@@ -50,9 +50,9 @@ PUBLIC = {
     ),
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup RowMean Schedule Slot State StepResult abs "
-        "accumulate_ adagrad adam adamw constant cosine exp ftrl global_norm inverse_sqrt maximum "
-        "minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd sign sqrt step_decay "
-        "warmup where"
+        "accumulate_ adagrad adam adamw averages constant cosine ema exp ftrl global_norm "
+        "inverse_sqrt maximum minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd "
+        "sign sqrt step_decay swa warmup where"
     ),
     "precision": (
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"

@@ -9,6 +9,9 @@ Folders: `formulas` (the optimizers of this package), `exact` (deferred updates 
 dense optimizer), `cuda` (kernels for a GPU).
 """
 
+from sparsetrain.optim.average import averages as averages
+from sparsetrain.optim.average import ema as ema
+from sparsetrain.optim.average import swa as swa
 from sparsetrain.optim.formula import Formula as Formula
 from sparsetrain.optim.formula import RowMean as RowMean
 from sparsetrain.optim.formula import Slot as Slot

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from os import PathLike
 from typing import Any, Literal
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import saving
+from sparsetrain.optim.average import AVERAGE, Average, as_average, averaged
 from sparsetrain.optim.check_formula import check_formula, uses_count
 from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.formula import Formula
@@ -73,6 +75,9 @@ class Optimizer:
         Rows that a row-sparse gradient updates: those it names, or every row, where both give the
         same bits. By default those it names, but every row in dense mode, and in exact mode of
         small tables, where that is quicker.
+    average : float or Average, optional
+        An average of all weights is kept, and the model scores by it: the decay of an exponential
+        one, or what `ema` or `swa` gives. Needs mode exact or dense, and tables in float32.
     groups : sequence of ParamGroup
         What differs for some parameters or tables.
 
@@ -99,6 +104,7 @@ class Optimizer:
     clip_norm: float | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
     update: Update | None = None
+    average: float | Average | None = None
     groups: Sequence[ParamGroup] = ()
 
     def __post_init__(self) -> None:
@@ -107,6 +113,7 @@ class Optimizer:
             key: as_hyper_parameter(self.formula, key, value) for key, value in self.hyper.items()
         }
         object.__setattr__(self, "hyper", numbers)
+        object.__setattr__(self, "average", as_average(self.average))
         if not (
             isinstance(self.groups, Sequence)
             and all(isinstance(g, ParamGroup) for g in self.groups)
@@ -135,9 +142,12 @@ class Optimizer:
 
     def rule(self, scaled: bool = False) -> Rule:
         """Return the rule of parameters that no group matches."""
+        numbers: dict[str, Any] = dict(self.hyper)
+        if self.average is not None:
+            numbers[AVERAGE] = self.average
         return Rule(
-            self.formula,
-            tuple(self.hyper.items()),
+            self.full_formula,
+            tuple(numbers.items()),
             mode=self.mode,
             max_replayed_steps=self.max_replayed_steps,
             weight_decay=self.weight_decay,
@@ -147,6 +157,11 @@ class Optimizer:
             update=self.update,
         )
 
+    @cached_property
+    def full_formula(self) -> Formula:
+        """The formula with the slot of the average, if there is one."""
+        return self.formula if self.average is None else averaged(self.formula)
+
     def number(self, name: str, step: int) -> float | None:
         """A number such as ``"lr"`` in a step, from 1, groups aside; None if there is none such."""
         return value_at(self.hyper[name], step) if name in self.hyper else None
@@ -154,8 +169,8 @@ class Optimizer:
     @property
     def counts_steps(self) -> bool:
         """Whether a number depends on the step, so that a checkpoint must hold the count."""
-        lrs = [group.lr for group in self.groups]
-        return self.formula.per_step is not None or any(map(callable, [*self.hyper.values(), *lrs]))
+        numbers = [self.average, *self.hyper.values(), *(group.lr for group in self.groups)]
+        return self.formula.per_step is not None or any(map(callable, numbers))
 
     def init(
         self,

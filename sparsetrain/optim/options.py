@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.optim.average import Average
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.param_groups import ParamGroup
@@ -30,6 +31,7 @@ class Options(TypedDict, total=False):
     clip_norm: float | None
     on_nonfinite: Literal["stop", "skip"]
     update: Update
+    average: float | Average | None
     groups: Sequence[ParamGroup]
 
 

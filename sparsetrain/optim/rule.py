@@ -203,6 +203,10 @@ def _check_options(rule: Rule) -> None:
         raise ConfigError(f"{name}: decoupled is True or False, not {rule.decoupled!r}")
     if rule.mode not in MODES:
         raise ConfigError(f"{name}: mode is one of {', '.join(MODES)}, not {rule.mode!r}")
+    if rule.mode == "lazy" and "average" in dict(rule.hyper):
+        raise ConfigError(
+            f"{name}: an average needs mode 'exact' or 'dense': a lazy row would keep an old one"
+        )
     if rule.weight_decay and not rule.formula.decays:
         raise ConfigError(f"{name} has no weight_decay")
     if rule.weight_decay and rule.decoupled and "lr" not in dict(rule.hyper):

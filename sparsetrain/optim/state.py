@@ -33,8 +33,8 @@ class RuleSource(Protocol):
     """The part of an `Optimizer` that its state and its steps know."""
 
     @property
-    def formula(self) -> Formula:
-        """The update of one element."""
+    def full_formula(self) -> Formula:
+        """The update of one element, with all slots."""
 
     @property
     def groups(self) -> Sequence[ParamGroup]:

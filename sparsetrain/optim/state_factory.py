@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats import is_half
+from sparsetrain.optim.average import AVERAGE
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.param_groups import RowRange, Tables, resolve
 from sparsetrain.optim.rule import Rule
@@ -43,6 +45,7 @@ def new_state(
 ) -> State:
     """Make the state of an optimizer; see `Optimizer.init`."""
     ranges = _resolved(optimizer, params, tables, scaled, buffers)
+    _check_average(optimizer, params)
     slots = {
         name: new_slots(name, ranges[name][0].rule.formula, param, fill)
         for name, param in params.items()
@@ -52,6 +55,12 @@ def new_state(
     dtypes = {name: str(param.dtype) for name, param in params.items()}
     seed = require_int("seed", seed, 0)
     return State(slots, optimizer, ranges, tables, dtypes, seed, scaled, buffers)
+
+
+def _check_average(optimizer: RuleSource, params: Mapping[str, NDArray]) -> None:
+    half = [name for name, param in params.items() if is_half(str(param.dtype))]
+    if half and AVERAGE in dict(optimizer.rule().hyper):
+        raise ConfigError(f"optimizer: an average needs {half[0]!r} in float32")
 
 
 def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:

@@ -283,7 +283,7 @@ class Predictor:
         inputs = self.model.inputs(batch)
         with self._lock:
             self._flush()
-            logits = runtime.as_numpy(self._logits(self.params, inputs))
+            logits = runtime.as_numpy(self._logits(self._scored_params(), inputs))
         finite = np.isfinite(logits)
         if not finite.all():
             raise NumericalError(self._describe_nonfinite(logits, finite))
@@ -320,6 +320,10 @@ class Predictor:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return named_arrays(self.params, {}, self.model.tables())
+
+    def _scored_params(self) -> dict[str, runtime.NDArray]:
+        """The parameters by which a current model scores."""
+        return self.params
 
     def _flush(self) -> None:
         """Make every row current before it is read; for those who let rows fall behind."""

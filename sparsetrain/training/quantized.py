@@ -59,11 +59,12 @@ def quantize(trained: Predictor) -> QuantizedModel:
     made = QuantizedModel(model, target, trained.encoder, precision, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     tables = named_tables(model.tables())
+    source = trained._scored_params()
     for name, param in made.params.items():
         if name in tables:
-            _quantize_(param, trained.params[name], tables[name])
+            _quantize_(param, source[name], tables[name])
         else:
-            copy_(param, trained.params[name])
+            copy_(param, source[name])
     return made
 
 

@@ -20,7 +20,7 @@ from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scalin
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
-from sparsetrain.optim import Optimizer
+from sparsetrain.optim import Optimizer, averages
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import (
     COUNT,
@@ -59,6 +59,7 @@ class TrainedModel(Predictor):
         scaling = scaling_for(loss_scale, policy_of(precision, target))
         super().__init__(model, target, encoder, precision, seed, initialize=initialize)
         self.optimizer, self.scaling = optimizer, scaling
+        self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
         tables = named_tables(model.tables())
         self.state = optimizer.init(
             self.params,
@@ -195,7 +196,17 @@ class TrainedModel(Predictor):
             self._flush()
         return named_arrays(*self._named)
 
+    def _scored_params(self) -> dict[str, runtime.NDArray]:
+        """The averages, if the optimizer keeps them: made once for all batches of a validation."""
+        if self.optimizer.average is None:
+            return self.params
+        if self._averages is None or self._averages[0] != self.state.step:
+            self._averages = None  # before there are others
+            self._averages = self.state.step, averages(self.params, self.state)
+        return self._averages[1]
+
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
+        self._averages = None
         return writable_arrays(*self._named)
 
     def _counts(self) -> dict[str, Any]:

@@ -198,6 +198,7 @@ class Trainer(TrainedModel):
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
         self.model.check_labels(batch)
         self.model.check_weights(batch)
+        self._averages = None
         loss, self.applied = self._training_step.run_(batch)
         self.steps += 1
         if self.scaling is not None:

@@ -34,7 +34,7 @@ NUMBERS = frozenset(chain(["lr"], *FORMULA_OPTIONS.values()))
 # Options of all formulas, and those that a formula lacks.
 OPTIONS = (
     *("mode", "max_replayed_steps", "weight_decay", "decoupled"),
-    *("clip_value", "clip_norm", "on_nonfinite", "update"),
+    *("clip_value", "clip_norm", "on_nonfinite", "update", "average"),
 )
 LACKS = {"adamw": ("decoupled",), "ftrl": ("weight_decay", "decoupled")}
 # Settings of each schedule.
@@ -94,6 +94,9 @@ class OptimizerSettings(Section):
     )
     update: Update | None = setting(
         None, "Whether touched rows or all rows are updated, where both give the same bits."
+    )
+    average: Rate | None = setting(
+        None, "Decay of an exponential average of all weights, by which the model then scores."
     )
     schedule: ScheduleName = setting("constant", "Schedule of the learning rate.")
     schedule_steps: Count | None = setting(None, "Steps of the schedule.")

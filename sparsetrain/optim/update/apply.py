@@ -50,7 +50,7 @@ def apply_(
     key = _kinds_of(gradients, loss)
     step = _known_step(optimizer, params, gradients, state, key)
     if step is None:
-        check_arguments(optimizer.formula, params, gradients, state)
+        check_arguments(optimizer.full_formula, params, gradients, state)
         adopt_state_(optimizer, params, state)
     _require_scaled(state, scale, optimizer.clip_norm)
     norm, factor = None, 1 / scale
@@ -75,7 +75,7 @@ def apply_(
     try:
         _, result = step.run_(params, leaves, state, max(sizes, default=0), how)
     except (RuntimeError, TypeError, ValueError):
-        check_arguments(optimizer.formula, params, gradients, state)  # names the argument
+        check_arguments(optimizer.full_formula, params, gradients, state)  # names the argument
         raise
     return loss, result
 
