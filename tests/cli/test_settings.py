@@ -237,7 +237,7 @@ def test_the_options_of_a_formula_are_those_of_its_constructor(name):
         "update": "sparse",
     }
     for option in own - {"max_replayed_steps"}:
-        make(0.1, **{option: values.get(option, 0.5)})
+        make(0.1, **{"mode": "exact", option: values.get(option, 0.5)})
 
 
 def test_every_section_fits_what_it_is_given_to():
