@@ -449,6 +449,26 @@ SPARSE_CASES = [
         lambda table, ids: op.index_tensor(table, [ids]),
         {"ids": ("B", 2)},
     ),
+    Case(
+        "rows of a slice",
+        "relax.strided_slice",
+        TABLE,
+        lambda table: op.strided_slice(table, axes=[0], begin=[-5], end=[ROWS], strides=[3]),
+    ),
+    Case(
+        "as many rows as a batch has",
+        "relax.strided_slice",
+        {"table": (ROWS, 3), "weights": ("B", 3)},
+        lambda table, weights: op.multiply(
+            op.strided_slice(table, [0], [0], [weights.ty.shape[0]], assume_inbound=True), weights
+        ),
+    ),
+    Case(
+        "rows and columns of a slice",
+        "relax.strided_slice",
+        TABLE,
+        lambda table: op.strided_slice(table, axes=[1, 0], begin=[-2, 1], end=[3, 3]),
+    ),
     Case("lookup", "relax.sparsetrain.lookup", TABLE, lambda table, ids: lookup(table, ids), IDS),
     Case(
         "lookup by a matrix of ids",

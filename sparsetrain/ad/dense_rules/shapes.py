@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -10,6 +11,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import fields, numbers
+from sparsetrain.ad.rules import row_sparse_cotangent
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import define_op
 
@@ -20,26 +22,26 @@ def _same_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
 
 
 def _slice_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    axes, begin, strides = (
-        [int(v) for v in call.attrs[name]] for name in ("axes", "begin", "strides")
-    )
+    cuts = list(zip(*(map(int, call.attrs[n]) for n in ("axes", "begin", "strides")), strict=True))
+    return builder.call_te(lambda cotangent, x: _placed(cotangent, x.shape, cuts), *call.args)
 
-    def place(cotangent: te.Tensor, x: te.Tensor) -> te.Tensor:
-        def element(*index: Any) -> Any:
-            taken, inside = list(index), tirx.const(True, "bool")
-            for axis, first, step in zip(axes, begin, strides, strict=True):
-                if first < 0:  # from the end, and no further than to the front
-                    first = tirx.max(first + x.shape[axis], 0)
-                offset = index[axis] - first
-                inside = tirx.all(inside, offset >= 0, tirx.floormod(offset, step) == 0)
-                taken[axis] = tirx.floordiv(offset, step)
-                inside = tirx.all(inside, taken[axis] < cotangent.shape[axis])
-            zero = tirx.const(0, cotangent.dtype)
-            return tirx.if_then_else(inside, cotangent(*taken), zero)
 
-        return te.compute(x.shape, element, "slice_cotangent")
+def _placed(cotangent: te.Tensor, shape: Sequence[Any], cuts: Sequence[Any]) -> te.Tensor:
+    """Zeros of a shape around a cotangent, by (axis, begin, stride) of what was cut."""
 
-    return builder.call_te(place, *call.args)
+    def element(*index: Any) -> Any:
+        taken, inside = list(index), tirx.const(True, "bool")
+        for axis, first, step in cuts:
+            if first < 0:  # from the end, and no further than to the front
+                first = tirx.max(first + shape[axis], 0)
+            offset = index[axis] - first
+            inside = tirx.all(inside, offset >= 0, tirx.floormod(offset, step) == 0)
+            taken[axis] = tirx.floordiv(offset, step)
+            inside = tirx.all(inside, taken[axis] < cotangent.shape[axis])
+        zero = tirx.const(0, cotangent.dtype)
+        return tirx.if_then_else(inside, cotangent(*taken), zero)
+
+    return te.compute(shape, element, "slice_cotangent")
 
 
 # Cotangent of a strided slice and its argument -> zeros with the cotangent in the slice's place.
@@ -49,7 +51,11 @@ slice_cotangent = define_op(
 
 
 def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``y = x[begin:end:stride]`` per axis. Backward: zeros around the cotangent."""
+    """Forward: ``y = x[begin:end:stride]`` per axis. Backward: zeros around the cotangent.
+
+    Of less than half of a parameter's rows it is row-sparse; else a dense one at most doubles what
+    was read.
+    """
     x = call.args[0]
     try:
         axes, begin, *rest = (numbers(call.args[n]) for n in (1, 2, *range(4, len(call.args))))
@@ -62,10 +68,33 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
         raise ConfigError(f"relax.strided_slice: no derivative for strides {strides} below 1")
     axes = [axis % len(x.ty.shape) for axis in axes]
     rest_of_arguments = [None] * (len(call.args) - 1)
+    if 0 in axes and _is_small_part(output, x):
+        row, *columns = sorted(zip(axes, begin, strides, strict=True))
+        places = builder.emit_te(_rows_read, x, cotangent, *row[1:])
+        if columns:
+            cotangent = builder.emit_te(_rows_placed, x, cotangent, columns)
+        return [row_sparse_cotangent(x, places, cotangent), *rest_of_arguments]
     return [
         slice_cotangent(cotangent, x, axes=axes, begin=begin, strides=strides),
         *rest_of_arguments,
     ]
+
+
+def _is_small_part(output: relax.Expr, x: relax.Expr) -> bool:
+    """Whether `x` is a parameter of known shape, and less than half of its rows, or a letter."""
+    if isinstance(x, relax.DataflowVar) or not all(isinstance(n, tirx.IntImm) for n in x.ty.shape):
+        return False
+    rows = output.ty.shape[0]
+    return not isinstance(rows, tirx.IntImm) or 0 < 2 * int(rows) < int(x.ty.shape[0])
+
+
+def _rows_read(x: te.Tensor, cotangent: te.Tensor, begin: int, step: int) -> te.Tensor:
+    first = tirx.const(begin if begin >= 0 else max(begin + int(x.shape[0]), 0), "int64")
+    return te.compute(cotangent.shape[:1], lambda n: first + tirx.Cast("int64", n) * step, "rows")
+
+
+def _rows_placed(x: te.Tensor, cotangent: te.Tensor, columns: Sequence[Any]) -> te.Tensor:
+    return _placed(cotangent, (cotangent.shape[0], *x.shape[1:]), columns)
 
 
 def _concat(
