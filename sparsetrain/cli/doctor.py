@@ -89,15 +89,12 @@ def _memory() -> str:
 def _cache() -> str:
     from sparsetrain.runtime import library_cache
 
-    place = library_cache.cache_folder()
-    if place is None:
-        reason = "the folder cannot be made, is a link, or others may write to it or above it"
-        if os.environ.get("SPARSETRAIN_CACHE") == "":
-            reason = "SPARSETRAIN_CACHE is empty"
-        return f"off: every process compiles anew; {reason}"
+    place = library_cache.locate()
+    if isinstance(place, str):
+        return f"off: every process compiles anew; {place}"
     sizes = [path.stat().st_size for path in place.glob("*.*") if path.is_file()]
     held = f"{format_count(len(sizes), 'file')}, {sum(sizes) / 2**20:.0f} MiB"
-    return f"{place} ({held}; SPARSETRAIN_CACHE names another folder)"
+    return f"{os.readlink(place)} ({held}; SPARSETRAIN_CACHE names another folder)"
 
 
 def _cuda() -> str:

@@ -2,8 +2,9 @@
 """Disk cache of compiled libraries, under a digest of everything that decides their code.
 
 A file name holds that digest and one of the content, so a damaged file is never loaded. A library
-is code, so the folder belongs to the user (mode 0700), files of other owners or writable by others
-are ignored, and nothing is ever loaded from a checkpoint or from data. Files are written under a
+is code, so the folder belongs to the user (mode 0700) and is read through a descriptor, files of
+other owners or writable by others are ignored, and nothing is ever loaded from a checkpoint or from
+data. Files are written under a
 temporary name and renamed: of two processes that race, either's file serves both. Whatever fails
 here, the caller compiles instead.
 
@@ -47,17 +48,39 @@ _NO_CPP = ("-nodefaultlibs",)
 
 def cache_folder() -> Path | None:
     """The cache's folder; None if the cache is off or the folder is not private."""
+    found = locate()
+    return found if isinstance(found, Path) else None
+
+
+def locate() -> Path | str:
+    """The cache's folder, or why there is none.
+
+    The path leads through a descriptor: whoever exchanges a folder on the way to it changes nothing
+    between the check of a library and its loading.
+    """
     named = os.environ.get("SPARSETRAIN_CACHE")
     if named == "":
-        return None
-    # A user without HOME and without an entry among the system's users has no home: RuntimeError.
-    with suppress(OSError, RuntimeError):
+        return "SPARSETRAIN_CACHE is empty"
+    try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         path = Path(named) if named else Path(base) / "sparsetrain"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_own = _private(path.lstat(), stat.S_ISDIR)
-        return path if is_own and not any(map(_is_open, path.resolve().parents)) else None
-    return None
+        path = path.resolve()
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    # A user without HOME and without an entry among the system's users has no home: RuntimeError.
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    status = os.fstat(handle)
+    kept = _handles.setdefault((status.st_dev, status.st_ino), handle)
+    if kept != handle:
+        os.close(handle)
+    if not _private(status, stat.S_ISDIR):
+        return f"{path} is not this user's alone: it needs mode 0700"
+    opened = next(filter(_is_open, path.parents), None)
+    return f"anybody may rename {opened}/*" if opened else Path(f"/proc/self/fd/{kept}")
+
+
+_handles: dict[tuple[int, int], int] = {}  # of folders that were used, by device and inode
 
 
 def digest(*parts: str) -> str:

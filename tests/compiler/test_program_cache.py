@@ -2,6 +2,7 @@
 """Compiled programs come back from disk, and only those that this user put there."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -116,11 +117,24 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch):
     assert library_cache.cache_folder() is None
 
 
-def test_a_link_is_not_used(tmp_path, monkeypatch):
+def test_a_link_is_followed_to_a_folder_of_this_users(tmp_path, monkeypatch):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "link"))
-    assert library_cache.cache_folder() is None
+    assert library_cache.cache_folder().samefile(tmp_path / "real")
+    (tmp_path / "real").chmod(0o770)
+    assert "/real is not this user's alone" in library_cache.locate()
+
+
+def test_what_is_exchanged_after_the_check_is_not_loaded(tmp_path, place, compiled):
+    run()
+    folder = library_cache.cache_folder()
+    (key,) = {path.name.rpartition("-")[0] for path in place.glob("*.so")}
+    place.rename(tmp_path / "moved")
+    shutil.copytree(tmp_path / "moved", place)
+    for planted in place.glob("*.so"):
+        planted.write_bytes(b"another library")
+    assert library_cache.load(folder, key) is not None
 
 
 def test_empty_name_turns_the_cache_off(monkeypatch, compiled):
