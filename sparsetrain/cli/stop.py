@@ -18,9 +18,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Stopped(BaseException):
     """A signal ended the command; no `except Exception` on the way may swallow it."""
 
-    def __init__(self, signum: int) -> None:
+    def __init__(self, signum: int | str) -> None:
         super().__init__(signum)
-        self.signum, self.name = signum, signal.Signals(signum).name
+        self.signum = int(signum)  # text where it came through TVM
+        self.name = signal.Signals(self.signum).name
 
 
 class StopSignals:
@@ -32,6 +33,9 @@ class StopSignals:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
+        from sparsetrain.runtime.interrupts import let_pass
+
+        let_pass(Stopped)
         for number in _SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
         return self

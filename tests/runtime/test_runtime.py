@@ -7,10 +7,13 @@ import pickle
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 
 from sparsetrain import runtime
+from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.interrupts import let_pass
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.runtime.tensors import leading_rows
 from sparsetrain.sparse_tensor import RowSparse
@@ -142,6 +145,16 @@ def test_results_of_ever_new_sizes_leave_no_memory_behind():
     for entries in range(4000, 4200):
         RowSparse.from_numpy(np.zeros(entries, "i4"), values[:entries], 5).scale(2)
     assert resident_bytes() - before < 20 * 2**20
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Stopped])
+def test_an_interrupt_passes_through_tvm(kind):
+    def interrupted(_):
+        raise kind(2) if kind is Stopped else kind
+
+    let_pass(Stopped)
+    with pytest.raises(kind):
+        tvm_ffi.convert(interrupted)(1)
 
 
 def test_a_large_tensor_is_aligned_written_to_and_given_back():
