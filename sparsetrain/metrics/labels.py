@@ -62,16 +62,24 @@ class LabelMetrics:
         Raises
         ------
         ConfigError, DataError, NumericalError
-            As `ClickMetrics.update` and `RegressionMetrics.update`.
+            As `ClickMetrics.update` and `RegressionMetrics.update`; no label has got rows then.
         """
         columns = np.atleast_2d(labels.T)
-        for (name, metrics), scores, wanted in zip(
-            self._each.items(), logits.T, columns, strict=True
-        ):
-            known = slice(None) if len(columns) == 1 else ~np.isnan(wanted)
-            metrics.update(scores[known], wanted[known])
+        several = len(columns) > 1
+        rows = {
+            name: (
+                known := ~np.isnan(wanted) if several else slice(None),
+                scores[known],
+                wanted[known],
+            )
+            for name, scores, wanted in zip(self._each, logits.T, columns, strict=True)
+        }
+        for name, (_, scores, wanted) in rows.items() if several else ():
+            self._each[name]._checked(scores, wanted)
+        for name, (known, scores, wanted) in rows.items():
+            self._each[name].update(scores, wanted)
             if groups is not None and name in self._grouped:
-                self._grouped[name].update(scores[known], wanted[known], groups[known])
+                self._grouped[name].update(scores, wanted, groups[known])
         self._rows += len(logits)
 
     def result(self) -> Scores:

@@ -43,6 +43,21 @@ class RegressionMetrics:
             If a label or a prediction is not finite. Rows are counted from the first that was
             added.
         """
+        found, wanted = self._checked(predictions, labels)
+        if not len(found):
+            return
+        distance = found - wanted
+        part = RegressionMetrics()
+        part._rows = len(found)
+        part._squared, part._absolute = float(distance @ distance), float(np.abs(distance).sum())
+        part._label, part._prediction = float(wanted.mean()), float(found.mean())
+        part._spread = float(np.square(wanted - part._label).sum())
+        self.merge(part)
+
+    def _checked(
+        self, predictions: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return both as float64; raise before anything is added."""
         found, wanted = (np.asarray(array) for array in (predictions, labels))
         if found.ndim != 1 or found.shape != wanted.shape:
             raise ConfigError(
@@ -55,15 +70,7 @@ class RegressionMetrics:
             if not np.isfinite(array).all():
                 row = int(np.argmin(np.isfinite(array)))
                 raise error(f"row {self._rows + row}: the {name} is {array[row]}, not finite")
-        if not len(found):
-            return
-        distance = found - wanted
-        part = RegressionMetrics()
-        part._rows = len(found)
-        part._squared, part._absolute = float(distance @ distance), float(np.abs(distance).sum())
-        part._label, part._prediction = float(wanted.mean()), float(found.mean())
-        part._spread = float(np.square(wanted - part._label).sum())
-        self.merge(part)
+        return found, wanted
 
     def merge(self, other: "RegressionMetrics") -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""

@@ -109,6 +109,16 @@ def test_a_code_outside_its_dictionary_is_named(column, code):
         Encoder.fit(good).encode(table)
 
 
+def test_a_code_in_a_bag_outside_its_dictionary_is_named():
+    good = pa.table({"label": [0, 1, 0], "C1": [["a"], ["b", "a"], []]})
+    codes = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 7], pa.int32()), pa.array(["a", "b"]), safe=False
+    )
+    bags = pa.ListArray.from_arrays(pa.array([0, 1, 3, 3]), codes)
+    with pytest.raises(DataError, match="row 1, column C1: code 7 is outside its dictionary of 2"):
+        Encoder.fit(good).encode(good.set_column(1, "C1", bags))
+
+
 def test_a_bad_value_is_found_in_shuffled_order_too(tmp_path):
     path = write(tmp_path / "bad.parquet", table(set_value("label", 37, 5)))
     with pytest.raises(DataError, match=r"row group 2, row 37, column label: the label is 5"):

@@ -279,6 +279,15 @@ def test_labels_are_scored_one_by_one_where_a_row_has_them():
     assert found["loss"] == pytest.approx(found["a.click.logloss"] + squared / 40, rel=1e-12)
 
 
+def test_a_bad_row_of_one_label_adds_to_no_other():
+    metrics = LabelMetrics({"click": "binary", "stars": "real"})
+    metrics.update(np.array([[1.0, 2.0]]), np.array([[1.0, 3.0]]))
+    before = metrics.result()
+    with pytest.raises(DataError, match="row 1: the label is inf, not finite"):
+        metrics.update(np.array([[1.0, 2.0]]), np.array([[0.0, np.inf]]))
+    assert metrics.result() == before
+
+
 def test_a_label_that_no_row_has_has_no_scores():
     metrics = LabelMetrics({"a": "binary", "b": "real"})
     metrics.update(np.zeros((2, 2)), np.array([[1.0, np.nan], [0.0, np.nan]]))
