@@ -320,6 +320,8 @@ class Optimizer:
         ------
         CheckpointError
             If `folder` holds anything but a checkpoint, or cannot be written.
+        NumericalError
+            If a parameter or a slot is not finite; nothing is written then.
         ConfigError
             If a parameter is missing or no tensor, its name that of a slot, or `extra` no mapping.
         ResourceError
@@ -355,7 +357,8 @@ class Optimizer:
         ------
         CheckpointError
             If there is no such folder, its files are not what was saved, or the formula, a
-            parameter, a slot or a table is another; nothing is written then.
+            parameter, a slot or a table is another; nothing is written then. Also if what was saved
+            is not finite, and has been read.
         ConfigError
             If a parameter is missing or no tensor.
         """

@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain import checkpoint, runtime
-from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.state import State
-from sparsetrain.optim.state_dict import check_kinds, named_arrays, writable_arrays
+from sparsetrain.optim.state_dict import (
+    check_finite,
+    check_kinds,
+    describe_nonfinite,
+    named_arrays,
+    writable_arrays,
+)
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import require_path
 
@@ -32,6 +38,9 @@ def save(
     extra: Mapping[str, Any],
 ) -> None:
     """Save for the formula of this name; all rows are current. See `Optimizer.save`."""
+    arrays = named_arrays(params, state, {})
+    if (found := describe_nonfinite(arrays)) is not None:
+        raise NumericalError(f"step {state.step:,}: {found}: lower the learning rate")
     manifest = {
         "kind": KIND,
         "formula": formula,
@@ -40,7 +49,7 @@ def save(
         "exact": exact_tables(state),
         "extra": dict(extra),
     }
-    checkpoint.write(folder, named_arrays(params, state, {}), manifest)
+    checkpoint.write(folder, arrays, manifest)
 
 
 def load_(
@@ -58,6 +67,7 @@ def load_(
                 raise CheckpointError(f"{path}: {error}; {_ALIKE}") from None
             saved.check()
             saved.fill(target)  # if another save removes the files, `checkpoint.whole` starts over
+            check_finite(target)
         return counts_and_extra
 
     counts, extra = checkpoint.whole(folder, fill_)

@@ -257,8 +257,14 @@ def _model(saved: Mapping[str, Any], given: type | None) -> Any:
 def _model_of(saved: Saved, given: type | None) -> Any:
     """The model of a manifest, if the saved arrays are its parameters.
 
-    No memory is asked for by a manifest alone.
+    Neither memory nor time is asked for by a manifest alone: each layer has an array.
     """
+    for name in ("bottom", "top"):
+        widths = saved.manifest["model"]["config"].get(name)
+        if isinstance(widths, list) and len(widths) > len(saved.kinds):
+            raise CheckpointError(
+                f"{name} names {len(widths)} layers, but {len(saved.kinds)} arrays are saved"
+            )
     model = _model(saved.manifest["model"], given)
     params = dict(model.named_parameters())
     arrays = named_arrays(params, {}, model.tables(), view=_without_memory)

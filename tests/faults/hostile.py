@@ -143,6 +143,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "a module for a model": _about("model", "kind", value="os.system"),
     "a model of absurd width": _about("model", "config", "bottom", value=[2**40]),
     "a model of absurd depth": _about("model", "config", "top", value=[1] * 1_000),
+    "a model of so many layers": _about("model", "config", "top", value=[1] * 50_000),
     "an optimizer of another name": _about("optimizer", value={"name": "eval", "hyper": {}}),
     "a state that is text": _about("run", value="__import__('os')"),
     "a position beyond everything": _about("run", "position", value={"epoch": -1}),

@@ -231,6 +231,20 @@ def test_a_folder_of_other_things_is_not_replaced(tmp_path):
         case("sgd float32").save(tmp_path)
 
 
+def test_what_is_not_finite_is_neither_saved_nor_loaded(tmp_path, monkeypatch):
+    loop = case("adam exact").train(1)
+    name = next(iter(loop.params))
+    loop.params[name] = st.runtime.as_tensor(np.full(loop.params[name].shape, np.inf, "f4"))
+    with pytest.raises(st.errors.NumericalError, match=f"step 1: parameter {name!r} holds"):
+        loop.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(optim.saving, "describe_nonfinite", lambda _: None)
+        loop.save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=f"parameter {name!r} holds numbers that are not"):
+        loop.load_(tmp_path / "run")
+
+
 def test_extra_that_json_would_lose_is_refused_before_anything_is_written(tmp_path):
     loop = case("sgd float32")
     with pytest.raises(CheckpointError, match="extra"):
