@@ -24,7 +24,7 @@ from sparsetrain.system.file_locks import try_lock
 
 def located(folder: str | os.PathLike[str]) -> Path:
     """Return the absolute path, links followed, so that neighbours lie on the same disk."""
-    path = require_path("folder", folder).resolve()
+    path = Path(os.path.realpath(require_path("folder", folder)))  # of a circle, too
     if not path.name:
         raise CheckpointError(f"{path} cannot be a checkpoint: choose a folder below it")
     return path

@@ -23,7 +23,7 @@ import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, NumericalError, ResourceError, SparsetrainError
 from tests import small_dlrm
-from tests.faults import failing_calls, fuzz, hostile
+from tests.faults import campaign, failing_calls, fuzz, hostile
 from tests.heap import resident_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +127,17 @@ def test_mutated_input_gives_errors_only(tmp_path, target):
     report = fuzz.run(target, seconds=10.0 if THOROUGH else 0.7, seed=0, place=tmp_path)
     assert report["tries"] > 50
     assert report["crashes"] == []
+
+
+SAMPLES = {
+    "bits": ["bits", "--stride", "601"],
+    "files": ["files", "--commands", "convert", "evaluate"],
+}
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_fault_of_the_campaign_is_refused_or_harmless(sample, capsys):
+    assert campaign.main(SAMPLES[sample]) == 0, capsys.readouterr().out
 
 
 # --- Memory and numbers -------------------------------------------------------------------------

@@ -127,6 +127,19 @@ def test_a_save_does_not_follow_a_link_in_its_place(run, tmp_path):
     assert st.load(run).steps == 3
 
 
+def test_a_digit_that_changed_in_a_log_is_found(run):
+    path = run / "log.jsonl"
+    good, lines = path.read_text(), st.Run(run).log()
+    path.write_text(good.replace('"step": 3', '"step": 2', 1))
+    with pytest.raises(CheckpointError, match=r"log\.jsonl: line 1 is damaged or was edited"):
+        st.Run(run).log()
+    path.write_text(good[:-1] + "\v")  # the newline behind the last
+    with pytest.raises(CheckpointError, match=f"line {len(lines)} is no line of a log"):
+        st.Run(run).log()
+    path.write_text(good[:-30])  # as a kill cuts it
+    assert st.Run(run).log() == lines[:-1]
+
+
 def test_a_lock_with_another_name_is_not_written(run, tmp_path):
     (tmp_path / "mine").write_text("mine")
     (run / ".lock").unlink()

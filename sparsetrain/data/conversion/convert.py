@@ -7,6 +7,7 @@ result does not depend on memory, workers or interruptions.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -144,8 +145,8 @@ def _inputs(paths: Any, out: Path) -> list[str]:
     """Return the files to convert; the result must not lie among them."""
     files = list_files(paths)
     for path in paths if isinstance(paths, (list, tuple)) else [paths]:
-        folder = Path(path).resolve()
-        if folder.is_dir() and folder in (out.resolve(), *out.resolve().parents):
+        folder, written = (Path(os.path.realpath(place)) for place in (path, out))
+        if folder.is_dir() and folder in (written, *written.parents):
             raise ConfigError(f"{out}: lies in the folder {path}, which is read; name another one")
     return files
 

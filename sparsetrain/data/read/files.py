@@ -93,6 +93,8 @@ def _files(path: str) -> Iterator[str]:
             raise DataError(f"{path}: the pattern matches no file")
         for match in found:
             yield from _files(match)
+    elif os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: is a pipe or a device; write its rows to a file first")
     else:
         yield path
 

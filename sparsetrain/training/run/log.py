@@ -3,7 +3,8 @@
 
 A checkpoint remembers how many lines the log had. A resumed run cuts it back to that, so that the
 log of a run that was killed reads like that of one that was not. Lines are flushed one by one and
-are on the disk before a checkpoint counts.
+are on the disk before a checkpoint counts. A line of `log.jsonl` ends with a CRC-32 of the others,
+so a digit that changed is found.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import csv
 import json
 import math
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,7 @@ _MAX_BYTES = 256 << 20  # a million lines
 # What a line may hold before the scores of a validation, in the order of the columns.
 _FIRST = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss")
 _LAST = ("loss_scale",)
+_CRC = "crc32"
 
 
 def fields(kinds: Mapping[str, str], grouped: bool) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ class Log:
             os.fsync(file.fileno())
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._json.write(json.dumps(line) + "\n")
+        self._json.write(json.dumps({**line, _CRC: _crc32(line)}) + "\n")
         self._rows.writerow(line)
         self._json.flush()
         self._csv.flush()
@@ -122,8 +125,10 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    complete = content.decode("utf-8", errors="replace").split("\n")[:-1]
-    return [_parse(path, number, line) for number, line in enumerate(complete, 1)]
+    lines = content.decode("utf-8", errors="replace").split("\n")
+    if "}" not in lines[-1]:
+        del lines[-1]
+    return [_parse(path, number, line) for number, line in enumerate(lines, 1)]
 
 
 def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
@@ -131,15 +136,19 @@ def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
         line = json.loads(text)
     except (ValueError, RecursionError):
         line = None
-    numbers = (int, float, type(None))
-    fits = isinstance(line, dict) and all(
-        _is_field(name) and isinstance(value, str if name == "split" else numbers)
-        for name, value in line.items()
-    )
-    if not fits:
+    if not isinstance(line, dict):
         raise CheckpointError(f"{path}: line {number} is no line of a log")
-    assert isinstance(line, dict)
+    if _CRC in line and line.pop(_CRC) != _crc32(line):  # logs of older versions have none
+        raise CheckpointError(f"{path}: line {number} is damaged or was edited")
+    numbers = (int, float, type(None))
+    for name, value in line.items():
+        if not (_is_field(name) and isinstance(value, str if name == "split" else numbers)):
+            raise CheckpointError(f"{path}: line {number} is no line of a log")
     return line
+
+
+def _crc32(line: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(line).encode())
 
 
 def _plain(value: Any) -> Any:
