@@ -17,6 +17,7 @@ from sparsetrain.cli import (
     demo,
     doctor,
     inspect,
+    models_command,
     plot,
     predict,
     quantize,
@@ -40,7 +41,7 @@ app = typer.Typer(
 for _command in (
     *(demo.demo, train.train, predict.evaluate, predict.predict, quantize.quantize),
     *(convert.convert, inspect.inspect, demo.generate, plot.plot, compare.compare),
-    *(settings_command.settings, doctor.doctor, verify.verify),
+    *(models_command.models, settings_command.settings, doctor.doctor, verify.verify),
 ):
     app.command(_command.__name__, cls=GroupedCommand)(_command)
 

@@ -164,7 +164,10 @@ def _compare(
 ) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
     """Return settings by ``section.key``, before and now, and the keys that differ."""
     # `--start-from` drops some entries, for which the defaults count.
-    before = {**_flatten(Settings().to_dict()), **{entry.key: entry.value for entry in entries}}
+    before = {
+        **_flatten(type(settings)().to_dict()),
+        **{entry.key: entry.value for entry in entries},
+    }
     now = _flatten(settings.to_dict())
     return before, now, frozenset(key for key in now if now[key] != before[key])
 

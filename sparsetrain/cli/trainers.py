@@ -112,11 +112,10 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
     bags: dict[str, Any] = {}
     if encoder.has_bags:
         bags = {"pooling": "sum", "weighted": encoder.has_weights}
-    model = st.models.DLRM(
-        rows=encoder.rows,
+    model = settings.model.build(
+        encoder.rows,
         num_dense=encoder.num_dense,
         names=encoder.columns,
-        **settings.model.model_dump(),
         **bags,
         row_weights=encoder.schema.weights is not None,
         share_embedding=encoder.share_embedding,

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from tvm.relax.frontend import nn
 
-from sparsetrain import runtime
 from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.kernels.table_formats import TableDtype
@@ -44,15 +43,21 @@ class DLRM(ClickModel):
     num_dense : int
         Dense features of an example. With 0 the bottom MLP is fed a constant 1, so that its output
         is a learnt vector in the interaction.
-    interaction : {"dot", "cross"}
-        Interaction of the bottom MLP's result and the embeddings: dot products of all pairs, or
-        cross layers, see `models.interaction.cross`.
+    interaction : {"dot", "cross", "concat"}
+        Interaction of the bottom MLP's result and the embeddings: dot products of all pairs, cross
+        layers (see `models.interaction.cross`), or none, all side by side.
     cross_layers, cross_rank : int, optional
         For the cross interaction. By default 3 layers of rank (F + 1) D / 4, at most 512.
     dropout : float
         Rate of the dropout between the layers of both MLPs.
+    batch_norm : bool
+        Whether both have batch norm, see `MLP`.
     pooling, weighted, names, table_dtype, row_weights, share_embedding, labels
         As of `ClickModel`.
+
+    References
+    ----------
+    Naumov et al. 2019, https://arxiv.org/abs/1906.00091
     """
 
     kind = "dlrm"
@@ -75,15 +80,17 @@ class DLRM(ClickModel):
         share_embedding: Mapping[str, str] | None = None,
         labels: Mapping[str, LabelKind] | None = None,
         dropout: float = 0.0,
+        batch_norm: bool = False,
     ) -> None:
         cls = type(self).__name__
+        between: dict[str, Any] = {"dropout": dropout, "batch_norm": batch_norm}
         dim = require_int(f"{cls}: dim", dim)
         num_dense = require_int(f"{cls}: num_dense", num_dense, 0)
         given = {"bottom": bottom, "top": top}
         hidden = {name: check_widths(cls, name, widths) for name, widths in given.items()}
         # Parameters are in the order of their construction, in saved runs too.
         self.bottom = MLP(
-            [max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, dropout=dropout
+            [max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, **between
         )
         of_rows = (table_dtype, row_weights, share_embedding, labels)
         super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
@@ -93,7 +100,7 @@ class DLRM(ClickModel):
         self.interaction, width = make_interaction(crossing, features, dim)
         self._config |= {**hidden, **crossing}
         widths = [width, *hidden["top"], len(self.label_kinds)]
-        self.top = MLP(widths, last_relu=False, dropout=dropout)
+        self.top = MLP(widths, last_relu=False, **between)
 
     def __repr__(self) -> str:
         config = self.config()
@@ -105,11 +112,3 @@ class DLRM(ClickModel):
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
         return self.top(self.interaction(self.bottom(dense), embedded))
-
-    def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
-        """As of `ClickModel`, but that biases of cross layers are 0, as in TorchRec."""
-        params = super().initialize(seed, fill=fill)
-        for name in params if fill else ():
-            if name.startswith("interaction.") and name.endswith(".bias"):
-                runtime.as_numpy(params[name], writable=True)[...] = 0
-        return params

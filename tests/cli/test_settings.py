@@ -8,7 +8,7 @@ import os
 import pytest
 
 from sparsetrain.cli import main
-from sparsetrain.cli.settings import DataSettings, ModelSettings, Settings, resolve_settings
+from sparsetrain.cli.settings import DataSettings, Settings, resolve_settings, settings_of
 from sparsetrain.cli.settings.fields import fields_of, flags_of
 from sparsetrain.cli.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
 from sparsetrain.cli.settings.resolve import Entry, parse_text
@@ -25,7 +25,7 @@ def written(tmp_path, text, name="run.toml"):
 
 
 def test_defaults_are_the_documented_ones():
-    settings = Settings()
+    settings = settings_of("dlrm")()
     assert (settings.data.min_count, settings.model.dim, settings.train.batch_size) == (5, 16, 128)
     assert (settings.optimizer.name, settings.optimizer.lr) == ("adagrad", 0.02)
 
@@ -61,7 +61,7 @@ def test_an_empty_value_takes_back_what_was_said_before(tmp_path, nothing):
         overrides=["optimizer.clip_norm=3", f"optimizer.clip_norm={nothing}", "optimizer.lr="],
         base=[Entry("optimizer.clip_norm", 4.0, "the settings of run")],
     )
-    assert settings == Settings()
+    assert settings == settings_of("dlrm")()
 
 
 def test_what_is_said_behind_an_empty_value_holds():
@@ -86,7 +86,7 @@ def test_yaml_cannot_name_python_objects(tmp_path):
 def test_resolved_settings_fit_json_and_read_back():
     settings = resolve_settings(overrides=["model.top=8,4", "data.max_rows=1000"])
     values = json.loads(json.dumps(settings.to_dict()))
-    assert Settings.model_validate(values) == settings
+    assert settings_of("dlrm").model_validate(values) == settings
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_text_becomes_the_value_it_stands_for(text, value):
     ],
 )
 def test_variables_without_a_section_and_two_underscores_are_left_alone(name):
-    assert resolve_settings(environ={name: "/somewhere"}) == Settings()
+    assert resolve_settings(environ={name: "/somewhere"}) == settings_of("dlrm")()
 
 
 ENV = "environment variable SPARSETRAIN_"
@@ -149,8 +149,10 @@ REFUSED_TEXTS = [
     (["model.bottom=true"], {}, "--set: model.bottom = True must be a valid integer"),
     (["model.bottom=64,0"], {}, "--set: model.bottom = 0 must be greater than or equal to 1"),
     (["optimizer.name=sgd", "optimizer.eps=1"], {}, "--set: sgd has no option 'eps'; its options"),
-    (["model.interaction=crss"], {}, "--set: model.interaction = 'crss' must be 'dot' or 'cross'"),
-    (["model.cross_rank=8"], {}, "--set: cross_rank is for model.interaction=cross; it is dot"),
+    (["model.interaction=crss"], {}, "--set: model.interaction = 'crss' must be 'dot', 'cross'"),
+    (["model.cross_rank=8"], {}, "DLRM: cross_rank is for interaction='cross'; 'dot' has no"),
+    (["model.name=deepfn"], {}, "--set: there is no model 'deepfn'; models are lr, fm,"),
+    (["model.name=fm", "model.top=8"], {}, "--set: unknown setting 'model.top'"),
     (["model.interaction=cross", "model.cross_rank=0"], {}, "--set: model.cross_rank = 0 must be"),
     (["model.cross_layers=-1"], {}, "--set: model.cross_layers = -1 must be greater than or"),
     ([], {"SPARSETRAIN_TRAIN__EPOCH": "2"}, ENV + "TRAIN__EPOCH: unknown setting 'train.epoch'"),
@@ -242,10 +244,14 @@ def test_the_options_of_a_formula_are_those_of_its_constructor(name):
 
 def test_every_section_fits_what_it_is_given_to():
     from sparsetrain import data, models, optim
+    from sparsetrain.models.options import OF_DATA
 
     assert set(DataSettings().encoding()) <= keywords(data.Encoder.fit)
     assert set(DataSettings().encoding()) <= keywords(data.convert_files)
-    assert set(ModelSettings.model_fields) <= keywords(models.DLRM)
+    for name, model in models.MODELS.items():
+        section = type(settings_of(name)().model).model_fields.keys() - {"name"}
+        assert section == models.options_of(model).keys()
+        assert section - {"table_dtype"} == keywords(model) - OF_DATA - {"table_dtype", "rest"}
     assert set(FORMULA_OPTIONS) == set(optim.OPTIMIZERS)
 
 
@@ -258,8 +264,11 @@ def test_defaults_of_the_data_section_are_those_of_the_encoder():
 
 
 def test_every_setting_says_what_it_means():
-    for key, field in fields_of(Settings):
-        assert field.description and field.description.endswith("."), key
+    from sparsetrain import models
+
+    for model in models.MODELS:
+        for key, field in fields_of(settings_of(model)):
+            assert field.description and field.description.endswith("."), (model, key)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +315,9 @@ def test_a_schedule_and_groups_reach_the_optimizer():
     assert (made.formula.name, made.mode, made.groups[0].scale) == ("adamw", "exact", 0.5)
     assert made.groups[0].lr == 0  # a table that stays as it is
     assert [made.hyper["lr"](step) for step in (2, 10)] == pytest.approx([0.0452, 0], abs=1e-4)
-    assert Settings.model_validate(json.loads(json.dumps(settings.to_dict()))) == settings
+    assert (
+        settings_of("dlrm").model_validate(json.loads(json.dumps(settings.to_dict()))) == settings
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ https://arxiv.org/abs/1502.03167):
     h = (x - mean) / sqrt(variance + epsilon),   y = h gamma + beta
     dx = gamma / sqrt(variance + epsilon) (g - mean(g) - h mean(g h))   for a cotangent g
 
-The reverse pass keeps x and the statistics, and computes h again.
+The reverse pass keeps x and the statistics, and computes h again. Roots and quotients are taken for
+each column, not for each element.
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ def _type(call: Any) -> relax.Type:
     return relax.TupleType([x.ty, gamma.ty, gamma.ty, gamma.ty])
 
 
-def _sums(x: te.Tensor, name: str, *of: Any) -> list[te.Tensor]:
-    """Sums over all axes but the last."""
-    rest = range(len(x.shape) - 1)
-    return [topi.sum(te.compute(x.shape, each, name), [*rest]) for each in of]
+def _sums(like: te.Tensor, name: str, element: Any) -> te.Tensor:
+    """Sums of elements over all axes but the last."""
+    return topi.sum(te.compute(like.shape, element, name), [*range(len(like.shape) - 1)])
 
 
 def _count(x: te.Tensor) -> Any:
@@ -46,14 +46,14 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     epsilon = float(call.attrs["epsilon"])
 
     def mean(x: te.Tensor) -> te.Tensor:
-        (total,) = _sums(x, "values", lambda *i: x(*i))
+        total = _sums(x, "values", lambda *i: x(*i))
         return te.compute(total.shape, lambda c: total[c] / _float(_count(x), x), "mean")
 
     def variance(x: te.Tensor, mean: te.Tensor) -> te.Tensor:
         def square(*i: Any) -> Any:
             return (x(*i) - mean[i[-1]]) * (x(*i) - mean[i[-1]])
 
-        (total,) = _sums(x, "squares", square)
+        total = _sums(x, "squares", square)
         return te.compute(total.shape, lambda c: total[c] / _float(_count(x), x), "variance")
 
     def unbiased(variance: te.Tensor, x: te.Tensor) -> te.Tensor:
@@ -62,30 +62,33 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         factor = _float(count, variance) / _float(least, variance)
         return te.compute(variance.shape, lambda c: variance[c] * factor, "unbiased")
 
-    def normalize(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, *of: te.Tensor) -> te.Tensor:
+    def inverse(variance: te.Tensor) -> te.Tensor:
+        one, least = (tirx.const(number, variance.dtype) for number in (1, epsilon))
+        return te.compute(variance.shape, lambda c: one / tirx.sqrt(variance[c] + least), "inverse")
+
+    def normalize(
+        x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, inverse: te.Tensor
+    ) -> te.Tensor:
         def element(*i: Any) -> Any:
-            return _normal(x, *of, epsilon, i) * gamma[i[-1]] + beta[i[-1]]
+            return _normal(x, mean, inverse, i) * gamma[i[-1]] + beta[i[-1]]
 
         return te.compute(x.shape, element, "normalize")
 
     means = builder.emit(builder.call_te(mean, x))
     variances = builder.emit(builder.call_te(variance, x, means))
-    y = builder.call_te(normalize, x, gamma, beta, means, variances, primfunc_attrs=_ELEMENTWISE)
+    inverses = builder.emit(builder.call_te(inverse, variances))
+    arguments = (x, gamma, beta, means, inverses)
+    y = builder.emit(builder.call_te(normalize, *arguments, primfunc_attrs=_ELEMENTWISE))
     corrected = builder.emit(builder.call_te(unbiased, variances, x))
-    return relax.Tuple([builder.emit(y), means, variances, corrected])
+    return relax.Tuple([y, means, inverses, corrected])
 
 
 def _float(count: Any, like: te.Tensor) -> Any:
     return tirx.Cast(like.dtype, count)
 
 
-def _inverse(variance: Any, epsilon: float) -> Any:
-    one = tirx.const(1, variance.dtype)
-    return one / tirx.sqrt(variance + tirx.const(epsilon, variance.dtype))
-
-
-def _normal(x: te.Tensor, mean: te.Tensor, variance: te.Tensor, epsilon: float, i: Any) -> Any:
-    return (x(*i) - mean[i[-1]]) * _inverse(variance[i[-1]], epsilon)
+def _normal(x: te.Tensor, mean: te.Tensor, inverse: te.Tensor, i: Any) -> Any:
+    return (x(*i) - mean[i[-1]]) * inverse[i[-1]]
 
 
 _batch_norm = define_op("batch_norm", ("x", "gamma", "beta"), _type, _kernel)
@@ -129,13 +132,11 @@ def _sums_type(call: Any) -> relax.Type:
 
 
 def _sums_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    epsilon = float(call.attrs["epsilon"])
-
     def of_beta(g: te.Tensor) -> te.Tensor:
-        return _sums(g, "cotangents", lambda *i: g(*i))[0]
+        return _sums(g, "cotangents", lambda *i: g(*i))
 
     def of_gamma(g: te.Tensor, x: te.Tensor, *of: te.Tensor) -> te.Tensor:
-        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, *of, epsilon, i))[0]
+        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, *of, i))
 
     g, x, *of = call.args
     sums = builder.call_te(of_beta, g), builder.call_te(of_gamma, g, x, *of)
@@ -143,21 +144,21 @@ def _sums_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _input_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    epsilon = float(call.attrs["epsilon"])
-
     def of_x(
         g: te.Tensor,
         x: te.Tensor,
         gamma: te.Tensor,
         mean: te.Tensor,
-        variance: te.Tensor,
+        inverse: te.Tensor,
         of_gamma: te.Tensor,
         of_beta: te.Tensor,
     ) -> te.Tensor:
+        share = tirx.const(1, g.dtype) / _float(_count(g), g)
+
         def element(*i: Any) -> Any:
-            c, n = i[-1], _float(_count(g), g)
-            shared = of_beta[c] / n + _normal(x, mean, variance, epsilon, i) * (of_gamma[c] / n)
-            return gamma[c] * _inverse(variance[c], epsilon) * (g(*i) - shared)
+            c = i[-1]
+            shared = of_beta[c] * share + _normal(x, mean, inverse, i) * (of_gamma[c] * share)
+            return gamma[c] * inverse[c] * (g(*i) - shared)
 
         return te.compute(g.shape, element, "of_x")
 
@@ -165,11 +166,11 @@ def _input_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 _cotangent_sums = define_op(
-    "batch_norm_sums", ("cotangent", "x", "mean", "variance"), _sums_type, _sums_kernel
+    "batch_norm_sums", ("cotangent", "x", "mean", "inverse"), _sums_type, _sums_kernel
 )
 _of_x = define_op(
     "batch_norm_backward",
-    ("cotangent", "x", "gamma", "mean", "variance", "of_gamma", "of_beta"),
+    ("cotangent", "x", "gamma", "mean", "inverse", "of_gamma", "of_beta"),
     _backward_type,
     _input_kernel,
 )
@@ -178,13 +179,11 @@ _of_x = define_op(
 def _backward(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """The cotangents of x, gamma and beta, from that of y."""
     x, gamma, _ = call.args
-    epsilon = float(call.attrs["epsilon"])
     of_y = emit(relax.TupleGetItem(cotangent, 0))
-    mean, variance = (emit(relax.TupleGetItem(output, n)) for n in (1, 2))
-    sums = emit(_cotangent_sums(of_y, x, mean, variance, epsilon=epsilon))
+    mean, inverse = (emit(relax.TupleGetItem(output, n)) for n in (1, 2))
+    sums = emit(_cotangent_sums(of_y, x, mean, inverse))
     of_beta, of_gamma = (emit(relax.TupleGetItem(sums, n)) for n in (0, 1))
-    of_x = _of_x(of_y, x, gamma, mean, variance, of_gamma, of_beta, epsilon=epsilon)
-    return [of_x, of_gamma, of_beta]
+    return [_of_x(of_y, x, gamma, mean, inverse, of_gamma, of_beta), of_gamma, of_beta]
 
 
 RULES = {"relax.sparsetrain.batch_norm": _backward}

@@ -11,3 +11,4 @@ from sparsetrain.cli.settings.schema import ModelSettings as ModelSettings
 from sparsetrain.cli.settings.schema import OptimizerSettings as OptimizerSettings
 from sparsetrain.cli.settings.schema import Settings as Settings
 from sparsetrain.cli.settings.schema import TrainSettings as TrainSettings
+from sparsetrain.cli.settings.schema import settings_of as settings_of

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from sparsetrain.cli.settings.schema import Settings, known_keys
+from sparsetrain.cli.settings.fields import fields_of
+from sparsetrain.cli.settings.schema import ModelSettings, Settings, settings_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.regular_files import read_regular_file
 
@@ -27,6 +28,7 @@ else:
 
 ENVIRONMENT_PREFIX = "SPARSETRAIN_"
 _MAX_BYTES = 16 << 20  # of a settings file
+MODEL = "model.name"  # decides what the section of the model holds
 UNSET = object()  # a value that restores the default
 _NO_VALUE = {"", "none", "null", "nil"}  # in lower case
 
@@ -51,35 +53,55 @@ def resolve_settings(
     `base` has the settings that a resumed run started with.
     """
     layers = chain(
-        base,
         from_file(file) if file is not None else (),
         from_environment(environ or {}, Settings.model_fields),
         options,
         from_overrides(overrides),
     )
-    winners: dict[str, Entry] = {}
-    for entry in layers:
-        _require_known(entry)
-        winners[entry.key] = entry
-    winners = {key: entry for key, entry in winners.items() if entry.value is not UNSET}
-    settings = _validate(winners)
-    _require_options(settings, winners)
+    stored, entries = [*base], [*layers]
+    kind = _kind_of(_winners([*stored, *entries]))
+    known = [key for key, _ in fields_of(kind)]
+    # Of a run with another model, only that it is another can be said.
+    kept = [e for e in stored if e.key in known or not e.key.startswith("model.")]
+    entries = [*kept, *entries]
+    for entry in entries:
+        _require_known(entry, known)
+    winners = _winners(entries)
+    settings = _validate(kind, winners)
+    for option, problem in settings.optimizer.problems():
+        raise ConfigError(f"{winners[f'optimizer.{option}'].origin}: {problem}")
+    settings.model.check()
     return settings
 
 
-def _validate(winners: Mapping[str, Entry]) -> Settings:
+def _winners(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """Return the last entry of each key, but none that restores a default."""
+    last = {entry.key: entry for entry in entries}
+    return {key: entry for key, entry in last.items() if entry.value is not UNSET}
+
+
+def _kind_of(winners: Mapping[str, Entry]) -> type[Settings]:
+    """Return the settings of the model that is named."""
+    named = winners.get(MODEL)
+    try:
+        return settings_of(ModelSettings().name if named is None else str(named.value))
+    except ConfigError as error:
+        raise ConfigError(f"{named.origin if named else MODEL}: {error}") from None
+
+
+def _validate(kind: type[Settings], winners: Mapping[str, Entry]) -> Settings:
     tree: dict[str, dict[str, Any]] = {section: {} for section in Settings.model_fields}
     for entry in winners.values():
         section, key = entry.key.split(".")
         tree[section][key] = entry.value
     try:
-        return Settings.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
-        raise ConfigError("; ".join(_describe(p, winners) for p in problems)) from error
+        raise ConfigError("; ".join(_describe(p, kind, winners) for p in problems)) from error
 
 
-def _describe(problem: ErrorDetails, winners: Mapping[str, Entry]) -> str:
+def _describe(problem: ErrorDetails, kind: type[Settings], winners: Mapping[str, Entry]) -> str:
     """Describe one of pydantic's errors by the setting and its source."""
     entry = winners[".".join(str(part) for part in problem["loc"][:2])]
     reason = problem["msg"].replace("Input should be", "must be").replace("valid tuple", "list")
@@ -87,13 +109,12 @@ def _describe(problem: ErrorDetails, winners: Mapping[str, Entry]) -> str:
     if str(entry.value).lower() not in _NO_VALUE:
         return message
     section, key = entry.key.split(".")
-    default = getattr(getattr(Settings(), section), key)
+    default = getattr(getattr(kind(), section), key)
     effect = "leaves it unset" if default is None else f"restores its default, {default!r}"
     return f"{message}; --set {entry.key}= {effect}"
 
 
-def _require_known(entry: Entry) -> None:
-    known = known_keys()
+def _require_known(entry: Entry, known: list[str]) -> None:
     if entry.key in known:
         return
     nearest = _nearest(entry.key, known)
@@ -107,13 +128,6 @@ def _nearest(key: str, known: list[str]) -> str | None:
     whole = difflib.get_close_matches(key, known, n=1)
     last = difflib.get_close_matches(key.rpartition(".")[2], by_last_part, n=1)
     return whole[0] if whole else by_last_part[last[0]] if last else None
-
-
-def _require_options(settings: Settings, winners: Mapping[str, Entry]) -> None:
-    """Raise for settings that the formula, schedule or interaction would ignore or lacks."""
-    for section in ("model", "optimizer"):
-        for option, problem in getattr(settings, section).problems():
-            raise ConfigError(f"{winners[f'{section}.{option}'].origin}: {problem}")
 
 
 def from_file(path: str | Path) -> Iterator[Entry]:

@@ -5,13 +5,16 @@ The models are strict (no text becomes a number here), closed (no unknown key) a
 are numbers, text and enumerated names, so a settings file never holds code.
 """
 
+from collections.abc import Sequence
 from datetime import date
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
-from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, fields_of, setting
+from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
+from sparsetrain.errors import ConfigError
 
 
 def _as_tuple(value: Any) -> Any:
@@ -95,40 +98,28 @@ class DataSettings(Section):
 
 
 class ModelSettings(Section):
-    """The DLRM: width of the embeddings, hidden widths of the two MLPs, and the interaction."""
+    """The model, and the arguments of its constructor, which `settings_of` adds."""
 
-    dim: Annotated[int, Field(ge=1, le=4096)] = setting(16, "Width of every embedding.")
-    bottom: Widths = setting((64,), "Hidden widths of the bottom MLP; input and dim are added.")
-    top: Widths = setting((64,), "Hidden widths of the top MLP; input and the last 1 are added.")
+    name: str = setting(
+        "dlrm", "Model, as `sparsetrain models` lists them with their settings.", flag="--model"
+    )
     table_dtype: Literal["float32", "bfloat16", "float16"] = setting(
         "float32",
         "Type that embedding tables are stored in. Half precision takes half the memory; updates "
         "are computed in float32 and rounded stochastically.",
         flag="--table-dtype",
     )
-    interaction: Literal["dot", "cross"] = setting(
-        "dot",
-        'Interaction of the vectors before the top MLP: "dot" multiplies every pair, "cross" has '
-        "cross layers over all numbers (DCN V2), as TorchRec's DLRM_DCN.",
-    )
-    cross_layers: Annotated[int, Field(ge=1, le=100)] | None = setting(
-        None, "Cross layers; 3 if not set."
-    )
-    cross_rank: Width | None = setting(
-        None, "Rank of their matrices; if not set, a quarter of the crossed numbers, at most 512."
-    )
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = setting(
-        0.0, "Rate of the dropout between the layers of both MLPs."
-    )
+    def build(self, rows: Sequence[int], **arguments: Any) -> Any:
+        """Construct the model."""
+        import sparsetrain as st
 
-    def problems(self) -> list[tuple[str, str]]:
-        """Return the settings that would be ignored, each with the reason."""
-        return [
-            (key, f"{key} is for model.interaction=cross; it is {self.interaction}")
-            for key in ("cross_layers", "cross_rank")
-            if getattr(self, key) is not None and self.interaction != "cross"
-        ]
+        options = self.model_dump(exclude={"name"})
+        return st.models.MODELS[self.name](rows, **options, **arguments)
+
+    def check(self) -> None:
+        """Raise `ConfigError` for arguments that do not go together."""
+        self.build([2, 2], num_dense=1)
 
 
 # A score, with the name of its label before it where there are several.
@@ -199,7 +190,7 @@ class TrainSettings(Section):
 
 
 class Settings(Section):
-    """All settings of one training run."""
+    """All settings of one training run, but for the arguments of its model."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -211,6 +202,37 @@ class Settings(Section):
         return self.model_dump(mode="json")
 
 
-def known_keys() -> list[str]:
-    """Return every setting as `section.key`."""
-    return [key for key, _ in fields_of(Settings)]
+@cache
+def settings_of(model: str) -> type[Settings]:
+    """Return the settings of a run of a model, whose section has the arguments of that model.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model.
+    """
+    import sparsetrain as st
+
+    if model not in st.models.MODELS:
+        raise ConfigError(f"there is no model {model!r}; models are {', '.join(st.models.MODELS)}")
+    fields: dict[str, Any] = {
+        name: (_type_of(option.type), setting(option.default, option.description))
+        for name, option in st.models.options_of(st.models.MODELS[model]).items()
+        if name not in ModelSettings.model_fields
+    }
+    section = create_model("ModelSettings", __base__=ModelSettings, **fields)
+    return create_model("Settings", __base__=Settings, model=(section, section(name=model)))
+
+
+# Type of an argument -> the values that a setting may have.
+_TYPES: dict[Any, Any] = {
+    int: Width,
+    Sequence[int]: Widths,
+    float: Annotated[float, Field(ge=0, lt=1)],  # rates of dropout
+}
+
+
+def _type_of(type_: Any) -> Any:
+    if type(None) in get_args(type_):
+        return _type_of(get_args(type_)[0]) | None
+    return _TYPES.get(type_, type_)

@@ -31,19 +31,102 @@ def default_rank(width: int) -> int:
 
 
 class CrossLayer(nn.Module):
-    """One layer; `width` is N."""
+    """One layer; `width` is N. Without a rank its matrix is full, ``W_l`` of (N, N)."""
 
-    def __init__(self, width: int, rank: int, dtype: str = "float32") -> None:
-        self.v = nn.Linear(width, rank, bias=False, dtype=dtype)
-        self.w = nn.Linear(rank, width, dtype=dtype)
+    def __init__(self, width: int, rank: int | None, dtype: str = "float32") -> None:
+        if rank is not None:
+            self.v = nn.Linear(width, rank, bias=False, dtype=dtype)
+        self.w = nn.Linear(width if rank is None else rank, width, dtype=dtype)
+        self.w.bias.attrs["initial"] = 0.0
+        self.rank = rank
 
     def forward(self, x0: nn.Tensor, x: nn.Tensor) -> nn.Tensor:
         """(B, N), (B, N) -> (B, N)."""
-        mixed = self.w(self.v(x))  # (B, N) by way of (B, rank)
+        mixed = self.w(x if self.rank is None else self.v(x))  # (B, N)
         return x0 * mixed + x
 
 
-class CrossInteraction(nn.Module):
+class VectorCrossLayer(nn.Module):
+    """A layer of the first DCN, ``x_{l+1} = x_0 (w_l x_l) + b_l + x_l``; `width` is N."""
+
+    def __init__(self, width: int) -> None:
+        self.weight = nn.Linear(width, 1, bias=False)
+        self.bias = nn.Parameter((width,))
+        self.bias.attrs["initial"] = 0.0
+
+    def forward(self, x0: nn.Tensor, x: nn.Tensor) -> nn.Tensor:
+        """(B, N), (B, N) -> (B, N)."""
+        return x0 * self.weight(x) + self.bias + x
+
+
+class MixedCrossLayer(nn.Module):
+    """A mixture of K experts of low rank (equation 4 of the paper), `width` is N.
+
+    ``x_{l+1} = x_0 * (sum_k g_k U_k tanh(C_k tanh(V_k x_l)) + b) + x_l``, ``g = softmax(G x_l)``.
+    The experts share one product for all V and one for all U.
+    """
+
+    def __init__(self, width: int, rank: int, experts: int) -> None:
+        self.rank, self.experts = rank, experts
+        self.gate = nn.Linear(width, experts, bias=False)
+        self.v = nn.Linear(width, experts * rank, bias=False)
+        self.c = nn.Parameter((experts, rank, rank))
+        self.w = nn.Linear(experts * rank, width)
+        self.w.bias.attrs["initial"] = 0.0
+
+    def forward(self, x0: nn.Tensor, x: nn.Tensor) -> nn.Tensor:
+        """(B, N), (B, N) -> (B, N)."""
+        each = (x.shape[0], self.experts, self.rank)
+        low = nn.op.permute_dims(nn.op.reshape(nn.op.tanh(self.v(x)), each), [1, 0, 2])
+        mixed = nn.op.tanh(nn.op.matmul(low, self.c))  # (K, B, rank)
+        mixed = nn.op.permute_dims(mixed, [1, 0, 2])  # (B, K, rank)
+        gates = nn.op.reshape(nn.op.softmax(self.gate(x), axis=-1), (*each[:2], 1))
+        weighed = nn.op.reshape(mixed * gates, (each[0], self.experts * self.rank))
+        return x0 * self.w(weighed) + x
+
+
+class CrossNetwork(nn.Module):
+    """All layers, one after the other.
+
+    Parameters
+    ----------
+    width : int
+        N.
+    layers : int
+        L.
+    rank : int, optional
+        Of each ``W_l V_l``; without, the matrices are full.
+    experts : int
+        With more than one each layer is a `MixedCrossLayer`.
+    dtype : str
+        Dtype of weights and biases.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        layers: int,
+        rank: int | None = None,
+        experts: int = 1,
+        dtype: str = "float32",
+    ) -> None:
+        def layer() -> nn.Module:
+            if rank is not None and experts > 1:
+                return MixedCrossLayer(width, rank, experts)
+            return CrossLayer(width, rank, dtype)
+
+        self.width = width
+        self.layers = nn.ModuleList([layer() for _ in range(layers)])
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, N) -> (B, N)."""
+        x0 = x
+        for layer in self.layers:
+            x = layer(x0, x)
+        return x
+
+
+class CrossInteraction(CrossNetwork):
     """The dense vector and F embeddings of a sample, through all layers.
 
     Parameters
@@ -67,14 +150,14 @@ class CrossInteraction(nn.Module):
         features, dim, layers, rank = (
             require_int(f"CrossInteraction: {name}", number) for name, number in numbers.items()
         )
-        self.width = (features + 1) * dim
-        self.layers = nn.ModuleList([CrossLayer(self.width, rank, dtype) for _ in range(layers)])
+        super().__init__((features + 1) * dim, layers, rank, dtype=dtype)
 
     def forward(self, dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
         """(B, D), (B, F, D) -> (B, N)."""
-        batch, features, dim = embeddings.shape
-        flat = nn.op.reshape(embeddings, (batch, features * dim))  # (B, F D)
-        x = x0 = nn.op.concat([dense, flat], dim=1)  # (B, N)
-        for layer in self.layers:
-            x = layer(x0, x)
-        return x
+        return super().forward(side_by_side(dense, embeddings))
+
+
+def side_by_side(dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
+    """(B, D), (B, F, D) -> (B, (F + 1) D)."""
+    batch, features, dim = embeddings.shape
+    return nn.op.concat([dense, nn.op.reshape(embeddings, (batch, features * dim))], dim=1)

@@ -7,12 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.interaction.cross import LAYERS, CrossInteraction, default_rank
+from sparsetrain.models.interaction.cross import (
+    LAYERS,
+    CrossInteraction,
+    default_rank,
+    side_by_side,
+)
 from sparsetrain.models.interaction.operator import dot_interaction
 from sparsetrain.models.interaction.result_layout import output_width
 from sparsetrain.system.argument_checks import require_int
 
-Interaction: TypeAlias = Literal["dot", "cross"]
+Interaction: TypeAlias = Literal["dot", "cross", "concat"]
 CROSS_OPTIONS = ("cross_layers", "cross_rank")
 
 
@@ -27,11 +32,11 @@ def check_interaction(
         For an unknown interaction, or a number that is no positive integer or not an option of it.
     """
     if name not in get_args(Interaction):
-        raise ConfigError(f"DLRM: interaction is 'dot' or 'cross', not {name!r}")
+        raise ConfigError(f"DLRM: interaction is 'dot', 'cross' or 'concat', not {name!r}")
     explicit = {key: number for key, number in numbers.items() if number is not None}
-    if name == "dot":
+    if name != "cross":
         for key in explicit:
-            raise ConfigError(f"DLRM: {key} is for interaction='cross'; 'dot' has no layers")
+            raise ConfigError(f"DLRM: {key} is for interaction='cross'; {name!r} has no layers")
         return {"interaction": name, **numbers}
     checked = {key: require_int(f"DLRM: {key}", number) for key, number in explicit.items()}
     defaults = {"cross_layers": LAYERS, "cross_rank": default_rank(width)}
@@ -44,5 +49,7 @@ def make_interaction(
     """Return the layer from (B, D) and (B, F, D) to (B, columns), and the number of columns."""
     if config["interaction"] == "dot":
         return dot_interaction, output_width(features, dim)
+    if config["interaction"] == "concat":
+        return side_by_side, (features + 1) * dim
     cross = CrossInteraction(features, dim, config["cross_layers"], config["cross_rank"])
     return cross, cross.width

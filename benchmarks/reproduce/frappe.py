@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frappe, as the BARS benchmark trains on it (Frappe_x1, https://openbenchmark.github.io/BARS).
+
+The folder holds frappe_train, frappe_valid and frappe_test, each .parquet, with the columns below.
+
+Protocol of all models: vectors of 10 numbers, batches of 4096, Adam at 0.001, gradients clipped at
+a norm of 10, validation by AUC after each epoch; without a better one the learning rate falls to a
+tenth, and after two in a row training ends with the best weights. Every value has a row of its own.
+L2 (`l2` below) is added to the gradient of every row of every table in every step, as it is by a
+loss with that term, so rows that a batch does not name shrink and Adam's moments see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import sparsetrain as st
+
+LABEL = "label"
+COLUMNS = (
+    *("user", "item", "daytime", "weekday", "isweekend", "homework"),
+    *("cost", "weather", "country", "city"),
+)
+EPOCHS, BATCH, LR, CLIP = 100, 4096, 1e-3, 10.0
+
+
+class Setting(NamedTuple):
+    """A model of the benchmark: its options, its L2, and the test AUC and logloss published."""
+
+    kind: str
+    options: Mapping[str, Any]
+    l2: float
+    auc: float
+    logloss: float
+
+
+DEEP = {"batch_norm": True}
+WIDE = (400, 400, 400)
+SETTINGS = {
+    "lr": Setting("lr", {}, 0.0, 0.9356, 0.3076),
+    "fm": Setting("fm", {"dim": 10}, 0.0, 0.9671, 0.2065),
+    "dlrm": Setting(
+        "dlrm",
+        {"dim": 10, "interaction": "concat", "bottom": (), "top": WIDE, "dropout": 0.4, **DEEP},
+        *(0.1, 0.9840, 0.1444),
+    ),
+    "deepfm": Setting(
+        "deepfm", {"dim": 10, "hidden": WIDE, "dropout": 0.2, **DEEP}, 0.05, 0.98395, 0.1495
+    ),
+    "dcnv2": Setting(
+        "dcnv2",
+        {"dim": 10, "cross_layers": 4, "hidden": WIDE, "dropout": 0.4, **DEEP},
+        *(0.05, 0.98382, 0.1520),
+    ),
+}
+
+
+def files(folder: str) -> dict[str, str]:
+    """Return the path of each split."""
+    return {split: f"{folder}/frappe_{split}.parquet" for split in ("train", "valid", "test")}
+
+
+def encoder_of(paths: Mapping[str, str]) -> st.data.Encoder:
+    """Learn a row for each value of the training data."""
+    schema = st.data.Schema(label=LABEL, categories=COLUMNS)
+    return st.data.Encoder.fit(paths["train"], schema_file=schema, min_count=1, treat_as="raw")
+
+
+def model_of(setting: Setting, encoder: st.data.Encoder) -> Any:
+    """Make the model of a setting."""
+    make = st.models.MODELS[setting.kind]
+    return make(encoder.rows, num_dense=0, names=encoder.columns, **setting.options)
+
+
+def train(setting: Setting, paths: Mapping[str, str], encoder: Any, seed: int) -> dict[str, Any]:
+    """Train by the protocol; return test scores, epochs, seconds and rows/s."""
+    begin = perf_counter()
+    decay = st.optim.ParamGroup("embeddings.*", weight_decay=setting.l2)
+    optimizer = st.optim.adam(LR, mode="exact", clip_norm=CLIP, groups=[decay])
+    trainer = st.Trainer(model_of(setting, encoder), optimizer, encoder=encoder, seed=seed)
+    history = trainer.fit(
+        paths["train"],
+        validation=paths["valid"],
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        progress=None,
+        early_stopping=st.EarlyStopping(monitor="auc", patience=2),
+        reduce_lr=st.ReduceLROnPlateau(factor=0.1, patience=1),
+    )
+    seconds = perf_counter() - begin
+    found = trainer.evaluate(paths["test"])
+    return {
+        **{name: float(found[name]) for name in ("auc", "logloss")},
+        "epochs": len(history["epochs"]),
+        "seconds": seconds,
+        "rows_per_s": float(history["rows_per_s"]),
+    }

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deep & Cross Networks, versions 1 and 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tvm.relax.frontend import nn
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.field_model import FieldModel
+from sparsetrain.models.interaction.cross import CrossNetwork, VectorCrossLayer
+
+
+class DCN(FieldModel):
+    """Deep & Cross: ``logit = MLP(x_0) + w x_L``, with ``x_{l+1} = x_0 (w_l x_l) + b_l + x_l``.
+
+    ``x_0 = [v_1, ..., v_M]``, and ``w_l x_l`` is a number.
+
+    Parameters
+    ----------
+    rows, num_dense
+        As of `ClickModel`.
+    dim : int
+        Width of the vectors v.
+    cross_layers : int
+        L.
+    hidden : sequence of int
+        Hidden widths of the MLP.
+    dropout : float
+        Rate of its dropout.
+    batch_norm : bool
+        Whether it has batch norm.
+    **rest
+        As of `ClickModel`.
+
+    References
+    ----------
+    Wang et al. 2017, https://arxiv.org/abs/1708.05123
+    """
+
+    kind = "dcn"
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        dim: int = 16,
+        cross_layers: int = 3,
+        hidden: Sequence[int] = (64, 64),
+        num_dense: int = 13,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        **rest: Any,
+    ) -> None:
+        options = {
+            "cross_layers": cross_layers,
+            "hidden": hidden,
+            "dropout": dropout,
+            "batch_norm": batch_norm,
+        }
+        super().__init__(rows, dim, num_dense, options, **rest)
+        width = self.num_fields * self.dim
+        layers = self._options["cross_layers"]
+        self.cross = nn.ModuleList([VectorCrossLayer(width) for _ in range(layers)])
+        self.crossed = nn.Linear(width, self.num_labels, bias=False)
+        self.mlp = self.deep()
+
+    def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense), (B, F, dim) -> (B, T)."""
+        x = x0 = self.flat(self.fields(dense, embedded))
+        for layer in self.cross:
+            x = layer(x0, x)
+        return self.mlp(x0) + self.crossed(x)
+
+
+class DCNv2(FieldModel):
+    """DCN V2: cross layers with a matrix, ``x_{l+1} = x_0 * (W_l x_l + b_l) + x_l``, and an MLP.
+
+    ``x_0 = [v_1, ..., v_M]`` has N = M dim numbers. Parallel: ``logit = MLP(x_0) + w x_L``.
+    Stacked: ``logit = MLP(x_L)``. With a rank r, ``W_l = U_l V_l`` by way of r numbers; with K
+    experts, ``W_l x_l + b_l`` becomes ``sum_k g_k U_k tanh(C_k tanh(V_k x_l)) + b_l`` with
+    ``g = softmax(G_l x_l)``.
+
+    Parameters
+    ----------
+    rows, num_dense
+        As of `ClickModel`.
+    dim : int
+        Width of the vectors v.
+    structure : {"parallel", "stacked"}
+        How cross layers and MLP are combined.
+    cross_layers : int
+        L.
+    cross_rank : int, optional
+        r; without, the matrices are full.
+    experts : int
+        K; more than one need a rank.
+    hidden : sequence of int
+        Hidden widths of the MLP.
+    dropout : float
+        Rate of its dropout.
+    batch_norm : bool
+        Whether it has batch norm.
+    **rest
+        As of `ClickModel`.
+
+    References
+    ----------
+    Wang et al. 2021, https://arxiv.org/abs/2008.13535
+    """
+
+    kind = "dcnv2"
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        dim: int = 16,
+        structure: Literal["parallel", "stacked"] = "parallel",
+        cross_layers: int = 3,
+        cross_rank: int | None = None,
+        experts: int = 1,
+        hidden: Sequence[int] = (64, 64),
+        num_dense: int = 13,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        **rest: Any,
+    ) -> None:
+        options = {
+            "structure": structure,
+            "cross_layers": cross_layers,
+            "cross_rank": cross_rank,
+            "experts": experts,
+            "hidden": hidden,
+            "dropout": dropout,
+            "batch_norm": batch_norm,
+        }
+        super().__init__(rows, dim, num_dense, options, **rest)
+        width, chosen = self.num_fields * self.dim, self._options
+        if chosen["experts"] > 1 and cross_rank is None:
+            raise ConfigError("DCNv2: experts are of low rank: give cross_rank as well")
+        self.cross = CrossNetwork(width, chosen["cross_layers"], cross_rank, chosen["experts"])
+        if structure == "parallel":
+            self.crossed = nn.Linear(width, self.num_labels, bias=False)
+        self.mlp = self.deep()
+
+    def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense), (B, F, dim) -> (B, T)."""
+        x = self.flat(self.fields(dense, embedded))
+        if self._options["structure"] == "stacked":
+            return self.mlp(self.cross(x))
+        return self.mlp(x) + self.crossed(self.cross(x))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base of the models over fields: a vector for each id and for each dense feature of a row.
+
+The vector of a dense feature is its value times a learnt one, as ``x_i v_i`` in factorization
+machines (Rendle 2010). A model with first-order weights has them as the first columns of its
+tables, one for each label, so that they cost no look-up of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm.relax.frontend import nn
+
+from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.mlp import MLP
+from sparsetrain.models.options import check_options
+from sparsetrain.system.argument_checks import require_int
+
+
+class FieldModel(ClickModel):
+    """Click model whose `forward` begins with `fields`.
+
+    Parameters
+    ----------
+    rows, dim, num_dense
+        As of `ClickModel`; there are M = num_dense + F fields of `dim` numbers.
+    options : mapping
+        The other arguments of the subclass's constructor, by name.
+    first_order : bool
+        Whether there is a weight for each value besides its vector.
+    **rest
+        As of `ClickModel`.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        dim: int,
+        num_dense: int,
+        options: Mapping[str, Any],
+        first_order: bool = False,
+        **rest: Any,
+    ) -> None:
+        cls = type(self).__name__
+        self._options = check_options(type(self), options)
+        self.dim = require_int(f"{cls}: dim", dim, 0 if first_order else 1)
+        labels = rest.get("labels")
+        self.num_labels = len(labels) if labels else 1
+        width = self.dim + self.num_labels * first_order
+        super().__init__(rows, width, num_dense, **rest)
+        self.num_dense = int(self._config["num_dense"])
+        self.num_fields = self.num_dense + len(self._config["rows"])
+        if self.num_dense:
+            self.dense_fields = nn.Parameter((self.num_dense, width))
+        if first_order:
+            self.bias = nn.Parameter((self.num_labels,))
+            self.bias.attrs["initial"] = 0.0
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments, as plain values."""
+        return {**super().config(), "dim": self.dim, **self._options}
+
+    def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense), (B, F, D) -> (B, M, D)."""
+        if not self.num_dense:
+            return embedded
+        values = nn.op.reshape(dense, (dense.shape[0], self.num_dense, 1))
+        return nn.op.concat([values * self.dense_fields, embedded], dim=1)
+
+    def first_order(self, dense: nn.Tensor, embedded: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
+        """Bias and sum of the weights of a row, (B, T), and its vectors, (B, M, dim)."""
+        fields = self.fields(dense, embedded)
+        weights, vectors = nn.op.split(fields, [self.num_labels], axis=2)
+        return nn.op.sum(weights, axis=1) + self.bias, vectors
+
+    def flat(self, vectors: nn.Tensor) -> nn.Tensor:
+        """(B, M, dim) -> (B, M dim)."""
+        return nn.op.reshape(vectors, (vectors.shape[0], self.num_fields * self.dim))
+
+    def deep(self, width: int | None = None) -> MLP:
+        """Return an MLP from `width` numbers, by default all fields side by side, to the logits.
+
+        Its `hidden`, `dropout` and `batch_norm` are those of the options.
+        """
+        width = self.num_fields * self.dim if width is None else width
+        chosen = {name: self._options[name] for name in ("dropout", "batch_norm")}
+        widths = [width, *self._options["hidden"], self.num_labels]
+        return MLP(widths, last_relu=False, **chosen)

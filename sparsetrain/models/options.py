@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of a model: what its constructor takes, read off its signature and its docstring.
+
+The signature is the one table of names, types and defaults. The checks of arguments, the settings
+of the command and the list of models follow it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, cleandoc, signature
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.config import check_widths
+from sparsetrain.system.argument_checks import is_number, require_int
+
+# What an encoder knows; the rest of `ClickModel`'s arguments are options.
+OF_DATA = frozenset(
+    ("rows", "num_dense", "pooling", "weighted", "names", "row_weights", "share_embedding")
+) | {"labels"}
+
+
+class Option(NamedTuple):
+    """An argument of a model that its user chooses."""
+
+    type: Any
+    default: Any
+    description: str
+
+
+def options_of(model: type[ClickModel]) -> dict[str, Option]:
+    """Return the options of a class by name; the type of its tables is one of each."""
+    found: dict[str, Option] = {}
+    for cls in (model, ClickModel):
+        described = _descriptions(cls)
+        for name, argument in signature(cls, eval_str=True).parameters.items():
+            own = cls is model or name == "table_dtype"
+            if (
+                own
+                and name not in OF_DATA | found.keys()
+                and argument.kind != Parameter.VAR_KEYWORD
+            ):
+                text = described.get(name, "")
+                found[name] = Option(argument.annotation, argument.default, text)
+    return found
+
+
+def _descriptions(cls: type) -> dict[str, str]:
+    """Return what the section Parameters of a docstring says of each name."""
+    section = cleandoc(cls.__doc__ or "").partition("Parameters\n----------\n")[2]
+    section = re.split(r"\n\n\w+\n-{3,}|\n\*\*", section)[0]
+    parts = re.split(r"(?m)^(\w[\w, ]*) : .*\n", section)[1:]
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {n: " ".join(text.split()) for names, text in pairs for n in names.split(", ")}
+
+
+def check_options(model: type[ClickModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as plain values, each by the type that the signature gives it.
+
+    Raises
+    ------
+    ConfigError
+        For the first that is of another type, or no number that it may be.
+    """
+    declared, cls = options_of(model), model.__name__
+    return {n: _checked(f"{cls}: {n}", declared[n].type, value) for n, value in values.items()}
+
+
+def _checked(what: str, type_: Any, value: Any) -> Any:
+    cls, _, name = what.partition(": ")
+    if value is None and type(None) in get_args(type_):
+        return None
+    kinds = get_args(type_) or (type_,)
+    if get_origin(type_) is Sequence:
+        return check_widths(cls, name, value)
+    if get_origin(type_) is Literal and value not in kinds:
+        raise ConfigError(f"{what} is {value!r}; it is {' or '.join(map(repr, kinds))}")
+    if bool in kinds and not isinstance(value, bool):
+        raise ConfigError(f"{what} is {value!r}; give True or False")
+    if int in kinds:
+        return require_int(what, value)
+    if float in kinds and not (is_number(value) and 0 <= value < 1):
+        raise ConfigError(f"{what}: rate is {value!r}; it must be at least 0 and below 1")
+    return float(value) if float in kinds else value

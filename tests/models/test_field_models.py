@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models over fields: their scores are those of the papers' equations in float64."""
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain.errors import ConfigError
+from tests import small_dlrm
+from tests.models import equations
+
+# Name -> kind and options.
+CASES = {
+    "lr": ("lr", {}),
+    "fm": ("fm", {}),
+    "fwfm": ("fwfm", {}),
+    "widedeep": ("widedeep", {"hidden": (6,)}),
+    "deepfm": ("deepfm", {"hidden": (6,)}),
+    "dcn": ("dcn", {"hidden": (6,), "cross_layers": 2}),
+    "dcnv2": ("dcnv2", {"hidden": (6,), "cross_layers": 2}),
+    "dcnv2, stacked, low rank": (
+        "dcnv2",
+        {"hidden": (6,), "cross_layers": 2, "cross_rank": 3, "structure": "stacked"},
+    ),
+    "dcnv2, mixture": ("dcnv2", {"hidden": (6,), "cross_layers": 1, "cross_rank": 3, "experts": 2}),
+    "xdeepfm": ("xdeepfm", {"hidden": (6,), "cin": (3, 2)}),
+    "autoint": ("autoint", {"hidden": (6,), "attention_width": 3}),
+    "finalmlp": ("finalmlp", {"hidden": (6,), "hidden2": (4,), "heads": 2}),
+    "dlrm, concatenation": ("dlrm", {"interaction": "concat", "bottom": (5,), "top": (6,)}),
+}
+
+
+def made(name, rows=small_dlrm.ROWS, **more):
+    kind, options = CASES[name]
+    width = {} if kind == "lr" else {"dim": 4}
+    return st.models.MODELS[kind](rows, **width, **options, **more)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores_are_those_of_the_equations(name):
+    trainer = st.Trainer(made(name), st.optim.sgd(0.1), seed=2)
+    batch = small_dlrm.batch(9)
+    params = {key: array.astype(np.float64) for key, array in trainer.state_dict().items()}
+    assert np.abs(params.get("bias", 0)).max() == 0
+    wanted = equations.logits(name.partition(",")[0], params, trainer.model.config(), batch)
+    found = trainer._score(batch)[:, 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_config_makes_the_model_again_also_of_several_labels(name):
+    labels = {"click": "binary", "price": "real"}
+    model = made(name, rows=[5, 7], num_dense=0, labels=labels)
+    again = type(model)(**model.config())
+    assert again.config() == model.config()
+    shapes = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, again)]
+    assert shapes[0] == shapes[1]
+    assert model.export() is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("deepfm", {"hidden": 0.5}, "DeepFM: hidden must be whole numbers"),
+        ("deepfm", {"dropout": 1}, "DeepFM: dropout: rate is 1; it must be at least 0"),
+        ("deepfm", {"batch_norm": 1}, "DeepFM: batch_norm is 1; give True or False"),
+        ("dcnv2", {"structure": "both"}, "DCNv2: structure is 'both'; it is 'parallel' or"),
+        ("dcnv2", {"experts": 2}, "DCNv2: experts are of low rank: give cross_rank"),
+        ("xdeepfm", {"cin": [3, 0]}, "XDeepFM: every number in cin must be 1 or more"),
+        ("finalmlp", {"heads": 7}, "heads is 7, which does not divide 64"),
+        ("finalmlp", {"hidden2": ()}, "FinalMLP: hidden and hidden2 need at least one width"),
+        ("fm", {"dim": 0.5}, "FM: dim"),
+    ],
+)
+def test_wrong_options_are_refused(kind, options, said):
+    with pytest.raises(ConfigError, match=said):
+        st.models.MODELS[kind]([3, 4], **options)
