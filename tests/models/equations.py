@@ -63,7 +63,8 @@ def _fm(params, config, vectors, flat):
 def _fwfm(params, config, vectors, flat):
     weights, total = params["pairs.weight"][0], 0.0
     # The operator's order: of each field, its products with those before it.
-    for place, (j, i) in enumerate((j, i) for j in range(vectors.shape[1]) for i in range(j)):
+    places = [(i, j) for j in range(vectors.shape[1]) for i in range(j)]
+    for place, (i, j) in enumerate(places):
         total = total + weights[place] * (vectors[:, i] * vectors[:, j]).sum(1)
     return total
 
