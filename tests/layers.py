@@ -52,7 +52,7 @@ PARTS = {
         True,
     ),
     "models": Part(
-        "DLRM, its layers, and the base classes of models of your own",
+        "models of clicks, ratings and sequences, and the base classes of your own",
         "ad compiler data embedding kernels ops runtime sparse_tensor system",
         True,
     ),

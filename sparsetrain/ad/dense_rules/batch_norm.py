@@ -135,11 +135,10 @@ def _sums_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     def of_beta(g: te.Tensor) -> te.Tensor:
         return _sums(g, "cotangents", lambda *i: g(*i))
 
-    def of_gamma(g: te.Tensor, x: te.Tensor, *of: te.Tensor) -> te.Tensor:
-        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, *of, i))
+    def of_gamma(g: te.Tensor, x: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> te.Tensor:
+        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, mean, inverse, i))
 
-    g, x, *of = call.args
-    sums = builder.call_te(of_beta, g), builder.call_te(of_gamma, g, x, *of)
+    sums = builder.call_te(of_beta, call.args[0]), builder.call_te(of_gamma, *call.args)
     return relax.Tuple([builder.emit(each) for each in sums])
 
 

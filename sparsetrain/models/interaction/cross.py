@@ -120,13 +120,10 @@ class CrossNetwork(nn.Module):
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """(B, N) -> (B, N)."""
-        x0 = x
-        for layer in self.layers:
-            x = layer(x0, x)
-        return x
+        return _crossed(self.layers, x)
 
 
-class CrossInteraction(CrossNetwork):
+class CrossInteraction(nn.Module):
     """The dense vector and F embeddings of a sample, through all layers.
 
     Parameters
@@ -150,11 +147,19 @@ class CrossInteraction(CrossNetwork):
         features, dim, layers, rank = (
             require_int(f"CrossInteraction: {name}", number) for name, number in numbers.items()
         )
-        super().__init__((features + 1) * dim, layers, rank, dtype=dtype)
+        network = CrossNetwork((features + 1) * dim, layers, rank, dtype=dtype)
+        self.layers, self.width = network.layers, network.width
 
     def forward(self, dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
         """(B, D), (B, F, D) -> (B, N)."""
-        return super().forward(side_by_side(dense, embeddings))
+        return _crossed(self.layers, side_by_side(dense, embeddings))
+
+
+def _crossed(layers: nn.ModuleList, x0: nn.Tensor) -> nn.Tensor:
+    x = x0
+    for layer in layers:
+        x = layer(x0, x)
+    return x
 
 
 def side_by_side(dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
