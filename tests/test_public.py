@@ -44,10 +44,11 @@ PUBLIC = {
         "rank_items"
     ),
     "models": (
-        "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction CrossNetwork "
-        "DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout FM FieldAttention FinalMLP FwFM Ids LR MLP "
-        "MMoE MODELS MatrixFactorization Model Places Positions SASRec SelfAttention Sequence "
-        "TransformerBlock TwoTowers WideDeep XDeepFM dot_interaction fm_sum options_of"
+        "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction "
+        "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout FM FieldAttention FinalMLP "
+        "FwFM Ids LR MLP MMoE MODELS MatrixFactorization Model Places Positions SASRec "
+        "SelfAttention Sequence TransformerBlock TwoTowers WideDeep XDeepFM dot_interaction "
+        "fm_sum options_of"
     ),
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup RowMean Schedule Slot State StepResult abs "
