@@ -39,7 +39,8 @@ def main() -> None:
     rows = int(options.gigabytes * 1e9 / 2 / (32 * 4) / 4)  # 4 tables, weights and slots
     model = st.models.DLRM(rows=[rows] * 4, dim=32, bottom=(8,), top=(8,))
     trainer = st.Trainer(model, st.optim.adagrad(0.1), target="llvm")
-    size = sum(array.nbytes for array in trainer._arrays().values())
+    with trainer.snapshot() as state:
+        size = sum(array.nbytes for array in state.arrays.values())
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         times, growth = _measure(trainer, Path(place), size, options.rounds)
     gb = {name: size / 1e9 / statistics.median(taken) for name, taken in times.items()}

@@ -64,11 +64,12 @@ PUBLIC = {
     ),
     "Trainer": (
         "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "
-        "load_table predict profile program quantized query_vectors recommend save seed state_dict "
-        "step table table_bytes"
+        "load_table predict profile program quantized query_vectors recommend restore_ save seed "
+        "snapshot state_dict step table table_bytes"
     ),
     "QuantizedModel": (
-        "evaluate fit item_vectors predict query_vectors recommend save state_dict step table_bytes"
+        "evaluate fit item_vectors predict query_vectors recommend restore_ save snapshot "
+        "state_dict step table_bytes"
     ),
     "Program": "compile is_compiled machine place",
     "RowSparse": (

@@ -43,7 +43,7 @@ class Profile:
         phases: list[dict[str, float]] = []
         single: list[dict[str, Entry]] = []
         program: list[dict[str, Entry]] = []
-        machines = self.ours.trainer._training_step.machines
+        machines = self.ours.trainer.training_step.machines
         for number in range(timed):
             self._phases.clear()
             seconds, kernels = self.recorder.single_of(partial(self.ours.step, 2 * number))

@@ -29,7 +29,7 @@ from sparsetrain.runtime import gpu
 from sparsetrain.runtime.staging import StagedBatch, StagingRing, StagingSlot
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
-from sparsetrain.training.step import step_inputs
+from sparsetrain.training.step import Trainable, step_inputs
 
 HOST_LOOKUPS = 16_384
 Planner = Literal["auto", "host", "device"]
@@ -66,7 +66,7 @@ class DevicePrefetcher:
         Who sorts the rows of a batch.
     """
 
-    def __init__(self, trainer: Any, planner: Planner) -> None:
+    def __init__(self, trainer: Trainable, planner: Planner) -> None:
         if planner not in get_args(Planner):
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {planner!r}")
         if planner != "auto" and not gpu.is_cuda(trainer.target):

@@ -25,10 +25,10 @@ from sparsetrain.optim.config import from_config
 from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.optim.state_dict import ENCODER, check_kinds, named_arrays
 from sparsetrain.runtime.targets import resolve_target
-from sparsetrain.training.fit import RunState
 from sparsetrain.training.predictor import Predictor, table_dtype_of
 from sparsetrain.training.quantized import QuantizedModel
 from sparsetrain.training.run import checkpoint_in, chosen
+from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import KIND, QUANTIZED, encoder_hash
 from sparsetrain.training.trainer import Trainer
 
@@ -212,12 +212,9 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
     )
     with _errors_of(asked.model, "'s model", SparsetrainError):
         trainer = make()
-    if scaling is not None and trainer.scaling is not None and trainer.scaling.rule == scaling.rule:
-        trainer.scaling = scaling
-    trainer.state.skipped = int(manifest["skipped"])
     if manifest["run"] is not None:
-        trainer._run_state = RunState.from_dict(manifest["run"])
-    _fill_(trainer, saved)
+        trainer.run_state = RunState.from_dict(manifest["run"])
+    trainer.restore_(saved)
     return trainer
 
 
@@ -228,14 +225,8 @@ def _quantized(saved: Saved, asked: _Asked) -> QuantizedModel:
     target = resolve_target(target_word(table_dtype_of(model), asked.target))
     with _errors_of(asked.model, "'s model", SparsetrainError):
         made = QuantizedModel(model, target, encoder, precision, initialize=False)
-    _fill_(made, saved)
+    made.restore_(saved)
     return made
-
-
-def _fill_(model: Any, saved: Saved) -> None:
-    """Give a model the steps and the arrays that were saved, but those of the encoder."""
-    model.steps, model.epochs = int(saved.manifest["steps"]), int(saved.manifest["epochs"])
-    model._read(saved, [name for name in saved.kinds if not name.startswith(ENCODER)])
 
 
 def _model(saved: Mapping[str, Any], given: type | None) -> Any:

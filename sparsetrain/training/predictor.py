@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import Policy, Precision, policy_for
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
@@ -26,7 +28,15 @@ from sparsetrain.models.model_checks import (
     require_loadable,
     require_model,
 )
-from sparsetrain.optim.state_dict import describe_nonfinite, named_arrays, require_own_names
+from sparsetrain.optim.state_dict import (
+    ENCODER,
+    check_finite,
+    check_kinds,
+    describe_nonfinite,
+    named_arrays,
+    require_own_names,
+    writable_arrays,
+)
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
@@ -70,6 +80,13 @@ def precision_on(target: Any, precision: Precision) -> Precision:
     except ConfigError:
         return "float32"
     return precision
+
+
+class TrainingState(NamedTuple):
+    """Parameters and slots by name, as views, and the counts of steps, as plain values."""
+
+    arrays: dict[str, np.ndarray]
+    counts: dict[str, Any]
 
 
 class Predictor:
@@ -303,7 +320,6 @@ class Predictor:
         require_label = require_label and bool(self.model.label_kinds)
         return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
 
-    @synchronized
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and slots, by name.
 
@@ -311,15 +327,59 @@ class Predictor:
         ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 8) uint8: of each row the bytes,
         then scale and offset in float32.
         """
-        return {name: array.copy() for name, array in self._arrays().items()}
+        with self.snapshot() as state:
+            return {name: array.copy() for name, array in state.arrays.items()}
+
+    @contextmanager
+    def snapshot(self, *, current: bool = True) -> Iterator[TrainingState]:
+        """The state as it is while the block runs: no other thread writes weights meanwhile.
+
+        Parameters
+        ----------
+        current : bool
+            Whether rows that exact mode left behind are caught up first.
+        """
+        with self._lock:
+            if current:
+                self._flush()
+            yield TrainingState(named_arrays(*self._named), self._counts())
+
+    @synchronized
+    def restore_(self, saved: Saved) -> None:
+        """Fill all arrays from an open checkpoint, and take its counts; undefined after an error.
+
+        Raises
+        ------
+        CheckpointError
+            If its arrays are not those of this model, are damaged or not finite.
+        """
+        self._recount(saved.manifest)
+        with self._writing() as target:
+            self._fill_(target, saved, {n for n in saved.kinds if not n.startswith(ENCODER)})
+
+    def _fill_(self, target: dict[str, np.ndarray], saved: Saved, names: Collection[str]) -> None:
+        check_kinds(target, {name: saved.kinds[name] for name in names})
+        saved.fill(target)
+        check_finite(target)
 
     @property
     def table_bytes(self) -> int:
         """Bytes of all embedding tables, without slots."""
         return sum(runtime.as_numpy(self.params[name]).nbytes for name in self.model.tables())
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return named_arrays(self.params, {}, self.model.tables())
+    @property
+    def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:
+        return self.params, {}, self.model.tables(), None
+
+    def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
+        return writable_arrays(*self._named)
+
+    def _counts(self) -> dict[str, Any]:
+        """What changes with steps beside the arrays, as plain values."""
+        return {"steps": self.steps, "epochs": self.epochs}
+
+    def _recount(self, counts: Mapping[str, Any]) -> None:
+        self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])
 
     def _scored_params(self) -> dict[str, runtime.NDArray]:
         """The parameters by which a current model scores."""

@@ -14,27 +14,21 @@ from typing import Any, NoReturn
 from sparsetrain import checkpoint, runtime
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
-from sparsetrain.optim.state_dict import (
-    check_finite,
-    check_kinds,
-    named_tables,
-    writable_arrays,
-)
+from sparsetrain.optim.state_dict import named_tables
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.runtime.tensors import copy_
-from sparsetrain.system.locks import synchronized
-from sparsetrain.training import save
 from sparsetrain.training.predictor import Predictor, precision_on
+from sparsetrain.training.save import QUANTIZED, describe
 
 
 class QuantizedModel(Predictor):
     """Evaluates and predicts as the model that it was made from; from `Trainer.quantized`."""
 
-    @synchronized
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model and encoder to a folder, which `sparsetrain.load_predictor` reads."""
-        checkpoint.write(folder, *save.snapshot_of_quantized(self, extra or {}))
+        with describe(self, QUANTIZED, extra or {}) as saved:
+            checkpoint.write(folder, *saved)
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raise `ConfigError`: what is lost by quantisation cannot be trained on."""
@@ -42,13 +36,6 @@ class QuantizedModel(Predictor):
         raise AssertionError("int8 is for prediction")
 
     fit = step
-
-    def _read(self, opened: checkpoint.Saved, names: list[str]) -> None:
-        """Fill the parameters from an open checkpoint; undefined after an error."""
-        with writable_arrays(self.params, {}, self.model.tables()) as target:
-            check_kinds(target, {name: opened.kinds[name] for name in names})
-            opened.fill(target)
-            check_finite(target)
 
 
 def quantize(trained: Predictor) -> QuantizedModel:

@@ -3,85 +3,78 @@
 
 The manifest names things (a model's kind, an optimizer's name) and holds numbers; nothing in it is
 code. The `checkpoint` package writes and checks the folder; `load.py` makes a trainer of it.
-What is saved is a `Trainer` or a `QuantizedModel`, which this file does not know.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from itertools import chain
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from sparsetrain import checkpoint
 from sparsetrain.data import Encoder
 from sparsetrain.errors import NumericalError
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.config import to_config
 from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.state_dict import ENCODER, describe_nonfinite
+from sparsetrain.training.predictor import Predictor
+from sparsetrain.training.trained_model import TrainedModel
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 
-def save(trainer: Any, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-    """Write `trainer`; `extra` is stored beside it, as plain JSON values."""
-    checkpoint.write(folder, *snapshot(trainer, extra or {}, None))
+Saving = tuple[dict[str, np.ndarray], dict[str, Any]]  # arrays as views, and the manifest
 
 
-def snapshot(
-    trainer: Any, extra: Mapping[str, Any], state: dict[str, Any] | None
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays, parameters as views, and the manifest; `state` is that of the run."""
-    arrays, described = _snapshot_of_model(trainer, KIND, extra)
-    return arrays, {
-        **described,
-        "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
-        "exact": sorted(chain.from_iterable(exact_tables(trainer.state).values())),
-        "seed": int(trainer.seed),
-        "accumulate": trainer.accumulate,
-        "loss_scale": None if trainer.scaling is None else trainer.scaling.to_dict(),
-        "skipped": trainer.state.skipped,
-        "run": state,
-    }
-
-
-def snapshot_of_quantized(
-    model: Any, extra: Mapping[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays and the manifest of a model for prediction."""
-    return _snapshot_of_model(model, QUANTIZED, extra)
-
-
-def _snapshot_of_model(
-    model: Any, kind: str, extra: Mapping[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+@contextmanager
+def describe(model: Predictor, kind: str, extra: Mapping[str, Any]) -> Iterator[Saving]:
+    """What is written of a model, as it is while the block runs; `extra` are plain JSON values."""
     encoder, encoder_arrays, its_hash = _encoder_state(model.encoder)
-    arrays: dict[str, np.ndarray] = model._arrays()
-    require_finite(arrays, model.steps)
-    arrays |= {ENCODER + name: array for name, array in encoder_arrays.items()}
-    described = {
-        "kind": kind,
-        "model": {"kind": model.model.kind, "config": model.model.config()},
-        "encoder": encoder,
-        "encoder_sha256": its_hash,
-        "steps": model.steps,
-        "epochs": model.epochs,
-        "precision": model.precision,
-        "target": str(model.target),
-        "versions": dict(_versions()),
-        "extra": dict(extra),
-    }
-    return arrays, described
+    with model.snapshot() as (arrays, counts):
+        require_finite(arrays, model.steps)
+        yield (
+            arrays | {ENCODER + name: array for name, array in encoder_arrays.items()},
+            {
+                "kind": kind,
+                "model": {"kind": model.model.kind, "config": model.model.config()},
+                "encoder": encoder,
+                "encoder_sha256": its_hash,
+                "precision": model.precision,
+                "target": str(model.target),
+                "versions": dict(_versions()),
+                "extra": dict(extra),
+                **counts,
+            },
+        )
+
+
+@contextmanager
+def describe_trainer(
+    trainer: TrainedModel, extra: Mapping[str, Any], run: dict[str, Any] | None = None
+) -> Iterator[Saving]:
+    """`describe` with all that training goes on with; `run` is the state of its run."""
+    with describe(trainer, KIND, extra) as (arrays, described):
+        yield (
+            arrays,
+            {
+                **described,
+                "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
+                "exact": sorted(chain.from_iterable(exact_tables(trainer.state).values())),
+                "seed": int(trainer.seed),
+                "accumulate": trainer.accumulate,
+                "run": run,
+            },
+        )
 
 
 def require_finite(arrays: Mapping[str, np.ndarray], steps: int) -> None:

@@ -1,39 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TrainedModel`: a model with its parameters and slots: evaluation, prediction, saving, copies.
+"""`TrainedModel`: a model with parameters, slots and counts: steps, and copies of its state.
 
 In exact mode, rows are caught up before they are scored or copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.ad.gradient import Unreached
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scaling_for
-from sparsetrain.data import Encoder
-from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
-from sparsetrain.optim import Optimizer, averages
+from sparsetrain.compiler.program import GradientProgram, value_and_grad
+from sparsetrain.data import Batch, Encoder
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype, target_word
+from sparsetrain.models.model_checks import unused_parameters_error
+from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.optim.exact.rows import check_saved, restored_
-from sparsetrain.optim.state_dict import (
-    COUNT,
-    check_finite,
-    check_kinds,
-    load_arrays_,
-    named_arrays,
-    named_tables,
-    writable_arrays,
-)
+from sparsetrain.optim.state_dict import COUNT, load_arrays_, named_tables
+from sparsetrain.runtime import gpu
+from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
+from sparsetrain.training.device_prefetch import DevicePrefetcher
+from sparsetrain.training.device_step import DeviceTrainingStep
+from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.predictor import Predictor, policy_of, table_dtype_of
-from sparsetrain.training.quantized import QuantizedModel, quantize
+from sparsetrain.training.run.state import RunState
+from sparsetrain.training.step import Loss, TrainingStep, loss_inputs
 
 
 class TrainedModel(Predictor):
@@ -43,18 +45,24 @@ class TrainedModel(Predictor):
         self,
         model: Any,
         optimizer: Optimizer,
-        target: Any,
-        seed: int,
-        encoder: Encoder | None,
-        initialize: bool,
-        precision: Precision,
-        loss_scale: LossScale | float | Literal["dynamic"] | None,
+        *,
+        target: Any = "auto",
+        seed: int = 0,
+        encoder: Encoder | None = None,
+        initialize: bool = True,
+        accumulate: int = 1,
+        precision: Precision = "float32",
+        loss_scale: LossScale | float | Literal["dynamic"] | None = None,
+        plan: Literal["auto", "host", "device"] = "auto",
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise ConfigError(
                 "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
                 f"not a {type(optimizer).__name__}"
             )
+        self.accumulate = require_int("accumulate", accumulate)
+        self.draws = getattr(model, "has_dropout", False)  # while training
+        target = resolve_target(target_word(table_dtype_of(model), target))
         check_trainable(table_dtype_of(model))
         scaling = scaling_for(loss_scale, policy_of(precision, target))
         super().__init__(model, target, encoder, precision, seed, initialize=initialize)
@@ -69,6 +77,16 @@ class TrainedModel(Predictor):
             scaled=scaling is not None,
             buffers=model.buffers(),
         )
+        self._ahead = DevicePrefetcher(self, plan)
+        self.training_step = (
+            DeviceTrainingStep(self, self._ahead)
+            if gpu.is_cuda(self.target)
+            else TrainingStep(self)
+        )
+        self.applied: StepResult | None = None  # of the last step: norm, skipped or not
+        self.run_state: RunState | None = None  # where the run stood that was loaded
+        # Takes a step, and records it, while steps are profiled.
+        self.watch: Callable[[Callable[[], Loss], Batch], Loss] | None = None
 
     def _described(self) -> list[str]:
         return [self.optimizer.formula.name]
@@ -82,26 +100,121 @@ class TrainedModel(Predictor):
     def seed(self, seed: int) -> None:
         self.state.seed = seed
 
-    @synchronized
-    def quantized(self) -> QuantizedModel:
-        """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
+    @cached_property
+    def program(self) -> GradientProgram:
+        """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
+        try:
+            program = value_and_grad(
+                self._module,
+                "loss",
+                densify=self.model.densify,
+                target=self.target,
+                precision=self.policy,
+                scaled=self.scaling is not None,
+                buffers=self.model.buffers(),
+            )
+        except Unreached as error:
+            raise unused_parameters_error(self.model, error.names) from None
+        sparse = {n for n, g in program.gradient.structure.items() if g is not None}
+        if undeclared := sorted(sparse - self.model.tables().keys()):
+            raise ConfigError(
+                f"{type(self.model).__name__}: {undeclared[0]!r} is looked up by ids of no "
+                "feature: name the table in Ids or Sequence, or put ad.densify around it"
+            )
+        if program.gradient.others:
+            raise ConfigError(
+                f"the loss of {type(self.model).__name__} returns a tuple: a Trainer needs the "
+                "loss alone"
+            )
+        return program
 
-        It predicts on the CPU, also where training was on CUDA; then in float32 if the CPU has no
-        instructions for the precision of training.
+    @synchronized
+    def compile(self, *, scores: bool = False) -> None:
+        """Compile what a step runs now, rather than in the first step.
+
+        Parameters
+        ----------
+        scores : bool
+            What `evaluate` and `predict` run as well.
+        """
+        self.training_step.compile()
+        if scores:
+            for function in {*self.model.functions} - {"loss", "logits"}:
+                self._program(function).compile()
+            if "logits" in self.model.functions:
+                self._logits.compile()
+
+    def step(self, batch: Batch) -> Loss:
+        """Train on one batch and return its loss, as it was before the step.
 
         Raises
         ------
-        ConfigError
-            If the model's class takes no ``table_dtype``.
+        DataError
+            If it is no batch, has no labels or does not fit the model.
         NumericalError
-            If a row of a table is not finite.
+            If the loss or a gradient is not finite; nothing is updated then. With
+            ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``; so
+            is one in which a gradient overflows while the loss's scale can fall.
         """
-        self._flush()
-        return quantize(self)
+        if not isinstance(batch, Batch):
+            raise DataError(
+                f"step takes a Batch, not a {type(batch).__name__}; encoder.encode(table) makes "
+                "one of a table, Batch(dense, ids, labels) of arrays"
+            )
+        if self.watch is None:
+            return self._step(batch)
+        return self.watch(partial(self._step, batch), batch)
 
     @synchronized
-    def load_state_dict(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def _step(self, batch: Batch) -> Loss:
+        if batch.labels is None and self.model.label_kinds:
+            raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
+        self.model.check_labels(batch)
+        self.model.check_weights(batch)
+        self._averages = None
+        loss, self.applied = self.training_step.run_(batch)
+        self.steps += 1
+        if self.scaling is not None:
+            self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
+        return Loss(loss)
+
+    def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches, to be trained on one after another.
+
+        On a GPU a thread checks those that follow, copies them to the device and may sort their
+        rows meanwhile; on a CPU they come as they are. `fit` does this by itself.
+
+        Examples
+        --------
+        >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
+        ...     trainer.step(batch)
+        """
+        if not gpu.is_cuda(self.target):
+            return iter(batches)
+        return self._ahead.batches(iter(batches))
+
+    @synchronized
+    def first_nonfinite(self, batch: Batch) -> str | None:
+        """Say which value of the gradient program is the first that is not finite, if one is.
+
+        Runs the program on `batch` once more, compiled so that every value shows.
+        """
+        program = self.program
+        inputs = loss_inputs(self, batch)
+        arguments = program.arguments.bind(self.params, inputs)
+        return first_nonfinite(program.module, program.function, arguments)
+
+    @synchronized
+    def load_state_dict(
+        self, arrays: Mapping[str, np.ndarray], counts: Mapping[str, Any] | None = None
+    ) -> None:
         """Copy arrays named as in `state_dict` into the parameters and slots.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array
+        counts : mapping, optional
+            Those of `snapshot`, if they are to be restored too.
 
         Raises
         ------
@@ -111,9 +224,10 @@ class TrainedModel(Predictor):
         """
         with self._writing() as target:
             load_arrays_(target, arrays, partial(check_saved, self.state))
+        if counts is not None:
+            self._recount(counts)
         self._restored()
 
-    @synchronized
     def table(self, name: str) -> np.ndarray:
         """A copy of an embedding table, (V, D) float32; `name` is that of one of its columns.
 
@@ -124,7 +238,8 @@ class TrainedModel(Predictor):
         ConfigError
             If there is no such table.
         """
-        return self._arrays()[self._table_name(name)].astype(np.float32)
+        with self.snapshot() as state:
+            return state.arrays[self._table_name(name)].astype(np.float32)
 
     @synchronized
     def load_table(self, name: str, rows: np.ndarray) -> None:
@@ -172,29 +287,24 @@ class TrainedModel(Predictor):
         return full
 
     @synchronized
-    def _read(self, checkpoint: Saved, names: Collection[str]) -> None:
-        """Fill parameters and slots from an open checkpoint; undefined after an error.
+    def restore_(self, saved: Saved) -> None:
+        """See `Predictor.restore_`."""
+        super().restore_(saved)
+        self._restored(set(map(str, saved.manifest["exact"])))
 
-        An optimizer that counts steps, such as one with a schedule, may take over from one that
-        does not, and the reverse: the trainer's own counts say as much.
+    def _fill_(self, target: dict[str, np.ndarray], saved: Saved, names: Collection[str]) -> None:
+        """Also let an optimizer that counts steps, such as one with a schedule, take over.
+
+        From one that does not, or the reverse: the trainer's own counts say as much.
         """
-        counted = None
-        with self._writing() as target:
-            if COUNT not in names:
-                counted = target.pop(COUNT, None)
-            elif COUNT not in target:
-                names = {*names} - {COUNT}
-            check_kinds(target, {name: checkpoint.kinds[name] for name in names})
-            checkpoint.fill(target)
-            check_finite(target)
-            if counted is not None:
-                counted[...] = self.steps - self.state.skipped
-        self._restored(set(map(str, checkpoint.manifest["exact"])))
+        counted = None if COUNT in names else target.pop(COUNT, None)
+        super()._fill_(target, saved, {*names} if COUNT in target else {*names} - {COUNT})
+        if counted is not None:
+            counted[...] = self.steps - self.state.skipped
 
-    def _arrays(self, *, current: bool = True) -> dict[str, np.ndarray]:
-        if current:
-            self._flush()
-        return named_arrays(*self._named)
+    def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
+        self._averages = None
+        return super()._writing()
 
     def _scored_params(self) -> dict[str, runtime.NDArray]:
         """The averages, if the optimizer keeps them: made once for all batches of a validation."""
@@ -205,24 +315,17 @@ class TrainedModel(Predictor):
             self._averages = self.state.step, averages(self.params, self.state)
         return self._averages[1]
 
-    def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
-        self._averages = None
-        return writable_arrays(*self._named)
-
     def _counts(self) -> dict[str, Any]:
-        """What changes with steps beside the arrays, as plain values."""
         scale = None if self.scaling is None else self.scaling.to_dict()
-        counts = {"steps": self.steps, "epochs": self.epochs, "skipped": self.state.skipped}
-        return {**counts, "loss_scale": scale}
+        return {**super()._counts(), "skipped": self.state.skipped, "loss_scale": scale}
 
-    @synchronized
     def _recount(self, counts: Mapping[str, Any]) -> None:
-        """Go back to what `_counts` gave, once the arrays are those of that step."""
-        self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])
-        self.state.skipped = int(counts.get("skipped", 0))
-        if self.scaling is not None and counts.get("loss_scale") is not None:
-            self.scaling = Scaling.from_dict(counts["loss_scale"])
-        self._restored()
+        super()._recount(counts)
+        self.state.skipped = int(counts["skipped"])
+        same = counts.get("precision", self.precision) == self.precision
+        if self.scaling is not None and counts["loss_scale"] is not None and same:
+            scaling = Scaling.from_dict(counts["loss_scale"])
+            self.scaling = scaling if scaling.rule == self.scaling.rule else self.scaling
 
     @property
     def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:

@@ -8,37 +8,21 @@ depend on the ids of the batch, not on the rows of the tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from sparsetrain.ad.gradient import Unreached
-from sparsetrain.compiler.precision import LossScale, Precision
-from sparsetrain.compiler.program import GradientProgram, value_and_grad
+from sparsetrain import checkpoint
 from sparsetrain.data import Batch, Encoder
-from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.kernels.table_formats import target_word
-from sparsetrain.models.model_checks import unused_parameters_error
-from sparsetrain.optim import Optimizer, StepResult
-from sparsetrain.runtime import gpu
-from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int, require_type
 from sparsetrain.system.blas_threads import single_threaded_blas
 from sparsetrain.system.locks import synchronized
-from sparsetrain.training import save
-from sparsetrain.training.device_prefetch import DevicePrefetcher
-from sparsetrain.training.device_step import DeviceTrainingStep
-from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.fit import (
     EarlyStopping,
     Fit,
     Plan,
     ReduceLROnPlateau,
-    RunState,
     Seen,
     begin,
     check_fit_arguments,
@@ -46,10 +30,10 @@ from sparsetrain.training.fit import (
 )
 from sparsetrain.training.groups import check_group_feature
 from sparsetrain.training.grow_tables import copy_grown_, grown_model
-from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
+from sparsetrain.training.quantized import QuantizedModel, quantize
 from sparsetrain.training.run import Run
-from sparsetrain.training.step import Loss, TrainingStep, loss_inputs
+from sparsetrain.training.save import describe_trainer
 from sparsetrain.training.trained_model import TrainedModel
 
 
@@ -97,128 +81,6 @@ class Trainer(TrainedModel):
     >>> trainer = st.Trainer(model, optimizer=st.optim.adagrad(0.02))
     >>> loss = trainer.step(batch)  # doctest: +SKIP
     """
-
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Optimizer,
-        *,
-        target: Any = "auto",
-        seed: int = 0,
-        encoder: Encoder | None = None,
-        initialize: bool = True,
-        accumulate: int = 1,
-        precision: Precision = "float32",
-        loss_scale: LossScale | float | Literal["dynamic"] | None = None,
-        plan: Literal["auto", "host", "device"] = "auto",
-    ) -> None:
-        self.accumulate = require_int("accumulate", accumulate)
-        self.draws = getattr(model, "has_dropout", False)  # while training
-        target = resolve_target(target_word(table_dtype_of(model), target))
-        super().__init__(model, optimizer, target, seed, encoder, initialize, precision, loss_scale)
-        self._ahead = DevicePrefetcher(self, plan)
-        self._training_step = (
-            DeviceTrainingStep(self, self._ahead)
-            if gpu.is_cuda(self.target)
-            else TrainingStep(self)
-        )
-        self.applied: StepResult | None = None  # of the last step: norm, skipped or not
-        self._watch: Watch | None = None  # records steps, while they are profiled
-        self._run_state: RunState | None = None  # where the run stood that was loaded
-
-    @cached_property
-    def program(self) -> GradientProgram:
-        """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
-        try:
-            program = value_and_grad(
-                self._module,
-                "loss",
-                densify=self.model.densify,
-                target=self.target,
-                precision=self.policy,
-                scaled=self.scaling is not None,
-                buffers=self.model.buffers(),
-            )
-        except Unreached as error:
-            raise unused_parameters_error(self.model, error.names) from None
-        sparse = {n for n, g in program.gradient.structure.items() if g is not None}
-        if undeclared := sorted(sparse - self.model.tables().keys()):
-            raise ConfigError(
-                f"{type(self.model).__name__}: {undeclared[0]!r} is looked up by ids of no "
-                "feature: name the table in Ids or Sequence, or put ad.densify around it"
-            )
-        if program.gradient.others:
-            raise ConfigError(
-                f"the loss of {type(self.model).__name__} returns a tuple: a Trainer needs the "
-                "loss alone"
-            )
-        return program
-
-    @synchronized
-    def compile(self, *, scores: bool = False) -> None:
-        """Compile what a step runs now, rather than in the first step.
-
-        Parameters
-        ----------
-        scores : bool
-            What `evaluate` and `predict` run as well.
-        """
-        self._training_step.compile()
-        if scores:
-            for function in {*self.model.functions} - {"loss", "logits"}:
-                self._program(function).compile()
-            if "logits" in self.model.functions:
-                self._logits.compile()
-
-    def step(self, batch: Batch) -> Loss:
-        """Train on one batch and return its loss, as it was before the step.
-
-        Raises
-        ------
-        DataError
-            If it is no batch, has no labels or does not fit the model.
-        NumericalError
-            If the loss or a gradient is not finite; nothing is updated then. With
-            ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``; so
-            is one in which a gradient overflows while the loss's scale can fall.
-        """
-        if not isinstance(batch, Batch):
-            raise DataError(
-                f"step takes a Batch, not a {type(batch).__name__}; encoder.encode(table) makes "
-                "one of a table, Batch(dense, ids, labels) of arrays"
-            )
-        if self._watch is None:
-            return self._step(batch)
-        loss: Loss = self._watch.step(partial(self._step, batch), batch)
-        return loss
-
-    @synchronized
-    def _step(self, batch: Batch) -> Loss:
-        if batch.labels is None and self.model.label_kinds:
-            raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        self.model.check_labels(batch)
-        self.model.check_weights(batch)
-        self._averages = None
-        loss, self.applied = self._training_step.run_(batch)
-        self.steps += 1
-        if self.scaling is not None:
-            self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
-        return Loss(loss)
-
-    def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches, to be trained on one after another.
-
-        On a GPU a thread checks those that follow, copies them to the device and may sort their
-        rows meanwhile; on a CPU they come as they are. `fit` does this by itself.
-
-        Examples
-        --------
-        >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
-        ...     trainer.step(batch)
-        """
-        if not gpu.is_cuda(self.target):
-            return iter(batches)
-        return self._ahead.batches(iter(batches))
 
     def fit(
         self,
@@ -401,13 +263,29 @@ class Trainer(TrainedModel):
             loss_scale=None if self.scaling is None else self.scaling.rule,
             plan=self._ahead.planner,
         )
-        source = self._arrays()
-        with made._writing() as target:
-            copy_grown_(target, source, made._table_names(), rare=not encoder.encoded)
-        made._recount({**self._counts(), "epochs": 0})
+        with self.snapshot() as state, made._writing() as target:
+            copy_grown_(target, state.arrays, made._table_names(), rare=not encoder.encoded)
+            made._recount({**state.counts, "epochs": 0})
+        made._restored()
         return made
 
     @synchronized
+    def quantized(self) -> QuantizedModel:
+        """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
+
+        It predicts on the CPU, also where training was on CUDA; then in float32 if the CPU has no
+        instructions for the precision of training.
+
+        Raises
+        ------
+        ConfigError
+            If the model's class takes no ``table_dtype``.
+        NumericalError
+            If a row of a table is not finite.
+        """
+        self._flush()
+        return quantize(self)
+
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`.
 
@@ -416,21 +294,5 @@ class Trainer(TrainedModel):
         NumericalError
             If a parameter or a slot is not finite; nothing is written then.
         """
-        save.save(self, folder, extra)
-
-    def _snapshot(
-        self, extra: Mapping[str, Any], state: dict[str, Any]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Views of all arrays, and a manifest; `state` is where the run stands."""
-        return save.snapshot(self, extra, state)
-
-    @synchronized
-    def first_nonfinite(self, batch: Batch) -> str | None:
-        """Say which value of the gradient program is the first that is not finite, if one is.
-
-        Runs the program on `batch` once more, compiled so that every value shows.
-        """
-        program = self.program
-        inputs = loss_inputs(self, batch)
-        arguments = program.arguments.bind(self.params, inputs)
-        return first_nonfinite(program.module, program.function, arguments)
+        with describe_trainer(self, extra or {}) as saved:
+            checkpoint.write(folder, *saved)

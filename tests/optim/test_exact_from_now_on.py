@@ -57,8 +57,8 @@ def with_state(source: st.Trainer, optimizer, kind) -> st.Trainer:
     state = {n: a for n, a in source.state_dict().items() if not n.endswith(":last")}
     if "optimizer:step" not in made.state_dict():
         state.pop("optimizer:step", None)
-    made.load_state_dict(state)
-    made._recount(source._counts())
+    with source.snapshot() as taken:
+        made.load_state_dict(state, taken.counts)
     return made
 
 

@@ -132,7 +132,7 @@ def _trained(monkeypatch, apart):
 def test_a_step_has_the_same_bits_with_either_plan(monkeypatch):
     monkeypatch.setattr(column_plan, "EACH", 1)
     with_columns, without = (_trained(monkeypatch, apart) for apart in (True, False))
-    layouts = [t._training_step._fused_step().program.layout for t in (with_columns, without)]
+    layouts = [t.training_step._fused_step().program.layout for t in (with_columns, without)]
     tables = tables_of(with_columns.program.gradient.structure)
     assert [[name for name, _ in layout.columns] for layout in layouts] == [tables, []]
     expected = without.state_dict()

@@ -207,7 +207,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers_also_where_they_are_saved(tmp_
         run=st.Run(tmp_path / "run", every=np.int32(5)),
         progress=None,
     )
-    assert st.load(tmp_path / "run")._run_state.plan["batch_size"] == 16
+    assert st.load(tmp_path / "run").run_state.plan["batch_size"] == 16
 
 
 # What an iterable of no batches holds -> what is said of its first item.

@@ -114,7 +114,7 @@ def test_rows_of_exact_mode_are_made_current_by_one_thread(tmp_path, monkeypatch
 
 def test_steps_of_threads_follow_one_another(monkeypatch):
     trainer, expected = (small_dlrm.trainer(optimizer=st.optim.adam(0.01)) for _ in range(2))
-    batch, take = small_dlrm.batch(32), trainer._training_step.run_
+    batch, take = small_dlrm.batch(32), trainer.training_step.run_
     running = []
 
     def slow(*arguments):
@@ -125,7 +125,7 @@ def test_steps_of_threads_follow_one_another(monkeypatch):
         running.pop()
         return taken
 
-    monkeypatch.setattr(trainer._training_step, "run_", slow)
+    monkeypatch.setattr(trainer.training_step, "run_", slow)
     at_once(*[lambda: [trainer.step(batch) for _ in range(3)]] * 3)
     for _ in range(9):
         expected.step(batch)

@@ -14,7 +14,7 @@ from sparsetrain import checkpoint
 from sparsetrain.cli import main
 from sparsetrain.cli.saved_model import note_checkpoint
 from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
-from sparsetrain.training import trained_model
+from sparsetrain.training import predictor, trained_model
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.run import Run, chosen, folder
 from tests import small_dlrm
@@ -198,8 +198,8 @@ def interruptible():
 def test_interrupts_while_the_best_is_put_back_wait_until_it_is(
     tmp_path, monkeypatch, optimizer, in_folder
 ):
-    name = "check_kinds" if in_folder else "load_arrays_"
-    whole = getattr(trained_model, name)
+    module, name = (predictor, "check_kinds") if in_folder else (trained_model, "load_arrays_")
+    whole = getattr(module, name)
 
     def interrupted(target, *others):
         next(iter(target.values()))[...] = 0
@@ -207,7 +207,7 @@ def test_interrupts_while_the_best_is_put_back_wait_until_it_is(
             signal.raise_signal(signal.SIGINT)
         whole(target, *others)
 
-    monkeypatch.setattr(trained_model, name, interrupted)
+    monkeypatch.setattr(module, name, interrupted)
     trainer = make(optimizer=OPTIMIZERS[optimizer]())
     with pytest.raises(KeyboardInterrupt):
         fit(trainer, run=tmp_path / "run" if in_folder else None)
@@ -240,11 +240,11 @@ def test_the_copy_is_written_in_place_the_second_time():
     trainer = make()
     best = Best(RULE, None)
     best.keep(trainer)
-    kept = {name: array.ctypes.data for name, array in best._arrays.items()}
+    kept = {name: array.ctypes.data for name, array in best._kept.arrays.items()}
     trainer.step(small_dlrm.batch(8))
     best.keep(trainer)
-    assert {name: array.ctypes.data for name, array in best._arrays.items()} == kept
-    assert_same_state(best._arrays, trainer.state_dict())
+    assert {name: array.ctypes.data for name, array in best._kept.arrays.items()} == kept
+    assert_same_state(best._kept.arrays, trainer.state_dict())
 
 
 # Rule of the run -> which checkpoint is meant where nobody says.

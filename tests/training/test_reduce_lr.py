@@ -10,7 +10,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.errors import ConfigError
-from sparsetrain.training.fit.state import RunState
+from sparsetrain.training.run.state import RunState
 from tests import small_dlrm
 from tests.small_dlrm import assert_same_state
 

@@ -3,7 +3,7 @@
 
 - `fit_arguments`: checks of a call
 - `plan`: what is fixed for a run
-- `state`: progress, which a checkpoint keeps; `resume` finds the checkpoint to start from
+- `resume`: the state that a run begins with
 - `loop`: steps, evaluations and checkpoints, each when due
 - `record`: the log and the lines on the terminal
 - `best`: the weights that early stopping ends with
@@ -18,4 +18,3 @@ from sparsetrain.training.fit.plan import ReduceLROnPlateau as ReduceLROnPlateau
 from sparsetrain.training.fit.resume import Seen as Seen
 from sparsetrain.training.fit.resume import begin as begin
 from sparsetrain.training.fit.resume import seen_of as seen_of
-from sparsetrain.training.fit.state import RunState as RunState

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
 
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.training.fit.plan import EarlyStopping
+from sparsetrain.training.predictor import TrainingState
 from sparsetrain.training.run import Run, checkpoint_in
 from sparsetrain.training.trained_model import TrainedModel
 
@@ -38,8 +36,7 @@ class Best:
 
     def __init__(self, rule: EarlyStopping, run: Run | None) -> None:
         self._wanted, self._run = rule.patience is not None, run
-        self._arrays: dict[str, np.ndarray] = {}
-        self._counts: dict[str, Any] | None = None
+        self._kept: TrainingState | None = None
 
     def keep(self, trainer: TrainedModel) -> None:
         """Copy the trainer's state, unless a folder will hold it.
@@ -51,16 +48,16 @@ class Best:
         """
         if not self._wanted or self._run is not None:
             return
-        try:
-            with trainer._lock:
-                self._arrays = _copied(trainer._arrays(), self._arrays)
-        except MemoryError:
-            raise ResourceError(
-                f"early stopping keeps a copy of the best weights and slots, {trainer._bytes:,} "
-                "bytes, and there is no memory for it: with run=FOLDER (train --out FOLDER) it is "
-                "kept there"
-            ) from None
-        self._counts = trainer._counts()
+        with trainer.snapshot() as state:
+            try:
+                self._kept = _copied(state, self._kept)
+            except MemoryError:
+                size = sum(array.nbytes for array in state.arrays.values())
+                raise ResourceError(
+                    f"early stopping keeps a copy of the best weights and slots, {size:,} bytes, "
+                    "and there is no memory for it: with run=FOLDER (train --out FOLDER) it is "
+                    "kept there"
+                ) from None
 
     def restore_(self, trainer: TrainedModel, step: int) -> str | None:
         """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
@@ -74,34 +71,30 @@ class Best:
         """
         if trainer.steps == step:
             return None
-        with _interrupts_wait(), trainer._lock:
+        with _interrupts_wait(), trainer.snapshot(current=False):  # nobody reads half of a state
             if self._run is None:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)
 
     def _from_memory_(self, trainer: TrainedModel, step: int) -> str | None:
         # A run that was resumed without its folder has no copy of what was best before.
-        if self._counts is None or self._counts["steps"] != step:
+        if self._kept is None or self._kept.counts["steps"] != step:
             return _NOT_KEPT
-        trainer.load_state_dict(self._arrays)
-        trainer._recount(self._counts)
+        trainer.load_state_dict(*self._kept)
         return None
 
 
 def _from_folder_(trainer: TrainedModel, step: int, run: Run) -> str | None:
     if run.best is None:
         return _NOT_KEPT
-    names, counts = list(trainer._arrays(current=False)), trainer._counts()
     try:
         with checkpoint.opened(run.best) as saved:
             if saved.manifest.get("steps") != step:
                 return _NOT_KEPT
-            trainer._read(saved, names)
-            trainer._recount(saved.manifest)
+            trainer.restore_(saved)
     except BaseException as error:
         with checkpoint.opened(checkpoint_in(run.folder)) as last:
-            trainer._read(last, names)
-            trainer._recount(counts)
+            trainer.restore_(last)
         if not isinstance(error, CheckpointError):
             raise
         return f"its weights cannot be read ({error})"
@@ -125,12 +118,12 @@ def _interrupts_wait() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _copied(
-    arrays: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Copies, in the memory of those before if there are any."""
-    if not before:
-        return {name: array.copy() for name, array in arrays.items()}
-    for name, array in arrays.items():
-        before[name][...] = array
-    return dict(before)
+def _copied(state: TrainingState, before: TrainingState | None) -> TrainingState:
+    """A copy, in the memory of the one before if there is one."""
+    if before is None:
+        return TrainingState(
+            {name: array.copy() for name, array in state.arrays.items()}, state.counts
+        )
+    for name, array in state.arrays.items():
+        before.arrays[name][...] = array
+    return before._replace(counts=state.counts)

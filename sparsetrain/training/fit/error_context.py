@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.batch import Position
+from sparsetrain.data.batch import Batch, Position
 from sparsetrain.errors import NumericalError, ResourceError
+from sparsetrain.training.trained_model import TrainedModel
 
 # How hosts, TVM and CUDA say that there is no memory.
 _NO_MEMORY = ("std::bad_alloc", "out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
@@ -17,7 +18,7 @@ _NO_MEMORY = ("std::bad_alloc", "out of memory", "OUT_OF_MEMORY", "cudaErrorMemo
 
 @contextlib.contextmanager
 def explained(
-    trainer: Any, batch: Any, at: Position, saved: Path | None, check_numerics: bool
+    trainer: TrainedModel, batch: Batch, at: Position, saved: Path | None, check_numerics: bool
 ) -> Iterator[None]:
     """Add to an error of a step the place in the data and what is left of the run.
 
@@ -39,10 +40,11 @@ def explained(
     except Exception as error:
         if not _is_memory(error):
             raise
+        with trainer.snapshot(current=False) as state:
+            memory = describe_memory(state.arrays)
         raise ResourceError(
-            f"out of memory in step {trainer.steps + 1} ({_place(batch, at)}): "
-            f"{describe_memory(trainer._arrays(current=False))}; a smaller batch needs less"
-            f"{name_checkpoint(saved)}"
+            f"out of memory in step {trainer.steps + 1} ({_place(batch, at)}): {memory}; a smaller "
+            f"batch needs less{name_checkpoint(saved)}"
         ) from error
 
 
@@ -70,7 +72,7 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY)
 
 
-def _place(batch: Any, at: Position) -> str:
+def _place(batch: Batch, at: Position) -> str:
     rows = f"rows {at.row:,} to {at.row + len(batch) - 1:,}"
     return f"epoch {at.epoch}, batch {at.batch}: {rows} in the epoch's order"
 

@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparsetrain.data import Batch, Dataset
 from sparsetrain.data.batch import Position
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.fit.error_context import explained
 from sparsetrain.training.fit.plan import Plan, ReduceLROnPlateau
 from sparsetrain.training.fit.record import Record
-from sparsetrain.training.fit.state import RunState
 from sparsetrain.training.progress import format_count, make_progress
 from sparsetrain.training.run import Run
+from sparsetrain.training.run.state import RunState
+from sparsetrain.training.trained_model import TrainedModel
 
 VALIDATION_BATCH = 4096
 
@@ -30,7 +32,7 @@ class Fit:
 
     Parameters
     ----------
-    trainer : Trainer
+    trainer : TrainedModel
     dataset, held_out : Dataset
         To train on; to validate on, or None.
     plan : Plan
@@ -45,9 +47,9 @@ class Fit:
 
     def __init__(
         self,
-        trainer: Any,
-        dataset: Any,
-        held_out: Any,
+        trainer: TrainedModel,
+        dataset: Dataset,
+        held_out: Dataset | None,
         plan: Plan,
         state: RunState,
         run: Run | None,
@@ -132,14 +134,14 @@ class Fit:
             if not self._stopped:
                 self._settle()
 
-    def _train(self, batches: Iterator[Any], progress: Any, epoch: int) -> None:
+    def _train(self, batches: Iterator[Batch], progress: Any, epoch: int) -> None:
         began = time.perf_counter()
         for batch in batches:
             scale = _scale_of(self._trainer)
             loss = self._step(batch, began)
             progress.advance(len(batch), loss)
-            if _scale_of(self._trainer) != scale:
-                progress.note(self._changed_scale(scale))
+            if (now := _scale_of(self._trainer)) != scale:
+                progress.note(self._changed_scale(scale, now))
             self._stopped = self._stop()
             if not self._goes_on():
                 return
@@ -150,11 +152,11 @@ class Fit:
             began = time.perf_counter()
         self._state.position = Position(epoch + 1)  # which batches of one's own do not say
 
-    def _step(self, batch: Any, began: float) -> float:
+    def _step(self, batch: Batch, began: float) -> float:
         at, rows = self._state.position, len(batch)
         with explained(self._trainer, batch, at, self._record.latest, self._plan.check_numerics):
             loss = float(self._trainer.step(batch))
-        if len(self._labels) < 2 and self._is_click:
+        if len(self._labels) < 2 and self._is_click and batch.labels is not None:
             self._labels |= {float(batch.labels.min()), float(batch.labels.max())}
         after = batch.position or Position(at.epoch, at.row + rows, at.batch + 1)
         seconds = time.perf_counter() - began
@@ -162,13 +164,10 @@ class Fit:
         self._rows, self._seconds = self._rows + rows, self._seconds + seconds
         return loss
 
-    def _changed_scale(self, before: float | None) -> str:
-        overflowed = self._trainer.applied.overflowed
-        why = "a gradient overflowed, nothing was updated" if overflowed else "no overflow for long"
-        scale = _scale_of(self._trainer)
-        return (
-            f"step {self._trainer.steps:,}: {why}: loss scale {before:,.10g} becomes {scale:,.10g}"
-        )
+    def _changed_scale(self, before: float, now: float) -> str:
+        fell = now < before
+        why = "a gradient overflowed, nothing was updated" if fell else "no overflow for long"
+        return f"step {self._trainer.steps:,}: {why}: loss scale {before:,.10g} becomes {now:,.10g}"
 
     def _settle(self) -> None:
         """Do what is due at this step and was not done yet."""
@@ -176,7 +175,7 @@ class Fit:
         self._record.log_training(self._trainer, self._state)
         if self._held_out is not None and self._validation_is_due(step):
             try:
-                scores = self._validate()
+                scores = self._validate(self._held_out)
             except Exception:
                 self._record.save(self._trainer, self._state, best=False)  # it is due again then
                 raise
@@ -194,10 +193,10 @@ class Fit:
         due = self._state.at_epoch_end or bool(every and step and step % every == 0)
         return due and self._state.validated != step
 
-    def _validate(self) -> dict[str, Any] | None:
+    def _validate(self, held_out: Dataset) -> dict[str, Any] | None:
         """Return the scores, or None if a stop came meanwhile: they are due again then."""
         scores = self._trainer._evaluate(
-            self._held_out,
+            held_out,
             batch_size=VALIDATION_BATCH,
             group_by=self._plan.group_by,
             stop=self._stop,
@@ -226,11 +225,12 @@ class Fit:
         trainer = self._trainer
         self._state.lr_scale *= rule.factor
         trainer.state.lr_scale = self._state.lr_scale
-        lr = trainer.optimizer.number("lr", trainer.state.step + 1) * self._state.lr_scale
+        lr = trainer.optimizer.number("lr", trainer.state.step + 1)
+        assert lr is not None
         self._note(
             f"step {trainer.steps:,}: no better {self._plan.early_stopping.monitor} for "
             f"{format_count(self._state.since_best, 'validation')}: the learning rate becomes "
-            f"{lr:.4g}"
+            f"{lr * self._state.lr_scale:.4g}"
         )
 
     def _history(self, best: bool) -> dict[str, Any]:
@@ -249,8 +249,8 @@ class Fit:
         }
 
 
-def _scale_of(trainer: Any) -> float | None:
-    return None if trainer.scaling is None else trainer.scaling.value
+def _scale_of(trainer: TrainedModel) -> float:
+    return 1.0 if trainer.scaling is None else trainer.scaling.value
 
 
 def _one_label(label: float) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 from sparsetrain import checkpoint
 from sparsetrain.errors import NumericalError
 from sparsetrain.training.fit.error_context import name_checkpoint
-from sparsetrain.training.fit.state import RunState
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.events import Events
 from sparsetrain.training.run.log import Log, fields
-from sparsetrain.training.save import require_finite
+from sparsetrain.training.run.state import RunState
+from sparsetrain.training.save import describe_trainer, require_finite
 from sparsetrain.training.trained_model import TrainedModel
 
 
@@ -89,7 +89,7 @@ class Record:
             line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
             self._add(line, state)
 
-    def save(self, trainer: Any, state: RunState, *, best: bool) -> None:
+    def save(self, trainer: TrainedModel, state: RunState, *, best: bool) -> None:
         """Write a checkpoint unless this very state is saved already.
 
         Raises
@@ -103,20 +103,19 @@ class Record:
         assert self._log is not None
         with checkpoint.errors_of(self._run.folder):
             self._log.sync()
-        with trainer._lock:  # the arrays are views
-            try:
-                arrays, manifest = trainer._snapshot(self._run.extra, state.to_dict())
-            except NumericalError as error:
-                raise NumericalError(f"{error}{name_checkpoint(self.latest)}") from None
-            self._run.save(trainer.steps, arrays, manifest, best=best)
+        try:
+            with describe_trainer(trainer, self._run.extra, state.to_dict()) as saved:
+                self._run.save(trainer.steps, *saved, best=best)
+        except NumericalError as error:
+            raise NumericalError(f"{error}{name_checkpoint(self.latest)}") from None
         self._saved = key
 
-    def finish(self, trainer: Any, state: RunState) -> None:
+    def finish(self, trainer: TrainedModel, state: RunState) -> None:
         """Save the last state; without a folder, see whether it could be saved."""
         self.save(trainer, state, best=False)
         if self._run is None:
-            with trainer._lock:
-                require_finite(trainer._arrays(current=False), trainer.steps)
+            with trainer.snapshot(current=False) as last:
+                require_finite(last.arrays, trainer.steps)
 
     def _add(self, line: dict[str, Any], state: RunState) -> None:
         assert self._log is not None and self._run is not None

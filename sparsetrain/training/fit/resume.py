@@ -10,8 +10,9 @@ from sparsetrain.data.batch import Position
 from sparsetrain.data.read.files import are_paths, list_files
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.training.fit.plan import Plan
-from sparsetrain.training.fit.state import RunState
 from sparsetrain.training.run import fingerprint, require_same
+from sparsetrain.training.run.state import RunState
+from sparsetrain.training.trained_model import TrainedModel
 
 Prints = list[dict[str, Any]]
 
@@ -42,7 +43,7 @@ def fingerprint_of(data: Any) -> Prints | None:
 
 
 def begin(
-    trainer: Any, plan: Plan, seen: Seen, resume: bool, allow_changed: Collection[str]
+    trainer: TrainedModel, plan: Plan, seen: Seen, resume: bool, allow_changed: Collection[str]
 ) -> RunState:
     """Return the state to begin with.
 
@@ -57,18 +58,18 @@ def begin(
     if not resume:
         now, steps = Position(trainer.epochs), trainer.steps
         return RunState(now, validated=steps or -1, log_step=steps, plan=noted, data=seen.data)
-    if trainer._run_state is None:
+    state = trainer.run_state
+    if state is None:
         raise ConfigError(
             "this trainer has no run to resume: load it from a folder that fit(run=...) wrote"
         )
-    state: RunState = trainer._run_state
     _require_known(allow_changed, {"data", _VALIDATION, *plan.fixed()})
     _require_same_plan(state.plan, plan.fixed(), allow_changed)
     if "data" not in allow_changed:
         _require_same_data(state.data, seen.data)
     if _VALIDATION not in allow_changed:
         _require_same_validation(state.plan.get(_VALIDATION), seen.validation, plan)
-    state.plan, state.data, trainer._run_state = noted, seen.data, None
+    state.plan, state.data, trainer.run_state = noted, seen.data, None
     return state
 
 

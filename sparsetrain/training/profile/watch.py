@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import gpu
 from sparsetrain.training.profile.recorder import Entry, Recorder
 from sparsetrain.training.profile.result import StepProfile, kernel_times, longest_first
-from sparsetrain.training.step import loss_inputs
+from sparsetrain.training.step import Loss, loss_inputs
+from sparsetrain.training.trained_model import TrainedModel
 
 WARM, RECORDED = 5, 40  # steps; half of the recorded ones are for the kernels of programs
 
@@ -26,13 +27,12 @@ class Watch:
 
     Parameters
     ----------
-    trainer : Trainer
-        Which this file does not know.
+    trainer : TrainedModel
     steps : int
         How many steps are recorded; at least 2.
     """
 
-    def __init__(self, trainer: Any, steps: int = RECORDED) -> None:
+    def __init__(self, trainer: TrainedModel, steps: int = RECORDED) -> None:
         self._trainer, self._warm, self._left = trainer, WARM, max(2, steps)
         self._rows = 0
         self._seconds: list[float] = []
@@ -50,13 +50,13 @@ class Watch:
         """
         if gpu.is_cuda(self._trainer.target):
             raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
-        self._trainer._watch = self
+        self._trainer.watch = self.step
         try:
             yield
         finally:
-            self._trainer._watch = None
+            self._trainer.watch = None
 
-    def step(self, run: Callable[[], Any], batch: Any) -> Any:
+    def step(self, run: Callable[[], Loss], batch: Batch) -> Loss:
         """Call `run`, which trains on `batch`, and return what it returns."""
         if self._warm:
             self._warm -= 1
@@ -67,20 +67,20 @@ class Watch:
         self._rows, self._left = len(batch), self._left - 1
         return self._record(run, Recorder(self._lookups(batch)))
 
-    def _lookups(self, batch: Any) -> dict[int, int]:
+    def _lookups(self, batch: Batch) -> dict[int, int]:
         """Rows of each storage -> how many rows a step on `batch` looks up in it."""
         params = self._trainer.params
         rows_read = self._trainer.model.rows_read(loss_inputs(self._trainer, batch))
         return {int(params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
 
-    def _record(self, run: Callable[[], Any], recorder: Recorder) -> Any:
-        results: list[Any] = []
+    def _record(self, run: Callable[[], Loss], recorder: Recorder) -> Loss:
+        results: list[Loss] = []
 
         def keep() -> None:
             results.append(run())
 
         if len(self._seconds) > len(self._program):
-            self._program.append(recorder.program_of(keep, self._trainer._training_step.machines))
+            self._program.append(recorder.program_of(keep, self._trainer.training_step.machines))
         else:
             seconds, kernels = recorder.single_of(keep)
             self._seconds.append(seconds)

@@ -5,6 +5,7 @@
 - `checkpoints`: their names, and the search for one
 - `pointer`: the files that name the latest and the best checkpoint
 - `lock`: the single writer
+- `state`: progress of the run, which a checkpoint keeps
 - `log`: metrics, as JSON lines; `events`: the same for TensorBoard
 - `fingerprint`: the digest of the data, to be compared on resuming
 """
