@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small DLRMs, batches for them, and one compilation for all tests of a run.
 
-A program does not depend on weights, optimizer or batch size, so trainers of one kind share it.
+A program does not depend on weights or batch size, so trainers of one kind share it. Those with
+updates are kept by the layout of the update.
 """
 
 from __future__ import annotations
@@ -47,9 +48,12 @@ def trainer(kind: str = "single", optimizer=None, seed: int = 0, encoder=None) -
     return share_programs(made, kind)
 
 
-def share_programs(made: st.Trainer, kind: str = "single") -> st.Trainer:
-    """Give `made` programs that are compiled already."""
-    made.program, made._logits = _compiled(kind).program, _compiled(kind)._logits
+def share_programs(made: st.Trainer, kind: str | st.Trainer = "single") -> st.Trainer:
+    """Give `made` programs that are compiled already, for its kind or by another trainer."""
+    compiled = _compiled(kind) if isinstance(kind, str) else kind
+    made.program, made._logits = compiled.program, compiled._logits
+    made.training_step._programs = compiled.training_step._programs
+    made.state.programs = compiled.state.programs
     return made
 
 

@@ -18,7 +18,6 @@ import tvm
 
 import sparsetrain as st
 from sparsetrain.compiler import schedule
-from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.runtime import host
 from sparsetrain.runtime.host import host_target
@@ -93,14 +92,15 @@ def test_the_bits_of_a_short_run_are_those_that_were_recorded():
     assert found == GOLDEN, "results changed: if that is meant, record it and say so in CHANGELOG"
 
 
-def digests_of_two_runs(
-    model: st.models.DLRM, options: dict, program: GradientProgram | None = None
-) -> list[str]:
-    """Hash all that training changes, after some steps of two sizes, twice from the same seed."""
+def digests_of_two_runs(compiled: st.Trainer, options: dict) -> list[str]:
+    """Hash all that training changes, after some steps of two sizes, twice from the same seed.
+
+    What takes the steps is made anew, for as many threads as there are now.
+    """
     found = []
-    for _ in range(2):
-        trainer = trainer_of(model)
-        trainer.program = program = program or trainer.program
+    first = trainer_of(compiled.model)
+    first.program = compiled.program
+    for trainer in (first, small_dlrm.share_programs(trainer_of(compiled.model), first)):
         for step in range(6):
             trainer.step(small_dlrm.batch(SIZES[step % 2], step, **options))
         whole = hashlib.sha256()
@@ -114,24 +114,24 @@ def trainer_of(model: st.models.DLRM) -> st.Trainer:
     return st.Trainer(model, st.optim.adagrad(0.05), seed=1)
 
 
-def digest_of_code(program: GradientProgram) -> str:
+def digest_of_code(trainer: st.Trainer) -> str:
     """Hash what the compiler is given, as it is lowered now."""
+    program = trainer.program
     module = schedule.pipeline(program.target)(take_as_lookup(program.module))
     return hashlib.sha256(module.script().encode()).hexdigest()
 
 
 def main(counts: Iterable[int]) -> None:
     """For each number of threads print it, a hash of each model's code, two hashes of its runs."""
-    models = {name: make() for name, (make, _) in RUNS.items()}
-    programs = {name: trainer_of(model).program for name, model in models.items()}
+    trainers = {name: trainer_of(make()) for name, (make, _) in RUNS.items()}
     for threads in counts:
         # By itself TVM starts no more threads than there are cores.
         tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, threads)
         print(st.runtime.num_threads())
-        for name, program in programs.items():
-            print(name, digest_of_code(program))
+        for name, trainer in trainers.items():
+            print(name, digest_of_code(trainer))
         for name, (_, options) in RUNS.items():
-            for digest in digests_of_two_runs(models[name], options, programs[name]):
+            for digest in digests_of_two_runs(trainers[name], options):
                 print(name, digest)
 
 
@@ -142,7 +142,7 @@ def generic() -> None:
     host._flags = lambda: None  # what would be added to it
     assert host_target() is target
     for kind in GOLDEN:
-        first, second = digests_of_two_runs(small_dlrm.model(kind), {"kind": kind})
+        first, second = digests_of_two_runs(trainer_of(small_dlrm.model(kind)), {"kind": kind})
         assert first == second
         print(kind, first)
 
