@@ -36,6 +36,6 @@ def _described(st: Any, model: Any) -> dict[str, Any]:
     text = inspect.cleandoc(model.__doc__)
     return {
         "summary": text.splitlines()[0].replace("`", ""),
-        "paper": next(iter(re.findall(r"https://[^\s>]+", text)), ""),
+        "paper": next(iter(re.findall(r"https://[^\s>]+[^\s>).;,]", text)), ""),
         "settings": {name: o.default for name, o in st.models.options_of(model).items()},
     }

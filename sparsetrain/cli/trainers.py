@@ -114,8 +114,8 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
         bags = {"pooling": "sum", "weighted": encoder.has_weights}
     model = settings.model.build(
         encoder.rows,
+        encoder.columns,
         num_dense=encoder.num_dense,
-        names=encoder.columns,
         **bags,
         row_weights=encoder.schema.weights is not None,
         share_embedding=encoder.share_embedding,

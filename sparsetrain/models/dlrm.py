@@ -90,9 +90,7 @@ class DLRM(ClickModel):
         given = {"bottom": bottom, "top": top}
         hidden = {name: check_widths(cls, name, widths) for name, widths in given.items()}
         # Parameters are in the order of their construction, in saved runs too.
-        self.bottom = MLP(
-            [max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, **between
-        )
+        self.bottom = MLP([max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, **between)
         of_rows = (table_dtype, row_weights, share_embedding, labels)
         super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
+from sparsetrain.models.model import Model
 from sparsetrain.system.argument_checks import is_number, require_int
 
 # What an encoder knows; the rest of `ClickModel`'s arguments are options.
@@ -31,10 +32,10 @@ class Option(NamedTuple):
     description: str
 
 
-def options_of(model: type[ClickModel]) -> dict[str, Option]:
-    """Return the options of a class by name; the type of its tables is one of each."""
+def options_of(model: type[Model]) -> dict[str, Option]:
+    """Return the options of a class by name; of a click model the type of its tables is one."""
     found: dict[str, Option] = {}
-    for cls in (model, ClickModel):
+    for cls in (model, ClickModel) if issubclass(model, ClickModel) else (model,):
         described = _descriptions(cls)
         for name, argument in signature(cls, eval_str=True).parameters.items():
             own = cls is model or name == "table_dtype"
@@ -57,7 +58,7 @@ def _descriptions(cls: type) -> dict[str, str]:
     return {n: " ".join(text.split()) for names, text in pairs for n in names.split(", ")}
 
 
-def check_options(model: type[ClickModel], values: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(model: type[Model], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as plain values, each by the type that the signature gives it.
 
     Raises

@@ -110,16 +110,29 @@ class ModelSettings(Section):
         flag="--table-dtype",
     )
 
-    def build(self, rows: Sequence[int], **arguments: Any) -> Any:
-        """Construct the model."""
+    def build(self, rows: Sequence[int], names: Sequence[str], **arguments: Any) -> Any:
+        """Construct the model; one that is no click model takes rows by name alone."""
         import sparsetrain as st
 
-        options = self.model_dump(exclude={"name"})
-        return st.models.MODELS[self.name](rows, **options, **arguments)
+        options, cls = self.model_dump(exclude={"name"}), st.models.MODELS[self.name]
+        if issubclass(cls, st.models.ClickModel):
+            return cls(rows, names=names, **options, **arguments)
+        del options["table_dtype"]
+        sizes = dict(zip(names, rows, strict=True))
+        named = {n: value for n, value in options.items() if isinstance(value, str)}
+        lacking = [n for n, column in named.items() if n != "label" and column not in sizes]
+        if lacking:
+            raise ConfigError(
+                f"model.{lacking[0]} is {named[lacking[0]]!r}, which is no category column; there "
+                f"are {', '.join(sizes)}"
+            )
+        made: Any = cls
+        return made(sizes, **options)
 
     def check(self) -> None:
         """Raise `ConfigError` for arguments that do not go together."""
-        self.build([2, 2], num_dense=1)
+        columns = [v for n, v in self if isinstance(v, str) and n not in ("name", "table_dtype")]
+        self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1)
 
 
 # A score, with the name of its label before it where there are several.
