@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sparsetrain import models as models
     from sparsetrain import optim as optim
     from sparsetrain import runtime as runtime
+    from sparsetrain import torch as torch
     from sparsetrain.compiler import precision as precision
     from sparsetrain.compiler.program import Program as Program
     from sparsetrain.compiler.program import value_and_grad as value_and_grad

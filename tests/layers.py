@@ -61,6 +61,11 @@ PARTS = {
         "ad checkpoint compiler data kernels metrics models optim runtime sparse_tensor system",
         True,
     ),
+    "torch": Part(
+        "tables and optimizers in loops of PyTorch",
+        "embedding optim runtime sparse_tensor",
+        True,
+    ),
     "compare": Part(
         "cost of sparse and dense updates on this machine",
         "data optim runtime sparse_tensor system training",

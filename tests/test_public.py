@@ -5,6 +5,7 @@ import gc
 import pydoc
 import subprocess
 import sys
+from importlib.util import find_spec
 from inspect import isclass, isfunction
 from types import ModuleType
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 
 import sparsetrain as st
 
+TORCH = find_spec("torch")  # an extra
 PUBLIC = {
     "sparsetrain": (
         "Batch EarlyStopping Program QuantizedModel ReduceLROnPlateau RowSparse Run StepProfile "
         "Trainer __version__ "
         "ad compare data embedding errors load load_predictor metrics models optim precision "
-        "runtime set_num_threads value_and_grad"
+        "runtime set_num_threads torch value_and_grad"
     ),
     "ad": (
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "
@@ -62,6 +64,7 @@ PUBLIC = {
     "runtime": (
         "NDArray as_numpy as_tensor empty num_threads set_num_threads single_threaded_blas zeros"
     ),
+    **({"torch": "RowSparseEmbedding RowSparseEmbeddingBag RowSparseOptimizer"} if TORCH else {}),
     "Trainer": (
         "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "
         "load_table predict profile program quantized query_vectors recommend restore_ save seed "
@@ -139,6 +142,7 @@ HEAVY = ("tvm", "tvm_ffi", "pyarrow", "pandas", "torch", "scipy", "numpy")
 # What is run -> the heavy packages that it may import.
 LIGHT = {
     "import sparsetrain": "",
+    "import sparsetrain as st; st.torch": "",
     "from sparsetrain.cli import main; main(['--help'])": "",
     "from sparsetrain.cli import main; main(['--version'])": "",
     "from sparsetrain.cli import main; main(['train', '--help'])": "",

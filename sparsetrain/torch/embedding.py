@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding layers of PyTorch for `RowSparseOptimizer`.
+
+Tables lie on huge pages, and ids are looked up by this package's kernel. The gradient is a sparse
+tensor of PyTorch with the ids as they came. In exact mode rows are made current before any read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from sparsetrain.embedding.kernels import lookup_kernel
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.runtime.compiling import host_kernel
+from sparsetrain.torch.optimizer import make_current_
+from sparsetrain.torch.sharing import DTYPES, new_table, require_shareable, to_tvm
+
+_kernel = host_kernel("lookup", lookup_kernel)
+
+
+class _Table(torch.nn.Module):
+    """Of both layers: the memory of `weight`, and that whoever reads it finds it current."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **options: Any) -> None:
+        given = options.pop("_weight", None)
+        weight = given
+        if given is None:
+            place = {key: options.pop(key, None) for key in ("device", "dtype")}
+            weight = new_table(type(self).__name__, num_embeddings, embedding_dim, **place)
+        options |= {"_weight": weight, "sparse": True}
+        super().__init__(num_embeddings, embedding_dim, *args, **options)
+        for option in ("max_norm", "scale_grad_by_freq"):
+            if getattr(self, option):
+                raise ConfigError(f"{type(self).__name__}: {option} is not supported, leave it out")
+        if given is None:
+            self.reset_parameters()
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        if name == "weight":
+            make_current_(value)
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        make_current_(self._parameters["weight"])
+        return self.__dict__.copy()
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        make_current_(self._parameters["weight"])
+        super()._save_to_state_dict(*args)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        make_current_(self._parameters["weight"])  # nothing is replayed on what is loaded
+        super()._load_from_state_dict(*args)
+
+    def _rows_of(self, ids: torch.Tensor) -> torch.Tensor:
+        """The table, with the rows of these ids checked and current."""
+        weight = self._parameters["weight"]
+        require_shareable(f"{type(self).__name__}: weight", weight)
+        _require_inside(type(self).__name__, ids, self.num_embeddings)
+        make_current_(weight, ids)
+        return weight
+
+
+class RowSparseEmbedding(_Table, torch.nn.Embedding):
+    """`torch.nn.Embedding` with row-sparse gradients, on the CPU.
+
+    Parameters and attributes are those of `torch.nn.Embedding` with ``sparse=True``, without
+    `max_norm` and `scale_grad_by_freq`; so is `from_pretrained`, which shares the memory it is
+    given.
+
+    Raises
+    ------
+    ConfigError
+        For an unsupported option, dtype or device.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Rows (..., D) for integer ids of any shape.
+
+        Raises
+        ------
+        DataError
+            If an id lies outside the table.
+        """
+        if torch.compiler.is_compiling():
+            return super().forward(input)
+        weight = self._rows_of(input)
+        return _Lookup.apply(weight, input.to(torch.int64), self.padding_idx)
+
+
+class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
+    """`torch.nn.EmbeddingBag` with row-sparse gradients, on the CPU.
+
+    As `RowSparseEmbedding`, with the modes ``"sum"`` and ``"mean"``.
+
+    Raises
+    ------
+    ConfigError
+        For an unsupported option, dtype or device.
+    """
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Pooled rows (B, D).
+
+        Raises
+        ------
+        DataError
+            If an id lies outside the table.
+        """
+        if torch.compiler.is_compiling():
+            return super().forward(input, offsets, per_sample_weights)
+        if self.mode == "max":
+            raise ConfigError("RowSparseEmbeddingBag: mode is 'sum' or 'mean', not 'max'")
+        return functional.embedding_bag(
+            input,
+            self._rows_of(input),
+            offsets,
+            mode=self.mode,
+            sparse=True,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a table; backward, a sparse tensor of ids and cotangents, duplicates in it."""
+
+    @staticmethod
+    def forward(
+        context: Any, weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None
+    ) -> torch.Tensor:
+        flat = ids.reshape(-1)
+        context.save_for_backward(flat)
+        context.shape, context.padding_idx = weight.shape, padding_idx
+        rows = torch.empty((len(flat), weight.shape[1]), dtype=weight.dtype)
+        kernel = _kernel(weight.shape[1], DTYPES[weight.dtype], "int64")
+        kernel(to_tvm(weight), to_tvm(flat), to_tvm(rows))
+        return rows.view(*ids.shape, weight.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (ids,) = context.saved_tensors
+        values = cotangent.reshape(len(ids), context.shape[1])
+        if context.padding_idx is not None:
+            kept = ids != context.padding_idx
+            ids, values = ids[kept], values[kept]
+        sparse = torch.sparse_coo_tensor(
+            ids.unsqueeze(0), values, context.shape, check_invariants=False
+        )
+        return sparse, None, None
+
+
+def _require_inside(layer: str, ids: torch.Tensor, rows: int) -> None:
+    if ids.device.type != "cpu" or ids.dtype not in (torch.int32, torch.int64):
+        raise DataError(
+            f"{layer}: ids are int32 or int64 on the CPU, not {ids.dtype} on {ids.device}"
+        )
+    numbers = ids.numpy()
+    # As unsigned numbers the negative ones are the largest, so one pass sees both ends.
+    if ids.numel() and numbers.view(f"u{numbers.itemsize}").max() >= rows:
+        bad = numbers[(numbers < 0) | (numbers >= rows)][0]
+        raise DataError(f"{layer}: id {bad} is outside the table's {rows} rows")

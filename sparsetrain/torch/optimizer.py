@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RowSparseOptimizer`: every optimizer of `sparsetrain.optim`, as PyTorch's loops call them.
+
+Parameters are written in place, where PyTorch has them. A sparse gradient, as of
+`RowSparseEmbedding` or ``nn.Embedding(sparse=True)``, updates the rows it names; a dense one the
+whole parameter. Cost of a step: one compiled call for each parameter group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.optim import Optimizer
+from sparsetrain.optim.gradients import Gradient
+from sparsetrain.runtime import NDArray
+from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.torch.sharing import require_shareable, to_torch, to_tvm
+
+
+class RowSparseOptimizer(torch.optim.Optimizer):
+    """A PyTorch optimizer whose steps are those of an optimizer of this package.
+
+    Parameters
+    ----------
+    params : iterable of Parameter, of (name, Parameter), or of dict
+        On the CPU, float32 or float64. With names, errors and `ParamGroup` know them. A dict is a
+        parameter group; its ``"lr"`` is read in every step, so schedulers of PyTorch work.
+    optimizer : Optimizer
+        From `sparsetrain.optim`, with a number for its learning rate.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter lies elsewhere, a learning rate is a schedule, or `clip_norm` is given with
+        several parameter groups.
+
+    Examples
+    --------
+    >>> table = st.torch.RowSparseEmbedding(1000, 16)  # doctest: +SKIP
+    >>> optimizer = st.torch.RowSparseOptimizer(table.parameters(), st.optim.adam(0.001))
+    ... # doctest: +SKIP
+    """
+
+    def __init__(self, params: Iterable[Any], optimizer: Optimizer) -> None:
+        lr = optimizer.hyper.get("lr")
+        if callable(lr):
+            raise ConfigError(
+                "RowSparseOptimizer: lr is a number; schedules come from torch.optim.lr_scheduler"
+            )
+        self._optimizer = optimizer
+        self._groups: list[Group] = []
+        super().__init__(params, {} if lr is None else {"lr": lr})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, with a learning rate of their own if the group has ``"lr"``."""
+        super().add_param_group(param_group)
+        if len(self.param_groups) > 1 and self._optimizer.clip_norm is not None:
+            raise ConfigError("RowSparseOptimizer: clip_norm is for one parameter group")
+        group = Group(self.param_groups[-1], self._optimizer)
+        self._groups.append(group)
+        for name, parameter in group.parameters.items():
+            slots = {"step": group.state.count, **group.state[name]}
+            self.state[parameter] = {slot: to_torch(tensor) for slot, tensor in slots.items()}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step with the gradients that there are; writes parameters and slots.
+
+        Raises
+        ------
+        NumericalError
+            If a gradient is not finite; nothing of its group is written then.
+        """
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self._groups:
+            group.step_()
+        return loss
+
+    def flush_(self) -> None:
+        """Make all rows current that exact mode left behind, before memory is read directly."""
+        for group in self._groups:
+            group.flush_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Slots and groups, as other optimizers have them; all rows are made current first."""
+        self.flush_()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; load the parameters as well.
+
+        Raises
+        ------
+        CheckpointError
+            If parameters, slots or shapes differ; nothing is written then.
+        """
+        mine = super().state_dict()
+        if _kinds(mine) != _kinds(state_dict):
+            raise CheckpointError(
+                "RowSparseOptimizer: the state is that of another optimizer, or of parameters of "
+                "other shapes"
+            )
+        for index, slots in mine["state"].items():
+            for slot, tensor in slots.items():
+                tensor.copy_(state_dict["state"][index][slot])
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+        for own in self._groups:
+            self._optimizer.restored_(own.state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a RowSparseOptimizer is not pickled or copied: save its state_dict()")
+
+
+def _kinds(state_dict: dict[str, Any]) -> Any:
+    groups = [group["params"] for group in state_dict["param_groups"]]
+    slots = {
+        index: {slot: (tensor.shape, tensor.dtype) for slot, tensor in own.items()}
+        for index, own in state_dict["state"].items()
+    }
+    return groups, slots
+
+
+class Group:
+    """A parameter group: its parameters as tensors of TVM, and their state."""
+
+    def __init__(self, group: dict[str, Any], optimizer: Optimizer) -> None:
+        names = group.get("param_names") or [f"parameter {n}" for n in range(len(group["params"]))]
+        self.parameters = dict(zip(names, group["params"], strict=True))
+        for name, parameter in self.parameters.items():
+            require_shareable(f"RowSparseOptimizer: {name!r}", parameter)
+            make_current_(parameter)  # another optimizer may have left rows behind
+        self.params: dict[str, NDArray] = {n: to_tvm(p) for n, p in self.parameters.items()}
+        self.places = {name: p.data_ptr() for name, p in self.parameters.items()}
+        if "lr" in group:
+            hyper = {**optimizer.hyper, "lr": lambda step: float(group["lr"])}
+            optimizer = replace(optimizer, hyper=hyper)
+        self.optimizer = optimizer
+        self.state = optimizer.init(self.params)
+        for name, parameter in self.parameters.items():
+            parameter.row_sparse_reader = (
+                Reader(self, name) if self.state.is_tracked(name) else None
+            )
+
+    def step_(self) -> None:
+        """Update the parameters that have gradients."""
+        given = {n: p for n, p in self.parameters.items() if p.grad is not None}
+        for name, parameter in given.items():
+            if parameter.data_ptr() != self.places[name]:
+                raise ConfigError(
+                    f"RowSparseOptimizer: {name!r} lies elsewhere now, as after .to() or an "
+                    "assignment to .data: make a new optimizer"
+                )
+        if given:
+            gradients = {name: _gradient(name, parameter) for name, parameter in given.items()}
+            self.optimizer.apply_(self.params, gradients, self.state)
+            torch.autograd.graph.increment_version(given.values())
+
+    def flush_(self) -> None:
+        """Make all rows current."""
+        self.optimizer.flush_(self.params, self.state)
+
+
+class Reader(NamedTuple):
+    """What makes rows of a parameter current; it lives as long as the parameter does."""
+
+    group: Group
+    name: str
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # of no use to a copy, which is current
+
+
+def make_current_(parameter: torch.Tensor, ids: torch.Tensor | None = None) -> None:
+    """Make rows current that exact mode left behind, before they are read: by default all."""
+    reader = getattr(parameter, "row_sparse_reader", None)
+    if reader is None:
+        return
+    group, name = reader
+    if ids is None:
+        group.flush_()
+    else:
+        group.optimizer.catch_up_(group.params, {name: ids.numpy()}, group.state)
+
+
+def _gradient(name: str, parameter: torch.Tensor) -> Gradient:
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.layout is torch.strided:
+        return to_tvm(gradient)
+    if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
+        raise ConfigError(
+            f"RowSparseOptimizer: the gradient of {name!r} is sparse, but not by rows"
+        )
+    indices, values = gradient._indices()[0], gradient._values()
+    return RowSparse(
+        to_tvm(indices), to_tvm(values.flatten(1)), len(parameter), shape=tuple(parameter.shape)
+    )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that PyTorch and TVM share by DLPack, without a copy.
+
+Kernels assume contiguous memory that begins at a multiple of 64 bytes, as PyTorch allocates it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tvm.runtime import from_dlpack
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
+
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+
+
+def require_shareable(what: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor that kernels cannot write where it lies.
+
+    Raises
+    ------
+    ConfigError
+        If it lies on another device than the CPU, is no float32 or float64, or has another layout.
+    """
+    if tensor.device.type != "cpu":
+        raise ConfigError(
+            f"{what} lies on {tensor.device}: sparsetrain.torch works on the CPU alone"
+        )
+    if tensor.dtype not in DTYPES:
+        raise ConfigError(f"{what} is {tensor.dtype}: it must be torch.float32 or torch.float64")
+    if not (tensor.is_contiguous() and tensor.data_ptr() % 64 == 0):
+        raise ConfigError(
+            f"{what} has strides, or memory that is not aligned to 64 bytes: give a clone()"
+        )
+
+
+def to_tvm(tensor: torch.Tensor) -> runtime.NDArray:
+    """The same memory as a tensor of TVM; a copy if its layout is not what kernels assume."""
+    tensor = tensor.detach().contiguous()
+    return from_dlpack(tensor if tensor.data_ptr() % 64 == 0 else tensor.clone())
+
+
+def to_torch(tensor: runtime.NDArray) -> torch.Tensor:
+    """The same memory as a tensor of PyTorch."""
+    return torch.from_dlpack(tensor)
+
+
+def new_table(layer: str, rows: int, width: int, device: Any, dtype: Any) -> torch.Tensor:
+    """Memory of a table, (rows, width), on huge pages if it is large.
+
+    Raises
+    ------
+    ConfigError
+        For another device than the CPU, or another dtype than float32 and float64.
+    """
+    dtype, device = dtype or torch.get_default_dtype(), torch.device(device or "cpu")
+    if dtype not in DTYPES or device.type != "cpu":
+        raise ConfigError(
+            f"{layer}: tables are float32 or float64 on the CPU, not {dtype} on {device}"
+        )
+    return to_torch(runtime.empty((rows, width), DTYPES[dtype], "a table"))
