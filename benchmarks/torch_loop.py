@@ -6,8 +6,8 @@
 
 A step is zero_grad, lookup, backward and the optimizer's step, in one table that all features
 share; `--hidden` puts layers of PyTorch behind it. Ids are Zipf, scattered over the table. Each arm
-is a process of its own, and they take turns. Printed are medians of milliseconds, with the tenth and
-the ninetieth percentile, and by how many MiB the process grew while it stepped.
+is a process of its own, and they take turns. Printed are medians of milliseconds, with the tenth
+and the ninetieth percentile, and by how many MiB the process grew while it stepped.
 """
 
 import argparse

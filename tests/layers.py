@@ -62,8 +62,8 @@ PARTS = {
         True,
     ),
     "torch": Part(
-        "tables and optimizers in loops of PyTorch",
-        "embedding optim runtime sparse_tensor",
+        "tables in loops of PyTorch, its modules as models here",
+        "ad compiler embedding models optim runtime sparse_tensor",
         True,
     ),
     "compare": Part(

@@ -19,8 +19,8 @@ PUBLIC = {
     "sparsetrain": (
         "Batch EarlyStopping Program QuantizedModel ReduceLROnPlateau RowSparse Run StepProfile "
         "Trainer __version__ "
-        "ad compare data embedding errors load load_predictor metrics models optim precision "
-        "runtime set_num_threads torch value_and_grad"
+        "ad compare data embedding errors from_torch load load_predictor metrics models optim "
+        "precision runtime set_num_threads torch value_and_grad"
     ),
     "ad": (
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "

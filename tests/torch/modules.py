@@ -137,7 +137,10 @@ CASES = {
     "DeepFM": Case(DeepFM, each(ids(BATCH, 4)), clicks, BCE),
     "DIN": Case(DIN, each(ids(BATCH), ids(BATCH, LENGTH)), clicks, BCE),
     "two towers": Case(
-        TwoTowers, each(ids(BATCH), ids(BATCH)), lambda: torch.arange(BATCH), functional.cross_entropy
+        TwoTowers,
+        each(ids(BATCH), ids(BATCH)),
+        lambda: torch.arange(BATCH),
+        functional.cross_entropy,
     ),
     "SASRec": Case(
         SASRec, each(*[ids(BATCH, LENGTH, least=1)] * 3), lambda: torch.zeros(BATCH), of_pair

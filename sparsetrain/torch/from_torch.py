@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`from_torch`: a module of PyTorch as a model here, with row-sparse gradients of its tables.
+
+PyTorch exports what the module computes, TVM's importer turns that into Relax, and `operators` sees
+to what the importer would drop. The result is compared with PyTorch's before it is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.compiler.program import Program
+from sparsetrain.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import torch
+    import tvm
+
+TOLERANCE = 1e-4  # of predictions beside PyTorch's, absolute and relative
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A module of PyTorch as Relax functions: ``"loss"``, and ``"predict"`` if a loss was given.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        What was imported; only `to_torch_` changes it.
+    functions : tvm.IRModule
+        The functions.
+    trainable : list of str
+        Names of the parameters that require gradients, as in ``module.named_parameters()``.
+    names : tuple of str
+        Inputs of the module by name, then its labels.
+    offsets : mapping of str to str
+        Inputs that are offsets of bags -> the ids that they cut.
+    draws : bool
+        Whether the loss drops elements: it takes the `dropout_inputs` of a step as well.
+    """
+
+    module: torch.nn.Module
+    functions: tvm.IRModule
+    trainable: list[str]
+    names: tuple[str, ...]
+    offsets: Mapping[str, str]
+    draws: bool
+
+    def export(self) -> tvm.IRModule:
+        """The functions, for `sparsetrain.value_and_grad` and `sparsetrain.Program`."""
+        return self.functions
+
+    def initialize(self) -> dict[str, runtime.NDArray]:
+        """A copy of the module's weights as they are now, by name."""
+        return {
+            name: runtime.as_tensor(parameter.detach().cpu().numpy())
+            for name, parameter in self.module.named_parameters()
+        }
+
+    def inputs(self, *arrays: Any, seed: int = 0, step: int = 0) -> dict[str, np.ndarray]:
+        """Name the arguments of the module, and of its loss the labels behind them.
+
+        Parameters
+        ----------
+        *arrays : tensors of PyTorch or arrays
+        seed, step : int
+            Of the elements that dropout draws.
+
+        Raises
+        ------
+        DataError
+            If there are too many, or offsets do not fit their ids.
+        """
+        if len(arrays) > len(self.names):
+            raise DataError(f"{len(arrays)} inputs are given, but there are {len(self.names)}")
+        named = {n: np.asarray(array) for n, array in zip(self.names, arrays, strict=False)}
+        for offsets, ids in self.offsets.items():
+            ends = np.append(named[offsets], named[ids].size)
+            if ends[0] != 0 or (np.diff(ends) < 0).any():
+                raise DataError(f"input {offsets!r} must rise from 0 to the number of {ids!r}")
+        if self.draws:
+            from sparsetrain.models.dropout import dropout_inputs
+
+            named |= dropout_inputs(seed, step, 0)
+        return named
+
+    def to_torch_(self, params: Mapping[str, runtime.NDArray]) -> None:
+        """Write weights back into the module, where PyTorch's code finds them."""
+        for name, parameter in self.module.named_parameters():
+            array = np.array(runtime.as_numpy(params[name]))
+            parameter.data.copy_(parameter.data.new_tensor(array))
+
+
+def from_torch(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    labels: Sequence[torch.Tensor] = (),
+    loss: Callable[..., torch.Tensor] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> ImportedModel:
+    """Import a module of PyTorch, to train it here.
+
+    Dropout acts if the module is in training mode. Batch norm must be in evaluation mode.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On the CPU; not changed.
+    inputs, labels : sequence of torch.Tensor
+        An example of a batch, of 2 rows or more.
+    loss : callable, optional
+        From the module's result and the labels to a scalar, in PyTorch; without it the module's
+        result is the loss.
+    dynamic_shapes : optional
+        As `torch.export.export` takes it, for inputs followed by labels; by default the first axis
+        of each may vary.
+
+    Returns
+    -------
+    ImportedModel
+
+    Raises
+    ------
+    ConfigError
+        If PyTorch cannot export the module, or it holds what has no translation; by name.
+
+    Examples
+    --------
+    >>> model = st.from_torch(module, (ids,), (clicks,), loss)  # doctest: +SKIP
+    >>> program = st.value_and_grad(model.export(), "loss", model.trainable)  # doctest: +SKIP
+    """
+    try:
+        from sparsetrain.torch import importing
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigError("from_torch needs PyTorch: pip install 'sparsetrain[torch]'") from None
+    model = ImportedModel(*importing.imported(module, inputs, labels, loss, dynamic_shapes))
+    if loss is not None:
+        _require_same(model, inputs)
+    return model
+
+
+def _require_same(model: ImportedModel, inputs: Sequence[torch.Tensor]) -> None:
+    """Refuse a translation that predicts something else than PyTorch.
+
+    Raises
+    ------
+    ConfigError
+        Says by how much.
+    """
+    from sparsetrain.torch import importing
+
+    wanted = importing.prediction(model.module, inputs)
+    named = dict(zip(model.names, map(np.asarray, inputs), strict=False))
+    found = Program(model.functions, "predict")(model.initialize(), model.inputs(*named.values()))
+    apart = np.abs(runtime.as_numpy(found) - wanted)
+    if not (apart <= TOLERANCE * (1 + np.abs(wanted))).all():
+        raise ConfigError(
+            f"from_torch: the translated {type(model.module).__name__} predicts {apart.max():.2g} "
+            "beside PyTorch's on the example: an operator in it is not translated rightly"
+        )

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch exports of a module, as Relax functions with the names of the module."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import tvm
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.frontend.torch import from_exported_program
+
+from sparsetrain.errors import ConfigError, first_line
+from sparsetrain.torch.operators import KEYS, TRANSLATIONS, offsets_of, refuse_untranslatable
+
+
+class _WithLoss(torch.nn.Module):
+    """A module and its loss, if it has one; `dropout` draws by the last two arguments."""
+
+    def __init__(self, module: torch.nn.Module, loss: Any, inputs: int) -> None:
+        super().__init__()
+        self.module, self.loss, self.count = module, loss, inputs
+
+    def forward(self, given: Any, dropout_key: Any, dropout_first_row: Any) -> Any:
+        result = self.module(*given[: self.count])
+        return result if self.loss is None else self.loss(result, *given[self.count :])
+
+
+def imported(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    labels: Sequence[torch.Tensor],
+    loss: Callable[..., Any] | None,
+    dynamic_shapes: Any,
+) -> tuple[Any, ...]:
+    """Translate a module: the fields of an `ImportedModel`."""
+    count = len(inputs)
+    names = (*[*inspect.signature(module.forward).parameters][:count], *_label_names(len(labels)))
+    shapes = tuple(dynamic_shapes or ({0: Dim.AUTO} for _ in names))
+    trained = _exported(_WithLoss(module, loss, count), (*inputs, *labels), shapes)
+    functions = {"loss": _function(trained, names, "loss", module)}
+    if loss is not None:
+        with evaluating(module):
+            plain = _exported(_WithLoss(module, None, count), (*inputs,), shapes[:count])
+        functions["predict"] = _function(plain, names[:count], "predict", module)
+    trainable = [name for name, p in module.named_parameters() if p.requires_grad]
+    name_of = dict(zip(_given(trained), names, strict=True))
+    offsets = {name_of[end]: name_of[ids] for end, ids in offsets_of(trained).items()}
+    draws = any(param.name == KEYS[0] for param in functions["loss"].params)
+    return module, tvm.IRModule(functions), trainable, names, offsets, draws
+
+
+def prediction(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> np.ndarray:
+    """What PyTorch computes in evaluation mode."""
+    with evaluating(module), torch.no_grad():
+        return module(*inputs).numpy()
+
+
+@contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode in a block; then each layer is in the mode that it was in."""
+    modes = {layer: layer.training for layer in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode
+
+
+def _label_names(count: int) -> list[str]:
+    return ["label"] if count == 1 else [f"label{n}" for n in range(count)]
+
+
+def _exported(
+    module: _WithLoss, given: tuple[torch.Tensor, ...], shapes: tuple[Any, ...]
+) -> ExportedProgram:
+    """The operators of a module, dropout as such.
+
+    Raises
+    ------
+    ConfigError
+        If PyTorch cannot export it, or the batch size is fixed in it.
+    """
+    key = torch.zeros(1, dtype=torch.int64)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(
+                module, (given, key, key), dynamic_shapes=(shapes, None, None)
+            ).run_decompositions()
+    except Exception as error:  # whatever the module does, and PyTorch's own
+        raise ConfigError(f"from_torch: PyTorch cannot export it: {first_line(error)}") from error
+    sizes = [
+        node.meta["val"].shape[0]
+        for node in _placeholders(program)
+        if node.name.startswith("given")
+    ]
+    if all(str(size).isdigit() for size in sizes):  # also a symbol that can be one number alone
+        raise ConfigError(
+            f"from_torch: the batch size is fixed at {sizes[0]} by the module; take it from the "
+            "shape of an input, and give an example of 2 rows or more"
+        )
+    refuse_untranslatable(program)
+    return program
+
+
+def _function(
+    program: ExportedProgram, names: Sequence[str], name: str, module: torch.nn.Module
+) -> relax.Function:
+    """The Relax function of an exported module; its arguments have the names of the module.
+
+    Raises
+    ------
+    ConfigError
+        If an operator has no translation.
+    """
+    try:
+        found = from_exported_program(
+            program,
+            keep_params_as_input=True,
+            unwrap_unit_return_tuple=True,
+            custom_convert_map=TRANSLATIONS,
+            run_ep_decomposition=False,
+        )["main"]
+    except AssertionError as error:
+        raise ConfigError(f"from_torch: {first_line(error)}: they have no translation") from None
+    named = dict(zip(_given(program), names, strict=True)) | dict.fromkeys(KEYS)
+    named |= _parameter_names(program, module)
+    params: dict[str, relax.Var] = {}
+    variables = {
+        p: params.setdefault(named[p.name] or p.name, relax.Var(named[p.name] or p.name, p.ty))
+        for p in found.params
+    }
+    renamed = _Renamer(variables)
+    body = renamed.visit_expr(found.body)
+    used = {v.name for v in relax.analysis.free_vars(body)}
+    kept = [p for n, p in params.items() if n not in KEYS or n in used]
+    inputs = len(names) + sum(n in KEYS for n in used)
+    attributes = {"num_input": inputs, "global_symbol": name}
+    return relax.Function(
+        kept, body, found.ret_ty, True, tvm.ir.make_node("ir.DictAttrs", **attributes)
+    )
+
+
+@mutator
+class _Renamer(PyExprMutator):
+    """Puts other variables in place of those of a function."""
+
+    def __init__(self, variables: dict[relax.Var, relax.Var]) -> None:
+        super().__init__()
+        self.variables = variables
+
+    def visit_var_(self, var: relax.Var) -> relax.Var:
+        return self.variables.get(var, var)
+
+
+def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:
+    return [node for node in program.graph.nodes if node.op == "placeholder"]
+
+
+def _given(program: ExportedProgram) -> list[str]:
+    """Names that PyTorch gave to inputs and labels, in order."""
+    specs = program.graph_signature.input_specs
+    inputs = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
+    return [name for name in inputs if name not in KEYS]
+
+
+def _parameter_names(program: ExportedProgram, module: torch.nn.Module) -> dict[str, str]:
+    """PyTorch's name of each parameter -> the module's, the same one for tensors that are tied."""
+    name_of = {id(parameter): name for name, parameter in module.named_parameters()}
+    return {
+        spec.arg.name: name_of[id(module.get_parameter(str(spec.target).removeprefix("module.")))]
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.PARAMETER
+    }

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of PyTorch that TVM's importer lacks, or changes in silence: its own table, corrected.
+
+Lookups become those of this package. Dropout, which the importer drops, draws by the key of a step.
+What has no translation is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tvm import relax
+from tvm.relax import op
+
+from sparsetrain.ad import dropout
+from sparsetrain.embedding import embedding_bag, lookup
+from sparsetrain.errors import ConfigError
+
+KEYS = ("dropout_key", "dropout_first_row")  # arguments of the exported loss
+MODES = ("sum", "mean")
+
+# From a node and the importer, whose `env` holds what was translated, to an expression.
+Translation = Callable[[torch.fx.Node, Any], Any]
+
+
+def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a node by name, those that are nodes translated."""
+    given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
+    return {
+        name: importer.env[value] if isinstance(value, torch.fx.Node) else value
+        for name, value in (defaults | given).items()
+    }
+
+
+def _embedding(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Rows; those of `padding_idx` have no gradient."""
+    defaults = {"weight": None, "ids": None, "padding_idx": -1, "by_freq": False, "sparse": False}
+    given = _arguments(node, importer, defaults)
+    _refuse_by_freq(given)
+    emit, ids = importer.block_builder.emit, given["ids"]
+    rows = emit(lookup(given["weight"], ids))
+    if given["padding_idx"] < 0:
+        return rows
+    is_padding = op.equal(ids, relax.const(given["padding_idx"], ids.ty.dtype.dtype))
+    return emit(op.where(op.expand_dims(is_padding, -1), op.grad.no_grad(rows), rows))
+
+
+def _bag(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
+    """Pooled rows (B, D); of what PyTorch returns beside them nothing is used."""
+    defaults = {"weight": None, "ids": None, "offsets": None, "by_freq": False, "mode": 0}
+    defaults |= {"sparse": False, "weights": None, "include_last_offset": False, "padding_idx": -1}
+    given = _arguments(node, importer, defaults)
+    _refuse_by_freq(given)
+    emit, ids, weights = importer.block_builder.emit, given["ids"], given["weights"]
+    if given["mode"] >= len(MODES):
+        raise ConfigError("from_torch: EmbeddingBag with mode='max' has no translation")
+    if given["padding_idx"] >= 0:
+        if given["mode"]:
+            raise ConfigError("from_torch: bags of means with padding_idx have no translation")
+        counts = op.not_equal(ids, relax.const(given["padding_idx"], ids.ty.dtype.dtype))
+        counts = emit(op.astype(counts, given["weight"].ty.dtype.dtype))
+        weights = counts if weights is None else emit(op.multiply(weights, counts))
+    offsets = emit(op.astype(given["offsets"], "int64"))
+    if not given["include_last_offset"]:
+        count = ids.ty.shape[0]
+        end = emit(op.arange(count, count + 1, 1, "int64"))
+        offsets = emit(op.concat([offsets, end], axis=0))
+    pooled = emit(embedding_bag(given["weight"], ids, offsets, weights, mode=MODES[given["mode"]]))
+    return (emit(op.squeeze(pooled, [1])),)
+
+
+def _refuse_by_freq(given: dict[str, Any]) -> None:
+    if given["by_freq"]:
+        raise ConfigError("from_torch: scale_grad_by_freq has no translation")
+
+
+def _dropout(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
+    """Elements kept by the key of the step; of the mask nothing is used."""
+    x, rate, training = importer.env[node.args[0]], float(node.args[1]), node.args[2]
+    if not training or not rate:
+        return (x,)
+    inputs = {n.name: n for n in node.graph.nodes if n.op == "placeholder"}
+    keys = [importer.env[inputs[name]] for name in KEYS]
+    layer = [n for n in node.graph.nodes if n.target is node.target].index(node)
+    return (importer.block_builder.emit(dropout(x, *keys, rate=rate, layer=layer)),)
+
+
+def _detached(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    return importer.block_builder.emit(op.grad.no_grad(importer.env[node.args[0]]))
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    "embedding.default": _embedding,
+    "_embedding_bag.default": _bag,
+    "_embedding_bag_forward_only.default": _bag,
+    "native_dropout.default": _dropout,
+    "detach.default": _detached,
+}
+
+
+def refuse_untranslatable(program: torch.export.ExportedProgram) -> None:
+    """Refuse what TVM's importer would change in silence.
+
+    Raises
+    ------
+    ConfigError
+        Names the operator or the buffer.
+    """
+    written = program.graph_signature.buffers_to_mutate.values()
+    for buffer in written:
+        name = buffer.removeprefix("module.")
+        layer = name.rpartition(".")[0]
+        raise ConfigError(
+            f"from_torch: buffer {name!r} changes in every step, as of batch norm in training "
+            f"mode: module.{layer}.eval() leaves it as it is"
+        )
+    for node in program.graph.nodes:
+        drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if drawn and node.target.__name__ not in TRANSLATIONS:
+            raise ConfigError(
+                f"from_torch: {node.target} draws random numbers, which has no translation"
+            )
+
+
+def offsets_of(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Inputs that are offsets of bags -> the inputs that hold the ids.
+
+    Raises
+    ------
+    ConfigError
+        If offsets are computed from inputs: nothing would check them.
+    """
+    found = {}
+    for node in program.graph.nodes:
+        if getattr(node.target, "__name__", "").startswith("_embedding_bag"):
+            ids, offsets = node.args[1:3]
+            if offsets.op == "placeholder" and ids.op == "placeholder":
+                found[offsets.name] = ids.name
+            elif not offsets.target.__name__.startswith("arange"):
+                raise ConfigError(
+                    "from_torch: ids and offsets of an EmbeddingBag must be inputs of the module"
+                )
+    return found
