@@ -13,7 +13,8 @@ import typer.main
 
 import sparsetrain as st
 from sparsetrain.cli.app import app
-from sparsetrain.cli.settings.schema import known_keys
+from sparsetrain.cli.settings.fields import fields_of
+from sparsetrain.cli.settings.schema import settings_of
 from tests import small_dlrm
 
 ROOT = Path(__file__).parents[2]
@@ -123,5 +124,8 @@ def test_a_command_of_the_pages_has_its_options_and_settings(line):
     words = words[: words.index(">")] if ">" in words else words
     options = {name for parameter in COMMANDS[words[0]].params for name in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= options
+    models = st.models.MODELS  # `--model` of other commands names a class
+    named = [value for option, value in pairwise(words) if option == "--model" and value in models]
+    known = {key for key, _ in fields_of(settings_of(*named or ["dlrm"]))}
     for option, value in pairwise(words):
-        assert option != "--set" or value.partition("=")[0] in known_keys()
+        assert option != "--set" or value.partition("=")[0] in known
