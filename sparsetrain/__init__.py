@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sparsetrain.training.fit import ReduceLROnPlateau as ReduceLROnPlateau
     from sparsetrain.training.load import load as load
     from sparsetrain.training.load import load_predictor as load_predictor
+    from sparsetrain.training.predictor import Predictor as Predictor
     from sparsetrain.training.profile import StepProfile as StepProfile
     from sparsetrain.training.quantized import QuantizedModel as QuantizedModel
     from sparsetrain.training.run import Run as Run

@@ -55,6 +55,10 @@ class ResourceError(SparsetrainError, RuntimeError):
     exit_code = 6
 
 
+class DataWarning(UserWarning):
+    """Data that can be read, but hardly mean what they say; commands print it as a note."""
+
+
 def first_line(error: BaseException) -> str:
     """Return a foreign error's first line without its full stop, or else the name of its class."""
     text = getattr(error, "strerror", None) or str(error).strip()

@@ -17,8 +17,8 @@ import sparsetrain as st
 TORCH = find_spec("torch")  # an extra
 PUBLIC = {
     "sparsetrain": (
-        "Batch EarlyStopping Program QuantizedModel ReduceLROnPlateau RowSparse Run StepProfile "
-        "Trainer __version__ "
+        "Batch EarlyStopping Predictor Program QuantizedModel ReduceLROnPlateau RowSparse Run "
+        "StepProfile Trainer __version__ "
         "ad compare data embedding errors from_torch load load_predictor metrics models optim "
         "precision runtime set_num_threads torch value_and_grad"
     ),
@@ -39,7 +39,8 @@ PUBLIC = {
         "Embedding EmbeddingBag EmbeddingBagCollection RaggedTensor Table embedding_bag lookup"
     ),
     "errors": (
-        "CheckpointError ConfigError DataError NumericalError ResourceError SparsetrainError"
+        "CheckpointError ConfigError DataError DataWarning NumericalError ResourceError "
+        "SparsetrainError"
     ),
     "metrics": (
         "ClassMetrics ClickMetrics GroupedAUC LabelMetrics RankingMetrics RegressionMetrics "

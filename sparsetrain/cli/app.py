@@ -26,7 +26,7 @@ from sparsetrain.cli import (
     verify,
 )
 from sparsetrain.cli.options import GroupedCommand
-from sparsetrain.cli.output import escape_controls, open_streams
+from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
 from sparsetrain.system.file_locks import is_disk_full
@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if "" in texts:  # an empty path would be the current folder
             raise ConfigError("an argument is empty; is a shell variable not set?")
-        code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
+        with data_warnings_as_notes():
+            code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain convert`: raw logs to encoded parquet in bounded memory; resumable."""
 
-import os
 import re
 import sys
 import time
@@ -16,6 +15,7 @@ from sparsetrain.cli.output_files import require_writable
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
+from sparsetrain.system.cores import available_cores
 from sparsetrain.training.progress import format_count, format_seconds
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -64,7 +64,7 @@ def convert(
             **encoding,
             bad_rows=bad_rows,
             memory=parse_size(memory),
-            workers=workers or len(os.sched_getaffinity(0)),
+            workers=workers or available_cores(),
             progress=progress,
         )
     _warn_bad_rows(summary, bad_rows)

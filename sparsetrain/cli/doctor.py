@@ -64,7 +64,8 @@ def _bfloat16() -> str:
 
 
 def _threads() -> str:
-    from sparsetrain.runtime.threads import available_cores, num_threads
+    from sparsetrain.runtime.threads import num_threads
+    from sparsetrain.system.cores import available_cores
 
     cores = available_cores()
     return f"{num_threads()}, on {cores} available cores (TVM_NUM_THREADS sets them)"

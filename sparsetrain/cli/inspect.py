@@ -100,14 +100,14 @@ def _model(path: Path, class_: Any) -> Summary:
     import sparsetrain as st
 
     trainer = st.load_predictor(path, checkpoint="latest", precision="float32", model=class_)
-    optimizer = trainer.optimizer.formula.name if isinstance(trainer, st.Trainer) else None
+    run = st.Run(path)
+    optimizer = run.manifest().get("optimizer", {}).get("name")
     kind, config = trainer.model.kind, trainer.model.config()
     name = kind.upper() if kind == _OURS else kind
     storages = trainer.model.tables().values()
     tables = {k: rows.stop - rows.start for storage in storages for k, rows in storage.items()}
     arrays = trainer.state_dict()
     layout = trainer.encoder.layout if trainer.encoder else None
-    run = st.Run(path)
     result = {
         "kind": "model",
         "path": str(path),

@@ -6,8 +6,12 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from sparsetrain.errors import DataWarning
 
 # Control characters but newlines and tabs, and marks that turn the direction of text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -21,6 +25,23 @@ def escape_controls(text: str) -> str:
 def note(text: str) -> None:
     """Print a note on stderr."""
     print(escape_controls(f"sparsetrain: {text}"), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def data_warnings_as_notes() -> Iterator[None]:
+    """Print the library's warnings of data as notes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        others = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, DataWarning):
+                note(f"warning: {message}")
+            else:
+                others(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:

@@ -54,7 +54,7 @@ _MOST_NAMED = 5
 
 def load_predictor(
     folder: Path, checkpoint: str, precision: str | None, model_class: str | None
-) -> "st.Trainer | st.QuantizedModel":
+) -> "st.Predictor":
     """Load the model of `evaluate` and `predict`."""
     import sparsetrain as st
 

@@ -22,7 +22,7 @@ from sparsetrain.compare.report import LeftOut, Report
 from sparsetrain.compare.sweeps import Item
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim import OPTIMIZERS
-from sparsetrain.runtime.threads import available_cores
+from sparsetrain.system.cores import available_cores
 from sparsetrain.system.memory import meminfo
 
 _MOST_SECONDS = 1.0  # of a dense step; larger tables are left out after it

@@ -16,7 +16,7 @@ from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import count_column
 from sparsetrain.data.encode.rules import Settings
-from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.encode.value_counts import ValueCounts, resolved
 from sparsetrain.data.encode.vocabulary import FIRST, UNSEEN
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.open_source import open_source
@@ -158,7 +158,6 @@ class _Seen:
         self._labels: list[Array] = []
         self._counts = [ValueCounts() for _ in encoder.columns]
         self._ids = [0] * len(encoder.columns)
-        self._is_text = [False] * len(encoder.columns)
         self._is_unsigned = [False] * len(encoder.columns)
         self._dense: dict[str, list[float]] = {}
 
@@ -172,9 +171,6 @@ class _Seen:
             self._add_dense(name, piece.column(name), location.of_column(name))
         for index, name in enumerate(columns.categories):
             array = piece.column(name)
-            self._is_text[index] = (
-                arrow_types.kind_of(arrow_types.element(array.type)) == arrow_types.TEXT
-            )
             self._is_unsigned[index] |= arrow_types.is_unsigned(array.type)
             lists = bool(columns.bags) and columns.bags[index]
             self._ids[index] += len(array.flatten()) if lists else len(array)
@@ -210,8 +206,7 @@ class _Seen:
         )
 
     def _category(self, index: int, column: str) -> CategoryProfile:
-        numbers, times = self._counts[index].numbers()
-        texts, text_times = self._counts[index].texts()
+        numbers, times, texts, text_times, _ = resolved(self._counts[index])
         rare = None
         if self._is_converted:  # missing and rare values have ids
             rare = int(times[numbers == UNSEEN].sum())
@@ -233,7 +228,7 @@ class _Seen:
         """Return a value of a column as it is written where it was read."""
         if isinstance(value, bytes):
             return value.decode("utf-8", "backslashreplace")
-        if self._is_text[index]:
+        if self._counts[index].hexadecimal:
             return f"{value:08x}"
         return str(value % 2**64 if self._is_unsigned[index] else value)
 

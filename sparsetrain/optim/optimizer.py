@@ -209,6 +209,11 @@ class Optimizer:
             If there is no memory for a slot; names the parameter and the bytes.
         """
         require_mapping("optimizer: params", params)
+        if not isinstance(tables or {}, Mapping):
+            raise ConfigError(
+                f"optimizer: tables is a {type(tables).__name__}; give model.tables(), a dict of "
+                "storages to their tables by name, as slices of rows"
+            )
         return new_state(self, params, tables or {}, fill, seed, scaled, frozenset(buffers))
 
     def apply_(

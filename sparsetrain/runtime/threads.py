@@ -7,12 +7,7 @@ import os
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
-
-
-def available_cores() -> int:
-    """Cores that this process may run on, by its affinity mask."""
-    return len(os.sched_getaffinity(0))
-
+from sparsetrain.system.cores import available_cores
 
 MAX_THREADS = 4096  # TVM starts any number, or ends the process
 
@@ -52,7 +47,7 @@ def set_num_threads(count: int) -> None:
     """Run kernels that this Python thread calls on `count` threads from now on.
 
     Results do not depend on the number. Without a call it is ``TVM_NUM_THREADS``, or the number of
-    cores that this process may use.
+    cores that this process may use, by its affinity mask and the CPU quota of its container.
 
     Raises
     ------

@@ -75,6 +75,12 @@ class RowSparse(Arithmetic):
     coalesced: bool = False
 
     def __post_init__(self) -> None:
+        for leaf in self.leaves:
+            if not isinstance(leaf, runtime.NDArray) and not hasattr(leaf, "ty"):
+                raise DataError(
+                    f"RowSparse holds tensors, not a {type(leaf).__name__}: "
+                    "RowSparse.from_numpy(indices, values, num_rows) makes one of arrays"
+                )
         if not self.shape:
             object.__setattr__(self, "shape", (self.num_rows, self.width))
         if prod(self.shape) != self.num_rows * self.width:

@@ -85,13 +85,13 @@ def load_predictor(
     *,
     checkpoint: str = "auto",
     target: Any = "auto",
-    optimizer: Optimizer | None = None,
     precision: Precision | None = None,
     model: type | None = None,
 ) -> Predictor:
-    """Read whatever evaluates and predicts: a trainer, or a model with tables in int8.
+    """Read what evaluates and predicts: the weights of a saved trainer, or tables in int8.
 
-    See `load`, which reads trainers alone, and of a run the latest unless told otherwise.
+    Slots of the optimizer are neither read nor given memory. See `load`, which reads trainers, and
+    of a run the latest unless told otherwise.
 
     Raises
     ------
@@ -101,8 +101,11 @@ def load_predictor(
         If the folder is damaged or is no saved model.
     """
     require_class(model)
-    asked = _Asked(_checked(target, precision), optimizer, precision, None, model)
-    makers: Makers = {KIND: _trainer, QUANTIZED: _quantized}
+    asked = _Asked(_checked(target, precision), None, precision, None, model)
+    makers: Makers = {
+        KIND: _scorer,
+        QUANTIZED: partial(_predictor, QuantizedModel),
+    }
     predictor: Predictor = _read(folder, checkpoint, makers, asked)
     return predictor
 
@@ -218,15 +221,21 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
     return trainer
 
 
-def _quantized(saved: Saved, asked: _Asked) -> QuantizedModel:
+def _scorer(saved: Saved, asked: _Asked) -> Predictor:
+    """The weights alone, unless it scores by averages of them, which are slots."""
+    averages = saved.manifest["optimizer"].get("average") is not None
+    return _trainer(saved, asked) if averages else _predictor(Predictor, saved, asked)
+
+
+def _predictor(made: type[Predictor], saved: Saved, asked: _Asked) -> Predictor:
     manifest = saved.manifest
     model, encoder = _model_of(saved, asked.model), _encoder(saved)
     precision = asked.precision or manifest["precision"]
     target = resolve_target(target_word(table_dtype_of(model), asked.target))
     with _errors_of(asked.model, "'s model", SparsetrainError):
-        made = QuantizedModel(model, target, encoder, precision, initialize=False)
-    made.restore_(saved)
-    return made
+        predictor = made(model, target, encoder, precision, initialize=False)
+    predictor.restore_(saved)
+    return predictor
 
 
 def _model(saved: Mapping[str, Any], given: type | None) -> Any:

@@ -15,6 +15,7 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import Policy, Precision, policy_for
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
+from sparsetrain.data.encode.few_rows import encode_few
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics.labels import LabelMetrics
@@ -87,6 +88,13 @@ class TrainingState(NamedTuple):
 
     arrays: dict[str, np.ndarray]
     counts: dict[str, Any]
+
+
+def fill_(target: dict[str, np.ndarray], saved: Saved, names: Collection[str]) -> None:
+    """Fill arrays from those of a checkpoint that are named; writes `target`."""
+    check_kinds(target, {name: saved.kinds[name] for name in names})
+    saved.fill(target)
+    check_finite(target)
 
 
 class Predictor:
@@ -201,14 +209,17 @@ class Predictor:
             If a score is NaN or infinite.
         """
         check_group_feature(self.model, group_by)
+        dataset = self._dataset(data)
         scores = self._evaluate(
-            self._dataset(data),
+            dataset,
             batch_size=batch_size,
             group_by=group_by,
             k=k,
             negatives=negatives,
         )
         assert scores is not None
+        if dataset is not data:  # else its owner may look at all of what was read
+            dataset._warn_of_unknown()
         return scores
 
     def _evaluate(
@@ -246,8 +257,11 @@ class Predictor:
         NumericalError
             If a score is NaN or infinite.
         """
-        dataset = self._dataset(data, require_label=False)
         kinds = self.model.label_kinds
+        few = encode_few(self.encoder, data) if self.encoder is not None and kinds else None
+        if few is not None:
+            return predictions(self._score(few), kinds)
+        dataset = self._dataset(data, require_label=False)
         if not kinds:
             items = self.item_vectors()
             each = (
@@ -257,6 +271,8 @@ class Predictor:
             return np.concatenate([*each, np.empty(0, np.float32)])
         # Batch by batch, since float64 of all rows would be much memory.
         found = [predictions(self._score(batch), kinds) for batch in dataset.batches(batch_size)]
+        if dataset is not data:
+            dataset._warn_of_unknown()
         return np.concatenate(found) if found else predictions(_no_rows(len(kinds)), kinds)
 
     def recommend(
@@ -358,9 +374,8 @@ class Predictor:
             self._fill_(target, saved, {n for n in saved.kinds if not n.startswith(ENCODER)})
 
     def _fill_(self, target: dict[str, np.ndarray], saved: Saved, names: Collection[str]) -> None:
-        check_kinds(target, {name: saved.kinds[name] for name in names})
-        saved.fill(target)
-        check_finite(target)
+        """Slots of an optimizer are left where they are."""
+        fill_(target, saved, {name for name in names if name in target or ":" not in name})
 
     @property
     def table_bytes(self) -> int:

@@ -22,8 +22,8 @@ class Progress(Protocol):
     All four are needed: a note comes seldom, and mostly after the last batch.
     """
 
-    def start(self, total: int | None) -> None:
-        """Begin; `total` is the number of rows to come, None when unknown."""
+    def start(self, total: int | None, title: str = "") -> None:
+        """Begin; `total` rows are to come, None when unknown; `title` is that of the epoch."""
 
     def advance(self, rows: int, loss: float) -> None:
         """Count `rows` more rows, whose mean loss was `loss`."""
@@ -51,6 +51,7 @@ class Snapshot(NamedTuple):
     rows_per_s: float | None
     loss: float | None
     seconds_left: float | None
+    title: str = ""
 
     def describe(self) -> str:
         """Return the state in one line; what is not known is left out."""
@@ -58,6 +59,8 @@ class Snapshot(NamedTuple):
         if self.total:
             of_total = format_count(self.total, "row")
             parts = [f"{self.rows:,} of {of_total} ({self.rows / self.total:.0%})"]
+        if self.title:
+            parts[0] = f"{self.title}: {parts[0]}"
         if self.rows_per_s is not None:
             parts.append(f"{self.rows_per_s:,.0f} rows/s")
         if self.loss is not None:
@@ -76,10 +79,14 @@ class Meter:
         Rows to come.
     clock : callable
         Returns seconds from any fixed moment.
+    title : str
+        What the rows are of.
     """
 
-    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._total = total
+    def __init__(
+        self, total: int | None, clock: Callable[[], float] = time.monotonic, title: str = ""
+    ) -> None:
+        self._total, self._title = total, title
         self._clock = clock
         self._started = clock()
         self._rows = 0
@@ -101,7 +108,8 @@ class Meter:
         if self._total is not None and rate:
             left = max(self._total - self._rows, 0) / rate
         loss = self._loss if self._batches else None
-        return Snapshot(self._rows, self._total, now - self._started, rate, loss, left)
+        passed = now - self._started
+        return Snapshot(self._rows, self._total, passed, rate, loss, left, self._title)
 
     def _rate(self, now: float) -> float | None:
         if self._first is None:
@@ -126,9 +134,9 @@ class Lines:
         self._meter = Meter(None, clock)
         self._due = 0.0
 
-    def start(self, total: int | None) -> None:
+    def start(self, total: int | None, title: str = "") -> None:
         """Begin counting."""
-        self._meter = Meter(total, self._clock)
+        self._meter = Meter(total, self._clock, title)
         self._due = self._clock() + self._interval
 
     def advance(self, rows: int, loss: float) -> None:
@@ -173,13 +181,13 @@ class Bar:
         self._bar: Any = None
         self._task: Any = None
 
-    def start(self, total: int | None) -> None:
+    def start(self, total: int | None, title: str = "") -> None:
         """Draw the empty bar."""
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
-        self._meter = Meter(total, self._clock)
+        self._meter = Meter(total, self._clock, title)
         console = Console(file=self._stream)
         self._bar = RichProgress(
             BarColumn(), TextColumn("{task.description}"), console=console, auto_refresh=False
@@ -217,7 +225,7 @@ class Bar:
 class Silent:
     """Shows nothing."""
 
-    def start(self, total: int | None) -> None:
+    def start(self, total: int | None, title: str = "") -> None:
         """Do nothing."""
 
     def advance(self, rows: int, loss: float) -> None:

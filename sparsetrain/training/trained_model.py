@@ -33,7 +33,7 @@ from sparsetrain.system.locks import synchronized
 from sparsetrain.training.device_prefetch import DevicePrefetcher
 from sparsetrain.training.device_step import DeviceTrainingStep
 from sparsetrain.training.find_nonfinite import first_nonfinite
-from sparsetrain.training.predictor import Predictor, policy_of, table_dtype_of
+from sparsetrain.training.predictor import Predictor, fill_, policy_of, table_dtype_of
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.step import Loss, TrainingStep, loss_inputs
 
@@ -298,7 +298,7 @@ class TrainedModel(Predictor):
         From one that does not, or the reverse: the trainer's own counts say as much.
         """
         counted = None if COUNT in names else target.pop(COUNT, None)
-        super()._fill_(target, saved, {*names} if COUNT in target else {*names} - {COUNT})
+        fill_(target, saved, {*names} if COUNT in target else {*names} - {COUNT})
         if counted is not None:
             counted[...] = self.steps - self.state.skipped
 

@@ -21,6 +21,7 @@ from sparsetrain.system.locks import synchronized
 from sparsetrain.training.fit import (
     EarlyStopping,
     Fit,
+    History,
     Plan,
     ReduceLROnPlateau,
     Seen,
@@ -92,6 +93,7 @@ class Trainer(TrainedModel):
         shuffle: bool = True,
         progress: Any = "auto",
         stop: Callable[[], bool] | None = None,
+        on_epoch: Callable[[dict[str, Any]], object] | None = None,
         run: Run | str | Path | None = None,
         resume: bool = False,
         validate_every: int | None = None,
@@ -101,7 +103,7 @@ class Trainer(TrainedModel):
         check_numerics: bool = False,
         allow_changed: Collection[str] = (),
         profile: bool = False,
-    ) -> dict[str, Any]:
+    ) -> History:
         """Train for some epochs.
 
         Parameters
@@ -118,6 +120,8 @@ class Trainer(TrainedModel):
             What is shown meanwhile, see `sparsetrain.training.progress`.
         stop : callable, optional
             Asked after every batch, and between those of a validation; True ends training there.
+        on_epoch : callable, optional
+            Told of each epoch that is over, as the entry of ``epochs`` that it becomes.
         run : Run or path, optional
             The folder in which checkpoints and a log of every metric are kept.
         resume : bool
@@ -142,7 +146,8 @@ class Trainer(TrainedModel):
 
         Returns
         -------
-        dict
+        History
+            A dict that shows as a table of its epochs, and has it as `frame`:
             ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
             of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
             is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
@@ -160,7 +165,9 @@ class Trainer(TrainedModel):
         ResourceError
             If memory or disk is used up; the last checkpoint stays.
         """
-        check_fit_arguments(validation, stop, run, validate_every, early_stopping, reduce_lr)
+        check_fit_arguments(
+            validation, stop, on_epoch, run, validate_every, early_stopping, reduce_lr
+        )
         check_group_feature(self.model, group_by)
         plan = Plan(
             until=require_int("epochs", epochs) + (0 if resume else self.epochs),
@@ -187,8 +194,11 @@ class Trainer(TrainedModel):
         recording = watch and watch.recording()
         with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
             held_out = None if validation is None else self._dataset(validation)
-            history = Fit(self, dataset, held_out, plan, state, folder, progress, stop).run()
-        return {**history, "profile": watch.result()} if watch else history
+            fit = Fit(self, dataset, held_out, plan, state, folder, progress, stop, on_epoch)
+            history = fit.run()
+        if watch:
+            history["profile"] = watch.result()
+        return history
 
     def profile(self, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
         """Find where a step spends its time: ``print(trainer.profile(batch))``.

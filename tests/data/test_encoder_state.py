@@ -67,7 +67,7 @@ def edit(name, index, value):
 
 MANIFESTS = {
     "another file's": (put("format", "x"), "is not an encoder's"),
-    "a later version": (put("version", 2), "has version 2, this program reads 1"),
+    "a later version": (put("version", 3), "has version 3, this program reads 2"),
     "no rows": (drop("rows"), "lacks 'rows' as a list"),
     "rows of another number": (put("rows", [5]), "has another number of rows than of columns"),
     "negative rows": (put("rows", [-5] * 4), "has a table of impossible size"),
@@ -80,6 +80,7 @@ MANIFESTS = {
     "a setting out of range": (settings(min_count=0), "min_count is 0; it must be 1 or more"),
     "fewer rows than ids": (put("rows", [3] * 4), "gives a value a row outside its table"),
     "no shares": (drop("rare_shares"), "lacks 'rare_shares' as a list"),
+    "no base": (put("hexadecimal", ["x"] * 4), "does not say what is hexadecimal"),
     "no unsigned columns": (drop("unsigned"), "lacks 'unsigned' as a list"),
     "an unknown unsigned column": (put("unsigned", ["x"]), "names no columns in 'unsigned'"),
     "fewer shares": (put("rare_shares", [0.5]), "does not fit its columns in 'rare_shares'"),

@@ -85,8 +85,20 @@ def test_a_saved_one_predicts_the_same_bits(tmp_path):
     assert_same_state(again.state_dict(), quantized.state_dict())
     raw = small_dlrm.raw_rows(50, seed=1)
     np.testing.assert_array_equal(again.predict(raw), quantized.predict(raw))
+
+
+@pytest.mark.parametrize("mode", ["lazy", "exact"])
+def test_a_predictor_has_the_weights_of_a_trainer_and_none_of_its_slots(tmp_path, mode):
+    trainer = small_dlrm.trainer(
+        optimizer=st.optim.adam(0.01, mode=mode), encoder=small_dlrm.encoder(), seed=3
+    )
+    trainer.fit(small_dlrm.raw_rows(100), progress=None)
     trainer.save(tmp_path / "whole")
-    assert isinstance(st.load_predictor(tmp_path / "whole"), st.Trainer)
+    predictor = st.load_predictor(tmp_path / "whole")
+    assert type(predictor) is st.Predictor and predictor.steps == trainer.steps
+    assert not [name for name in predictor.state_dict() if ":" in name]
+    raw = small_dlrm.raw_rows(50, seed=1)
+    np.testing.assert_array_equal(predictor.predict(raw), trainer.predict(raw))
 
 
 def test_a_run_in_a_precision_that_this_machine_lacks_is_quantized_in_another(tmp_path, capsys):

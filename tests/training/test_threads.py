@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from sparsetrain.runtime.threads import available_cores
+from sparsetrain.system.cores import available_cores
 
 # A pool cannot be undone, so each case is a process: a fork of one that has imported the package
 # and run nothing. It prints how many threads there are, or why there are not as many as asked for.

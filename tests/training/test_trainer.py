@@ -331,7 +331,7 @@ class Noted:
     def __init__(self):
         self.total, self.batches, self.finished = None, [], 0
 
-    def start(self, total):
+    def start(self, total, title):
         self.total = total
 
     def advance(self, rows, loss):

@@ -17,6 +17,7 @@ import pyarrow as pa
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.files import file_parts
+from sparsetrain.data.read.hive_partitions import WithPartitions, with_partitions
 from sparsetrain.data.read.source import HELD_ROWS, Part
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block
@@ -70,7 +71,7 @@ class Chunk:
             return found, []
         parsed = parse_block(self.block, self.dialect, self.location.name)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
-        part = with_derived(part, encoder.schema.derived)
+        part = with_derived(with_partitions(part, self.location.name), encoder.schema.derived)
         return part.pieces(self.columns.names), parsed.bad
 
 
@@ -87,7 +88,8 @@ def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
     bound = encoder.bind(parts or [first], require_label=label)
     full = tuple(part for part, _ in bound if part.num_rows)
     rows = sum(part.num_rows or 0 for part in full)
-    dialect = first.read.dialect if isinstance(first.read, TextRows) else None
+    read = first.read.inner if isinstance(first.read, WithPartitions) else first.read
+    dialect = read.dialect if isinstance(read, TextRows) else None
     location = Location(file, unit=first.location.unit)
     return Chunk(-1, location, bound[0][1], full, dialect=dialect, file_rows=rows)
 

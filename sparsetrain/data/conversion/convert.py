@@ -45,7 +45,7 @@ from sparsetrain.data.encode.column_matching import (
 )
 from sparsetrain.data.encode.encoder import Encoder, read_encoder
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
-from sparsetrain.data.encode.learn import check_dense
+from sparsetrain.data.encode.learn import check_dense, warn_of_floor
 from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.read.converted_files import DATASET_FILE
 from sparsetrain.data.read.files import file_parts, list_files
@@ -163,9 +163,11 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     assert isinstance(opened, Source)
     require_row_weights(opened.parts[0], schema)
     blank = Encoder.blank(opened.parts[0], settings, schema)
+    first = blank.bind(opened.parts[:1], require_label=False)[0]
     if blank.encoded:
         settings.check_encoded()
-        check_dense(*blank.bind(opened.parts[:1], require_label=False)[0], settings)
+        check_dense(*first, settings)
+    warn_of_floor(*first, settings, schema)
     return blank
 
 

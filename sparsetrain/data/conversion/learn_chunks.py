@@ -110,6 +110,7 @@ class ChunkSummary(NamedTuple):
     missing: dict[str, int]
     negative: dict[str, int]
     largest: list[int]
+    hexadecimal: list[bool | None]
     bad: dict[str, int]
     examples: list[str]
 
@@ -128,6 +129,7 @@ def learn_chunk(task: Task, chunk: Chunk) -> ChunkSummary:
         summary["missing"],
         summary["negative"],
         summary["largest"],
+        summary["hexadecimal"],
         dict(Counter(names)),
         [fault["reason"] for fault in summary["bad"][:_EXAMPLES]],
     )
@@ -242,6 +244,7 @@ class _Learner:
             "missing": self._missing,
             "negative": self._negative,
             "largest": self._largest,
+            "hexadecimal": [count.hexadecimal for count in self.counts],
             "bad": self._bad,
             "dropped": self._dropped,
         }

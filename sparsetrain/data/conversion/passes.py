@@ -82,7 +82,7 @@ class Job:
     def plan(self) -> dict[str, Any]:
         """Return everything the result depends on, as JSON would give it back."""
         plan = {
-            "version": 1,
+            "version": 2,
             "inputs": _identity(self.files),
             "encoder": self.known.fingerprint if self.known else write_manifest(self.blank),
             "label": self.label,
@@ -187,6 +187,7 @@ class _Counts(NamedTuple):
 
     number_total: Total
     text_total: Total
+    hexadecimal: bool | None
 
     def numbers(self) -> tuple[Array, Array]:
         return self.number_total.keys, self.number_total.counts
@@ -215,7 +216,8 @@ def _merge_column(
         )
         for part, kind in enumerate((NUMBERS, TEXTS))
     ]
-    counts = _Counts(*totals)
+    seen = [chunk.hexadecimal[index] for chunk in chunks if chunk.hexadecimal[index] is not None]
+    counts = _Counts(totals[0], totals[1], any(seen) if seen else None)
     vocabulary = make_vocabulary(name, counts, blank.settings, blank.schema)
     return vocabulary, sum(total.distinct for total in totals)
 

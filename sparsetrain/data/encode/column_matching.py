@@ -20,7 +20,6 @@ from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.column_names import require_column, require_columns
 from sparsetrain.data.schema.columns import (
     Columns,
-    check_shared_types,
     describe_labels,
     find_columns,
 )
@@ -105,7 +104,6 @@ def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bo
             f"{where}: {found.layout}; the encoder was fitted on {words[rules.encoded]} data, "
             "give the same kind (or fit with treat_as)"
         )
-    check_shared_types(schema, found.categories, rules.owners, where)
     for name, is_bag, was in zip(found.categories, found.bags, rules.bags, strict=True):
         if is_bag and not was:
             raise Location(where, column=name).error(

@@ -22,12 +22,12 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError
 
-_FLOOR, _SHIFT = -2.0, 3.0
+FLOOR, _SHIFT = -2.0, 3.0
 
 
 def log_transform(values: Array) -> Array:
     """Return log(max(x, -2) + 3) of float64 values."""
-    shifted = np.maximum(values, _FLOOR)
+    shifted = np.maximum(values, FLOOR)
     shifted += _SHIFT
     logarithms: Array = np.log(shifted, out=shifted)
     return logarithms
@@ -92,6 +92,23 @@ class RawDense:
             if self.flags:
                 matrix[count + index] = missing
         return matrix.T
+
+    def plain_matrix(self, values: Array, names: Sequence[str]) -> Array | None:
+        """Return what `matrix` does of numbers (n, F) float64, NaN where they are missing.
+
+        None if one becomes too large for float32.
+        """
+        missing = np.isnan(values)
+        filled = np.where(missing, self.fill, values)
+        dense = log_transform(filled).astype(np.float32, order="C")
+        for index, name in enumerate(names if self.linear else ()):
+            law = self.linear.get(name)
+            if law is not None:
+                there = np.where(missing[:, index], law.center, values[:, index])
+                dense[:, index] = (there - law.center) / law.scale
+        if not np.isfinite(dense).all():
+            return None
+        return np.hstack([dense, missing], dtype=np.float32) if self.flags else dense
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,13 @@ from sparsetrain.data.encode.encoder_state import (
     read_state,
     write_state,
 )
-from sparsetrain.data.encode.learn import Sizes, extended_rules, keeps_rows, learn_rules
+from sparsetrain.data.encode.learn import (
+    Sizes,
+    extended_rules,
+    keeps_rows,
+    learn_rules,
+    warn_of_floor,
+)
 from sparsetrain.data.encode.rules import CategoryRules, PlainIds, Rules, Settings
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.derived_columns import with_derived
@@ -151,6 +157,7 @@ class Encoder(Rules):
             return known
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
+        warn_of_floor(*parts[0], settings, schema)
         return blank.with_rules(learn_rules(parts, settings, schema, sizes))
 
     def _check_shared(self, asked: Mapping[str, str]) -> None:

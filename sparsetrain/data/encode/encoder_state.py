@@ -34,7 +34,7 @@ from sparsetrain.errors import CheckpointError, SparsetrainError, first_line
 
 State = tuple[dict[str, Any], dict[str, Array]]
 
-_FORMAT, _VERSION = "sparsetrain.encoder", 1
+_FORMAT, _VERSION = "sparsetrain.encoder", 2
 
 _MANIFEST: dict[str, type] = {
     "settings": dict,
@@ -45,6 +45,7 @@ _MANIFEST: dict[str, type] = {
     "layout": str,
     "schema": dict,
     "bags": list,
+    "hexadecimal": list,
     "rare_shares": list,
     "unsigned": list,
 }
@@ -88,6 +89,7 @@ def write_manifest(rules: Rules) -> dict[str, Any]:
         "layout": rules.layout,
         "schema": rules.schema.to_dict(),
         "bags": list(rules.bags),
+        "hexadecimal": [rule.hexadecimal for rule in rules.categories],
     }
 
 
@@ -156,7 +158,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         _expect(not arrays, "has arrays that already encoded data does not need")
         categories = [PlainIds(n) for n in rows]
     else:
-        categories = _read_vocabularies(rows, arrays, settings, rare)
+        categories = _read_vocabularies(rows, arrays, settings, rare, _read_hexadecimal(manifest))
     with _refused():
         schema = Schema.from_dict(manifest["schema"])
     return Rules(
@@ -226,8 +228,22 @@ def _read_rare_shares(manifest: Mapping[str, Any]) -> list[float | None]:
     return shares
 
 
+def _read_hexadecimal(manifest: Mapping[str, Any]) -> list[bool | None]:
+    """Return how each column reads text of 8 digits."""
+    found = manifest["hexadecimal"]
+    fits = len(found) == len(manifest["columns"])
+    _expect(
+        fits and all(v in (True, False, None) for v in found), "does not say what is hexadecimal"
+    )
+    return list(found)
+
+
 def _read_vocabularies(
-    rows: list[int], arrays: Mapping[str, Array], settings: Settings, rare: list[float | None]
+    rows: list[int],
+    arrays: Mapping[str, Array],
+    settings: Settings,
+    rare: list[float | None],
+    hexadecimal: list[bool | None],
 ) -> tuple[Vocabulary, ...]:
     _expect(arrays.keys() == _ARRAYS.keys(), "has other arrays than this program knows")
     for name, dtype in _ARRAYS.items():
@@ -240,8 +256,13 @@ def _read_vocabularies(
     for name, wanted in (("number_ids", len(arrays["numbers"])), ("text_ids", len(texts))):
         _expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
     return tuple(
-        _read_vocabulary(n, arrays, texts, number_cut, text_cut, settings, share)
-        for n, number_cut, text_cut, share in zip(rows, numbers, text_cuts, rare, strict=True)
+        replace(
+            _read_vocabulary(n, arrays, texts, number_cut, text_cut, settings, share),
+            hexadecimal=is_hex,
+        )
+        for n, number_cut, text_cut, share, is_hex in zip(
+            rows, numbers, text_cuts, rare, hexadecimal, strict=True
+        )
     )
 
 

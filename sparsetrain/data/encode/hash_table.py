@@ -55,3 +55,10 @@ class IdTable:
             again = (self._keys[slots] != keys[lost]) & (found != self._default)
             lost, slots = lost[again], slots[again]
         return ids
+
+    def find_one(self, key: int) -> int:
+        """Return the id of one key, as `find` does of many."""
+        slot = (key * int(_GOLDEN) % 2**64) >> int(self._shift)
+        while (id_ := self._ids.item(slot)) != self._default and self._keys.item(slot) != key:
+            slot = (slot + 1) & self._mask
+        return id_

@@ -8,14 +8,16 @@ rows after the existing ones, so no known value changes its row.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
 
 from sparsetrain.data.encode.bags import read_values
-from sparsetrain.data.encode.dense import EncodedDense
+from sparsetrain.data.encode.dense import FLOOR, EncodedDense
 from sparsetrain.data.encode.rules import (
     LIMIT,
     CategoryRule,
@@ -24,7 +26,7 @@ from sparsetrain.data.encode.rules import (
     Settings,
     plain_ids,
 )
-from sparsetrain.data.encode.value_counts import Counted, ValueCounts
+from sparsetrain.data.encode.value_counts import Counted, ValueCounts, resolved
 from sparsetrain.data.encode.vocabulary import UNSEEN, Vocabulary
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO, Columns
@@ -32,12 +34,13 @@ from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.errors import ConfigError, DataError, DataWarning
 
 Bound = Sequence[tuple[Part, Columns]]
 Sizes = Mapping[str, int] | Sequence[int]
 
+_EQUAL = 0.01  # share of a column's numbers that is worth a warning; Criteo's I2 has fewer
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
@@ -159,6 +162,32 @@ def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
         )
 
 
+def warn_of_floor(part: Part, columns: Columns, settings: Settings, schema: Schema) -> None:
+    """Warn of dense columns many of whose numbers, in the first piece, become equal.
+
+    Nothing is read of a stream, which can be read only once.
+    """
+    names = [name for name in columns.dense if name not in schema.linear]
+    if columns.encoded or not names or part.is_stream:
+        return
+    pieces = [*islice(part.pieces(names), 1)]
+    for name, (location, piece) in product(names, pieces):
+        values, missing = read_numbers(
+            piece.column(name), settings.nan_rule, location.of_column(name)
+        )
+        there = values[~missing]
+        share = np.mean(there < FLOOR) if len(there) else 0.0
+        if share > _EQUAL:
+            warnings.warn(
+                f"{part.location.name}: column {name}: {share:.0%} of the numbers are below "
+                f"{FLOOR:g}, and become equal in log(max(x, {FLOOR:g}) + 3); shift and scale them "
+                f"by a schema: [linear.{name}] center = {there.mean():.4g}, "
+                f"scale = {there.std():.4g}",
+                DataWarning,
+                stacklevel=4,
+            )
+
+
 def extended_rules(
     known: Sequence[CategoryRule],
     parts: Bound,
@@ -185,8 +214,7 @@ def extended(known: Vocabulary, counts: Counted, min_count: int, cap: int | None
     The most frequent one comes first, of equals numbers before texts. Values for which there is no
     room below `cap` rows stay without.
     """
-    numbers, times = counts.numbers()
-    texts, text_times = counts.texts()
+    numbers, times, texts, text_times, hexadecimal = resolved(counts, known.hexadecimal)
     unknown = known.find_numbers(numbers) == UNSEEN
     unknown_texts = known.find_texts(texts) == UNSEEN
     new_times = np.concatenate([times[unknown], text_times[unknown_texts]])
@@ -209,6 +237,7 @@ def extended(known: Vocabulary, counts: Counted, min_count: int, cap: int | None
         text_ids=np.concatenate([known.text_ids, np.array([row for _, row in kept], np.int64)]),
         rows=known.rows + len(order),
         rare_share=left / max(seen, 1),
+        hexadecimal=hexadecimal,
     )
 
 

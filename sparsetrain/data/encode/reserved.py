@@ -7,14 +7,16 @@ Encoders of already encoded data reserve no ids.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.vocabulary import MISSING, UNSEEN
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.errors import DataWarning
 
 
 class Share(NamedTuple):
@@ -51,6 +53,24 @@ class Share(NamedTuple):
         known_then = 1 - rare_in_training
         known = 1 - self.unseen / max(self.ids - self.missing, 1)
         return 1 - known / known_then if known_then > 0 else 0.0
+
+
+_ENOUGH = 100  # values of a column that nothing is known of
+
+
+def warn_of_unknown(name: str, shares: Sequence[Share], rules: Sequence[Any]) -> None:
+    """Warn of columns none of whose values have a row, where most of the training data's had."""
+    for share, rule in zip(shares, rules, strict=True):
+        there = share.ids - share.missing
+        if there >= _ENOUGH and share.unseen == there and share.lost_share(rule.rare_share) > 0.5:
+            known = ", ".join(repr(value) for value in rule.examples())
+            warnings.warn(
+                f"{name}: column {share.column}: all of its {there:,} values were rare or never "
+                f"seen in training, where they were such as {known}: is it the same column, "
+                "written the same way?",
+                DataWarning,
+                stacklevel=4,
+            )
 
 
 class ReservedMeter:

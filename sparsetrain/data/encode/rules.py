@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +47,7 @@ class PlainIds:
     """
 
     rare_share: ClassVar[None] = None  # no id stands for rare values
+    hexadecimal: ClassVar[None] = None  # no text is read
 
     rows: int
 
@@ -216,8 +218,11 @@ class Rules:
 
     def dense_rule(self, encoded: bool) -> RawDense | EncodedDense:
         """Return the rule for dense columns of raw or already encoded data."""
-        if encoded:
-            return EncodedDense()
+        return EncodedDense() if encoded else self.raw_dense
+
+    @cached_property
+    def raw_dense(self) -> RawDense:
+        """The rule for raw dense columns."""
         return replace(self.settings.raw_dense, linear=self.schema.linear)
 
     @property

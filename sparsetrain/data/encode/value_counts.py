@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact counts of the values of a category column, by key.
 
-A key is a 64-bit number, text that is no such number, or missing. Files that store a Criteo value
-differently must give the same key: text of exactly 8 lower-case hex digits *is* the number it
-spells, and an int32 is taken as the unsigned 32-bit hash that it holds. Any other text keeps its
-bytes, so no two values are merged.
+A key is a 64-bit number, text that is no such number, or missing. Files that store a value
+differently must give the same key: text that spells a whole number *is* that number, in decimal or
+in exactly 8 lower-case hex digits, and an int32 is taken as the unsigned 32-bit hash that it holds.
+Any other text keeps its bytes.
+
+Text such as `12345678` is a number in both systems. It is hexadecimal in a column that has text of
+8 hex digits that is no decimal number, so it is counted apart until all of the column was seen.
 
 Each piece is reduced to its distinct keys; reduced pieces are merged whenever they outgrow what is
 merged already, so a key moves a logarithmic number of times. Memory: 16 bytes a distinct number at
@@ -25,7 +28,13 @@ from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls
-from sparsetrain.data.values.text import as_bytes, hex_numbers, lengths
+from sparsetrain.data.values.text import (
+    are_eights,
+    as_bytes,
+    hex_numbers,
+    lengths,
+    whole_numbers,
+)
 
 
 class Keys(NamedTuple):
@@ -35,10 +44,19 @@ class Keys(NamedTuple):
     missing: Array  # (n,) bool: null or empty text
     is_text: Array  # (n,) bool: text that is no number
     texts: Any  # pyarrow binary array: the values where `is_text`, in order
+    eights: Array | None = None  # (n,) bool: `numbers` are hexadecimal, may be decimal; None: none
+    hexadecimal: bool | None = None  # some text is 8 hex digits and no decimal; None without text
 
 
-def split_keys(array: Any, nan: NanRule, location: Location) -> Keys:
-    """Return the keys of a plain (not dictionary) Arrow array."""
+def split_keys(
+    array: Any, nan: NanRule, location: Location, hexadecimal: bool | None = None
+) -> Keys:
+    """Return the keys of a plain (not dictionary) Arrow array.
+
+    In a column known to be `hexadecimal` no text can be read in two ways.
+    """
+    if arrow_types.kind_of(array.type) == arrow_types.TEXT:
+        return _from_text(array, bool(hexadecimal))
     return _BY_KIND[arrow_types.kind_of(array.type) or arrow_types.EMPTY](array, nan, location)
 
 
@@ -63,14 +81,19 @@ def _from_floats(array: Any, nan: NanRule, location: Location) -> Keys:
     return _all_numbers(values.astype(np.int64), missing)
 
 
-def _from_text(array: Any, nan: NanRule, location: Location) -> Keys:
+def _from_text(array: Any, hexadecimal: bool) -> Keys:
     array = as_bytes(array)
     sizes = lengths(array)
     numbers, is_hex = hex_numbers(array, sizes)
     missing = sizes == 0
+    eights = None if hexadecimal else is_hex & are_eights(numbers)
     is_text = ~(is_hex | missing)
+    if is_text.any():
+        decimals, is_decimal = whole_numbers(array, sizes, is_text)
+        numbers, is_text = numbers + decimals, is_text & ~is_decimal
     texts = array.filter(pa.array(is_text)) if is_text.any() else pa.array([], pa.binary())
-    return Keys(numbers, missing, is_text, texts)
+    seen = None if eights is None or missing.all() else bool((is_hex & ~eights).any())
+    return Keys(numbers, missing, is_text, texts, eights, seen)
 
 
 def _from_nulls(array: Any, nan: NanRule, location: Location) -> Keys:
@@ -80,7 +103,6 @@ def _from_nulls(array: Any, nan: NanRule, location: Location) -> Keys:
 _BY_KIND = {
     arrow_types.INTEGER: _from_integers,
     arrow_types.FLOAT: _from_floats,
-    arrow_types.TEXT: _from_text,
     arrow_types.EMPTY: _from_nulls,
 }
 
@@ -100,39 +122,27 @@ class Counted(Protocol):
     def left_out(self) -> int:
         """Return how often values occur, all together, that were too rare to be kept."""
 
+    @property
+    def hexadecimal(self) -> bool | None:
+        """Whether some text is 8 hex digits and no decimal number; None if there was no text."""
 
-class ValueCounts:
-    """The counts of one column; `add` every piece of it, then read `numbers` and `texts`."""
+
+class _NumberCounts:
+    """Counts of numbers; reduced pieces, merged as they grow."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Array, Array]] = []
         self._pending = 0
         self._merged = 0
-        self._texts: Counter[bytes] = Counter()
 
-    def add(self, array: Any, nan: NanRule, location: Location) -> None:
-        """Count the values of an Arrow array."""
-        self.add_keys(*count_keys(array, nan, location))
-
-    def add_keys(self, keys: Keys, times: Array) -> None:
-        """Count keys, each of them so many times."""
-        is_number = ~(keys.missing | keys.is_text) & (times > 0)
-        self._add_numbers(keys.numbers[is_number], times[is_number])
-        if len(keys.texts):
-            self._add_texts(keys.texts, times[keys.is_text])
-
-    def _add_numbers(self, numbers: Array, times: Array) -> None:
+    def add(self, numbers: Array, times: Array) -> None:
+        """Count numbers, each of them so many times."""
         self._pieces.append(reduce_numbers(numbers, times))
         self._pending += len(self._pieces[-1][0])
         if self._pending > max(_MERGE_AT, self._merged):
-            self.numbers()
+            self.all()
 
-    def _add_texts(self, texts: Any, times: Array) -> None:
-        coded = pc.dictionary_encode(texts)
-        totals = np.bincount(coded.indices.to_numpy(), weights=times).astype(np.int64)
-        self._texts.update(dict(zip(coded.dictionary.to_pylist(), totals.tolist(), strict=True)))
-
-    def numbers(self) -> tuple[Array, Array]:
+    def all(self) -> tuple[Array, Array]:
         """Return the distinct numbers, ascending, and their counts: two (n,) int64."""
         if not self._pieces:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -142,14 +152,87 @@ class ValueCounts:
         self._merged, self._pending = len(self._pieces[0][0]), 0
         return self._pieces[0]
 
+
+class ValueCounts:
+    """The counts of one column; `add` every piece of it, then read `numbers` and `texts`."""
+
+    def __init__(self) -> None:
+        self._numbers, self._eights = _NumberCounts(), _NumberCounts()
+        self._texts: Counter[bytes] = Counter()
+        self.hexadecimal: bool | None = None
+
+    def add(self, array: Any, nan: NanRule, location: Location) -> None:
+        """Count the values of an Arrow array."""
+        self.add_keys(*count_keys(array, nan, location))
+
+    def add_keys(self, keys: Keys, times: Array) -> None:
+        """Count keys, each of them so many times."""
+        is_number = ~(keys.missing | keys.is_text) & (times > 0)
+        if keys.eights is not None and keys.eights.any():
+            self._eights.add(keys.numbers[keys.eights], times[keys.eights])
+            is_number &= ~keys.eights
+        self._numbers.add(keys.numbers[is_number], times[is_number])
+        if len(keys.texts):
+            self._add_texts(keys.texts, times[keys.is_text])
+        if keys.hexadecimal is not None:
+            self.hexadecimal = bool(self.hexadecimal) or keys.hexadecimal
+
+    def _add_texts(self, texts: Any, times: Array) -> None:
+        coded = pc.dictionary_encode(texts)
+        totals = np.bincount(coded.indices.to_numpy(), weights=times).astype(np.int64)
+        self._texts.update(dict(zip(coded.dictionary.to_pylist(), totals.tolist(), strict=True)))
+
+    def numbers(self) -> tuple[Array, Array]:
+        """Return the distinct numbers, ascending, and their counts: two (n,) int64."""
+        return self._numbers.all()
+
     def texts(self) -> tuple[list[bytes], Array]:
-        """Return the distinct texts in the order of their bytes, and their counts (m,) int64."""
-        texts = sorted(text for text, count in self._texts.items() if count)
-        return texts, np.array([self._texts[text] for text in texts], dtype=np.int64)
+        """Return the distinct texts in the order of their bytes, and their counts (m,) int64.
+
+        Numbers of 8 digits that can be read in two ways are among them.
+        """
+        eights, times = self._eights.all()
+        counts = {text: count for text, count in self._texts.items() if count}
+        counts |= {
+            b"%08x" % e: n for e, n in zip(eights.tolist(), times.tolist(), strict=True) if n
+        }
+        texts = sorted(counts)
+        return texts, np.array([counts[text] for text in texts], dtype=np.int64)
 
     def left_out(self) -> int:
         """Return 0: all values are kept."""
         return 0
+
+
+class ResolvedCounts(NamedTuple):
+    """Counts of a column all of whose text is read in one way."""
+
+    numbers: Array  # (n,) int64, ascending
+    number_times: Array  # (n,) int64
+    texts: list[bytes]
+    text_times: Array  # (m,) int64
+    hexadecimal: bool | None
+
+
+def resolved(counts: Counted, known: bool | None = None) -> ResolvedCounts:
+    """Return counts in which texts of 8 digits are numbers: decimal or, by the column, hexadecimal.
+
+    What is `known` of the column's earlier values decides.
+    """
+    hexadecimal = counts.hexadecimal if known is None else known
+    (numbers, times), (texts, text_times) = counts.numbers(), counts.texts()
+    is_eight = np.array([_is_eight(text) for text in texts], dtype=bool)
+    if is_eight.any():
+        base = 16 if hexadecimal else 10
+        eights = [int(text, base) for text, eight in zip(texts, is_eight, strict=True) if eight]
+        texts = [text for text, eight in zip(texts, is_eight, strict=True) if not eight]
+        numbers = np.concatenate([numbers, np.array(eights, dtype=np.int64)])
+        numbers, times = reduce_numbers(numbers, np.concatenate([times, text_times[is_eight]]))
+    return ResolvedCounts(numbers, times, texts, text_times[~is_eight], hexadecimal)
+
+
+def _is_eight(text: bytes) -> bool:
+    return len(text) == 8 and text.isdigit() and text[:1] != b"0"
 
 
 def count_keys(array: Any, nan: NanRule, location: Location) -> tuple[Keys, Array]:

@@ -22,10 +22,16 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from sparsetrain.data.encode.hash_table import IdTable
-from sparsetrain.data.encode.value_counts import Counted, has_keyable_dictionary, split_keys
+from sparsetrain.data.encode.value_counts import (
+    Counted,
+    has_keyable_dictionary,
+    resolved,
+    split_keys,
+)
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, fill_nulls
+from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls
+from sparsetrain.data.values.text import as_decimals, spelled_number
 
 MISSING, UNSEEN, FIRST = 0, 1, 2
 MIN_CAP = FIRST + 2  # one value's own row and one bucket
@@ -49,6 +55,9 @@ class Vocabulary:
     rare_share : float
         Share of the training data's values, missing ones apart, that were too rare for a row; of
         columns that share a table, of the values of all. No id depends on it.
+    hexadecimal : bool or None
+        How text of 8 decimal digits is read. None, of a column without text: as a decimal number,
+        and where that was never seen, as a hexadecimal one.
     """
 
     numbers: Array
@@ -58,6 +67,7 @@ class Vocabulary:
     rows: int
     nan: NanRule = field(default_factory=NanRule)
     rare_share: float | None = None
+    hexadecimal: bool | None = None
 
     def __repr__(self) -> str:
         return f"<Vocabulary: {self.rows} rows>"
@@ -75,8 +85,7 @@ class Vocabulary:
         cls, counts: Counted, min_count: int, max_rows: int | None, nan: NanRule
     ) -> Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
-        numbers, times = counts.numbers()
-        texts, text_times = counts.texts()
+        numbers, times, texts, text_times, hexadecimal = resolved(counts)
         all_times = np.concatenate([times, text_times])
         rare_share = _rare_share(all_times, counts.left_out(), min_count)
         frequent = times >= min_count
@@ -90,7 +99,7 @@ class Vocabulary:
         if max_rows is not None and rows > max_rows:
             ids, rows = _cap(ids, _hashes(numbers, texts), max_rows), max_rows
         number_ids, text_ids = ids[: len(numbers)], ids[len(numbers) :]
-        return cls(numbers, number_ids, tuple(texts), text_ids, rows, nan, rare_share)
+        return cls(numbers, number_ids, tuple(texts), text_ids, rows, nan, rare_share, hexadecimal)
 
     def values(self) -> list[int | str | None]:
         """Return the value of each row; None for the reserved ones and those that values share."""
@@ -102,6 +111,11 @@ class Vocabulary:
             found[row] = text.decode(errors="backslashreplace") if times[row] == 1 else None
         return found
 
+    def examples(self) -> list[int | str]:
+        """Return a few of the values."""
+        texts = [text.decode(errors="replace") for text in self.texts[:2]]
+        return [*self.numbers[:2].tolist(), *texts]
+
     def find_numbers(self, numbers: Array) -> Array:
         """Return the ids (n,) int32 of keys (n,) int64 that are numbers."""
         return self._by_number.find(numbers)
@@ -109,6 +123,29 @@ class Vocabulary:
     def find_texts(self, texts: Sequence[bytes]) -> Array:
         """Return the ids (n,) int32 of keys that are text."""
         return np.array([self._by_text.get(text, UNSEEN) for text in texts], dtype=np.int32)
+
+    def find_value(self, value: Any) -> int | None:
+        """Return the id of a plain Python value; None if only a column of Arrow's can tell."""
+        if value is None or value == "":
+            return MISSING
+        if type(value) is str:
+            return self._find_text(value)
+        if type(value) is float and value.is_integer() and abs(value) < EXACT:
+            value = int(value)
+        if type(value) is not int or not -(2**63) <= value < 2**64:
+            return None
+        return self._by_number.find_one((value + 2**63) % 2**64 - 2**63)
+
+    def _find_text(self, text: str) -> int:
+        hexadecimal, decimal = spelled_number(text)
+        if hexadecimal is None and decimal is None:
+            return self._by_text.get(text.encode(errors="surrogatepass"), UNSEEN)
+        if hexadecimal is None or (decimal is not None and not self.hexadecimal):
+            assert decimal is not None
+            found = self._by_number.find_one(decimal)
+            if found != UNSEEN or hexadecimal is None or self.hexadecimal is not None:
+                return found
+        return self._by_number.find_one(hexadecimal)
 
     def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`."""
@@ -127,12 +164,19 @@ class Vocabulary:
         return np.take(ids, codes)
 
     def _encode(self, array: Any, location: Location) -> Array:
-        keys = split_keys(array, self.nan, location)
+        keys = split_keys(array, self.nan, location, self.hexadecimal)
         ids = self.find_numbers(keys.numbers)
+        if keys.eights is not None and keys.eights.any():
+            ids[keys.eights] = self._find_eights(keys.numbers[keys.eights], ids[keys.eights])
         ids[keys.missing] = MISSING
         if len(keys.texts):
             ids[keys.is_text] = self._encode_texts(keys.texts)
         return ids
+
+    def _find_eights(self, hexes: Array, ids: Array) -> Array:
+        """Return the ids of texts of 8 digits; `ids` are those of them as hexadecimal numbers."""
+        found = self.find_numbers(as_decimals(hexes))
+        return found if self.hexadecimal is not None else np.where(found == UNSEEN, ids, found)
 
     def _encode_texts(self, texts: Any) -> Array:
         coded = pc.dictionary_encode(texts)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparsetrain.data.read.hive_partitions import with_partitions
 from sparsetrain.data.read.parquet import is_parquet, parquet_parts
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import DELIMITERS, is_text, suffix_of
@@ -68,7 +69,7 @@ def list_files(paths: Any) -> list[str]:
     return [file for path in given for file in _files(os.fspath(path))]
 
 
-def file_parts(file: str, schema: Schema) -> Iterable[Part]:
+def file_parts(file: str, schema: Schema) -> Iterator[Part]:
     """Open a file of any format; what cannot be opened counts as parquet, which then says so."""
     try:
         with open(file, "rb") as stream:
@@ -80,7 +81,8 @@ def file_parts(file: str, schema: Schema) -> Iterable[Part]:
             raise DataError(f"{file}: is {what}; {fix}")
     named = [form for form in FORMATS if suffix_of(file) in form.suffixes]
     begun = [form for form in FORMATS if form.begins(head)]
-    return next(iter([*named, *begun, *FORMATS])).parts(file, schema)
+    for part in next(iter([*named, *begun, *FORMATS])).parts(file, schema):
+        yield with_partitions(part, file)
 
 
 def _files(path: str) -> Iterator[str]:

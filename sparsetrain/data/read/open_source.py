@@ -58,12 +58,31 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
             f"cannot read rows from a {type(data).__name__} of tables; give one table, as "
             "pyarrow.concat_tables or pandas.concat makes it"
         )
+    refused = next((fix for names, fix in _FOREIGN.items() if _is_a(data, names)), None)
+    if refused is not None:
+        raise DataError(f"cannot read rows from a {type(data).__name__}; {refused}")
     if isinstance(data, Iterable):
         return BatchSource("batches", data)
     raise DataError(
         f"cannot read rows from a {type(data).__name__}; give paths of parquet or text files, "
         "an Arrow table, a DataFrame, a dict of arrays, a list of rows or batches"
     )
+
+
+# Package and class of what others call data -> what to give instead.
+_FOREIGN = {
+    "numpy.ndarray": "its columns have no names: pandas.DataFrame(array, columns=[...]) gives them "
+    "some, or Batch(dense, ids, labels) takes arrays",
+    "scipy.": "its columns have no names: of a CSR matrix m of categories, each row is a bag: "
+    "Batch(dense, [Ragged(m.indices, m.indptr)], labels); of numbers, "
+    "pandas.DataFrame(m.toarray(), columns=[...])",
+    "datasets.": "it is streamed, or holds several splits: give one split that is loaded, such as "
+    "load_dataset(..., split='train'), or write it by to_parquet",
+}
+
+
+def _is_a(data: Any, names: str) -> bool:
+    return f"{type(data).__module__}.{type(data).__name__}".startswith(names)
 
 
 @cache

@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,8 @@ class Part:
     ranges : callable, optional
         Given a column name, returns its least and greatest value where they are known without
         reading, else None.
+    is_stream : bool
+        Whether it can be read only once.
     """
 
     location: Location
@@ -54,6 +56,7 @@ class Part:
     num_rows: int | None
     read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
     ranges: Callable[[str], Range | None] | None = None
+    is_stream: bool = False
 
     def pieces(
         self, names: Sequence[str], coded: Sequence[str] = ()
@@ -179,6 +182,8 @@ def _as_batch(item: Any) -> str:
     """Say how something becomes a batch."""
     if isinstance(item, (list, tuple)):
         return "(Batch(*arrays) for arrays in ...) makes them of dense, ids and labels"
+    if isinstance(item, Mapping):
+        return "a list of rows is read as it is, [*rows]; of arrays Batch(dense, ids, labels)"
     return (
         "(encoder.encode(table) for table in ...) makes one of each table; rows of one table come "
         "as it is, a DataFrame, an Arrow table or a dict of columns"

@@ -38,7 +38,7 @@ def is_table(data: Any) -> bool:
 
 
 def _is_pandas(data: Any) -> bool:
-    return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns")
+    return _is_of("pandas", data) and hasattr(data, "columns")
 
 
 def as_table(data: Any, schema: Schema) -> pa.Table | None:
@@ -64,8 +64,17 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
     return None
 
 
+def _is_of(package: str, data: Any) -> bool:
+    return type(data).__module__.split(".")[0] == package
+
+
 def _by_column(data: Any) -> Any:
-    """Return a list of rows, a dict each, as a dict of columns: what a row lacks is missing."""
+    """Return a list of rows, a dict each, as a dict of columns: what a row lacks is missing.
+
+    A data set of Hugging Face's is a table.
+    """
+    if _is_of("datasets", data) and hasattr(data, "num_rows") and not isinstance(data, Mapping):
+        return data.with_format("arrow")[:]
     if not (isinstance(data, (list, tuple)) and data and isinstance(data[0], Mapping)):
         return data
     if not all(isinstance(row, Mapping) for row in data):
@@ -166,4 +175,4 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
         if not rows:
             raise DataError("record batches: no rows")
 
-    return Part(Location("record batches"), reader.schema, None, read)
+    return Part(Location("record batches"), reader.schema, None, read, is_stream=True)

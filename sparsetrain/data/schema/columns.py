@@ -190,21 +190,6 @@ def check_same_row_weights(found: Mapping[str, Columns]) -> None:
         )
 
 
-def check_shared_types(
-    schema: pa.Schema, names: Sequence[str], owners: Sequence[int], where: str
-) -> None:
-    """Refuse numbers and text in columns that share a table: no value of one is in the other.
-
-    `owners` has, for each of `names`, the position of the column whose table it looks up.
-    """
-    for name, whose in ((names[i], names[owner]) for i, owner in enumerate(owners) if i != owner):
-        own, its = (kind_of(element(schema.field(column).type)) for column in (name, whose))
-        if EMPTY not in (own, its) and (own == TEXT) != (its == TEXT):
-            raise Location(where, column=name).error(
-                f"holds {own}, and {whose}, whose table it shares, {its}; store both alike"
-            )
-
-
 def check_treat_as(treat_as: str) -> None:
     """Raise `ConfigError` unless `treat_as` is one of the three words."""
     if treat_as not in (AUTO, RAW, ENCODED):

@@ -20,7 +20,7 @@ from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.encode.bags import read_values
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.reserved import ReservedMeter, Share
+from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
 from sparsetrain.data.encode.rules import PlainIds
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
@@ -130,6 +130,11 @@ class Dataset:
     def reserved(self) -> tuple[Share, ...]:
         """For each category column, the share of missing and of unseen ids in all that was read."""
         return self._meter.shares
+
+    def _warn_of_unknown(self) -> None:
+        """Warn of columns of which nothing that was read is known."""
+        rules = self._encoder.categories if self.reserved and self._encoder else ()
+        warn_of_unknown(self._source.name, self.reserved, rules)
 
     def batches(
         self,

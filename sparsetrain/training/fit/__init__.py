@@ -5,12 +5,14 @@
 - `plan`: what is fixed for a run
 - `resume`: the state that a run begins with
 - `loop`: steps, evaluations and checkpoints, each when due
+- `history`: the result, as a table
 - `record`: the log and the lines on the terminal
 - `best`: the weights that early stopping ends with
 - `error_context`: step, position and memory added to an error
 """
 
 from sparsetrain.training.fit.fit_arguments import check_fit_arguments as check_fit_arguments
+from sparsetrain.training.fit.history import History as History
 from sparsetrain.training.fit.loop import Fit as Fit
 from sparsetrain.training.fit.plan import EarlyStopping as EarlyStopping
 from sparsetrain.training.fit.plan import Plan as Plan

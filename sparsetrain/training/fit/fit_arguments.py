@@ -13,7 +13,13 @@ from sparsetrain.training.run import Run
 
 
 def check_fit_arguments(
-    validation: Any, stop: Any, run: Any, validate_every: Any, early_stopping: Any, reduce_lr: Any
+    validation: Any,
+    stop: Any,
+    on_epoch: Any,
+    run: Any,
+    validate_every: Any,
+    early_stopping: Any,
+    reduce_lr: Any,
 ) -> None:
     """Refuse arguments of another type, and to validate, or to stop by it, without rows.
 
@@ -24,6 +30,8 @@ def check_fit_arguments(
     """
     if stop is not None and not callable(stop):
         raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
+    if on_epoch is not None and not callable(on_epoch):
+        raise ConfigError(f"on_epoch is {on_epoch!r:.60}; give a function of a dict")
     require_type("run", run, (Run, str, Path), "a Run, or the path of its folder")
     fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
     require_type("early_stopping", early_stopping, EarlyStopping, fix)

@@ -17,6 +17,7 @@ from sparsetrain.data.batch import Position
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.fit.error_context import explained
+from sparsetrain.training.fit.history import History, describe_scores
 from sparsetrain.training.fit.plan import Plan, ReduceLROnPlateau
 from sparsetrain.training.fit.record import Record
 from sparsetrain.training.progress import format_count, make_progress
@@ -43,6 +44,8 @@ class Fit:
     progress : "auto", None or Progress
     stop : callable or None
         Asked after each batch; True ends the run there.
+    on_epoch : callable or None
+        Told of each epoch that is over.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Fit:
         run: Run | None,
         progress: Any,
         stop: Callable[[], bool] | None,
+        on_epoch: Callable[[dict[str, Any]], object] | None,
     ) -> None:
         if plan.reduce_lr is not None and trainer.optimizer.number("lr", 1) is None:
             name = trainer.optimizer.formula.name
@@ -65,12 +69,13 @@ class Fit:
         self._best = Best(plan.early_stopping, run)
         make_progress(progress)  # refuses what is none
         self._progress, self._stop = progress, stop or (lambda: False)
+        self._on_epoch = on_epoch or (lambda epoch: None)
         self._stopped = False
         self._rows, self._seconds = 0, 0.0  # of this call
         self._is_click = [*trainer.model.label_kinds.values()] == ["binary"]
         self._labels: set[float] = set()  # those seen, until there are two
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> History:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
         # A compiler without room fails now, not after an epoch.
         self._trainer.compile(scores=self._held_out is not None)
@@ -120,7 +125,8 @@ class Fit:
         )
         total = self._dataset.num_rows
         progress = make_progress(self._progress)
-        progress.start(None if total is None else total - start.row)
+        title = f"epoch {start.epoch + 1} of {self._plan.until}"
+        progress.start(None if total is None else total - start.row, title)
         try:
             self._train(batches, progress, start.epoch)
             if len(self._labels) == 1 and not self._state.epochs:
@@ -133,6 +139,7 @@ class Fit:
             self._trainer.epochs = self._state.position.epoch
             if not self._stopped:
                 self._settle()
+            self._on_epoch(dict(self._state.epochs[-1]))
 
     def _train(self, batches: Iterator[Batch], progress: Any, epoch: int) -> None:
         began = time.perf_counter()
@@ -181,6 +188,8 @@ class Fit:
                 raise
             if scores is None:
                 return
+            epoch = f"epoch {len(self._state.epochs)} is over, " * self._state.at_epoch_end
+            self._note(f"{epoch}step {step:,}: {describe_scores(scores)}")
             better = self._judge(step, scores)
             self._record.log_validation(self._trainer, self._state)
         if self._state.at_epoch_end and self._state.validated == step:
@@ -202,6 +211,8 @@ class Fit:
             stop=self._stop,
         )
         self._stopped = self._stopped or scores is None
+        if self._state.validated < 0:
+            self._held_out._warn_of_unknown()
         return scores
 
     def _judge(self, step: int, scores: dict[str, Any]) -> bool:
@@ -233,20 +244,20 @@ class Fit:
             f"{lr * self._state.lr_scale:.4g}"
         )
 
-    def _history(self, best: bool) -> dict[str, Any]:
+    def _history(self, best: bool) -> History:
         state = self._state
         epochs = [*state.epochs, *([state.epoch()] if state.rows else [])]
-        return {
-            "rows": self._rows,
-            "seconds": self._seconds,
-            "rows_per_s": self._rows / max(self._seconds, 1e-9),
-            "loss": epochs[-1]["loss"] if epochs else None,
-            "epochs": epochs,
-            "stopped": self._stopped,
-            "stopped_early": state.ended,
-            "best": state.best,
-            "checkpoint": "best" if best else "latest",
-        }
+        return History(
+            rows=self._rows,
+            seconds=self._seconds,
+            rows_per_s=self._rows / max(self._seconds, 1e-9),
+            loss=epochs[-1]["loss"] if epochs else None,
+            epochs=epochs,
+            stopped=self._stopped,
+            stopped_early=state.ended,
+            best=state.best,
+            checkpoint="best" if best else "latest",
+        )
 
 
 def _scale_of(trainer: TrainedModel) -> float:

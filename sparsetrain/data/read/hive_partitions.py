@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partition columns: what `dt=2024-05-01/` in the path of a file says of all its rows.
+
+They are text, as in a text file; `__HIVE_DEFAULT_PARTITION__` and an empty value are missing. A
+column of the same name in the file goes before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+def partitions_of(file: str) -> dict[str, str | None]:
+    """Return the partition columns that the folders of a file's path name, and their values."""
+    pairs = (folder.partition("=") for folder in os.path.dirname(file).split(os.sep))
+    return {
+        unquote(name): None if value in ("", _NULL) else unquote(value)
+        for name, equals, value in pairs
+        if name and equals
+    }
+
+
+def with_partitions(part: Part, file: str) -> Part:
+    """Return a part of a file that has the partition columns too."""
+    values = {n: v for n, v in partitions_of(file).items() if n not in part.schema.names}
+    if not values:
+        return part
+    fields = [pa.field(name, pa.string()) for name in values]
+    read = WithPartitions(part.read, part.schema.names[0], values)
+    return replace(part, schema=pa.schema([*part.schema, *fields]), read=read)
+
+
+@dataclass(frozen=True)
+class WithPartitions:
+    """Reads columns of a file, and beside them those that its path names."""
+
+    inner: Any  # reads the file
+    first: str  # some column of the file, which tells how many rows there are
+    values: Mapping[str, str | None]
+
+    def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of these columns."""
+        return self.coded(names, ())
+
+    def coded(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches; see `Part.pieces`."""
+        stored = [name for name in names if name not in self.values] or [self.first]
+        inside = [name for name in coded if name not in self.values]
+        read = getattr(self.inner, "coded", None)
+        for piece in read(stored, inside) if inside and read else self.inner(stored):
+            arrays = [
+                pa.repeat(pa.scalar(self.values[name], pa.string()), piece.num_rows)
+                if name in self.values
+                else piece.column(name)
+                for name in names
+            ]
+            made = pa.RecordBatch.from_arrays(arrays, names=[*names])
+            numbered = piece.schema.names[-1] == ROW_NUMBERS
+            yield with_numbers(made, piece.column(ROW_NUMBERS).to_numpy()) if numbered else made

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run shows while it goes on, and the table of its epochs."""
+
+import io
+
+import pytest
+
+import sparsetrain as st
+from sparsetrain.errors import ConfigError
+from sparsetrain.training.progress import Lines
+from tests import small_dlrm
+
+
+def test_epochs_and_their_validations_are_shown_and_told_as_they_end():
+    trainer, shown, told = small_dlrm.trainer(), io.StringIO(), []
+
+    def note(epoch):
+        told.append((epoch["valid"]["auc"], len(shown.getvalue().splitlines())))
+
+    history = trainer.fit(
+        [small_dlrm.batch(64)] * 2,
+        validation=small_dlrm.batch(64, seed=1),
+        epochs=2,
+        progress=Lines(shown),
+        on_epoch=note,
+    )
+    lines = shown.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "epoch 1 of 2",
+        "epoch 1 is over, step 2",
+        "epoch 2 of 2",
+        "epoch 2 is over, step 4",
+    ]
+    assert lines[1].split(": ")[1].startswith("valid auc 0.") and "logloss 0." in lines[1]
+    assert told == [(epoch["valid"]["auc"], 2 * n) for n, epoch in enumerate(history["epochs"], 1)]
+
+
+def test_a_history_is_a_table_of_its_epochs():
+    history = small_dlrm.trainer().fit([small_dlrm.batch(64)], epochs=2, progress=None)
+    assert history.frame.columns.tolist() == ["rows", "seconds", "loss"]
+    assert history.frame["loss"].tolist() == [epoch["loss"] for epoch in history["epochs"]]
+    assert history.frame.index.tolist() == [1, 2] and "<table" in history._repr_html_()
+    assert str(history) == str(history.frame) and isinstance(history, dict)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(ConfigError, match="on_epoch is 5; give a function of a dict"):
+        small_dlrm.trainer().fit([small_dlrm.batch(8)], on_epoch=5)
+
+
+def test_objects_of_arrays_say_how_they_are_made():
+    import numpy as np
+
+    with pytest.raises(st.errors.DataError, match="RowSparse.from_numpy"):
+        st.RowSparse(np.array([1]), np.ones((1, 2), "float32"), 3)
+    with pytest.raises(ConfigError, match=r"tables is a list; give model.tables\(\)"):
+        st.optim.sgd(0.1).init({}, tables=["a"])
