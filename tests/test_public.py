@@ -31,9 +31,10 @@ PUBLIC = {
         "plan run tables_of_data tables_of_rows tables_of_run with_storage"
     ),
     "data": (
-        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Linear Position Profile "
-        "Ragged Schema Share Source SyntheticCriteo TextFormat Truth convert_files find_columns "
-        "open_source profile read_encoder read_truth require_labels split_share split_time"
+        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Linear Position "
+        "Profile Ragged Schema Share Source SyntheticCriteo TextFormat Truth convert_files "
+        "find_columns "
+        "infer open_source profile read_encoder read_truth require_labels split_share split_time"
     ),
     "embedding": (
         "Embedding EmbeddingBag EmbeddingBagCollection RaggedTensor Table embedding_bag lookup"

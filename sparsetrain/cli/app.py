@@ -21,6 +21,7 @@ from sparsetrain.cli import (
     plot,
     predict,
     quantize,
+    schema,
     settings_command,
     train,
     verify,
@@ -40,7 +41,7 @@ app = typer.Typer(
 )
 for _command in (
     *(demo.demo, train.train, predict.evaluate, predict.predict, quantize.quantize),
-    *(convert.convert, inspect.inspect, demo.generate, plot.plot, compare.compare),
+    *(convert.convert, inspect.inspect, schema.schema, demo.generate, plot.plot, compare.compare),
     *(models_command.models, settings_command.settings, doctor.doctor, verify.verify),
 ):
     app.command(_command.__name__, cls=GroupedCommand)(_command)

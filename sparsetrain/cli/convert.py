@@ -50,7 +50,10 @@ def convert(
     """
     import sparsetrain as st
 
-    encoding = settings.resolve().data.encoding()
+    data = settings.resolve().data
+    if data.label is not None:
+        raise ConfigError("data.label is for train; convert takes --schema: see sparsetrain schema")
+    encoding = data.encoding()
     if encoder is not None and (settings.entries or encoding != Settings().data.encoding()):
         others = ", ".join(settings.flags()) or "settings of data"
         raise ConfigError(f"--encoder brings its own schema and settings: leave out {others}")

@@ -75,6 +75,8 @@ class EarlierRun(NamedTuple):
         The run's own, absolute paths by role.
     allowed : frozenset of str or None
         `allow_changed` of `Trainer.fit`; None for a run to start from.
+    schema : mapping or None
+        The contents of its schema file, or the schema that it inferred.
     """
 
     folder: Path
@@ -82,6 +84,7 @@ class EarlierRun(NamedTuple):
     changed: frozenset[str]
     files: Mapping[str, Any]
     allowed: frozenset[str] | None
+    schema: Mapping[str, Any] | None = None
 
     @property
     def resumes(self) -> bool:
@@ -127,7 +130,7 @@ def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[st
     settings = options.resolve(stored.entries)
     before, now, changed = _compare(stored.entries, settings)
     changed -= _FREE
-    if stored.schema is not None:
+    if stored.schema is not None and settings.data.label is None:
         require_same_schema(settings.data.schema_file, stored.schema, folder)
         changed -= {"data.schema_file"}  # the file may be moved
     for name in allow_changed:
@@ -144,7 +147,7 @@ def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[st
                 f"same, or add --allow-changed {key}"
             )
     allowed = frozenset(_CHECKED_BY_FIT[key] for key in allow_changed if key in _CHECKED_BY_FIT)
-    return EarlierRun(folder, settings, changed, stored.files, allowed)
+    return EarlierRun(folder, settings, changed, stored.files, allowed, stored.schema)
 
 
 def start_from_run(folder: Path, options: SettingOptions) -> EarlierRun:
@@ -156,7 +159,7 @@ def start_from_run(folder: Path, options: SettingOptions) -> EarlierRun:
     for key in sorted(changed - _OPEN):
         if key.startswith((*_FIXED, "optimizer.name")):
             raise _fixed_error(folder, key, before, now, "leave it out, or train anew")
-    return EarlierRun(folder, settings, changed, stored.files, allowed=None)
+    return EarlierRun(folder, settings, changed, stored.files, None, stored.schema)
 
 
 def _compare(

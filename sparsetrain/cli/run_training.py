@@ -46,7 +46,7 @@ def run_training(
     if files.out is not None and not resumes:
         _require_new_run(files.out)
     _require_machine(settings)
-    data = find_rows(settings, files)
+    data = find_rows(settings, files, earlier and earlier.schema)
     if files.out is None:
         note(f"the trained model will not be saved: {out_option} FOLDER saves it")
     trainer = trainer_for(settings, data, earlier)
@@ -57,7 +57,7 @@ def run_training(
             validation=data.held_out.get("valid"),
             progress="auto",
             stop=stop.requested,
-            run=_make_run(settings, files),
+            run=_make_run(settings, files, data),
             resume=resumes,
             allow_changed=(earlier and earlier.allowed) or (),
             profile=profile,
@@ -124,7 +124,7 @@ def _note_updates(trainer: "st.Trainer", verbose: bool) -> None:
         note(line)
 
 
-def _make_run(settings: Settings, files: Files) -> "st.Run | None":
+def _make_run(settings: Settings, files: Files, data: Rows) -> "st.Run | None":
     import sparsetrain as st
 
     if files.out is None:
@@ -136,7 +136,7 @@ def _make_run(settings: Settings, files: Files) -> "st.Run | None":
         keep=train.keep,
         log_every=train.log_every,
         tensorboard=train.tensorboard,
-        extra=_stored_settings(settings, files),
+        extra=_stored_settings(settings, files, data),
     )
 
 
@@ -158,12 +158,10 @@ def _fit_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _stored_settings(settings: Settings, files: Files) -> dict[str, Any]:
+def _stored_settings(settings: Settings, files: Files, data: Rows) -> dict[str, Any]:
     """Return the entries that `resume.read_run` reads; of a schema file its contents."""
-    import sparsetrain as st
-
-    file = settings.data.schema_file
-    schema = {} if file is None else {"schema": st.data.Schema.read(file).to_dict()}
+    is_given = settings.data.schema_file is not None or settings.data.label is not None
+    schema = {"schema": data.schema.to_dict()} if is_given else {}
     return {"settings": settings.to_dict(), "files": files.to_dict(), **schema}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
+from sparsetrain.cli.schema import schema_of
 from sparsetrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,15 +57,22 @@ class Rows:
     held_out: dict[str, Any]  # rows to be scored, by "valid" and "test"
     whole: list[str]  # the training files
     files: int  # number of files in them
+    schema: st.data.Schema
 
 
-def find_rows(settings: Settings, files: Files) -> Rows:
-    """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it."""
+def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | None = None) -> Rows:
+    """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it.
+
+    `inferred` is the schema of an earlier run, which is not inferred anew.
+    """
     import sparsetrain as st
 
     _check_validation(settings, files)
-    data, schema = settings.data, st.data.Schema.read(settings.data.schema_file)
-    whole = [str(path) for path in files.train]
+    data, whole = settings.data, [str(path) for path in files.train]
+    if data.label is not None and inferred is not None:
+        schema = st.data.Schema.from_dict(inferred)
+    else:
+        schema = schema_of(data, whole)
     trained = _labelled(whole, schema)
     for name, path in files.held_out.items():
         both = trained & _labelled(path, schema)
@@ -80,9 +88,9 @@ def find_rows(settings: Settings, files: Files) -> Rows:
             )
         split = st.data.split_time(whole, column, data.valid_from, schema=schema)
     else:
-        return Rows(whole, {**files.held_out}, whole, len(trained))
+        return Rows(whole, {**files.held_out}, whole, len(trained), schema)
     train, valid = split
-    return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained))
+    return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained), schema)
 
 
 def _labelled(paths: Any, schema: st.data.Schema) -> set[str]:

@@ -83,10 +83,11 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     # Of a folder with both, only parquet is read, which the number shows.
     count = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
     note(f"learning the encoding from {paths[0]}{others}{count}")
-    encoder = st.data.Encoder.fit(data.train, **settings.data.encoding())
+    encoding = settings.data.encoding() | {"schema_file": data.schema}
+    encoder = st.data.Encoder.fit(data.train, **encoding)
     if data.train is not data.whole and encoder.encoded:
         # Encoded ids fix nothing but the rows that tables need, held-out rows included.
-        encoder = st.data.Encoder.fit(paths, **settings.data.encoding())
+        encoder = st.data.Encoder.fit(paths, **encoding)
     note(f"layout: {encoder.layout}")
     if encoder.schema.weights is not None:
         column = encoder.schema.weights

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.cli.convert import PassProgress, parse_size
 from sparsetrain.cli.plot import write_plot
@@ -446,3 +447,20 @@ def test_kept_columns_of_files_that_store_them_differently_are_one(type_):
 def test_kept_columns_that_have_no_type_in_common_are_refused():
     with pytest.raises(DataError, match="--keep user: the files hold int64 and string, which"):
         _concatenate("user", [NAMES, pa.chunked_array([[1]])])
+
+
+def test_a_file_trains_and_resumes_by_the_name_of_its_label_alone(tmp_path, capsys):
+    rows = {"click": [0, 1] * 200, "site": ["a", "b", "c", "d"] * 100, "cost": [*range(400)]}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    data, schema, run = (str(tmp_path / name) for name in ("a.parquet", "my.toml", "run"))
+    assert main(["schema", data, "--label", "click", "--dense", "cost"]) == 0
+    (tmp_path / "my.toml").write_text(capsys.readouterr().out)
+    assert main(["train", data, "--label", "click", "--dense", "cost", "--out", run]) == 0
+    assert "site: category, text: 4 values" in capsys.readouterr().err
+    assert main(["train", "--resume", run, "--epochs", "2"]) == 0
+    assert main(["train", data, "--schema", schema, "--out", f"{run}2", "--epochs", "2"]) == 0
+    one, two = (st.load(folder).state_dict() for folder in (run, f"{run}2"))
+    assert all((one[name] == two[name]).all() for name in one)
+    capsys.readouterr()
+    assert main(["train", data, "--label", "click", "--schema", schema]) == 2
+    assert "--label infers a schema, --schema gives one" in capsys.readouterr().err

@@ -133,7 +133,8 @@ BAD = {
     "a dense list": (
         pa.schema([("I1", pa.list_(pa.int32())), ("C1", pa.int32()), ("label", pa.int32())]),
         {},
-        "f: column I1: type list<item: int32> cannot be used; store integers, floats or text",
+        "f: column I1: type list<item: int32> cannot be used; store integers, floats, text or "
+        "timestamps",
     ),
     "a list of lists": (
         pa.schema(
@@ -141,7 +142,7 @@ BAD = {
         ),
         {},
         "f: column C1: type list<item: list<item: int32>> cannot be used; "
-        "store integers, floats or text",
+        "store integers, floats, text or timestamps",
     ),
     "text ids called encoded": (
         KAGGLE,

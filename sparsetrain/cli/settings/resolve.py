@@ -68,8 +68,9 @@ def resolve_settings(
         _require_known(entry, known)
     winners = _winners(entries)
     settings = _validate(kind, winners)
-    for option, problem in settings.optimizer.problems():
-        raise ConfigError(f"{winners[f'optimizer.{option}'].origin}: {problem}")
+    for section in ("data", "optimizer"):
+        for option, problem in getattr(settings, section).problems():
+            raise ConfigError(f"{winners[f'{section}.{option}'].origin}: {problem}")
     settings.model.check()
     return settings
 

@@ -24,16 +24,24 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _as_names(value: Any) -> Any:
+    """Accept the lists of TOML and JSON, and `a,b` on a command line, where names are kept."""
+    return tuple(value.split(",")) if isinstance(value, str) else _as_tuple(value)
+
+
 def _as_text(value: Any) -> Any:
     """Accept the dates of TOML where the model keeps text."""
     return value.isoformat() if isinstance(value, date) else value
 
 
-# Settings that select rows or control warnings, and do not affect how rows are encoded.
+# Settings that select rows, control warnings or make a schema, and do not affect how rows are
+# encoded under that schema.
 _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
+_NOT_ENCODING |= {"label", "dense", "category", "ignore"}
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
 Moment = Annotated[int | Finite | str, BeforeValidator(_as_text)]
 
 
@@ -61,6 +69,21 @@ class DataSettings(Section):
         "TOML or JSON file with the column names, if they are not Criteo's.",
         flag="--schema",
         metavar="FILE",
+    )
+    label: str | None = setting(
+        None,
+        "Column to predict: the roles of the others are inferred from the rows.",
+        flag="--label",
+        metavar="COLUMN",
+    )
+    dense: Names = setting(
+        (), "Columns that are numbers, whatever --label infers.", flag="--dense", metavar="COLUMNS"
+    )
+    category: Names = setting(
+        (), "Columns that are categories, likewise.", flag="--category", metavar="COLUMNS"
+    )
+    ignore: Names = setting(
+        (), "Columns to leave out, likewise.", flag="--ignore", metavar="COLUMNS"
     )
     weights: str | None = setting(
         None,
@@ -95,6 +118,17 @@ class DataSettings(Section):
     def encoding(self) -> dict[str, Any]:
         """Return the keyword arguments of `Encoder.fit` and `convert_files`."""
         return self.model_dump(exclude=_NOT_ENCODING)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return the settings that would be ignored, each with the reason."""
+        needing = [key for key in ("dense", "category", "ignore") if getattr(self, key)]
+        if self.label is None:
+            return [
+                (key, f"--{key} goes with --label; a schema file names columns") for key in needing
+            ]
+        if self.schema_file is not None:
+            return [("label", "--label infers a schema, --schema gives one: drop one")]
+        return []
 
 
 class ModelSettings(Section):

@@ -4,7 +4,7 @@
 A key is a 64-bit number, text that is no such number, or missing. Files that store a value
 differently must give the same key: text that spells a whole number *is* that number, in decimal or
 in exactly 8 lower-case hex digits, and an int32 is taken as the unsigned 32-bit hash that it holds.
-Any other text keeps its bytes.
+A timestamp is its whole seconds since 1970. Any other text keeps its bytes.
 
 Text such as `12345678` is a number in both systems. It is hexadecimal in a column that has text of
 8 hex digits that is no decimal number, so it is counted apart until all of the column was seen.
@@ -27,7 +27,7 @@ import pyarrow.types as pt
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls
+from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls, to_microseconds
 from sparsetrain.data.values.text import (
     are_eights,
     as_bytes,
@@ -100,10 +100,16 @@ def _from_nulls(array: Any, nan: NanRule, location: Location) -> Keys:
     return _all_numbers(np.zeros(len(array), dtype=np.int64), np.ones(len(array), dtype=bool))
 
 
+def _from_moments(array: Any, nan: NanRule, location: Location) -> Keys:
+    microseconds, missing = fill_nulls(to_microseconds(array, location))
+    return _all_numbers(microseconds // 1_000_000, missing)
+
+
 _BY_KIND = {
     arrow_types.INTEGER: _from_integers,
     arrow_types.FLOAT: _from_floats,
     arrow_types.EMPTY: _from_nulls,
+    arrow_types.MOMENT: _from_moments,
 }
 
 

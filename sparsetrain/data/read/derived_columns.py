@@ -68,13 +68,18 @@ def _read(
 
 def _derive(array: pa.Array, rule: Derived, location: Location) -> pa.Array:
     values, missing = _integers(array, location)
-    quotient = values // rule.divide
-    result = quotient if rule.modulo is None else quotient % rule.modulo
+    result = derive(values, rule)
     location.refuse(
         result > _LARGEST,
         lambda row: f"{result[row]} is beyond int64, which a derived column holds",
     )
     return pa.array(result.astype(np.int64), pa.int64(), mask=missing)
+
+
+def derive(values: np.ndarray, rule: Derived) -> np.ndarray:
+    """Return what a rule makes of integers (n,)."""
+    quotient = values // rule.divide
+    return quotient if rule.modulo is None else quotient % rule.modulo
 
 
 def _integers(array: pa.Array, location: Location) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ other columns of a frame may hold anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -120,6 +121,15 @@ def _from_columns(columns: dict[str, Any], nan_is_null: bool) -> pa.Table:
     if len(sizes) > 1:
         raise DataError(f"table: columns differ in length, from {min(sizes)} to {max(sizes)} rows")
     return pa.table(arrays)
+
+
+def as_columns(data: Any) -> dict[str, pa.Array]:
+    """Return the columns of a frame, a dict or rows that can be read, whatever their names are."""
+    data, found = _by_column(data), {}
+    for name in names_in(data):
+        with suppress(DataError):
+            found[name] = _array(data[name], not isinstance(data, Mapping), name)
+    return found
 
 
 def _array(values: Any, nan_is_null: bool, name: str) -> Any:

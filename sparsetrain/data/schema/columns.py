@@ -28,6 +28,7 @@ from sparsetrain.data.values.arrow_types import (
     EMPTY,
     FLOAT,
     INTEGER,
+    MOMENT,
     TEXT,
     element,
     is_bag,
@@ -212,7 +213,8 @@ def _kind(schema: pa.Schema, name: str, location: Location, bags: bool = False) 
     kind = kind_of(element(type_) if bags else type_)
     if kind is None:
         raise location.of_column(name).error(
-            f"type {schema.field(name).type} cannot be used; store integers, floats or text"
+            f"type {schema.field(name).type} cannot be used; store integers, floats, text or "
+            "timestamps"
         )
     return kind
 
@@ -254,7 +256,7 @@ def _describe(
 
 def _kinds(names: Sequence[str], kinds: dict[str, str]) -> str:
     seen = {kinds[name] for name in names}
-    return " and ".join(kind for kind in (INTEGER, FLOAT, TEXT, EMPTY) if kind in seen)
+    return " and ".join(kind for kind in (INTEGER, FLOAT, TEXT, MOMENT, EMPTY) if kind in seen)
 
 
 def _span(names: Sequence[str]) -> str:

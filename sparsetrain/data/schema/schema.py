@@ -8,12 +8,12 @@ saved with the encoder, so that a model scores data under the schema it was trai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.schema.schema_file import fill, parse
+from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LABEL_KINDS, LabelKind
 from sparsetrain.errors import ConfigError
@@ -204,6 +204,21 @@ class Schema:
         return cls.from_dict(parse(Path(given)), str(given))
 
     @classmethod
+    def inferred(
+        cls,
+        data: Any,
+        label: str,
+        *,
+        dense: Sequence[str] = (),
+        categories: Sequence[str] = (),
+        ignore: Sequence[str] = (),
+    ) -> Schema:
+        """Return the schema that `sparsetrain.data.infer` finds, which describes the parameters."""
+        from sparsetrain.data.infer import infer
+
+        return infer(data, label, dense=dense, categories=categories, ignore=ignore).schema
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` gives them."""
         try:
@@ -211,6 +226,10 @@ class Schema:
         except ConfigError as error:
             at = "" if str(error).startswith(where) else f"{where}: "
             raise ConfigError(f"{at}{error}") from None
+
+    def to_toml(self) -> str:
+        """Return the text of a file that `read` reads."""
+        return as_toml(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that fit JSON; what is not set is left out."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict reader of TOML and JSON schema files, driven by the types of dataclass fields.
+"""Strict reader of TOML and JSON schema files, driven by the types of dataclass fields; a writer.
 
 An unknown key is an error that suggests the nearest one; a value of the wrong type, one that names
 the type expected. Every message begins with the key's path.
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -112,3 +113,33 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
     bool: _read_bool,
     tuple[str, ...]: _read_texts,
 }
+
+
+def as_toml(values: Mapping[str, Any]) -> str:
+    """Return plain values, as `Schema.to_dict` gives them, as the text of a file."""
+    plain = [f"{_key(key)} = {_toml(item)}" for key, item in values.items() if _is_plain(item)]
+    return "\n".join([*plain, *_tables(values, "")]) + "\n"
+
+
+def _tables(values: Mapping[str, Any], path: str) -> Iterator[str]:
+    for key, table in values.items():
+        if not _is_plain(table):
+            name = f"{path}{_key(key)}"
+            inner = [f"{_key(k)} = {_toml(item)}" for k, item in table.items() if _is_plain(item)]
+            if inner:
+                yield "\n".join(["", f"[{name}]", *inner])
+            yield from _tables(table, f"{name}.")
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, Mapping)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow types that columns may have, classified as integers, floats, text or nulls.
+"""Arrow types that columns may have, classified as integers, floats, text, timestamps or nulls.
 
 All code that depends on a column's type uses this table, so a type is accepted or refused
 everywhere alike.
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
+MOMENT = "timestamps"  # dates too
 
 # Older versions of Spark and Hive write text as binary columns without an annotation.
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
@@ -27,6 +28,8 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pt.is_large_binary, TEXT),
     (pt.is_binary_view, TEXT),
     (pt.is_null, EMPTY),
+    (pt.is_timestamp, MOMENT),
+    (pt.is_date, MOMENT),
 )
 
 

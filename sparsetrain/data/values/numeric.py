@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numeric columns as float64 values and a mask of missing ones, and points in time.
 
-Accepts any numeric or text Arrow type. In text, `''` is missing, and `true` and `false` in any case
-are 1 and 0. A null is always missing, a NaN only under `NanRule("missing")`.
+Accepts any numeric or text Arrow type; dates and timestamps are seconds since 1970. In text, `''`
+is missing, and `true` and `false` in any case are 1 and 0. A null is always missing, a NaN only
+under `NanRule("missing")`.
 
 Nulls are filled before NumPy sees a column: a null in an integer column would otherwise turn it
 into floats. Arrow's `fill_null` takes 3 ns a value, since the processor mispredicts the branch at
@@ -99,6 +100,9 @@ def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, A
         array = array.dictionary_decode()
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         array = _parsed(array, location)
+    elif arrow_types.kind_of(array.type) == arrow_types.MOMENT:
+        moments: Any = to_microseconds(array, location)
+        array = pc.divide(moments.cast(pa.float64()), 1e6)
     return nan.split(array, location)
 
 

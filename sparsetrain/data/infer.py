@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`infer`: a schema by the types and values of a sample of rows.
+
+Whole numbers are counts, which become logarithms, if few values are large: the greatest is over
+eight times the median. Others, and those whose name ends in `id`, are categories. Columns that
+cannot help (one value, or another in nearly every row) are left out. Points in time give their hour
+and weekday. Every guess is an entry of the result, and `dense`, `categories` and `ignore` overrule
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.encode.learn import count_column
+from sparsetrain.data.encode.value_counts import ValueCounts, resolved
+from sparsetrain.data.read.derived_columns import derive
+from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.source import BatchSource
+from sparsetrain.data.read.tables import as_columns, names_in
+from sparsetrain.data.schema.column_names import require_columns
+from sparsetrain.data.schema.schema import Derived, Linear, Schema
+from sparsetrain.data.values import arrow_types
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
+from sparsetrain.errors import ConfigError, DataError
+
+SAMPLE_ROWS = 100_000
+_PARTS = 8  # from which the sample is taken
+_FEW, _TAIL, _UNIQUE = 10, 8, 0.95
+_NAN = NanRule("missing")
+_HASH = 1e9  # few counts or amounts are so large
+# Names that end so, and Criteo's and torchrec's.
+_IS_ID = re.compile(r"(?i:(^|[^a-z])(id|key|code|zip|hash)$)|[a-z](Id|ID)$|^(C|cat_)\d+$").search
+_IS_COUNT = re.compile(r"(I|int_)\d+").fullmatch
+_IS_TIME = re.compile(r"(?i)time|date|hour|(^|_)(ts|at)$").search
+
+
+class Inferred(NamedTuple):
+    """A schema, and what each column was taken for, by its name."""
+
+    schema: Schema
+    columns: dict[str, str]
+
+
+def infer(
+    data: Any,
+    label: str,
+    *,
+    dense: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> Inferred:
+    """Infer the roles of columns from a sample of rows.
+
+    Parameters
+    ----------
+    data : anything `open_source` takes, except batches
+    label : str
+        The column to predict: 0 and 1, or any numbers.
+    dense, categories, ignore : sequence of str
+        Columns that are what one says: numbers, categories, or of no use.
+
+    Raises
+    ------
+    DataError
+        If a column that is named is missing, or the label is no number.
+    ConfigError
+        If a column is named twice, or there is no category.
+
+    Examples
+    --------
+    >>> rows = {"click": [0, 1] * 99, "site": ["a", "b", "c"] * 66, "age": [5, 90] * 99}
+    >>> infer(rows, "click").schema.categories
+    ('site', 'age')
+    """
+    name, sample = _sample(data)
+    asked = {"dense": [*dense], "category": [*categories], "ignored": [*ignore], "label": [label]}
+    given = [column for columns in asked.values() for column in columns]
+    require_columns([*sample], given, "given", Location(name))
+    twice = next((column for column in given if given.count(column) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{twice!r} is given twice among label, dense, categories and ignore")
+    roles = {column: role for role, columns in asked.items() for column in columns}
+    guess = _Guess(Location(name))
+    for column, pieces in sample.items():
+        _ROLES[roles.get(column) or ""](guess, column, pieces)
+    return guess.result(label)
+
+
+def _sample(data: Any) -> tuple[str, dict[str, list[Any]]]:
+    """Return the name of the data, and of each column some pieces."""
+    if names_in(data):
+        columns = as_columns(data)
+        return "table", {name: [array[:SAMPLE_ROWS]] for name, array in columns.items()}
+    source = open_source(data, Schema())
+    if isinstance(source, BatchSource):
+        raise DataError(f"{source.name}: batches hold no columns; give rows")
+    names = source.parts[0].schema.names
+    chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
+    columns = {column: [] for column in names}
+    for part in chosen:
+        require_columns(part.schema.names, names, "first file's", part.location)
+        rows = 0
+        for _, piece in part.pieces(names):
+            for column in names:
+                columns[column].append(piece.column(column))
+            rows += piece.num_rows
+            if rows >= SAMPLE_ROWS // len(chosen):
+                break
+    return source.name, columns
+
+
+class _Values(NamedTuple):
+    """What is known of a column's values."""
+
+    kind: str
+    rows: int
+    distinct: int
+    missing: int
+    numbers: Array | None  # (n,) float64 of those that are there; None where one is no number
+    moments: list[Any] | None  # microseconds since 1970
+
+
+@dataclass
+class _Guess:
+    """Roles found so far."""
+
+    location: Location
+    dense: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
+    linear: dict[str, Linear] = field(default_factory=dict)
+    derived: dict[str, Derived] = field(default_factory=dict)
+    time: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def result(self, label: str) -> Inferred:
+        """Return the schema."""
+        categories = (*self.categories, *self.derived)
+        if not categories:
+            raise ConfigError(
+                f"{self.location.name}: no column is a category, of which a model needs one; "
+                "categories=[NAME] (--category NAME) makes one of a number"
+            )
+        kind = self.labels[label]
+        named: Any = {"label": label} if kind == "binary" else {"labels": {label: kind}}
+        schema = Schema(
+            dense=tuple(self.dense),
+            categories=categories,
+            time=self.time,
+            derived=self.derived,
+            linear=self.linear,
+            **named,
+        )
+        return Inferred(schema, self.notes)
+
+    def as_label(self, name: str, pieces: list[Any]) -> None:
+        """Take a column for the label."""
+        read = [read_numbers(piece, _NAN, self.location.of_column(name)) for piece in pieces]
+        values = np.concatenate([numbers[~missing] for numbers, missing in read])
+        self.labels[name] = "binary" if np.isin(values, (0, 1)).all() else "real"
+        self.notes[name] = f"label, {self.labels[name]}"
+
+    def as_ignored(self, name: str, pieces: list[Any]) -> None:
+        """Leave a column out."""
+        self.notes[name] = "ignored, as asked"
+
+    def as_category(self, name: str, pieces: list[Any]) -> None:
+        """Take a column for a category."""
+        self._category(name, _values(pieces, self.location.of_column(name)))
+
+    def as_dense(self, name: str, pieces: list[Any]) -> None:
+        """Take a column for numbers."""
+        read = [read_numbers(piece, _NAN, self.location.of_column(name)) for piece in pieces]
+        self._number(name, np.concatenate([numbers[~missing] for numbers, missing in read]))
+
+    def as_it_looks(self, name: str, pieces: list[Any]) -> None:
+        """Take a column for what its values look like."""
+        type_ = pieces[0].type
+        kind = arrow_types.kind_of(arrow_types.element(type_))
+        if kind is None or (arrow_types.is_bag(type_) and kind == arrow_types.FLOAT):
+            self.notes[name] = f"ignored: {type_}"
+            return
+        seen = _values(pieces, self.location.of_column(name))
+        for test, take in _RULES:
+            if test(name, seen):
+                take(self, name, seen)
+                return
+
+    def _useless(self, name: str, seen: _Values) -> None:
+        why = "another value in nearly every row" if seen.distinct > 1 else "always the same"
+        self.notes[name] = f"ignored: {why if seen.distinct else 'no values'}"
+
+    def _category(self, name: str, seen: _Values) -> None:
+        self.categories.append(name)
+        self.notes[name] = f"category, {seen.kind}: {seen.distinct:,} values"
+
+    def _dense(self, name: str, seen: _Values) -> None:
+        assert seen.numbers is not None
+        self._number(name, seen.numbers)
+
+    def _number(self, name: str, values: Array) -> None:
+        self.dense.append(name)
+        if not len(values) or (np.mean(values < -2) <= 0.01 and _has_tail(values)):
+            self.notes[name] = "number, by its logarithm"
+            return
+        center, scale = float(np.mean(values)), float(np.std(values)) or 1.0
+        self.linear[name] = Linear(float(f"{center:.4g}"), float(f"{scale:.4g}"))
+        self.notes[name] = "number, shifted and scaled"
+
+    def _moment(self, name: str, seen: _Values) -> None:
+        unit = 1000 if seen.numbers is not None and seen.numbers.max() > 1e11 else 1
+        self._derive(name, {"hour": (3600 * unit, 24), "weekday": (86400 * unit, 7)}, seen)
+
+    def _date_and_hour(self, name: str, seen: _Values) -> None:
+        self._derive(name, {"hour": (1, 100)}, seen)
+
+    def _derive(self, name: str, parts: Mapping[str, tuple[int, int]], seen: _Values) -> None:
+        made = []
+        for part, (divide, modulo) in parts.items():
+            rule = Derived(name, divide, modulo)
+            values: Any = seen.numbers if seen.moments is None else np.concatenate(seen.moments)
+            if len(np.unique(derive(values, rule))) > 1:
+                self.derived[f"{name}_{part}"] = rule
+                made.append(part)
+        self.time = self.time or name
+        self.notes[name] = f"time{': its ' + ' and '.join(made) if made else ''}"
+
+
+_ROLES: dict[str, Callable[[_Guess, str, list[Any]], None]] = {
+    "label": _Guess.as_label,
+    "ignored": _Guess.as_ignored,
+    "category": _Guess.as_category,
+    "dense": _Guess.as_dense,
+    "": _Guess.as_it_looks,
+}
+
+
+def _values(pieces: Sequence[Any], location: Location) -> _Values:
+    counts = ValueCounts()
+    numbers, moments, missing = _numbers(pieces, location), None, 0
+    fractions = numbers is not None and bool((numbers != np.trunc(numbers)).any())
+    if not fractions:
+        for piece in pieces:
+            count_column(counts, piece, _NAN, location)
+    found = resolved(counts)
+    texts = [text for text in found.texts if re.match(rb"-?0\d", text)]
+    if texts or found.hexadecimal:  # 007 is a name
+        numbers = None
+    distinct = (
+        len(np.unique(numbers))
+        if fractions and numbers is not None
+        else len(found.numbers) + len(found.texts)
+    )
+    if numbers is None and not arrow_types.is_bag(pieces[0].type):
+        moments = _moments(pieces, location)
+    rows = sum(map(len, pieces))
+    missing = rows - (len(numbers) if numbers is not None else _there(found))
+    kind = arrow_types.kind_of(arrow_types.element(pieces[0].type)) or arrow_types.EMPTY
+    return _Values(kind, rows, distinct, missing, numbers, moments)
+
+
+def _there(found: Any) -> int:
+    return int(found.number_times.sum() + found.text_times.sum())
+
+
+def _numbers(pieces: Sequence[Any], location: Location) -> Array | None:
+    """Return all numbers that are there, (n,) float64; None if something is none."""
+    kinds = {arrow_types.kind_of(piece.type) for piece in pieces}
+    if not kinds <= {arrow_types.INTEGER, arrow_types.FLOAT, arrow_types.TEXT, arrow_types.EMPTY}:
+        return None
+    if any(pa.types.is_boolean(piece.type) for piece in pieces):
+        return None
+    try:
+        read = [read_numbers(piece, _NAN, location) for piece in pieces]
+    except DataError:
+        return None
+    return np.concatenate([numbers[~missing] for numbers, missing in read])
+
+
+def _moments(pieces: Sequence[Any], location: Location) -> list[Array] | None:
+    """Return the whole seconds since 1970 of points in time; None if something is none."""
+    found: list[Any] = [to_microseconds(piece, location) for piece in pieces]
+    if any(moments is None for moments in found):
+        return None
+    there = [moments.drop_null().to_numpy() // 1_000_000 for moments in found]
+    return there if any(map(len, there)) else None
+
+
+def _is_useless(name: str, seen: _Values) -> bool:
+    there = seen.rows - seen.missing
+    if not seen.distinct or (seen.distinct == 1 and not seen.missing):
+        return True
+    fraction = seen.numbers is not None and bool((seen.numbers != np.trunc(seen.numbers)).any())
+    unique = there >= 100 and seen.distinct >= _UNIQUE * there
+    return unique and not fraction and seen.moments is None and not _is_moment(name, seen)
+
+
+def _is_moment(name: str, seen: _Values) -> bool:
+    """Whether values are points in time, or seconds or milliseconds since 1970 by their name."""
+    if seen.moments is not None:
+        return True
+    values = seen.numbers
+    if values is None or not len(values) or not _IS_TIME(name):
+        return False
+    low, high = values.min(), values.max()
+    return 6e8 < low <= high < 4.2e9 or 6e11 < low <= high < 4.2e12
+
+
+def _is_date_and_hour(name: str, seen: _Values) -> bool:
+    """Whether numbers are YYMMDDHH or YYYYMMDDHH."""
+    values = seen.numbers
+    if values is None or not len(values) or not _IS_TIME(name) or values.min() < 1e7:
+        return False
+    hour, day, month = values % 100, values // 100 % 100, values // 10_000 % 100
+    return bool(((hour < 24) & (day > 0) & (day < 32) & (month > 0) & (month < 13)).all())
+
+
+def _is_category(name: str, seen: _Values) -> bool:
+    values = seen.numbers
+    if values is None:
+        return True
+    if _IS_COUNT(name) or (values != np.trunc(values)).any():
+        return False
+    named = bool(_IS_ID(name)) or seen.distinct <= _FEW or values.max() >= _HASH
+    return named or (values.min() >= 0 and not _has_tail(values))
+
+
+def _has_tail(values: Array) -> bool:
+    """Whether few of the numbers are large."""
+    return bool(values.max() > _TAIL * max(np.median(values), 0.0) and values.min() >= -3)
+
+
+# The first that holds decides.
+_Rule = tuple[Callable[[str, _Values], bool], Callable[[_Guess, str, _Values], None]]
+_RULES: tuple[_Rule, ...] = (
+    (_is_useless, _Guess._useless),
+    (_is_moment, _Guess._moment),
+    (_is_date_and_hour, _Guess._date_and_hour),
+    (_is_category, _Guess._category),
+    (lambda name, seen: True, _Guess._dense),
+)

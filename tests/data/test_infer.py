@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas inferred from rows: what a column is taken for, and encoding by the result."""
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+
+from sparsetrain.data import Derived, Encoder, Schema, infer
+from sparsetrain.errors import ConfigError, DataError
+
+ROWS = 400
+RNG = np.random.default_rng(0)
+SECONDS = 1_600_000_000 + RNG.integers(0, 10**6, ROWS)
+# What a column is taken for, and its values.
+COLUMNS = {
+    "user_id": ("category, integers: 9", SECONDS % 9),
+    "zip": ("category, text: 4", [f"0{n % 4}123" for n in range(ROWS)]),
+    "hash": ("category, text: 7", [f"{n % 7 * 99991 + 2**28:08x}" for n in range(ROWS)]),
+    "item": ("category, integers: 3", RNG.integers(1, 200, ROWS)),
+    "site": ("category, text: 2", ["a", "b"] * (ROWS // 2)),
+    "premium": ("category, integers: 2", [True, False] * (ROWS // 2)),
+    "tags": ("category, text: 2", pa.array([["x"], ["x", "y"]] * (ROWS // 2))),
+    "views": ("number, by its logarithm", RNG.zipf(1.5, ROWS) % 10**6),
+    "price": ("number, by its logarithm", RNG.lognormal(0, 2, ROWS)),
+    "degrees": ("number, shifted and scaled", RNG.normal(-5, 9, ROWS)),
+    "delta": ("number, shifted and scaled", RNG.integers(-99, 99, ROWS)),
+    "when": ("time: its hour and weekday", pa.array(SECONDS).cast(pa.timestamp("s"))),
+    "created": (
+        "time: its hour and weekday",
+        [str(datetime.datetime.fromtimestamp(int(s))) for s in SECONDS],
+    ),
+    "timestamp": ("time: its hour and weekday", SECONDS.astype(float)),
+    "ts": ("time: its hour and weekday", SECONDS * 1000),
+    "hour": ("time: its hour", 14102100 + SECONDS % 24),
+    "row": ("ignored: another value in nearly", range(ROWS)),
+    "one": ("ignored: always the same", [5] * ROWS),
+    "none": ("ignored: no values", pa.nulls(ROWS)),
+    "vector": ("ignored: list<", pa.array([[0.5, 1.0]] * ROWS)),
+    "place": ("ignored: struct<", pa.array([{"x": 1}] * ROWS)),
+}
+LABEL = {"click": [0, 1] * (ROWS // 2), "kind": ["a", "b", "c", "d"] * (ROWS // 4)}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_is_what_its_values_look_like(name):
+    expected, values = COLUMNS[name]
+    found = infer({**LABEL, name: values}, "click")
+    assert found.columns[name].startswith(expected.split(": 3")[0])
+    assert found.columns["click"] == "label, binary" and found.schema.label == "click"
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_files_train_by_what_is_inferred(suffix, tmp_path):
+    names = [n for n in COLUMNS if suffix == "parquet" or n not in ("tags", "vector", "place")]
+    rows = pa.table({**LABEL, **{n: pa.array(COLUMNS[n][1]) for n in names}})
+    write = pq.write_table if suffix == "parquet" else csv.write_csv
+    write(rows, tmp_path / f"a.{suffix}")
+    schema = Schema.inferred(tmp_path / f"a.{suffix}", "click", ignore=["none"])
+    assert schema.time == "when" and schema.derived["ts_hour"] == Derived("ts", 3_600_000, 24)
+    assert {"user_id", "zip", "hash", "premium"} < {*schema.categories} and "views" in schema.dense
+    encoder = Encoder.fit(tmp_path / f"a.{suffix}", schema_file=schema, min_count=1)
+    hours = encoder.values("when_hour")[2:]
+    assert {*hours} == {int(s) // 3600 % 24 for s in SECONDS}
+    (tmp_path / "my.toml").write_text(schema.to_toml())
+    assert Schema.read(tmp_path / "my.toml") == schema
+
+
+def test_names_overrule_what_values_look_like():
+    rows = {**LABEL, "views": COLUMNS["views"][1], "site": [1, 2] * (ROWS // 2), "x": [1] * ROWS}
+    named = infer(rows, "click", dense=["site"], categories=["views", "x"], ignore=["kind"]).schema
+    assert (named.dense, named.categories) == (("site",), ("views", "x"))
+
+
+def test_labels_that_are_not_0_and_1_are_real():
+    assert infer({**LABEL, "stars": [1, 5] * (ROWS // 2)}, "stars").schema.labels == {
+        "stars": "real"
+    }
+
+
+WRONG = {
+    "no label": (
+        LABEL,
+        {"label": "clik"},
+        DataError,
+        "column clik: .* nearest name there is click",
+    ),
+    "a label of words": (LABEL, {"label": "kind"}, DataError, "column kind: 'a' is no number"),
+    "two roles": (LABEL, {"label": "click", "ignore": ["click"]}, ConfigError, "given twice"),
+    "no category": (
+        {"click": [0, 1] * 9, "x": [0.5, 1.5] * 9},
+        {"label": "click"},
+        ConfigError,
+        "no column is a category",
+    ),
+}
+
+
+@pytest.mark.parametrize("rows, arguments, error, message", WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_be_is_refused(rows, arguments, error, message):
+    with pytest.raises(error, match=message):
+        infer(rows, **arguments)
+
+
+def test_timestamps_and_booleans_are_read_wherever_numbers_are():
+    schema = Schema("y", ("day", "ok"), ("when", "seen"))
+    days = pa.array([0, 86_400, None]).cast(pa.timestamp("s"))
+    seconds = {"y": [0, 1, 1], "day": [0, 86_400, None], "ok": [1, 0, None]}
+    seconds |= {"when": [0, 86_400, None], "seen": [1, 0, None]}
+    moments = {"y": [False, True, True], "day": days.cast(pa.date32()), "ok": [True, False, None]}
+    moments |= {"when": days.cast(pa.timestamp("us", "UTC")), "seen": [True, False, None]}
+    encoder = Encoder.fit(seconds, schema_file=schema, min_count=1)
+    found, expected = encoder.encode(pa.table(moments)), encoder.encode(seconds)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_array_equal(found.dense, expected.dense)
