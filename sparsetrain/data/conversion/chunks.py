@@ -8,7 +8,6 @@ while chunking and travel with the chunk.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
 from sparsetrain.data.read.hive_partitions import WithPartitions, with_partitions
 from sparsetrain.data.read.source import HELD_ROWS, Part
@@ -60,7 +60,7 @@ class Chunk:
             return self.block.file_bytes
         rows = sum(part.num_rows or 0 for part in self.parts)
         rows += sum(piece.num_rows for _, piece in self.held or ())
-        return os.path.getsize(self.location.name) * rows / max(1, self.file_rows)
+        return size_and_time(self.location.name)[0] * rows / max(1, self.file_rows)
 
     def pieces(self, encoder: Encoder) -> tuple[Pieces, list[BadLine]]:
         """Return the record batches with their locations, and the lines that are no rows."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,9 +33,10 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.encoder_state import write_manifest
 from sparsetrain.data.encode.learn import make_vocabulary, plain_rules
 from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.read.file_systems import is_url, size_and_time
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.errors import ResourceError
 
 WORK = "_work"  # the folder inside the result
 
@@ -116,13 +116,10 @@ def digest(values: dict[str, Any]) -> str:
 
 def _identity(files: Sequence[str]) -> list[dict[str, object]]:
     """Return path, size and modification time of each input."""
-    try:
-        stats = [(file, os.stat(file)) for file in files]
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    stats = [(file, size_and_time(file)) for file in files]
     return [
-        {"path": str(Path(file).absolute()), "size": s.st_size, "changed": s.st_mtime_ns}
-        for file, s in stats
+        {"path": file if is_url(file) else str(Path(file).absolute()), "size": s, "changed": t}
+        for file, (s, t) in stats
     ]
 
 
@@ -135,7 +132,7 @@ _JOINING = 6  # how much more than the counts themselves it takes to join them
 
 def learn_chunks(job: Job, task: Task, inputs: Sequence[Chunk]) -> list[ChunkSummary]:
     """Read every chunk."""
-    total = sum(Path(source.location.name).stat().st_size for source in inputs)
+    total = sum(size_and_time(source.location.name)[0] for source in inputs)
     chunks, done = [], 0.0
 
     def learn(chunk: Chunk) -> tuple[ChunkSummary, bool, float]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparsetrain.data.read.file_systems import files_in, is_url, normalized, open_file
 from sparsetrain.data.read.hive_partitions import with_partitions
 from sparsetrain.data.read.parquet import is_parquet, parquet_parts
 from sparsetrain.data.read.source import Part
@@ -42,9 +42,6 @@ FORMATS = (
 # How files begin that cannot be read: what they are, and what helps.
 _FOREIGN_FORMATS = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
-    b"BZh": ("compressed by bzip2", "unpack it, or compress it by gzip"),
-    b"\xfd7zXZ": ("compressed by xz", "unpack it, or compress it by gzip"),
-    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "unpack it, or compress it by gzip"),
     b"\x93NUMPY": ("a NumPy array", "give its batches to the library, or write it as parquet"),
     b"\x89HDF": ("an HDF5 file", "write its columns as parquet"),
     b"ARROW1": ("an Arrow file", "give the library its table, or write it as parquet"),
@@ -66,13 +63,13 @@ def list_files(paths: Any) -> list[str]:
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
         raise DataError("no path given, and no rows: the list is empty")
-    return [file for path in given for file in _files(os.fspath(path))]
+    return [file for path in given for file in _files(normalized(path))]
 
 
 def file_parts(file: str, schema: Schema) -> Iterator[Part]:
     """Open a file of any format; what cannot be opened counts as parquet, which then says so."""
     try:
-        with open(file, "rb") as stream:
+        with open_file(file) as stream:
             head = stream.read(4096)
     except OSError:
         head = b""
@@ -87,9 +84,10 @@ def file_parts(file: str, schema: Schema) -> Iterator[Part]:
 
 def _files(path: str) -> Iterator[str]:
     """Yield the files that one path, folder or pattern stands for."""
-    if os.path.isdir(path):
-        yield from _in_folder(path)
-    elif not os.path.lexists(path) and glob.has_magic(path):
+    inside = files_in(path)
+    if inside is not None:
+        yield from _data_files(path, inside)
+    elif not is_url(path) and not os.path.lexists(path) and glob.has_magic(path):
         found = sorted(glob.glob(path, recursive=True))
         if not found:
             raise DataError(f"{path}: the pattern matches no file")
@@ -101,10 +99,10 @@ def _files(path: str) -> Iterator[str]:
         yield path
 
 
-def _in_folder(path: str) -> list[str]:
-    files = [file for file in sorted(Path(path).rglob("*")) if _is_data(file, Path(path))]
+def _data_files(path: str, inside: list[str]) -> list[str]:
+    files = [file for file in inside if _is_data(file[len(path) :])]
     for form in FORMATS:
-        found = [str(file) for file in files if suffix_of(file.name) in form.suffixes]
+        found = [file for file in files if suffix_of(file) in form.suffixes]
         if found:
             return found
     raise DataError(
@@ -113,7 +111,6 @@ def _in_folder(path: str) -> list[str]:
     )
 
 
-def _is_data(file: Path, folder: Path) -> bool:
+def _is_data(file: str) -> bool:
     """Leave out what writers put beside their data, such as `_metadata` or hidden partial files."""
-    hidden = any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts)
-    return file.is_file() and not hidden
+    return not any(part.startswith(("_", ".")) for part in file.split("/"))

@@ -24,12 +24,13 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     Parameters
     ----------
     data : path or list of paths
-        Parquet or text files (.tsv, .csv, .txt, also .gz), folders of them (searched in depth) or
-        glob patterns.
+        Parquet or text files (.tsv, .csv, .txt, also .gz, .bz2, .xz, .zst), folders of them
+        (searched in depth) or glob patterns; also URLs, such as ``s3://bucket/folder``.
     data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
         A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
         dict; what it lacks is missing. Of other libraries, such as polars, any object that exports
-        an Arrow stream will do.
+        an Arrow stream will do. A pyarrow dataset, a relation of DuckDB's and a lazy frame of
+        polars' are read piece by piece, anew in each epoch.
     data : Batch or iterable of Batch
     schema : Schema, optional
         Names the columns where they are not Criteo's, and says how text is written.

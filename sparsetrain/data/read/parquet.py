@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sparsetrain.data.read.converted_files import check_footer
+from sparsetrain.data.read.file_systems import is_url, open_file
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
@@ -38,7 +39,7 @@ def parquet_parts(file: str) -> Iterator[Part]:
     """Yield one part for each row group of a file."""
     _check_frame(file)
     try:
-        with pq.ParquetFile(file) as reader:
+        with pq.ParquetFile(_input(file)) as reader:
             metadata, schema = reader.metadata, reader.schema_arrow
     except (OSError, pa.ArrowException) as error:
         raise DataError(
@@ -59,10 +60,15 @@ def _leaves(schema: Any) -> dict[str, int]:
     return inside | paths
 
 
+def _input(file: str) -> Any:
+    """Return what Arrow reads a file by."""
+    return open_file(file) if is_url(file) else file
+
+
 def _check_frame(file: str) -> None:
     """Look at the marks that open and close a parquet file, to say plainly what is wrong."""
     try:
-        with open(file, "rb") as stream:
+        with open_file(file) as stream:
             head = stream.read(8)
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - 8))
@@ -73,7 +79,7 @@ def _check_frame(file: str) -> None:
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
     if not size:
         raise DataError(f"{file}: the file is empty (0 bytes)")
     if _ENCRYPTED in (head[:4], tail):
@@ -141,7 +147,7 @@ class _RowGroup:
         is_large = self._stored.total_byte_size > _LARGE
         try:
             with pq.ParquetFile(
-                self.location.name,
+                _input(self.location.name),
                 metadata=self.metadata,
                 page_checksum_verification=True,
                 buffer_size=_BUFFER if is_large else 0,

@@ -28,8 +28,41 @@ def table_source(data: Any, schema: Schema) -> Source | None:
     """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None."""
     if isinstance(data, pa.RecordBatchReader):
         return Source("record batches", (_stream(data),))
+    streamed = _restartable(data)
+    if streamed is not None:
+        return Source("stream", (Part(Location("stream"), *streamed),))
     table = as_table(data, schema)
     return None if table is None else Source("table", tuple(table_parts(table)))
+
+
+def _restartable(data: Any) -> tuple[pa.Schema, int | None, Any] | None:
+    """Return schema, rows and reader of what is read anew in each epoch, never as a whole.
+
+    Such are pyarrow's datasets, DuckDB's relations and lazy frames of polars.
+    """
+    if type(data).__module__ == "pyarrow._dataset" and hasattr(data, "scanner"):
+        return data.schema, None, partial(_scan, data)
+    lazy = type(data).__module__.startswith("polars.lazyframe")
+    if not (lazy or _is_of("duckdb", data) or _is_of("_duckdb", data)):
+        return None
+    if not hasattr(data, "__arrow_c_stream__"):
+        return None
+    return pa.RecordBatchReader.from_stream(data).schema, None, partial(_run, data)
+
+
+def _scan(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    scanner = data.scanner(columns=list(names), batch_size=PIECE_ROWS, fragment_readahead=1)
+    yield from scanner.to_batches()
+
+
+def _run(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for batch in pa.RecordBatchReader.from_stream(data):
+        yield from _pieces(batch, names)
+
+
+def _pieces(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for first in range(0, batch.num_rows, PIECE_ROWS):
+        yield batch.select(list(names)).slice(first, PIECE_ROWS)
 
 
 def is_table(data: Any) -> bool:
@@ -180,8 +213,7 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
         rows = 0
         for batch in reader:
             rows += batch.num_rows
-            for first in range(0, batch.num_rows, PIECE_ROWS):
-                yield batch.select(list(names)).slice(first, PIECE_ROWS)
+            yield from _pieces(batch, names)
         if not rows:
             raise DataError("record batches: no rows")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text files in blocks of whole lines, plain or gzipped, and the dialect they are written in.
+"""Text files in blocks of whole lines, plain or compressed, and the dialect they are written in.
 
 Memory is constant, and where blocks end depends on the file alone. The dialect follows the schema,
 then the file's name, then its first line.
@@ -7,34 +7,46 @@ then the file's name, then its first line.
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
+import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from sparsetrain.data.read.file_systems import open_file
 from sparsetrain.data.schema.schema import TextFormat
 from sparsetrain.errors import DataError, first_line
 
 BLOCK_BYTES = 1 << 25
 DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
-_GZIP = b"\x1f\x8b"  # how gzipped files begin
+_PACKED_NAMES = (".gz", ".bz2", ".xz", ".zst")
+# How compressed files begin, and what unpacks them.
+_PACKED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"),
+}
 _NEWLINE, _QUOTE = 10, 34
 
 
 def suffix_of(file: str) -> str:
-    """Return the suffix of a file's name, that of the unpacked file if it is gzipped."""
-    return os.path.splitext(file.removesuffix(".gz"))[1].lower()
+    """Return the suffix of a file's name, that of the unpacked file if it is compressed."""
+    name, suffix = os.path.splitext(file)
+    return os.path.splitext(name if suffix in _PACKED_NAMES else file)[1].lower()
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file that begins so is gzipped, or has several fields in a line."""
-    return head.startswith(_GZIP) or b"\t" in head
+    """Return whether a file that begins so is compressed, or has several fields in a line."""
+    return head.startswith(tuple(_PACKED)) or b"\t" in head
 
 
 class Block(NamedTuple):
@@ -61,7 +73,7 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                     yield Block(data, line, now - before)
                     before = now
                 line += data.count(b"\n")
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
                 "copy it again"
@@ -77,17 +89,18 @@ def _too_long(file: str, line: int, quoted: bool) -> DataError:
 
 def _open(file: str) -> IO[bytes]:
     try:
-        return open(file, "rb")
+        return open_file(file)
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
 
 
 def _unpacked(raw: IO[bytes]) -> IO[bytes]:
-    packed = raw.read(2) == _GZIP
+    head = raw.read(max(map(len, _PACKED)))
     raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
+    unpack = next((make for magic, make in _PACKED.items() if head.startswith(magic)), None)
+    return raw if unpack is None else unpack(raw)
 
 
 def _last_line_end(data: bytes, quoted: bool) -> int:

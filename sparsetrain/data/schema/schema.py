@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -214,9 +215,10 @@ class Schema:
         ignore: Sequence[str] = (),
     ) -> Schema:
         """Return the schema that `sparsetrain.data.infer` finds, which describes the parameters."""
-        from sparsetrain.data.infer import infer
-
-        return infer(data, label, dense=dense, categories=categories, ignore=ignore).schema
+        # It reads rows and counts values, and all that does so stands on schemas.
+        infer = import_module("sparsetrain.data.infer").infer
+        found: Schema = infer(data, label, dense=dense, categories=categories, ignore=ignore).schema
+        return found
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:

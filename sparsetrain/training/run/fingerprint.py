@@ -13,7 +13,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparsetrain.errors import CheckpointError, DataError
+from sparsetrain.data.read.file_systems import open_file
+from sparsetrain.errors import CheckpointError, DataError, first_line
 
 _BLOCK = 1 << 16
 _BLOCKS = 64
@@ -66,14 +67,14 @@ def require_same(
 
 def _of_file(path: str) -> Print:
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with open_file(path) as file:
+            size = file.seek(0, os.SEEK_END)
             whole = hashlib.sha256()
             for start in _starts(size):
                 file.seek(start)
                 whole.update(file.read(_BLOCK))
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
     return {"name": os.path.basename(path), "bytes": size, "sha256": whole.hexdigest()}
 
 

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows by URL, compressed in other ways, and from what is read anew in each epoch."""
+
+import bz2
+import gzip
+import lzma
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from sparsetrain.data import Dataset, Encoder, Schema, convert_files, open_source
+from sparsetrain.errors import DataError
+from tests.data.criteo_tables import joined
+
+SCHEMA = Schema("y", ("n",), ("c",))
+TABLE = pa.table({"y": [0, 1] * 500, "n": [*range(1000)], "c": [f"v{i % 9}" for i in range(1000)]})
+ENCODER = Encoder.fit(TABLE, schema_file=SCHEMA, min_count=1)
+EXPECTED = ENCODER.encode(TABLE)
+
+
+def assert_read(data):
+    for _ in range(2):  # an epoch after another
+        found = joined(Dataset(data, ENCODER).batches(128))
+        np.testing.assert_array_equal(found.ids, EXPECTED.ids)
+        np.testing.assert_array_equal(found.dense, EXPECTED.dense)
+
+
+PACKED = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda text: pa.Codec("zstd").compress(text, asbytes=True),
+}
+
+
+def text_of(table):
+    sink = pa.BufferOutputStream()
+    csv.write_csv(table, sink, csv.WriteOptions(quoting_style="none"))
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_compressed_text_is_read_whole_or_refused(suffix, tmp_path):
+    text, file = text_of(TABLE), tmp_path / f"a.csv.{suffix}"
+    half = text.index(b"\n", len(text) // 2) + 1
+    file.write_bytes(PACKED[suffix](text[:half]) + PACKED[suffix](text[half:]))  # as `cat` makes
+    assert_read(file)
+    assert_read(tmp_path)
+    file.write_bytes(PACKED[suffix](text)[:-20])
+    with pytest.raises(DataError, match=f"{suffix}: after line .*: cannot be read on .*copy it"):
+        list(Dataset(file, ENCODER).batches(128))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "csv.gz"])
+def test_files_are_read_by_url(suffix, tmp_path):
+    (tmp_path / "day=1").mkdir()
+    file = tmp_path / "day=1" / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(TABLE, file, row_group_size=300)
+    else:
+        file.write_bytes(text_of(TABLE) if suffix == "csv" else gzip.compress(text_of(TABLE)))
+    (tmp_path / "_hidden.parquet").write_text("x")
+    for url in (f"file://{file}", f"file://{tmp_path}"):
+        assert_read(url)
+        assert open_source(url).parts[0].schema.names[-1] == "day"
+    convert_files(f"file://{file}", tmp_path / "out", schema_file=SCHEMA, min_count=1)
+    found = joined(Dataset(tmp_path / "out", Encoder.fit(tmp_path / "out")).batches(128))
+    np.testing.assert_array_equal(found.ids, EXPECTED.ids)
+
+
+URLS = {
+    "file:///no/such/folder/a.parquet": "a.parquet: no such file",
+    "file:///no/such/folder/a.csv": "a.csv: no such file",
+    "nowhere://bucket/a.parquet": "nowhere://bucket/a.parquet: (nowhere:// needs|cannot be)",
+}
+
+
+@pytest.mark.parametrize("url, message", URLS.items())
+def test_a_url_that_cannot_be_read_is_refused_by_name(url, message):
+    with pytest.raises(DataError, match=message):
+        open_source(url)
+
+
+class Relation:
+    """What DuckDB gives: a query that runs whenever its rows are asked for."""
+
+    __module__ = "duckdb"
+    runs = 0
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        self.runs += 1
+        return TABLE.__arrow_c_stream__(requested_schema)
+
+
+def test_a_query_is_run_anew_and_never_held_as_a_whole():
+    relation = Relation()
+    assert_read(relation)
+    assert relation.runs == 4  # for the columns, and for the rows
+    assert open_source(relation).num_rows is None
+
+
+def test_a_dataset_of_arrow_is_read_piece_by_piece(tmp_path):
+    ds.write_dataset(TABLE, tmp_path / "a", format="parquet", partitioning=["y"])
+    dataset = ds.dataset(tmp_path / "a", partitioning=["y"])
+    encoder = Encoder.fit(dataset, schema_file=SCHEMA, min_count=1)
+    assert sorted(encoder.values("c")[2:]) == sorted(ENCODER.values("c")[2:])
+    some = joined(Dataset(dataset.filter(ds.field("n") < 10), encoder).batches(4))
+    assert len(some) == 10 and some.labels.sum() == 5
