@@ -71,6 +71,11 @@ PARTS = {
         "data optim runtime sparse_tensor system training",
         True,
     ),
+    "sklearn": Part(
+        "estimators in scikit-learn's conventions",
+        "data models optim training",
+        True,
+    ),
     "verify": Part(
         "proofs on this machine of what the package promises",
         "checkpoint compare compiler data models optim runtime sparse_tensor system training",

@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators in scikit-learn's conventions, around an encoder and a trainer.
+
+`ClickClassifier` predicts one of two classes, `RatingRegressor` a number. Columns of a frame get
+the roles that `sparsetrain.data.infer` finds, or those of a schema; an array of numbers is dense.
+Needs scikit-learn (the extra ``sklearn``), which nothing else of this package imports.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite, check_random_state, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from sparsetrain import data, models, optim
+from sparsetrain.errors import ConfigError
+from sparsetrain.training.fit import EarlyStopping
+from sparsetrain.training.load import load
+from sparsetrain.training.run import Run
+from sparsetrain.training.trainer import Trainer
+
+_ESTIMATOR = "estimator"  # entry of a saved folder
+_KEPT = ["y_center_", "y_scale_", "constant_", "n_features_in_", "n_iter_", "classes_"]
+_KEPT += ["feature_names_in_"]
+
+
+class _Estimator(BaseEstimator):
+    """What both estimators share.
+
+    Parameters
+    ----------
+    model : str or class
+        A name in `sparsetrain.models.MODELS`, or a `ClickModel` of one's own.
+    dim : int
+        Width of the embeddings.
+    model_options : dict, optional
+        Other arguments of the model, such as ``{"top": (128, 64)}``.
+    optimizer : str
+        A name in `sparsetrain.optim.OPTIMIZERS`.
+    lr : float
+        Learning rate.
+    optimizer_options : dict, optional
+        Other arguments of the optimizer.
+    epochs, batch_size : int
+        As `Trainer.fit`.
+    schema : Schema or path, optional
+        Roles of the columns; by default inferred. Its label does not count.
+    min_count : int
+        Values rarer than this in the training rows share a row of the table.
+    max_rows : int, optional
+        Most rows of a table.
+    patience : int, optional
+        Validations without a better score after which training ends, with the best weights. Rows
+        to validate on are those of `eval_set`, or a share of `validation_fraction`.
+    validation_fraction : float
+        Held out at random where there is `patience` and no `eval_set`.
+    warm_start : bool
+        Whether `fit` goes on with the weights and the encoding of the last one.
+    random_state : int, RandomState or None
+        Decides initial weights and the order of rows.
+    target : str
+        As of `Trainer`.
+    verbose : bool
+        Whether the progress is shown.
+
+    Attributes
+    ----------
+    trainer_ : Trainer
+    schema_ : Schema
+    history_ : History
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Only after a frame.
+    """
+
+    _kind: Any
+
+    def __init__(
+        self,
+        model: Any = "dlrm",
+        *,
+        dim: int = 16,
+        model_options: Mapping[str, Any] | None = None,
+        optimizer: str = "adagrad",
+        lr: float = 0.02,
+        optimizer_options: Mapping[str, Any] | None = None,
+        epochs: int = 1,
+        batch_size: int = 128,
+        schema: Any = None,
+        min_count: int = 2,
+        max_rows: int | None = None,
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        random_state: Any = None,
+        target: str = "auto",
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.dim = dim
+        self.model_options = model_options
+        self.optimizer = optimizer
+        self.lr = lr
+        self.optimizer_options = optimizer_options
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.schema = schema
+        self.min_count = min_count
+        self.max_rows = max_rows
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.target = target
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        tags.non_deterministic = False
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Any:
+        """Train for `epochs` passes.
+
+        Parameters
+        ----------
+        X : DataFrame or array (n, columns)
+        y : array (n,)
+        sample_weight : array (n,), optional
+            A factor of 0 or more for each row's loss.
+        eval_set : (X, y), optional
+            Rows to validate on after each epoch.
+        """
+        goes_on = self.warm_start and hasattr(self, "trainer_")
+        columns = self._columns(X, y, reset=not goes_on)
+        labels, weights = self._labels(y, sample_weight, reset=not goes_on)
+        check_consistent_length(labels, next(iter(columns.values())))
+        if not goes_on:
+            self._schema(columns, labels, hasattr(X, "columns"))
+        validation = None
+        if eval_set is not None:
+            known, _ = self._labels(eval_set[1], None, reset=False)
+            validation = (self._columns(eval_set[0], eval_set[1], reset=False), known)
+        return self._train(columns, labels, weights, validation, new=not goes_on)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
+        """Train for one pass; values that the first call did not see share a row.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`.
+        classes : array, optional
+            Both classes, in the first call, if its rows may lack one.
+        """
+        new = not hasattr(self, "trainer_")
+        columns = self._columns(X, y, reset=new)
+        labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
+        check_consistent_length(labels, next(iter(columns.values())))
+        if new:
+            self._schema(columns, labels, hasattr(X, "columns"))
+        return self._train(columns, labels, weights, None, new=new, epochs=1)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that `load`, `sparsetrain.load` and the command line read."""
+        check_is_fitted(self)
+        kept = {name: getattr(self, name) for name in _KEPT if hasattr(self, name)}
+        kept = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in kept.items()}
+        self.trainer_.save(folder, extra={_ESTIMATOR: kept})
+
+    @classmethod
+    def load(cls, folder: str | Path, **params: Any) -> Any:
+        """Read what `save` wrote; `params` are those of the constructor."""
+        made = cls(**params)
+        made._load(folder)
+        return made
+
+    def _load(self, folder: str | Path) -> None:
+        self.trainer_ = load(folder, target=self.target)
+        kept = Run(folder).manifest().get("extra", {}).get(_ESTIMATOR)
+        if kept is None or self.trainer_.encoder is None:
+            raise ConfigError(f"{folder} was not written by {type(self).__name__}.save")
+        self.schema_ = self.trainer_.encoder.schema
+        for name, value in kept.items():
+            of_array = name in ("classes_", "feature_names_in_")
+            dtype = object if name == "feature_names_in_" else None
+            setattr(self, name, np.array(value, dtype) if of_array else value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: v for name, v in super().__getstate__().items() if name != "trainer_"}
+        if hasattr(self, "trainer_"):
+            with tempfile.TemporaryDirectory() as folder:
+                self.save(Path(folder) / "saved")
+                files = (Path(folder) / "saved").iterdir()
+                state["_saved"] = {file.name: file.read_bytes() for file in files}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        saved = state.pop("_saved", None)
+        super().__setstate__(state)
+        if saved is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, content in saved.items():
+                    (Path(folder) / name).write_bytes(content)
+                self.trainer_ = load(folder, target=self.target)
+
+    def _columns(self, X: Any, y: Any = None, *, reset: bool) -> dict[str, Any]:
+        """Return the columns by name, after scikit-learn's checks."""
+        if hasattr(X, "columns"):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            columns = {str(name): X[name] for name in X.columns}
+            if not len(X):
+                raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        else:
+            X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+            columns = {f"x{i}": _plain(X[:, i]) for i in range(X.shape[1])}
+        if not reset and self.constant_ is not None:
+            columns[self.constant_] = np.zeros(len(X), np.int64)
+        return columns
+
+    def _schema(self, columns: dict[str, Any], labels: Any, is_frame: bool) -> None:
+        """Find the roles of the columns; adds to `columns` a constant one if none is looked up."""
+        label, weight, constant = (_free(name, columns) for name in ("label", "weight", "constant"))
+        zeros = {constant: np.zeros(len(labels), np.int64)}
+        self.constant_ = None
+        if self.schema is not None:
+            found = data.Schema.read(self.schema)
+        elif not is_frame and all(isinstance(v, np.ndarray) for v in columns.values()):
+            found, self.constant_ = _of_numbers(columns, constant), constant
+        else:
+            try:
+                found = data.Schema.inferred({**columns, label: labels}, label)
+            except ConfigError:  # there is no category
+                named = {**columns, **zeros, label: labels}
+                found = data.Schema.inferred(named, label, categories=[constant])
+                self.constant_ = constant
+        if self.constant_ is not None:
+            columns.update(zeros)
+        self.schema_ = replace(found, label=None, labels={label: self._kind}, weights=weight)
+
+    def _table(self, columns: Mapping[str, Any], labels: Any, weights: Any) -> dict[str, Any]:
+        names: list[Any] = [*self.schema_.labels, self.schema_.weights]
+        return {**columns, **dict(zip(names, (labels, weights), strict=True))}
+
+    def _train(
+        self,
+        columns: dict[str, Any],
+        labels: Any,
+        weights: Any,
+        validation: Any,
+        *,
+        new: bool,
+        epochs: int | None = None,
+    ) -> Any:
+        rows: Any = self._table(columns, labels, weights)
+        held_out: Any = None
+        if validation is not None:
+            held_out = self._table(validation[0], validation[1], np.ones(len(validation[1])))
+        elif self.patience is not None and epochs is None:
+            share = self.validation_fraction
+            rows, held_out = data.split_share(rows, share, seed=self._seed(), schema=self.schema_)
+        if new:
+            self.trainer_ = self._trainer(rows)
+        stopping = EarlyStopping(patience=self.patience) if held_out is not None else None
+        self.history_ = self.trainer_.fit(
+            rows,
+            validation=held_out,
+            epochs=epochs or self.epochs,
+            batch_size=self.batch_size,
+            early_stopping=stopping,
+            progress="auto" if self.verbose else None,
+        )
+        self.n_iter_ = self.trainer_.epochs
+        return self
+
+    def _trainer(self, rows: Any) -> Trainer:
+        encoder = data.Encoder.fit(
+            rows,
+            min_count=self.min_count,
+            max_rows=self.max_rows,
+            nan="missing",
+            treat_as="raw",
+            schema_file=self.schema_,
+        )
+        made = models.MODELS.get(self.model, self.model)
+        if not isinstance(made, type):
+            raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
+        bags = {"pooling": "sum", "weighted": encoder.has_weights} if encoder.has_bags else {}
+        model = made(
+            rows=encoder.rows,
+            num_dense=encoder.num_dense,
+            names=encoder.columns,
+            dim=self.dim,
+            row_weights=True,
+            share_embedding=encoder.share_embedding,
+            labels=encoder.labels,
+            **bags,
+            **(self.model_options or {}),
+        )
+        if self.optimizer not in optim.OPTIMIZERS:
+            known = ", ".join(optim.OPTIMIZERS)
+            raise ConfigError(f"optimizer is {self.optimizer!r:.60}; give one of {known}")
+        options = {"lr": self.lr, **(self.optimizer_options or {})}
+        optimizer = optim.OPTIMIZERS[self.optimizer](**options)
+        return Trainer(model, optimizer, target=self.target, seed=self._seed(), encoder=encoder)
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return self.trainer_.predict(self._columns(X, reset=False))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "trainer_")
+
+    def _labels(
+        self, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None
+    ) -> tuple[Any, Any]:
+        """Return what the trainer learns of `y`, and the weights of rows."""
+        raise NotImplementedError
+
+
+class ClickClassifier(ClassifierMixin, _Estimator):
+    """Predicts one of two classes, such as a click."""
+
+    _kind = "binary"
+
+    def __init__(self, model: Any = "dlrm", *, class_weight: Any = None, **options: Any) -> None:
+        super().__init__(model, **options)
+        self.class_weight = class_weight
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities of both classes, (n, 2) float64."""
+        second = self._scores(X).astype(np.float64)
+        return np.stack([1 - second, second], axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the more probable class of each row, (n,)."""
+        is_second = self._scores(X) > 0.5
+        return self.classes_[is_second.astype(np.intp)]
+
+    def _labels(
+        self, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None
+    ) -> tuple[Any, Any]:
+        y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        if reset:
+            self.classes_ = np.unique(y if classes is None else classes)
+            if len(self.classes_) > 2:
+                raise ValueError(
+                    "Only binary classification is supported. The type of the target is "
+                    f"{type_of_target(y)}."
+                )
+            if len(self.classes_) < 2:
+                raise ValueError("y has one class; a classifier needs rows of two")
+        unknown = ~np.isin(y, self.classes_)
+        if unknown.any():
+            raise ValueError(
+                f"y holds {y[unknown][0]!r}, which is none of {self.classes_.tolist()}"
+            )
+        weights = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
+        if self.class_weight is not None:
+            weights = weights * compute_sample_weight(self.class_weight, y)
+        return (y == self.classes_[1]).astype(np.float32), weights
+
+
+class RatingRegressor(RegressorMixin, _Estimator):
+    """Predicts a number, such as a rating; it is shifted and scaled for the training."""
+
+    _kind = "real"
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return a number for each row, (n,) float64."""
+        return self._scores(X).astype(np.float64) * self.y_scale_ + self.y_center_
+
+    def _labels(
+        self, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None
+    ) -> tuple[Any, Any]:
+        y = column_or_1d(y, dtype=np.float64, warn=True)
+        assert_all_finite(y, input_name="y")
+        if reset:
+            self.y_center_, self.y_scale_ = float(np.mean(y)), float(np.std(y)) or 1.0
+        weights = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
+        return ((y - self.y_center_) / self.y_scale_).astype(np.float32), weights
+
+
+# scikit-learn reads parameters from the signature.
+_shared = inspect.signature(_Estimator.__init__)
+_own = inspect.signature(ClickClassifier.__init__).parameters["class_weight"]
+ClickClassifier.__init__.__signature__ = _shared.replace(  # type: ignore[attr-defined]
+    parameters=[*_shared.parameters.values(), _own]
+)
+for _made in (ClickClassifier, RatingRegressor):
+    _made.__doc__ = f"{_made.__doc__}{(_Estimator.__doc__ or '').partition('.')[2]}"
+
+
+def _plain(values: np.ndarray) -> Any:
+    """Return a column of an array, without NaN among Python's values."""
+    if values.dtype.kind == "O":
+        return [None if value != value else value for value in values.tolist()]
+    return values if values.dtype.kind in "biuf" else values.tolist()
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _of_numbers(columns: Mapping[str, np.ndarray], constant: str) -> data.Schema:
+    """Return the schema of columns of numbers, all shifted and scaled."""
+    laws = {}
+    for name, values in columns.items():
+        there = values[np.isfinite(values)].astype(np.float64)
+        scale = float(np.std(there)) if len(there) else 0.0
+        laws[name] = data.Linear(float(np.mean(there)) if len(there) else 0.0, scale or 1.0)
+    return data.Schema(dense=tuple(columns), categories=(constant,), linear=laws)

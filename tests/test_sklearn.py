@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators under scikit-learn's own tools; needs the extra `sklearn`.
+
+``python -m tests.test_sklearn`` runs `check_estimator` on both, which takes minutes.
+"""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("sklearn")
+
+from sklearn.base import clone
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+import sparsetrain as st
+from sparsetrain.sklearn import ClickClassifier, RatingRegressor
+
+SMALL = {"dim": 4, "model_options": {"bottom": (8,), "top": (8,)}, "lr": 0.1, "random_state": 0}
+# Checks that fail, and why.
+EXPECTED = {
+    "check_sample_weight_equivalence_on_dense_data": "a weight of 2 is one step on a row, and two "
+    "rows may be in different steps",
+}
+
+
+def clicks(rows=400):
+    rng = np.random.default_rng(0)
+    site, hour = rng.integers(0, 9, rows), rng.integers(0, 24, rows)
+    frame = pd.DataFrame({"site": [f"s{n}" for n in site], "hour": hour, "noise": rng.random(rows)})
+    return frame, np.where(site + rng.normal(0, 2, rows) > 4, "yes", "no"), site + 100.0
+
+
+def test_a_classifier_is_searched_over_and_asked_for_importances():
+    X, y, _ = clicks()
+    model = ClickClassifier(epochs=4, batch_size=32, **SMALL)
+    pipeline = make_pipeline(FunctionTransformer(), model)
+    search = GridSearchCV(pipeline, {"clickclassifier__lr": [0.1]}, cv=2)
+    assert search.fit(X, y).best_score_ > 0.7
+    fitted = search.best_estimator_[-1]
+    assert clone(fitted).get_params() == fitted.get_params()
+    assert fitted.feature_names_in_.tolist() == [*X] and fitted.classes_.tolist() == ["no", "yes"]
+    both = fitted.predict_proba(X)
+    np.testing.assert_allclose(both.sum(axis=1), 1)
+    importances = permutation_importance(fitted, X, y, n_repeats=2, random_state=0).importances_mean
+    assert importances.argmax() == 0
+
+
+def test_what_is_saved_or_pickled_predicts_the_same_and_is_a_run_for_the_library(tmp_path):
+    X, y, stars = clicks(100)
+    classifier = ClickClassifier(class_weight="balanced", **SMALL).fit(X, y)
+    regressor = RatingRegressor(**SMALL).fit(X.to_numpy(), stars)
+    for fitted, rows in ((classifier, X), (regressor, X.to_numpy())):
+        fitted.save(tmp_path / type(fitted).__name__)
+        again = type(fitted).load(tmp_path / type(fitted).__name__)
+        for other in (again, pickle.loads(pickle.dumps(fitted))):  # noqa: S301
+            np.testing.assert_array_equal(other.predict(rows), fitted.predict(rows))
+    found = st.load_predictor(tmp_path / "ClickClassifier").predict(X)
+    np.testing.assert_array_equal(found, classifier.predict_proba(X)[:, 1].astype("float32"))
+
+
+def test_training_goes_on_and_stops_early():
+    X, y, stars = clicks(100)
+    model = RatingRegressor(warm_start=True, batch_size=16, **SMALL).fit(
+        X, stars, eval_set=(X, stars)
+    )
+    first = model.history_["epochs"][0]["valid"]["rmse"]
+    model.fit(X, stars, eval_set=(X, stars))
+    assert model.n_iter_ == 2 and model.history_["epochs"][0]["valid"]["rmse"] < first
+    steps = ClickClassifier(**SMALL)
+    for part in (slice(0, 50), slice(50, 100)):
+        steps.partial_fit(X[part], y[part], classes=["no", "yes"])
+    assert steps.n_iter_ == 2
+    stopped = ClickClassifier(patience=1, epochs=50, validation_fraction=0.3, **SMALL).fit(X, y)
+    assert stopped.history_["stopped_early"]
+    with pytest.raises(ValueError, match="none of"):
+        steps.partial_fit(X[:1], ["maybe"])
+
+
+if __name__ == "__main__":
+    for made in (ClickClassifier, RatingRegressor):
+        estimator = made(epochs=20, batch_size=16, **SMALL)
+        results = check_estimator(estimator, expected_failed_checks=EXPECTED, on_skip=None)
+        for status in ("passed", "xfail", "skipped", "failed"):
+            names = [r["check_name"] for r in results if r["status"] == status]
+            print(made.__name__, status, len(names), "" if status == "passed" else names)
