@@ -81,7 +81,14 @@ PARTS = {
         "checkpoint compare compiler data models optim runtime sparse_tensor system training",
         True,
     ),
-    "cli": Part("the commands, on public names alone", "runtime system training verify", True),
+    "serving": Part(
+        "exported models: a library in C, its use from Python, deltas, an HTTP server",
+        "compiler data runtime system training",
+        True,
+    ),
+    "cli": Part(
+        "the commands, on public names alone", "runtime serving system training verify", True
+    ),
 }
 
 

@@ -16,12 +16,14 @@ from sparsetrain.cli import (
     convert,
     demo,
     doctor,
+    export,
     inspect,
     models_command,
     plot,
     predict,
     quantize,
     schema,
+    serve,
     settings_command,
     train,
     verify,
@@ -41,6 +43,7 @@ app = typer.Typer(
 )
 for _command in (
     *(demo.demo, train.train, predict.evaluate, predict.predict, quantize.quantize),
+    *(export.export, export.apply, serve.serve),
     *(convert.convert, inspect.inspect, schema.schema, demo.generate, plot.plot, compare.compare),
     *(models_command.models, settings_command.settings, doctor.doctor, verify.verify),
 ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -72,13 +73,14 @@ class Program:
     @cached_property
     def machine(self) -> Any:
         """The virtual machine that runs the function; compiles it."""
+        module = take_as_lookup(self.module)
+        return program_cache.load_or_build(module, self.target, self.executable)
+
+    def executable(self, place: Path | None = None) -> relax.VMExecutable:
+        """Compile the function, see `compile_relax`."""
         module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, self._kept)
         with naming_operators(module, self.target):
-            return program_cache.load_or_build(
-                module,
-                self.target,
-                lambda place: compile_relax(module, self.target, pipeline, place),
-            )
+            return compile_relax(module, self.target, pipeline, place)
 
     @cached_property
     def _compiled(self) -> Any:

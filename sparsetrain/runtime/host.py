@@ -42,6 +42,8 @@ _OPTIONAL = {"bmi1": "bmi"} | {
         *("avx512_vpopcntdq", "avx_vnni", "gfni", "vaes", "vpclmulqdq", "bmi2"),
     )
 }
+# Every CPU with AVX2 has these; LLVM uses them by itself.
+_BASE = {"abm", "cx16", "movbe", "popcnt", "sse4_1", "sse4_2", "ssse3"}
 _NO_TILES = ["-amx-tile", "-amx-bf16", "-amx-int8"]
 # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64, since version 5.16.
 _REQUEST_TILES = (158, 0x1023, 18)
@@ -82,8 +84,18 @@ def without_forbidden_amx(target: Target) -> Target:
     """A user's CPU target, without AMX where this process may not use it."""
     if not target_has_features("amx-tile", target) or _may_use_tiles():
         return target
+    return without_amx(target)
+
+
+def without_amx(target: Target) -> Target:
+    """A CPU target without AMX, which a process must ask the kernel for."""
     changes = [*map(str, target.attrs.get("mattr", ())), *_NO_TILES]
     return Target({"kind": target.kind.name, **dict(target.attrs), "mattr": changes})
+
+
+def host_flags() -> tuple[str, ...]:
+    """Flags of this machine's CPU for the instructions that its target may use."""
+    return tuple(sorted({*_VECTORS, *_OPTIONAL, *_BASE} & (_flags() or set())))
 
 
 def _flags() -> set[str] | None:

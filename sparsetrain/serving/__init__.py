@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported models: a folder that answers without Python, a compiler or this package.
+
+- `export`, `encoder_tables`, `libraries`, `manifest`: the folder, written
+- `native`: the library in C that opens it; `model`: that library from Python, by ctypes and NumPy
+- `delta`: what one version of a folder lacks to be the next
+- `server`, `requests`, `versions`: an HTTP server
+
+Importing `sparsetrain.serving.model` imports neither TVM nor Arrow.
+"""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoder of an exported model: records of its rules, and hash tables that are mapped.
+
+A table of n keys has 2 n to 4 n slots of 16 bytes; a key lies at its hash or behind it. Numbers are
+their own key, texts have their CRC-32, and lie in a pool, each behind its length.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.schema.schema import Linear
+from sparsetrain.serving.manifest import Record, float_bits
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_NUMBER = np.dtype([("key", "<i8"), ("id", "<i4"), ("unused", "<i4")])
+_TEXT = np.dtype([("at", "<i8"), ("hash", "<u4"), ("id", "<i4")])
+
+
+def _slots_of(hashes: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the slot of each key (n,), given hashes (n,) uint64, and the bits of a slot."""
+    bits = max(1, (2 * len(hashes)).bit_length())
+    taken = np.full(1 << bits, -1, np.int64)
+    found = ((hashes * _GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
+    left = np.arange(len(hashes))
+    while len(left):
+        free = taken[found[left]] < 0
+        taken[found[left[free]]] = left[free]  # of keys that share a slot, one stays
+        left = left[taken[found[left]] != left]
+        found[left] = (found[left] + 1) & ((1 << bits) - 1)
+    return found, bits
+
+
+def _number_table(rule: Vocabulary) -> tuple[np.ndarray, int]:
+    places, bits = _slots_of(rule.numbers.view(np.uint64))
+    table = np.zeros(1 << bits, _NUMBER)
+    table["key"][places], table["id"][places] = rule.numbers, rule.number_ids
+    return table, bits
+
+
+def _text_table(rule: Vocabulary) -> tuple[np.ndarray, int, bytes]:
+    hashes = np.array([zlib.crc32(text) for text in rule.texts], np.uint32)
+    places, bits = _slots_of(hashes.astype(np.uint64))
+    table = np.zeros(1 << bits, _TEXT)
+    sizes = np.array([4 + len(text) for text in rule.texts], np.int64)
+    table["at"][places] = np.cumsum(sizes) - sizes
+    table["hash"][places], table["id"][places] = hashes, rule.text_ids
+    pool = b"".join(len(text).to_bytes(4, "little") + text for text in rule.texts)
+    return table, bits, pool
+
+
+class Values:
+    """What `values.bin` holds: the hash tables of all columns, one for those that share."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._size = 0
+        self._known: dict[int, Record] = {}
+
+    def add(self, rule: Any) -> Record:
+        """Return where the tables of a rule lie; of already encoded ids, nothing."""
+        if not isinstance(rule, Vocabulary):
+            return ()
+        if id(rule) not in self._known:
+            numbers, number_bits = _number_table(rule)
+            texts, text_bits, pool = _text_table(rule)
+            places = [self._append(part) for part in (numbers.tobytes(), texts.tobytes(), pool)]
+            self._known[id(rule)] = (*places, number_bits, text_bits)
+        return self._known[id(rule)]
+
+    def _append(self, part: bytes) -> int:
+        begin = self._size
+        padded = part + bytes(-len(part) % 16)
+        self.parts.append(padded)
+        self._size += len(padded)
+        return begin
+
+
+def encoder_records(rules: Rules, first_rows: list[int], values: Values) -> Iterator[Record]:
+    """Yield the records of an encoder whose features' tables begin at `first_rows`."""
+    derived = rules.schema.derived
+    weights = [rules.schema.rule(name).weights for name in rules.columns]
+    named = [*rules.dense_columns, *rules.columns, *(name for name in weights if name)]
+    used = [name for name in named if name in derived]
+    stored = [derived[name].source if name in derived else name for name in named]
+    columns = list(dict.fromkeys(stored))
+    yield from (("column", name) for name in columns)
+    for name in dict.fromkeys(used):
+        rule = derived[name]
+        yield "derived", name, columns.index(rule.source), rule.divide, rule.modulo or 0
+    number = {name: at for at, name in enumerate([*columns, *dict.fromkeys(used)])}
+    settings = rules.settings
+    nan_is_missing = settings.nan == "missing"
+    flags = rules.num_dense > len(rules.dense_columns)
+    filled = float_bits(float(settings.dense_fill))
+    yield "encoding", int(rules.encoded), int(flags), int(nan_is_missing), filled
+    for name in rules.dense_columns:
+        law = rules.schema.linear.get(name, Linear())
+        linear = int(name in rules.schema.linear)
+        yield "dense", number[name], linear, float_bits(law.center), float_bits(law.scale)
+    each = zip(rules.columns, rules.categories, rules.bags, first_rows, weights, strict=True)
+    for name, kind, is_bag, first, factors in each:
+        limit = rules.schema.rule(name)
+        keep = (limit.max_length or 0, int(limit.keep == "last"))
+        of_ids = number[factors] if factors else -1
+        yield (
+            *("category", number[name], first, kind.rows, int(is_bag), *keep, of_ids),
+            *values.add(kind),
+        )

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`export`: a saved model as a folder that answers requests by itself.
+
+The folder appears whole or not at all. Cost: one compile of the program without its loss, and the
+tables written once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tvm.target import Target
+
+from sparsetrain import runtime
+from sparsetrain.compiler.precision import policy_for
+from sparsetrain.compiler.program import Program
+from sparsetrain.compiler.schedule import KINDS
+from sparsetrain.errors import ConfigError
+from sparsetrain.runtime import library_cache
+from sparsetrain.runtime.cpu_levels import cpu_level
+from sparsetrain.serving import libraries, manifest
+from sparsetrain.serving.delta import write_delta
+from sparsetrain.serving.encoder_tables import Values, encoder_records
+from sparsetrain.serving.folders import new_folder, sync
+from sparsetrain.serving.manifest import Record
+from sparsetrain.training.load import load_predictor
+from sparsetrain.training.predictor import Predictor
+
+MAX_ROWS = 4096  # of one call of the program, as of `predict`
+_INPUTS = ("dense", "rows", "offsets", "weights")
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}  # of DLPack
+assert tuple(_CODES) == KINDS
+
+
+def export(
+    trained: Predictor | str | Path,
+    out: str | Path,
+    *,
+    cpu: str = "x86-64-v3",
+    since: str | Path | None = None,
+    **loading: Any,
+) -> None:
+    """Write a folder from which `sparsetrain.serving.model.Model`, or a C program, predicts.
+
+    Parameters
+    ----------
+    trained : Trainer, QuantizedModel or path
+        One with an encoder; of a path, what `load_predictor` reads.
+    out : path
+        A new folder.
+    cpu : {"x86-64-v3", "x86-64-v4", "native"}
+        The instructions that its kernels may use; "native": those of this machine.
+    since : path, optional
+        An older export: write a delta instead, from which `sparsetrain.serving.delta.apply` makes
+        the newer export.
+    **loading
+        For `load_predictor`: checkpoint, precision, model.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no encoder or inputs of its own, `out` exists, or there is no C compiler.
+    CheckpointError
+        If the saved model is damaged.
+    """
+    target, flags = cpu_level(cpu)
+    libraries.compiler()
+    if not isinstance(trained, Predictor):
+        # On this machine's CPU, since rows of exact mode are made current here.
+        trained = load_predictor(trained, target="cpu", **loading)
+    if trained.encoder is None:
+        raise ConfigError("the model was trained without an encoder, which makes rows of values")
+    if since is not None:
+        with tempfile.TemporaryDirectory() as place:
+            export(trained, Path(place) / "newer", cpu=cpu)
+            write_delta(since, Path(place) / "newer", out)
+        return
+    with new_folder(Path(out)) as folder:
+        _write(folder, trained, target, [("cpu", cpu, " ".join(flags))])
+
+
+def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -> None:
+    assert model.encoder is not None
+    program = Program(model.model.export(), "logits", target, policy_for(model.precision, target))
+    arguments = [*program.arguments.by_name]
+    inputs = arguments[: program.arguments.num_inputs]
+    if unknown := [name for name in inputs if name not in _INPUTS]:
+        raise ConfigError(f"export: the model reads {unknown[0]!r}, which no encoder makes")
+    values = Values()
+    bits = program.arguments.by_name["rows"].dtype.removeprefix("int")
+    records: list[Record] = [
+        *head,
+        ("made", libraries.versions()),
+        ("program", program.function, MAX_ROWS, bits),
+        *(("input", name) for name in inputs),
+        *(("label", *label) for label in model.model.label_kinds.items()),
+        *encoder_records(model.encoder, _first_rows(model.model), values),
+    ]
+    params = _write_params(folder, model, arguments[len(inputs) :])
+    (folder / "values.bin").write_bytes(b"".join(values.parts))
+    libraries.write_kernels(folder, program.executable(library_cache.cache_folder()))
+    libraries.write_interface(folder)
+    files = [manifest.file_record(path) for path in sorted(folder.iterdir())]
+    for path in folder.iterdir():
+        path.chmod(0o644)
+        sync(path)
+    # Files come before what lies in them.
+    (folder / manifest.FILE).write_bytes(
+        manifest.dump([*head, *files, *records[len(head) :], *params])
+    )
+    sync(folder / manifest.FILE)
+
+
+def _write_params(folder: Path, model: Predictor, names: list[str]) -> list[Record]:
+    """Write a file for each parameter; return their records."""
+    model._flush()
+    records: list[Record] = []
+    for number, name in enumerate(names):
+        array = runtime.as_numpy(model.params[name])
+        file = folder / f"{number:03}.bin"
+        array.tofile(file)
+        kind = str(model.params[name].dtype).rstrip("0123456789")
+        records.append(
+            ("param", file.name, _CODES[kind], 8 * array.itemsize, *map(int, array.shape))
+        )
+    return records
+
+
+def _first_rows(model: Any) -> list[int]:
+    """The row of the storage at which each feature's table begins."""
+    starts = {name: s.start for part in model.tables().values() for name, s in part.items()}
+    names = model.config()["names"]
+    return [starts[names[owner]] for owner in model.owners()]

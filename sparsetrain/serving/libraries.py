@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries of an exported folder: the C interface compiled, kernels linked, TVM's runtime copied.
+
+The system's C compiler does it, or that of the package ziglang (extra `export`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import tvm_ffi
+
+from sparsetrain.errors import ConfigError
+
+NATIVE = Path(__file__).parent / "native"
+HEADER, INTERFACE, KERNELS = "sparsetrain.h", "libsparsetrain.so", "model.so"
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off")
+_LINKED = ("-ltvm_ffi", "-lm", "-lpthread", "-ldl", "-Wl,-rpath,$ORIGIN")
+
+
+def compiler() -> list[str]:
+    """Return the command of a C compiler.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return [found]
+    if find_spec("ziglang"):
+        # Zig's own default is the newest glibc that it knows.
+        return [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.28"]
+    raise ConfigError(
+        "export links a library: install a C compiler, or pip install 'sparsetrain[export]'"
+    )
+
+
+def write_interface(folder: Path) -> None:
+    """Write the library of the C interface, its header and TVM's runtime."""
+    from tvm import libinfo
+
+    for library in (tvm_ffi.libinfo.find_libtvm_ffi(), libinfo.find_libtvm_runtime()):
+        shutil.copyfile(library, folder / Path(library).name)
+    shutil.copyfile(NATIVE / HEADER, folder / HEADER)
+    sources = map(str, sorted(NATIVE.glob("*.c")))
+    includes = [f"-I{path}" for path in tvm_ffi.libinfo.include_paths()]
+    where = ["-L", str(folder), f"-Wl,-soname,{INTERFACE}", "-o", str(folder / INTERFACE)]
+    _run([*_FLAGS, *includes, *sources, *where, *_LINKED])
+
+
+def write_kernels(folder: Path, executable: Any) -> None:
+    """Link a compiled program."""
+    executable.export_library(str(folder / KERNELS), fcompile=_link)
+
+
+def _link(file: str, objects: Sequence[str], options: Sequence[str] = ()) -> None:
+    _run(["-shared", "-o", file, *objects, *options, "-lm"])
+
+
+def _run(arguments: Sequence[str]) -> None:
+    command = compiler()
+    # Zig keeps what it compiles; a home may be read-only.
+    with tempfile.TemporaryDirectory() as cache:
+        places = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+        try:
+            subprocess.run(  # noqa: S603
+                [*command, *arguments],
+                check=True,
+                capture_output=True,
+                text=True,
+                env={**os.environ, **places},
+            )
+        except subprocess.CalledProcessError as error:
+            lines = [line for line in error.stderr.splitlines() if "error" in line.lower()]
+            said = (lines or [f"exit code {error.returncode}"])[0]
+            raise ConfigError(f"export: {command[0]} failed: {said}") from None
+
+
+def versions() -> str:
+    """Return the versions that a folder is made with."""
+    return " ".join(f"{name} {version(name)}" for name in _MADE_WITH)
+
+
+_MADE_WITH = ("sparsetrain", "apache-tvm", "apache-tvm-ffi")

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manifest of an exported folder: text, a record a line, fields between tabs.
+
+The last record is the CRC-32 of all text before it. ``native/artefact.c`` reads the same.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparsetrain.errors import CheckpointError
+
+FILE = "manifest.txt"
+FORMAT = 1
+Record = tuple[str | int, ...]
+
+
+def float_bits(number: float) -> str:
+    """Return a float64 as the hexadecimal digits of its bits: exact, and of no locale."""
+    return struct.pack(">d", number).hex()
+
+
+def dump(records: Iterable[Record]) -> bytes:
+    """Return the text of a manifest."""
+    body = "".join("\t".join(map(_escaped, r)) + "\n" for r in [_HEAD, *records]).encode()
+    return body + b"end\t%08x\n" % zlib.crc32(body)
+
+
+_HEAD = ("sparsetrain.serving", FORMAT)
+
+
+def read(folder: Path) -> list[list[str]]:
+    """Return the records of a folder's manifest.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, it is damaged, or of another format.
+    """
+    try:
+        text = (folder / FILE).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{folder}: no exported model ({error.strerror})") from None
+    head = f"{_HEAD[0]}\t".encode()
+    if not text.startswith(head + b"%d\n" % FORMAT):
+        found = text[len(head) :].split(b"\n")[0][:20] if text.startswith(head) else b"none"
+        raise CheckpointError(
+            f"{folder}: it is no export of format {FORMAT} ({found!r}): export it again"
+        )
+    body, _, last = text.rpartition(b"end\t")
+    if last != b"%08x\n" % zlib.crc32(body):
+        raise CheckpointError(f"{folder / FILE}: it is damaged: copy the folder again")
+    return [
+        [_unescaped(field) for field in line.split("\t")] for line in body.decode().splitlines()
+    ]
+
+
+def file_record(path: Path) -> Record:
+    """Return the record of a file: its name, size and CRC-32."""
+    crc, size = 0, 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 24):
+            crc, size = zlib.crc32(block, crc), size + len(block)
+    return "file", path.name, size, f"{crc:08x}"
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a file of the folder; what leads out of it is an error."""
+    if name != Path(name).name or name.startswith("."):
+        raise CheckpointError(f"the manifest names the file {name!r:.60}, outside its folder")
+    return name
+
+
+def _escaped(field: str | int) -> str:
+    text = str(field)
+    return "".join(f"%{ord(c):02x}" if c < " " or c in "%\x7f" else c for c in text)
+
+
+def _unescaped(field: str) -> str:
+    first, *rest = field.split("%")
+    return first + "".join(chr(int(part[:2], 16)) + part[2:] for part in rest)

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Model`: an exported folder opened from Python, with NumPy and TVM's runtime alone.
+
+It calls the library of the C interface, which lies in the folder, by ctypes. That file is checked
+here before it is loaded; it checks the others. Importing this imports neither TVM nor Arrow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain.errors import (
+    CheckpointError,
+    DataError,
+    NumericalError,
+    ResourceError,
+    SparsetrainError,
+)
+from sparsetrain.serving import manifest
+
+LIBRARY = "libsparsetrain.so"
+INT64, DOUBLE, TEXT = range(3)
+_ERROR_SIZE = 512
+_STRUCT = "QiQQQQ"  # st_column, in native alignment
+_ERRORS: dict[int, type[SparsetrainError]] = {
+    1: CheckpointError,
+    2: DataError,
+    3: NumericalError,
+    4: ResourceError,
+}
+
+
+class Column(NamedTuple):
+    """One column of a request, as arrays that the library reads: NumPy's, or Python's `array`.
+
+    Attributes
+    ----------
+    kind : {INT64, DOUBLE, TEXT}
+    values : (n,) int64 or float64, or (bytes,) uint8 of all texts
+    offsets : (n + 1,) int64 or None
+        Of texts: where each begins, and the last ends.
+    missing : (n,) uint8 or None
+    bags : (rows + 1,) int64 or None
+        Of lists: the first value of each row.
+    """
+
+    kind: int
+    values: Any
+    offsets: Any = None
+    missing: Any = None
+    bags: Any = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the request."""
+        edges = self.offsets if self.bags is None else self.bags
+        return len(self.values) if edges is None else len(edges) - 1
+
+
+class Model:
+    """An exported model.
+
+    Threads may share it; they take turns. Processes that open one folder share its memory.
+
+    Parameters
+    ----------
+    folder : path
+        What `sparsetrain export` wrote. It must belong to this user or root, and nobody else may
+        write it, since its kernels are code.
+
+    Raises
+    ------
+    CheckpointError
+        If a byte of it is damaged, it is of another version or CPU level, or others may write it.
+
+    Examples
+    --------
+    >>> Model("served").predict({"user": [7, 7], "item": ["x", None]})  # doctest: +SKIP
+    array([0.31, 0.07], dtype=float32)
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._model = ctypes.c_void_p()
+        records = manifest.read(Path(folder))
+        self._library = _load(str(Path(folder).resolve()), _crc_of(records))
+        error = ctypes.create_string_buffer(_ERROR_SIZE)
+        path = os.fsencode(folder)
+        _require(self._library.st_open(path, ctypes.byref(self._model), error), error)
+        self.labels = tuple(record[1] for record in records if record[0] == "label")
+        self.columns = tuple(record[1] for record in records if record[0] == "column")
+        self._names = {name: array("b", name.encode() + b"\0") for name in self.columns}
+
+    def predict(self, columns: Mapping[str, Any]) -> np.ndarray:
+        """Predictions (rows,) float32 of one label, (rows, T) of T: as `Predictor.predict`.
+
+        Parameters
+        ----------
+        columns : mapping from str to array or list
+            Numbers, texts, or lists of either; None is missing. Unknown names are not read.
+
+        Raises
+        ------
+        DataError
+            If a column is missing or a value is bad; it names row and column.
+        NumericalError
+            If a score is not finite.
+        """
+        return self.predict_columns(
+            {name: as_column(columns[name], name) for name in self.columns if name in columns}
+        )
+
+    def predict_columns(self, columns: Mapping[str, Column]) -> np.ndarray:
+        """As `predict`, of arrays that are laid out already, by names that the model knows."""
+        rows = {name: column.rows for name, column in columns.items()}
+        if len(set(rows.values())) > 1:
+            raise DataError(f"columns differ in length: {rows}")
+        count = next(iter(rows.values()), 0)
+        fields: list[int] = []
+        for name, column in columns.items():
+            fields += _address(self._names[name]), column.kind, *map(_address, column[1:])
+        structs = struct.pack(_STRUCT * len(columns), *fields)
+        predictions = np.empty((max(count, 1), len(self.labels)), np.float32)
+        error = ctypes.create_string_buffer(_ERROR_SIZE)
+        code = self._library.st_predict(
+            self._model, count, structs, len(columns), _address(predictions), error
+        )
+        _require(code, error)
+        return predictions[:, 0] if len(self.labels) == 1 else predictions
+
+    def close(self) -> None:
+        """Free its memory; it must not be asked again."""
+        if self._model:
+            self._library.st_close(self._model)
+            self._model = ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _crc_of(records: list[list[str]]) -> int:
+    found = [record[3] for record in records if record[:2] == ["file", LIBRARY]]
+    if not found:
+        raise CheckpointError(f"the exported model has no {LIBRARY}: export it again")
+    return int(found[0], 16)
+
+
+_libraries: dict[int, Any] = {}  # by their checksum; a process has few
+
+
+def _load(folder: str, crc: int) -> Any:
+    """The library of a folder, with the runtime of an installed TVM, or else the folder's."""
+    if crc not in _libraries:
+        _libraries[crc] = _loaded(folder, os.path.join(folder, LIBRARY), crc)
+    return _libraries[crc]
+
+
+def _loaded(folder: str, path: str, crc: int) -> Any:
+    _check_private(folder, path)
+    if zlib.crc32(Path(path).read_bytes()) != crc:
+        raise CheckpointError(f"{path}: it is damaged: copy the folder again")
+    # A process has one runtime. Whatever imports TVM later must find the same.
+    for package, name in (("tvm_ffi", "libtvm_ffi.so"), ("tvm", "libtvm_runtime.so")):
+        spec = find_spec(package)
+        if spec and spec.origin:
+            os.environ.setdefault("TVM_NUM_THREADS", "1")
+            ctypes.CDLL(str(Path(spec.origin).with_name("lib") / name), ctypes.RTLD_GLOBAL)
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    library.st_open.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_char_p]
+    library.st_predict.argtypes = [
+        *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int),
+        *(ctypes.c_void_p, ctypes.c_char_p),
+    ]
+    library.st_close.argtypes = [ctypes.c_void_p]
+    return library
+
+
+def _check_private(*paths: str) -> None:
+    for path in paths:
+        status = os.stat(path)
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise CheckpointError(f"{path}: others may write it: chown it, chmod go-w")
+
+
+def _require(code: int, error: Any) -> None:
+    if code:
+        raise _ERRORS[code](error.value.decode(errors="replace"))
+
+
+def _address(memory: Any) -> int:
+    if memory is None:
+        return 0
+    if isinstance(memory, array):
+        return memory.buffer_info()[0]
+    address: int = memory.__array_interface__["data"][0]
+    return address
+
+
+def as_column(values: Any, name: str) -> Column:
+    """Return an array or a list as a column.
+
+    Raises
+    ------
+    DataError
+        If it holds what no column holds; it names the column.
+    """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
+        return _from_array(values, name)
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise DataError(f"column {name}: it holds one value rather than a column; give a list")
+    kinds = set(map(type, values))
+    return (
+        _from_values(values, kinds, name) if kinds.isdisjoint(_LISTS) else _from_lists(values, name)
+    )
+
+
+def _from_lists(values: Sequence[Any], name: str) -> Column:
+    lists = [() if value is None else value for value in values]
+    if not all(isinstance(value, (list, tuple, np.ndarray)) for value in lists):
+        raise DataError(f"column {name}: some of its rows are lists, some are not")
+    flat = as_column([value for bag in lists for value in bag], name)
+    if flat.bags is not None:
+        raise DataError(f"column {name}: it holds lists of lists")
+    return flat._replace(bags=_edges(map(len, lists)))
+
+
+def _from_array(values: np.ndarray, name: str) -> Column:
+    if values.ndim != 1:
+        raise DataError(f"column {name}: it has {values.ndim} axes, not one")
+    if values.dtype.kind == "f":
+        return Column(DOUBLE, np.ascontiguousarray(values, np.float64))
+    # An int32 is the 32-bit hash that it holds, a uint64 has the bits of its key.
+    values = values.view(np.uint32) if values.dtype == np.int32 else values
+    return Column(INT64, np.ascontiguousarray(values.astype(np.int64)))
+
+
+_INTEGERS, _NUMBERS, _TEXTS = {int, bool}, {int, bool, float}, {str, bytes}
+_LISTS = {list, tuple, np.ndarray}
+
+
+def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
+    """Return Python's numbers or texts as a column; None is missing."""
+    missing = None
+    if type(None) in kinds:
+        kinds.remove(type(None))
+        missing = array("B", [value is None for value in values])
+        blank: Any = "" if kinds & _TEXTS else 0
+        values = [blank if value is None else value for value in values]
+    if kinds <= _INTEGERS:
+        return Column(INT64, _integers(values, name), None, missing)
+    if kinds <= _NUMBERS:
+        return Column(DOUBLE, array("d", values), None, missing)
+    if kinds <= _TEXTS:
+        texts = [_utf8(value, name) for value in values]
+        return Column(TEXT, array("B", b"".join(texts) or b"\0"), _edges(map(len, texts)), missing)
+    names = sorted(kind.__name__ for kind in kinds)
+    raise DataError(f"column {name}: it holds {' and '.join(names)}; give numbers or texts alone")
+
+
+def _utf8(text: str | bytes, name: str) -> bytes:
+    try:
+        return text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise DataError(f"column {name}: {text!r:.40} is no text that UTF-8 has") from None
+
+
+def _integers(values: Sequence[int], name: str) -> Any:
+    """Return integers (n,) int64; from 2**63 on, as a hash of 64 bits may be, their bits."""
+    for code in "qQ":
+        try:
+            return array(code, values)
+        except OverflowError:
+            continue
+    raise DataError(f"column {name}: an integer is beyond 64 bits; give it as text")
+
+
+def _edges(lengths: Iterable[int]) -> Any:
+    return array("q", accumulate(lengths, initial=0))

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP server of an exported model, on Starlette and uvicorn (extra `serve`).
+
+``POST /predict`` takes JSON or an Arrow stream and answers in kind; ``GET /health`` and
+``GET /metrics`` are for who watches it. SIGTERM ends it after the requests that it has. SIGHUP
+opens the folder again, beside what answers meanwhile: each answer comes from one version.
+
+Limits hold whatever a client does: bytes of a body, seconds from the first byte of a request to the
+last of its answer, and the number of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from sparsetrain.errors import DataError, NumericalError, SparsetrainError
+from sparsetrain.serving.model import Model
+from sparsetrain.serving.requests import READERS
+
+_DIRECT = 1 << 16  # bytes; larger bodies are read beside the event loop
+_STATUS = ((DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client may take.
+
+    Attributes
+    ----------
+    body : int
+        Bytes of a request.
+    seconds : float
+        For a request and its answer; an idle connection is closed after as many.
+    connections : int
+        At once; further ones are answered with 503.
+    """
+
+    body: int = 16 << 20
+    seconds: float = 10.0
+    connections: int = 512
+
+
+class Service:
+    """A folder's newest version, and what is counted of its answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.model = folder, Model(folder)
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "requests", "Requests by status.", ["status"], "sparsetrain", registry=self.registry
+        )
+        self._rows = Counter("rows", "Rows predicted.", (), "sparsetrain", registry=self.registry)
+        self._reloads = Counter(
+            "reloads", "Versions opened.", ["result"], "sparsetrain", registry=self.registry
+        )
+        self._seconds = Histogram(
+            *("request_seconds", "Reading, predicting and writing a request.", (), "sparsetrain"),
+            buckets=(1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1, 1),
+            registry=self.registry,
+        )
+
+    async def predict(self, request: Request) -> Response:
+        """Answer a request; errors are one line of JSON, under ``"error"``."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in READERS:
+            return self._refused(415, f"content-type: give {' or '.join(READERS)}")
+        body = await request.body()
+        begin = time.perf_counter()
+        answer = self._answer if len(body) <= _DIRECT else _in_thread(self._answer)
+        found = answer(body, kind)
+        response: Response = found if isinstance(found, Response) else await found
+        self._seconds.observe(time.perf_counter() - begin)
+        return response
+
+    def _answer(self, body: bytes, kind: str) -> Response:
+        model = self.model  # of one version, whatever is opened meanwhile
+        read, write = READERS[kind]
+        try:
+            predictions = model.predict_columns(read(body, model.columns))
+        except SparsetrainError as error:
+            status = next(status for known, status in _STATUS if isinstance(error, known))
+            return self._refused(status, str(error))
+        self._rows.inc(len(predictions))
+        self._requests.labels("200").inc()
+        return Response(write(predictions, model.labels), media_type=kind)
+
+    def _refused(self, status: int, message: str) -> Response:
+        self._requests.labels(str(status)).inc()
+        return JSONResponse({"error": message}, status)
+
+    async def health(self, _request: Request) -> Response:
+        """Say that it answers."""
+        return JSONResponse({"status": "ok", "columns": [*self.model.columns]})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Tell what was counted, as Prometheus reads it."""
+        return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
+
+    async def reload(self) -> None:
+        """Answer with what lies in the folder now; on an error, with what answered before."""
+        try:
+            self.model = await asyncio.to_thread(Model, self.folder)
+        except SparsetrainError as error:
+            self._reloads.labels("refused").inc()
+            print(f"sparsetrain: the old version stays: {error}", file=sys.stderr, flush=True)
+        else:
+            self._reloads.labels("opened").inc()
+            print(f"sparsetrain: opened {self.folder} again", file=sys.stderr, flush=True)
+
+
+def _in_thread(function: Callable[..., Response]) -> Callable[..., Any]:
+    return lambda *arguments: asyncio.to_thread(function, *arguments)
+
+
+class _Limited:
+    """An application whose requests end in time, with bodies of a limited size."""
+
+    def __init__(self, app: Any, limits: Limits) -> None:
+        self.app, self.limits = app, limits
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        read, started = 0, False
+
+        async def counted() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.limits.body:
+                limit = f"the body has more than {self.limits.body:,} bytes"
+                raise HTTPException(413, limit, {"connection": "close"})
+            return message
+
+        async def noted(message: Any) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await asyncio.wait_for(self.app(scope, counted, noted), self.limits.seconds)
+        except asyncio.TimeoutError:
+            if started:
+                raise
+            slow = {"error": f"the request took more than {self.limits.seconds:g} s"}
+            await JSONResponse(slow, 408, {"connection": "close"})(scope, receive, send)
+
+
+class _Timed(HttpToolsProtocol):
+    """Closes connections whose next request is not there, headers and all, in time."""
+
+    seconds = 10.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect()
+
+    def _expect(self) -> None:
+        self._deadline = self.loop.call_later(self.seconds, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        self._deadline.cancel()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+
+async def _as_json(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    return PlainTextResponse("", 400)  # which nobody reads
+
+
+def application(service: Service, limits: Limits) -> Any:
+    """Return the ASGI application."""
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        loop, tasks = asyncio.get_running_loop(), set()
+
+        def again() -> None:
+            task = loop.create_task(service.reload())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, again)
+        yield
+        loop.remove_signal_handler(signal.SIGHUP)
+
+    routes = [
+        Route("/predict", service.predict, methods=["POST"]),
+        Route("/health", service.health),
+        Route("/metrics", service.metrics),
+    ]
+    handlers: Any = {HTTPException: _as_json, ClientDisconnect: _gone}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    return _Limited(app, limits)
+
+
+def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
+    """Answer requests until SIGTERM or SIGINT; prints where it listens.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is damaged or others may write it.
+    """
+    service = Service(folder)
+    protocol = type("Timed", (_Timed,), {"seconds": limits.seconds})
+    config = uvicorn.Config(
+        application(service, limits),
+        host,
+        port,
+        http=protocol,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=max(1, round(limits.seconds)),
+        timeout_graceful_shutdown=max(1, round(limits.seconds)),
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+    )
+    server = _Announced(config)
+    server.run()
+
+
+class _Announced(uvicorn.Server):
+    """A server that says where it listens."""
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers:
+            host, port = server.sockets[0].getsockname()[:2]
+            print(f"listening on http://{host}:{port}", flush=True)
