@@ -135,7 +135,9 @@ def _measure_program(
         weights = {name: st.runtime.as_numpy(array) for name, array in trainer.params.items()}
         np.savez(place / "peers.npz", logits=logits, **inputs, **weights)
         where = [str(place / "peers.npz"), str(options.calls)]
-        said = subprocess.check_output([options.peer_python, str(PEERS), *where], text=True)
+        # Isolated: beside that script lies a `profile.py`, which torch would import.
+        command = [options.peer_python, "-I", "-W", "ignore", str(PEERS), *where]
+        said = subprocess.check_output(command, text=True)
         for found in map(json.loads, said.splitlines()):
             _line(found["arm"], found["rows"], np.array(found["ms"]))
             print(f"{'':12} largest difference from our logits {found['difference']:.1e}")

@@ -76,7 +76,7 @@ PUBLIC = {
         "evaluate fit item_vectors predict query_vectors recommend restore_ save snapshot "
         "state_dict step table_bytes"
     ),
-    "Program": "compile is_compiled machine place",
+    "Program": "compile executable is_compiled machine place",
     "RowSparse": (
         "allclose cast clip coalesce concat coalesced dtype equal from_numpy from_scipy is_traced "
         "isfinite leaves norm nse plan scale shape source squared_norm to_dense to_scipy validate "

@@ -15,7 +15,9 @@ from sparsetrain.cli.stop import StopSignals
 
 def export(
     model: ModelFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER|FILE.onnx", help="New folder or file.")
+    ],
     cpu: Annotated[
         str,
         typer.Option(
@@ -37,21 +39,22 @@ def export(
 ) -> None:
     """Write a folder that answers without Python or a compiler.
 
-    It holds compiled kernels, the weights, the encoder, a C header and TVM's runtime.
+    It holds compiled kernels, the weights, the encoder, a C header and TVM's runtime. A FILE.onnx
+    has the model alone, without the encoder.
     """
+    require_free(out)
+    chosen = {"checkpoint": checkpoint, "precision": precision, "model": import_class(model_class)}
+    if out.suffix == ".onnx":
+        from sparsetrain.serving.onnx_model import export_onnx
+
+        with StopSignals():
+            export_onnx(model, out, **chosen)
+        emit({"out": str(out)}, f"written to {out}", as_json)
+        return
     from sparsetrain.serving.export import export as write
 
-    require_free(out)
     with StopSignals():
-        write(
-            model,
-            out,
-            cpu=cpu,
-            since=since,
-            checkpoint=checkpoint,
-            precision=precision,
-            model=import_class(model_class),
-        )
+        write(model, out, cpu=cpu, since=since, **chosen)
     following = f"sparsetrain serve {out}"
     if since is not None:
         following = f"sparsetrain apply {since} {out} --out NEWER"

@@ -23,6 +23,7 @@ from sparsetrain.runtime.cpu_levels import cpu_level
 from sparsetrain.serving import libraries, manifest
 from sparsetrain.serving.delta import write_delta
 from sparsetrain.serving.encoder_tables import Values, encoder_records
+from sparsetrain.serving.first_rows import first_rows
 from sparsetrain.serving.folders import new_folder, sync
 from sparsetrain.serving.manifest import Record
 from sparsetrain.training.load import load_predictor
@@ -99,7 +100,7 @@ def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -
         ("program", program.function, MAX_ROWS, bits),
         *(("input", name) for name in inputs),
         *(("label", *label) for label in model.model.label_kinds.items()),
-        *encoder_records(model.encoder, _first_rows(model.model), values),
+        *encoder_records(model.encoder, first_rows(model.model), values),
     ]
     params = _write_params(folder, model, arguments[len(inputs) :])
     (folder / "values.bin").write_bytes(b"".join(values.parts))
@@ -119,20 +120,14 @@ def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -
 def _write_params(folder: Path, model: Predictor, names: list[str]) -> list[Record]:
     """Write a file for each parameter; return their records."""
     model._flush()
+    params = model._scored_params()
     records: list[Record] = []
     for number, name in enumerate(names):
-        array = runtime.as_numpy(model.params[name])
+        array = runtime.as_numpy(params[name])
         file = folder / f"{number:03}.bin"
         array.tofile(file)
-        kind = str(model.params[name].dtype).rstrip("0123456789")
+        kind = str(params[name].dtype).rstrip("0123456789")
         records.append(
             ("param", file.name, _CODES[kind], 8 * array.itemsize, *map(int, array.shape))
         )
     return records
-
-
-def _first_rows(model: Any) -> list[int]:
-    """The row of the storage at which each feature's table begins."""
-    starts = {name: s.start for part in model.tables().values() for name, s in part.items()}
-    names = model.config()["names"]
-    return [starts[names[owner]] for owner in model.owners()]

@@ -3,6 +3,7 @@
 
 import re
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +64,16 @@ def test_serving_and_newer_data(log, tmp_path, monkeypatch, capsys):
 
 def test_recipes(log, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    out, near, load, frozen, seen, compare, importance = blocks("recipes.md")
+    out, near, indexed, load, frozen, seen, compare, importance = blocks("recipes.md")
     names = dict(log)
     exec(out, names)
     stored = pd.read_parquet("items.parquet")
     assert sorted(stored["item"]) == sorted(f"i{number}" for number in range(20))
     exec(near, names)
     assert names["near"][0] == 0
+    if find_spec("hnswlib"):
+        exec(indexed, names)
+        assert names["recall"] > 0.9
     fresh = st.Trainer(st.models.DLRM(**log["sizes"]), st.optim.sgd(0.1), encoder=log["encoder"])
     names |= {"fresh": fresh, "pretrained": {"i3": np.full(4, 0.5)}}
     exec(load, names)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX form of a model without bags: encoded rows in, logits out (extra `onnx`).
+
+The inputs are ``dense`` (B, N) float32 and ``ids`` (B, F) int64, rows of each feature's own table,
+as `Encoder.encode` makes them; the output is ``logits`` (B, T). An operator without a rule below is
+an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from sparsetrain import runtime
+from sparsetrain.compiler.program import extract
+from sparsetrain.errors import ConfigError
+from sparsetrain.serving.first_rows import first_rows
+from sparsetrain.training.load import load_predictor
+from sparsetrain.training.predictor import Predictor
+
+OPSET = 17
+_INLINE = 1 << 30  # bytes; a protobuf message holds 2 GB, so larger weights lie beside it
+
+
+class _Graph:
+    """Nodes and constants of a graph under construction."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.names: dict[relax.Var, str] = {}
+
+    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; return the name of its output."""
+        from onnx import helper
+
+        name = f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, [*inputs], [name], **attributes))
+        return name
+
+    def constant(self, value: Any, dtype: str = "int64") -> str:
+        """Add a constant; return its name."""
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = np.asarray(value, dtype)
+        return name
+
+    def name_of(self, value: Any) -> str:
+        """The name of what an argument of a call is."""
+        if isinstance(value, tvm.ir.GenericConst):
+            array = value.value.numpy()
+            return self.constant(array, str(array.dtype))
+        return self.names[value]
+
+
+_Rule = Callable[[_Graph, relax.Call], str]
+
+
+def _same(kind: str) -> _Rule:
+    return lambda graph, call: graph.add(kind, *map(graph.name_of, call.args))
+
+
+def _transpose(graph: _Graph, call: relax.Call) -> str:
+    axes = call.attrs.axes
+    order = {} if axes is None else {"perm": [int(axis) for axis in axes]}
+    return graph.add("Transpose", graph.name_of(call.args[0]), **order)
+
+
+def _reshape(graph: _Graph, call: relax.Call) -> str:
+    # The symbol is the batch size, which ONNX calls "the rest".
+    extents = [int(e) if isinstance(e, tirx.IntImm) else -1 for e in call.args[1].values]
+    if extents.count(-1) > 1:
+        raise ConfigError(f"ONNX: reshape to {call.args[1]} has two sizes that are not known")
+    return graph.add("Reshape", graph.name_of(call.args[0]), graph.constant(extents))
+
+
+def _concat(graph: _Graph, call: relax.Call) -> str:
+    fields = call.args[0].fields
+    return graph.add("Concat", *map(graph.name_of, fields), axis=int(call.attrs.axis))
+
+
+def _lookup(graph: _Graph, call: relax.Call) -> str:
+    return graph.add("Gather", *map(graph.name_of, call.args), axis=0)
+
+
+def _interaction(graph: _Graph, call: relax.Call) -> str:
+    """The vector, and the dot products of all pairs of it and the embeddings."""
+    vector, embedded = map(graph.name_of, call.args)
+    count = int(call.args[1].ty.shape[1]) + 1
+    first = graph.add("Unsqueeze", vector, graph.constant([1]))
+    together = graph.add("Concat", first, embedded, axis=1)
+    turned = graph.add("Transpose", together, perm=[0, 2, 1])
+    products = graph.add("MatMul", together, turned)
+    flat = graph.add("Reshape", products, graph.constant([-1, count * count]))
+    rows, columns = np.tril_indices(count, -1)
+    pairs = graph.add("Gather", flat, graph.constant(rows * count + columns), axis=1)
+    return graph.add("Concat", vector, pairs, axis=1)
+
+
+RULES: dict[str, _Rule] = {
+    "relax.add": _same("Add"),
+    "relax.subtract": _same("Sub"),
+    "relax.multiply": _same("Mul"),
+    "relax.divide": _same("Div"),
+    "relax.matmul": _same("MatMul"),
+    "relax.nn.relu": _same("Relu"),
+    "relax.sigmoid": _same("Sigmoid"),
+    "relax.tanh": _same("Tanh"),
+    "relax.exp": _same("Exp"),
+    "relax.sqrt": _same("Sqrt"),
+    "relax.permute_dims": _transpose,
+    "relax.reshape": _reshape,
+    "relax.concat": _concat,
+    "relax.sparsetrain.lookup": _lookup,
+    "relax.sparsetrain.interaction": _interaction,
+}
+
+
+def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any) -> None:
+    """Write a model as ONNX.
+
+    Parameters
+    ----------
+    trained : Trainer or path
+        Of a path, what `load_predictor` reads.
+    out : path
+        A file.
+    **loading
+        For `load_predictor`.
+
+    Raises
+    ------
+    ConfigError
+        If the package onnx is missing, the model has bags or tables that are not float32, or an
+        operator has no rule here.
+    """
+    try:
+        import onnx
+        from onnx import TensorProto, helper, numpy_helper
+    except ModuleNotFoundError:
+        raise ConfigError("ONNX needs the package onnx: pip install 'sparsetrain[onnx]'") from None
+    if not isinstance(trained, Predictor):
+        trained = load_predictor(trained, target="cpu", **loading)
+    model, graph = trained.model, _Graph()
+    function = extract(model.export(), "logits")["logits"]
+    _bind_arguments(graph, trained, function)
+    for binding in function.body.blocks[0].bindings:
+        graph.names[binding.var] = _translated(graph, binding.value)
+    graph.add("Identity", graph.name_of(function.body.body))
+    graph.nodes[-1].output[0] = "logits"
+    width, features = (int(function.params[n].ty.shape[1]) for n in range(2))
+    made = helper.make_graph(
+        graph.nodes,
+        model.kind,
+        [
+            helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["B", width]),
+            helper.make_tensor_value_info("ids", TensorProto.INT64, ["B", features]),
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", len(model.label_kinds)])],
+        [numpy_helper.from_array(value, name) for name, value in graph.constants.items()],
+    )
+    whole = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    large = sum(value.nbytes for value in graph.constants.values()) > _INLINE
+    onnx.save(whole, str(out), save_as_external_data=large)
+
+
+def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function) -> None:
+    """Name inputs, and add parameters as constants."""
+    count = int(function.attrs["num_input"])
+    inputs = [param.name for param in function.params[:count]]
+    if inputs != ["dense", "rows"]:
+        raise ConfigError(
+            f"ONNX: the model reads {', '.join(inputs)}; one id for each feature is known, no bags"
+        )
+    trained._flush()
+    starts = graph.constant(first_rows(trained.model))
+    names = ["dense", graph.add("Add", "ids", starts)]
+    for param, name in zip(function.params, names, strict=False):
+        graph.names[param] = name
+    params = trained._scored_params()
+    each = trained.model.named_parameters()
+    for param, (name, _) in zip(function.params[count:], each, strict=True):
+        array = runtime.as_numpy(params[name])
+        if array.dtype != np.float32:
+            raise ConfigError(f"ONNX: {name} is stored in {array.dtype}; float32 is known")
+        graph.constants[name] = array
+        graph.names[param] = name
+
+
+def _translated(graph: _Graph, value: Any) -> str:
+    if isinstance(value, relax.Var):
+        return graph.names[value]
+    operator = getattr(getattr(value, "op", None), "name", type(value).__name__)
+    if operator not in RULES:
+        raise ConfigError(
+            f"ONNX: there is no rule for the operator {operator}; known: {', '.join(RULES)}"
+        )
+    return RULES[operator](graph, value)
