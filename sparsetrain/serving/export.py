@@ -88,7 +88,9 @@ def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -
     arguments = [*program.arguments.by_name]
     inputs = arguments[: program.arguments.num_inputs]
     if unknown := [name for name in inputs if name not in _INPUTS]:
-        raise ConfigError(f"export: the model reads {unknown[0]!r}, which no encoder makes")
+        raise ConfigError(
+            f"export: the model reads {unknown[0]!r}; exports know the inputs of a ClickModel"
+        )
     for name, kind in model.model.label_kinds.items():
         if kind not in ("binary", "real"):
             raise ConfigError(f"export: label {name!r} is {kind!r}; binary and real ones are known")
