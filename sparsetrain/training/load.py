@@ -223,7 +223,7 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
 
 def _scorer(saved: Saved, asked: _Asked) -> Predictor:
     """The weights alone, unless it scores by averages of them, which are slots."""
-    averages = saved.manifest["optimizer"].get("average") is not None
+    averages = saved.manifest["optimizer"]["options"].get("average") is not None
     return _trainer(saved, asked) if averages else _predictor(Predictor, saved, asked)
 
 

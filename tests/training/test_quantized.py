@@ -141,3 +141,12 @@ def test_a_gpu_is_refused_such_tables(dtype):
         check_target(dtype, "cuda")
     assert target_word(dtype, "auto") == "cpu" and target_word(dtype, "cuda") == "cuda"
     assert target_word("float32", "auto") == "auto"
+
+
+def test_a_predictor_scores_by_the_averages_that_its_optimizer_keeps(tmp_path):
+    trainer = small_dlrm.trainer(optimizer=st.optim.adagrad(0.1, mode="exact", average=0.5))
+    trainer.fit([small_dlrm.batch(64)] * 3, progress=None)
+    trainer.save(tmp_path / "run")
+    rows = small_dlrm.batch(9, seed=1)
+    found = st.load_predictor(tmp_path / "run").predict(rows)
+    np.testing.assert_array_equal(found, trainer.predict(rows))

@@ -29,8 +29,8 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
         A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
         dict; what it lacks is missing. Of other libraries, such as polars, any object that exports
-        an Arrow stream will do. A pyarrow dataset, a relation of DuckDB's and a lazy frame of
-        polars' are read piece by piece, anew in each epoch.
+        an Arrow stream will do. A pyarrow dataset and a relation of DuckDB's are read piece
+        by piece, anew in each epoch.
     data : Batch or iterable of Batch
     schema : Schema, optional
         Names the columns where they are not Criteo's, and says how text is written.
@@ -77,6 +77,7 @@ _FOREIGN = {
     "scipy.": "its columns have no names: of a CSR matrix m of categories, each row is a bag: "
     "Batch(dense, [Ragged(m.indices, m.indptr)], labels); of numbers, "
     "pandas.DataFrame(m.toarray(), columns=[...])",
+    "polars.lazyframe": "it is lazy: collect() it, or write it by sink_parquet",
     "datasets.": "it is streamed, or holds several splits: give one split that is loaded, such as "
     "load_dataset(..., split='train'), or write it by to_parquet",
 }

@@ -38,12 +38,11 @@ def table_source(data: Any, schema: Schema) -> Source | None:
 def _restartable(data: Any) -> tuple[pa.Schema, int | None, Any] | None:
     """Return schema, rows and reader of what is read anew in each epoch, never as a whole.
 
-    Such are pyarrow's datasets, DuckDB's relations and lazy frames of polars.
+    Such are pyarrow's datasets and DuckDB's relations.
     """
     if type(data).__module__ == "pyarrow._dataset" and hasattr(data, "scanner"):
         return data.schema, None, partial(_scan, data)
-    lazy = type(data).__module__.startswith("polars.lazyframe")
-    if not (lazy or _is_of("duckdb", data) or _is_of("_duckdb", data)):
+    if not (_is_of("duckdb", data) or _is_of("_duckdb", data)):
         return None
     if not hasattr(data, "__arrow_c_stream__"):
         return None
