@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets `python -m sparsetrain` stand for the `sparsetrain` script."""
 
-import sys
-
-from sparsetrain.cli import main
+from sparsetrain.cli import run_and_exit
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit()

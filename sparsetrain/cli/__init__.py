@@ -10,3 +10,4 @@ so that `sparsetrain --help` answers without TVM, Arrow or NumPy.
 """
 
 from sparsetrain.cli.app import main as main
+from sparsetrain.cli.app import run_and_exit as run_and_exit

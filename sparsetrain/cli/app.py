@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: its commands, and exit codes of what they raise."""
 
+import atexit
 import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -107,6 +109,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code, message = explain(error)
         _print_error(f"sparsetrain: {message}")
         return code
+
+
+def run_and_exit() -> NoReturn:
+    """Run the command of `sys.argv`, and end the process.
+
+    C's exit would wait for TVM's threads until they have yielded 300,000 times, which takes a
+    machine with many busy processes an hour.
+    """
+    code = main()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or a process without one
+            stream.flush()
+    os._exit(code)
 
 
 def _print_error(message: str) -> None:

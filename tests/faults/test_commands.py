@@ -128,6 +128,18 @@ def test_train_resumes_a_run_by_its_folder_alone_and_refuses_changes(data, tmp_p
     small_dlrm.assert_same_state(st.load(cut).state_dict(), st.load(whole).state_dict())
 
 
+def test_a_command_does_not_wait_for_threads_of_tvm_that_spin(data, tmp_path):
+    """With so many turns of theirs the process would take hours to end."""
+    spin = {"TVM_NUM_THREADS": "2", "TVM_THREAD_POOL_SPIN_COUNT": "4000000000"}
+    process = _start(data, tmp_path / "run", "--json", **spin)
+    try:
+        printed, said = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert json.loads(printed.splitlines()[-1])["valid"]
+
+
 def test_a_setting_of_a_run_is_taken_back_by_an_empty_value(data, tmp_path, capsys):
     run = tmp_path / "run"
     train = ["train", str(data / "train.parquet"), "--set", "optimizer.clip_norm=0.5", *SMALL]
