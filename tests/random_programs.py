@@ -11,6 +11,7 @@ refused by an error of this package. A program that fails is shrunk before it is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -293,7 +294,7 @@ def _without(program: Program, number: int) -> Program:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check programs of consecutive seeds; return 1 if one fails."""
+    """Check programs of consecutive seeds, until Ctrl-C; return 1 if one fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=100, help="programs")
     parser.add_argument("--seed", type=int, default=0, help="of the first")
@@ -301,18 +302,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     refused: Counter[str] = Counter()
     right: Counter[str] = Counter()
     failed = 0
-    for seed in range(options.seed, options.seed + options.count):
-        program = draw(seed)
-        try:
-            check(program)
-            right.update({line.operator for line in program.lines})
-        except Refused as error:
-            refused[str(error)[:100]] += 1
-        except Exception:
-            failed += 1
-            small = shrunk(program)
-            print(f"seed {seed}: {failure_of(small)}\n{small}\n", flush=True)
-    print(f"{options.count} programs: {failed} failed, {refused.total()} were refused")
+    done = 0
+    with contextlib.suppress(KeyboardInterrupt):
+        for seed in range(options.seed, options.seed + options.count):
+            program = draw(seed)
+            try:
+                check(program)
+                right.update({line.operator for line in program.lines})
+            except Refused as error:
+                refused[str(error)[:100]] += 1
+            except Exception:
+                failed += 1
+                small = shrunk(program)
+                print(f"seed {seed}: {failure_of(small)}\n{small}\n", flush=True)
+            done += 1
+    print(f"{done} programs: {failed} failed, {refused.total()} were refused")
     never = ", ".join(sorted(OPERATORS.keys() - right.keys())) or "none"
     print(f"{len(right)} of {len(OPERATORS)} operators in programs that are right; not: {never}")
     for reason, times in refused.most_common():

@@ -47,9 +47,9 @@ from tests.faults.commands import (  # noqa: E402
 )
 
 
-def files(options: argparse.Namespace) -> Counter:
+def files(options: argparse.Namespace, counts: Counter) -> None:
     """Each fault of the table, and flipped bits, in each file that a command reads."""
-    rng, counts = random.Random(options.seed), Counter[str]()
+    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         whole, place = prepare(Path(folder))
         for name, (command, read) in COMMANDS.items():
@@ -70,7 +70,6 @@ def files(options: argparse.Namespace) -> Counter:
                     counts[found] += 1
                     if found not in ("refused", "harmless"):
                         print(f"{name}: {pattern} is {fault}: {found} {told}", flush=True)
-    return counts
 
 
 def _renew(whole: Path, place: Path) -> None:
@@ -78,9 +77,8 @@ def _renew(whole: Path, place: Path) -> None:
     shutil.copytree(whole, place)
 
 
-def bits(options: argparse.Namespace) -> Counter:
+def bits(options: argparse.Namespace, counts: Counter) -> None:
     """Each of the eight bits of every byte of a run's files, given to who loads it."""
-    counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         place = prepare(Path(folder))[1]
         expected = _loaded(place / "run")
@@ -102,7 +100,6 @@ def bits(options: argparse.Namespace) -> Counter:
                 if found not in ("refused", "harmless"):
                     print(f"{path.name}, bit {place_of_bit}: {found}", flush=True)
             path.write_bytes(good)
-    return counts
 
 
 def _loaded(folder: Path) -> Any:
@@ -116,9 +113,9 @@ def _loaded(folder: Path) -> Any:
 KILLED = ("train", "train --resume", "train --start-from", "predict", "quantize", "convert")
 
 
-def kills(options: argparse.Namespace) -> Counter:
+def kills(options: argparse.Namespace, counts: Counter) -> None:
     """SIGKILL at random moments; the same command again must give what it would have given."""
-    rng, counts = random.Random(options.seed), Counter[str]()
+    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         whole, place = prepare(Path(folder))
         for name in KILLED:
@@ -138,7 +135,6 @@ def kills(options: argparse.Namespace) -> Counter:
                 counts["harmless" if found == "harmless" else "silent"] += 1
                 if found != "harmless":
                     print(f"{name}: after a kill {found} {told}", flush=True)
-    return counts
 
 
 def _killed(command: str, place: Path, seconds: float) -> bool:
@@ -172,16 +168,14 @@ def _together(*children: int) -> str:
     return "crash" if any(codes) else "harmless"
 
 
-def pairs(options: argparse.Namespace) -> Counter:
+def pairs(options: argparse.Namespace, counts: Counter) -> None:
     """Each pair of commands at once in one folder; the run can be loaded afterwards."""
-    counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         whole, place = prepare(Path(folder))
         for both in itertools.combinations_with_replacement(COMMANDS, 2):
             _renew(whole, place)
             counts[_together(*(_start(COMMANDS[name][0], place) for name in both))] += 1
             _loaded(place / "run")
-    return counts
 
 
 def _nobody() -> None:
@@ -208,9 +202,8 @@ SURROUNDINGS: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
-def surroundings(options: argparse.Namespace) -> Counter:
+def surroundings(options: argparse.Namespace, counts: Counter) -> None:
     """Each command as another user, without a home, with limits of the system."""
-    counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         whole, place = prepare(Path(folder))
@@ -222,12 +215,10 @@ def surroundings(options: argparse.Namespace) -> Counter:
                 counts[found] += 1
                 if found != "harmless":
                     print(f"{name}: {command}: {found}", flush=True)
-    return counts
 
 
-def calls(options: argparse.Namespace) -> Counter:
+def calls(options: argparse.Namespace, counts: Counter) -> None:
     """The n-th open, write, fsync or rename fails, for all n: see `failing_calls`."""
-    counts = Counter[str]()
     for task in failing_calls.TASKS:
         done = failing_calls.run([task], stride=options.stride)
         if done.returncode:
@@ -235,7 +226,6 @@ def calls(options: argparse.Namespace) -> Counter:
             counts["crash"] += 1
         for line in done.stdout.splitlines():
             counts["refused"] += sum(json.loads(line)["failed"].values())
-    return counts
 
 
 PARTS = {
@@ -256,7 +246,11 @@ def main(arguments: list[str] | None = None) -> int:
     HANG[0] = options.hang
     total = Counter[str]()
     for part in options.parts:
-        counts = PARTS[part](options)
+        counts = Counter[str]()
+        try:
+            PARTS[part](options, counts)
+        except KeyboardInterrupt:
+            print(f"{part}: interrupted", flush=True)
         total += counts
         print(json.dumps({"part": part, "faults": counts.total(), **counts}), flush=True)
     bad = {found: n for found, n in total.items() if found not in ("refused", "harmless")}
