@@ -212,7 +212,7 @@ class Fit:
         )
         self._stopped = self._stopped or scores is None
         if self._state.validated < 0:
-            self._held_out._warn_of_unknown()
+            held_out._warn_of_unknown()
         return scores
 
     def _judge(self, step: int, scores: dict[str, Any]) -> bool:
