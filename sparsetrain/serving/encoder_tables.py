@@ -109,7 +109,9 @@ def encoder_records(rules: Rules, first_rows: list[int], values: Values) -> Iter
         limit = rules.schema.rule(name)
         keep = (limit.max_length or 0, int(limit.keep == "last"))
         of_ids = number[factors] if factors else -1
+        eights = getattr(kind, "hexadecimal", None)
         yield (
             *("category", number[name], first, kind.rows, int(is_bag), *keep, of_ids),
+            -1 if eights is None else int(eights),
             *values.add(kind),
         )

@@ -22,7 +22,20 @@ BAGS = st.data.Schema(
         "seen": st.data.ColumnRule(max_length=3, keep="last", weights="factor"),
     },
 )
-ODD_TEXTS = ["", "deadbeef", "DEADBEEF", "é\u0000x", "v1", "x" * 300, "deadbee", None]
+ODD_TEXTS = [
+    "",
+    "deadbeef",
+    "DEADBEEF",
+    "é\u0000x",
+    "v1",
+    "x" * 300,
+    "deadbee",
+    "12345678",
+    "-12",
+    "012",
+    "true",
+    None,
+]
 
 
 def rows_of(rows: int, seed: int) -> dict[str, list[Any]]:
@@ -35,7 +48,7 @@ def rows_of(rows: int, seed: int) -> dict[str, list[Any]]:
     bags = [rng.integers(0, 30, rng.integers(0, 6)).tolist() for _ in range(rows)]
     texts = [*ODD_TEXTS, *(f"v{n}" for n in range(40)), *(f"{n * 2654435761:08x}" for n in (1, 7))]
     return {
-        "age": some(rng.integers(-5, 90, rows).tolist()),
+        "age": some(rng.integers(-2, 90, rows).tolist()),
         "price": some(rng.normal(3, 2, rows).tolist()),
         "user": some(rng.integers(-3, 60, rows).tolist()),
         "site": [texts[n] for n in rng.integers(0, len(texts), rows)],

@@ -235,6 +235,7 @@ static void read_category(st_model *model, record *line) {
   category->max_length = number_of(line);
   category->keep_last = (int)number_of(line);
   category->weights = number_of(line);
+  category->hexadecimal = (int)number_of(line);
   const st_file *values = st_find_file(model, "values.bin");
   if (line->next == line->count) return;
   line->bad |= !values;

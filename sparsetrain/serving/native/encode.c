@@ -188,32 +188,57 @@ static int64_t hex_number(const char *text, int64_t length) {
   return valid ? number : -1;
 }
 
+/* Whether a text is a whole number as integers, or a boolean, are written; uint64 by its bits. */
+static int whole_number(const char *text, int64_t length, int64_t *number) {
+  static const char *const booleans[] = {"false", "False", "FALSE", "true", "True", "TRUE"};
+  for (int i = 0; i < 6; i++)
+    if ((int64_t)strlen(booleans[i]) == length && !memcmp(text, booleans[i], (size_t)length))
+      return *number = i >= 3, 1;
+  int minus = length > 1 && *text == '-';
+  if (length < 1 || length > 20 || (text[minus] == '0' && length > 1)) return 0;
+  uint64_t value = 0;
+  for (int64_t i = minus; i < length; i++) {
+    if (text[i] < '0' || text[i] > '9' || __builtin_mul_overflow(value, 10, &value) ||
+        __builtin_add_overflow(value, (uint64_t)(text[i] - '0'), &value))
+      return 0;
+  }
+  if (minus && value > (uint64_t)INT64_MAX + 1) return 0;
+  *number = (int64_t)(minus ? 0 - value : value);
+  return 1;
+}
+
 /* A value on its way to its id: an id already, or a key whose slot is on its way to the cache. */
 typedef struct {
   int64_t key; /* or the id, or the length of the text */
   const char *text;
   uint64_t slot;
   uint32_t hash;
+  int64_t hexadecimal; /* what else a number may be; -1: nothing */
   enum { ID, NUMBER, A_TEXT } kind;
 } probe;
 
 static void probe_number(const st_category *category, int64_t key, probe *made) {
   uint64_t slot = (uint64_t)key * GOLDEN >> (64 - category->number_bits);
   __builtin_prefetch(&category->numbers[slot]);
-  *made = (probe){key, NULL, slot, 0, NUMBER};
+  *made = (probe){key, NULL, slot, 0, -1, NUMBER};
 }
 
 static void probe_text(const st_category *category, const char *text, int64_t length, probe *made) {
-  int64_t number = hex_number(text, length);
-  if (number >= 0) {
-    probe_number(category, number, made);
+  int64_t hexadecimal = hex_number(text, length), decimal = 0;
+  int is_decimal = !(hexadecimal >= 0 && category->hexadecimal == 1) &&
+                   whole_number(text, length, &decimal);
+  if (is_decimal) {
+    probe_number(category, decimal, made);
+    if (category->hexadecimal < 0) made->hexadecimal = hexadecimal;
+  } else if (hexadecimal >= 0) {
+    probe_number(category, hexadecimal, made);
   } else if (!length) {
-    *made = (probe){MISSING, NULL, 0, 0, ID};
+    *made = (probe){MISSING, NULL, 0, 0, -1, ID};
   } else {
     uint32_t hash = st_crc32((const uint8_t *)text, (size_t)length);
     uint64_t slot = (uint64_t)hash * GOLDEN >> (64 - category->text_bits);
     __builtin_prefetch(&category->texts[slot]);
-    *made = (probe){length, text, slot, hash, A_TEXT};
+    *made = (probe){length, text, slot, hash, -1, A_TEXT};
   }
 }
 
@@ -221,7 +246,7 @@ static int probe_plain(const st_category *category, const st_column *column, con
                        int64_t at, probe *made, char *error) {
   if (is_missing(column, at))
     return refuse(error, column, name, at, "the id is missing in already encoded data");
-  *made = (probe){((const int64_t *)column->values)[at], NULL, 0, 0, ID};
+  *made = (probe){((const int64_t *)column->values)[at], NULL, 0, 0, -1, ID};
   if (made->key >= 0 && made->key < category->rows) return ST_OK;
   char reason[96];
   snprintf(reason, sizeof reason, "id %lld is outside its table of %lld rows",
@@ -233,7 +258,7 @@ static int probe_value(const st_model *model, const st_category *category, const
                        const char *name, int64_t at, probe *made, char *error) {
   if (!category->numbers) return probe_plain(category, column, name, at, made, error);
   if (counts_as_missing(model, column, at)) {
-    *made = (probe){MISSING, NULL, 0, 0, ID};
+    *made = (probe){MISSING, NULL, 0, 0, -1, ID};
   } else if (column->type == ST_TEXT) {
     const int64_t *offsets = column->offsets + at;
     probe_text(category, (const char *)column->values + offsets[0], offsets[1] - offsets[0], made);
@@ -292,6 +317,11 @@ static int encode_values(const st_model *model, const st_category *category,
       int64_t id = sought->kind == ID       ? sought->key
                    : sought->kind == NUMBER ? find_number(category, sought)
                                             : find_text(category, sought);
+      if (id == UNSEEN && sought->hexadecimal >= 0) {
+        probe other;
+        probe_number(category, sought->hexadecimal, &other);
+        id = find_number(category, &other);
+      }
       put(model, located, place, category->first + id);
     }
   }

@@ -43,7 +43,8 @@ typedef struct {
   int64_t column, weights; /* that with the weight of each id; -1: none */
   int64_t first, rows;     /* of its table, in the storage */
   int is_bag, keep_last;
-  int64_t max_length;            /* of a bag; 0: any */
+  int64_t max_length; /* of a bag; 0: any */
+  int hexadecimal;    /* text of 8 digits is so: 1, is decimal: 0, may be either: -1 */
   const st_number_slot *numbers; /* NULL: ids are used as they are */
   const st_text_slot *texts;
   const uint8_t *pool;
