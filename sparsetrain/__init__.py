@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sparsetrain import metrics as metrics
     from sparsetrain import models as models
     from sparsetrain import optim as optim
+    from sparsetrain import parallel as parallel
     from sparsetrain import runtime as runtime
     from sparsetrain import torch as torch
     from sparsetrain.compiler import precision as precision

@@ -10,6 +10,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "NumericalError",
+    "ParallelError",
     "ResourceError",
     "SparsetrainError",
 ]
@@ -57,6 +58,12 @@ class ResourceError(SparsetrainError, RuntimeError):
 
 class DataWarning(UserWarning):
     """Data that can be read, but hardly mean what they say; commands print it as a note."""
+
+
+class ParallelError(SparsetrainError, RuntimeError):
+    """Another process of the same job failed, ended or does not answer; resuming may help."""
+
+    exit_code = 75
 
 
 def first_line(error: BaseException) -> str:

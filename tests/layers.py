@@ -86,6 +86,12 @@ PARTS = {
         "compiler data runtime system training",
         True,
     ),
+    "parallel": Part(
+        "training on several processes, with sharded tables",
+        "ad checkpoint compiler data embedding kernels models optim runtime sparse_tensor system "
+        "training",
+        True,
+    ),
     "cli": Part(
         "the commands, on public names alone", "runtime serving system training verify", True
     ),

@@ -40,7 +40,8 @@ PUBLIC = {
         "Embedding EmbeddingBag EmbeddingBagCollection RaggedTensor Table embedding_bag lookup"
     ),
     "errors": (
-        "CheckpointError ConfigError DataError DataWarning NumericalError ResourceError "
+        "CheckpointError ConfigError DataError DataWarning NumericalError ParallelError "
+        "ResourceError "
         "SparsetrainError"
     ),
     "metrics": (
@@ -60,6 +61,7 @@ PUBLIC = {
         "inverse_sqrt maximum minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd "
         "sign sqrt step_decay swa warmup where"
     ),
+    "parallel": "local mpi",
     "precision": (
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"
     ),

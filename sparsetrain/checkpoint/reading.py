@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -24,6 +25,7 @@ from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, piece
 from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
 
+_BLOCK = 4 << 20  # bytes read at a time
 _ATTEMPTS = 3  # a save may replace the folder while it is read
 
 Found = TypeVar("Found")
@@ -100,18 +102,36 @@ class Saved:
             for _ in files(self.read_into, targets.keys(), targets.values(), repeat(ranges)):
                 pass
 
-    def check(self) -> None:
+    def check(self, share: int = 0, of: int = 1) -> None:
         """Read all files and keep nothing, for who may write only if every byte is right.
+
+        Of several processes, each may read its share.
 
         Raises
         ------
         CheckpointError
             If any of the bytes is not what was saved.
         """
-        entries = [entry for group in self._pieces.values() for entry in group]
+        entries = [entry for group in self._pieces.values() for entry in group][share::of]
         with in_parallel(sum(entry.bytes for entry in entries)) as (files, ranges):
             for _ in files(self._check, entries, repeat(ranges)):
                 pass
+
+    def read_rows(self, name: str, out: np.ndarray, first: int, step: int) -> None:
+        """Fill `out` with rows ``first, first + step, ...``, of files that were checked before."""
+        for entry in self._pieces[name]:
+            dtype, (begin, end) = DTYPES[entry.dtype], entry.rows
+            shape = entry.shape[1:]
+            row = prod(shape)
+            with self._open(entry) as file, self._errors_of(entry):
+                file.seek(entry.bytes - (end - begin) * row * dtype.itemsize)
+                count = max(1, _BLOCK // (row * dtype.itemsize))
+                for at in range(begin, end, count):
+                    block = np.fromfile(file, dtype, min(count, end - at) * row)
+                    skipped = (first - at) % step
+                    rows = block.reshape(-1, *shape)[skipped::step]
+                    place = (at + skipped - first) // step
+                    out[place : place + len(rows)] = rows
 
     def map(self, name: str) -> np.ndarray:
         """Return a read-only map of an array's file; of an array in several files, a copy."""

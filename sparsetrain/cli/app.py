@@ -33,8 +33,15 @@ from sparsetrain.cli import (
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
 from sparsetrain.cli.stop import Stopped
-from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
+from sparsetrain.errors import (
+    ConfigError,
+    DataError,
+    ParallelError,
+    ResourceError,
+    SparsetrainError,
+)
 from sparsetrain.system.file_locks import is_disk_full
+from sparsetrain.system.launcher import is_first, processes_started
 
 app = typer.Typer(
     help="Train recommendation models on Apache TVM with row-sparse gradients. Add --traceback to "
@@ -95,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if "" in texts:  # an empty path would be the current folder
             raise ConfigError("an argument is empty; is a shell variable not set?")
+        if processes_started() > 1 and not {"train", "doctor"} & {*texts[:1]}:
+            raise ConfigError("of the commands only `train` runs in several processes: start one")
         with data_warnings_as_notes():
             code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()
@@ -107,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if show_traceback:
             traceback.print_exc()
         code, message = explain(error)
+        if isinstance(error, ParallelError) and not is_first():
+            return code
         _print_error(f"sparsetrain: {message}")
         return code
 

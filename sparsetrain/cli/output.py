@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparsetrain.errors import DataWarning
+from sparsetrain.system.launcher import is_first
 
 # Control characters but newlines and tabs, and marks that turn the direction of text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -23,7 +24,9 @@ def escape_controls(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Print a note on stderr."""
+    """Print a note on stderr; of processes that were started together only the first prints."""
+    if not is_first():
+        return
     print(escape_controls(f"sparsetrain: {text}"), file=sys.stderr, flush=True)
 
 
@@ -45,7 +48,9 @@ def data_warnings_as_notes() -> Iterator[None]:
 
 
 def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
-    """Print the result of a command, as the last thing on stdout."""
+    """Print the result of a command, as the last thing on stdout; only the first process does."""
+    if not is_first():
+        return
     shown = json.dumps(_plain(result), allow_nan=False) if as_json else escape_controls(text)
     print(shown, flush=True)
 

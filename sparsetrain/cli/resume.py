@@ -23,7 +23,7 @@ from sparsetrain.errors import CheckpointError, ConfigError
 # Settings that decide when a run ends and what it logs, not what it computes.
 _FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
-    | {"train.tensorboard", "train.check_numerics", "data.warn_unseen"}
+    | {"train.tensorboard", "train.check_numerics", "train.shard", "data.warn_unseen"}
 )
 # Settings, and files, whose changes `Trainer.fit` checks itself -> its name for them.
 _CHECKED_BY_FIT = {
@@ -33,6 +33,7 @@ _CHECKED_BY_FIT = {
     "train.shuffle": "shuffle",
     "train.precision": "precision",
     "train.loss_scale": "loss_scale",
+    "train.parts": "parts",
     "optimizer.accumulate": "accumulate",
     "train.validate_every": "validate_every",
     "train.monitor": "early_stopping",

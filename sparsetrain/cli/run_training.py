@@ -15,7 +15,7 @@ from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files, Rows, find_rows
-from sparsetrain.cli.trainers import trainer_for
+from sparsetrain.cli.trainers import trainer_for, with_parts
 
 if TYPE_CHECKING:
     import sparsetrain as st
@@ -42,6 +42,7 @@ def run_training(
         `settings`; with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few
         steps).
     """
+    settings = with_parts(settings)
     resumes = earlier is not None and earlier.resumes
     if files.out is not None and not resumes:
         _require_new_run(files.out)

@@ -14,6 +14,7 @@ from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError
+from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count
 
 if TYPE_CHECKING:
@@ -69,9 +70,10 @@ def _load(run: EarlierRun, checkpoint: str) -> st.Trainer:
         optimizer=make_optimizer(settings) if changed else None,
         precision=settings.train.precision,
         loss_scale=settings.train.loss_scale,
+        parallel=_group(settings),
     )
     trainer.seed = settings.train.seed
-    trainer.accumulate = settings.optimizer.accumulate
+    trainer.accumulate = _accumulate(settings)
     return trainer
 
 
@@ -128,10 +130,34 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
         target=settings.train.target,
         seed=settings.train.seed,
         encoder=encoder,
-        accumulate=settings.optimizer.accumulate,
+        accumulate=_accumulate(settings),
         precision=settings.train.precision,
         loss_scale=settings.train.loss_scale,
+        parallel=_group(settings),
     )
+
+
+def with_parts(settings: Settings) -> Settings:
+    """Settings with the parts into which several processes cut a batch, for who resumes."""
+    if processes_started() == 1 or settings.train.parts is not None:
+        return settings
+    parts = processes_started() * settings.optimizer.accumulate
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"parts": parts})})
+
+
+def _group(settings: Settings) -> Any:
+    """The processes that were started together; None for one that cuts no batches into parts."""
+    import sparsetrain as st
+
+    shard, parts = settings.train.shard, settings.train.parts
+    if processes_started() > 1:
+        return st.parallel.mpi(shard, parts)
+    return None if parts is None else st.parallel.local(parts)
+
+
+def _accumulate(settings: Settings) -> int:
+    """Parts of a batch in one process; those of several are `train.parts`."""
+    return settings.optimizer.accumulate if settings.train.parts is None else 1
 
 
 def make_optimizer(settings: Settings) -> st.optim.Optimizer:

@@ -8,7 +8,7 @@ time, without a second copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from zlib import crc32
 
@@ -36,9 +36,26 @@ def fill_uniform_(out: np.ndarray, bound: float, seed: int, name: str) -> None:
     """Fill a contiguous float array with numbers uniform in [-bound, bound); writes `out`."""
     flat = out.reshape(-1)
     for block, start in enumerate(range(0, flat.size, BLOCK)):
-        part = flat[start : start + BLOCK]
-        draw = _stream(seed, name, block).random(part.size, dtype=np.float32)
-        part[...] = (2.0 * draw - 1.0) * np.float32(bound)
+        _draw_(flat[start : start + BLOCK], bound, _stream(seed, name, block))
+
+
+def _draw_(part: np.ndarray, bound: float, stream: np.random.Generator) -> None:
+    draw = stream.random(part.size, dtype=np.float32)
+    part[...] = (2.0 * draw - 1.0) * np.float32(bound)
+
+
+def uniform_rows(
+    rows: int, width: int, bound: float, seed: int, name: str
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the rows that `fill_uniform_` gives a (rows, width) array, and the first's number."""
+    first, rest = 0, np.empty(0, np.float32)
+    for block, start in enumerate(range(0, rows * width, BLOCK)):
+        part = np.empty(min(BLOCK, rows * width - start), np.float32)
+        _draw_(part, bound, _stream(seed, name, block))
+        part = np.concatenate([rest, part]) if rest.size else part
+        whole = len(part) // width
+        yield first, part[: whole * width].reshape(whole, width)
+        first, rest = first + whole, part[whole * width :]
 
 
 def fill_normal_(out: np.ndarray, deviation: float, seed: int, name: str) -> None:

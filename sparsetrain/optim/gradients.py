@@ -153,12 +153,16 @@ def global_norm(gradients: Mapping[str, Gradient]) -> float:
     """
     total = 0.0
     for _, gradient in sorted(coalesced(gradients).items()):
-        values = _values(gradient)
-        size = prod(map(int, values.shape))
-        partial = scratch_tensor((-(-size // BLOCK),), "float64", values)
-        _squares(target_of(values), str(values.dtype))(_flat(values), partial)
-        total += float(np.sum(runtime.as_numpy(partial)))
+        total += float(np.sum(block_squares(_values(gradient))))
     return float(np.sqrt(total))
+
+
+def block_squares(values: NDArray) -> np.ndarray:
+    """Sums of squares of blocks of a tensor's elements, in float64 and in a fixed order."""
+    size = prod(map(int, values.shape))
+    partial = scratch_tensor((-(-size // BLOCK),), "float64", values)
+    _squares(target_of(values), str(values.dtype))(_flat(values), partial)
+    return runtime.as_numpy(partial)
 
 
 def _values(gradient: Gradient) -> NDArray:

@@ -224,6 +224,11 @@ def leading_rows(tensor: NDArray, rows: int) -> NDArray:
     return reshape_view(tensor, (rows, *tensor.shape[1:]))
 
 
+def tensor_at(view: np.ndarray) -> NDArray:
+    """View a writable array that begins at a multiple of 64 bytes as a tensor; memory is shared."""
+    return tvm.runtime.from_dlpack(view)
+
+
 def view_as(block: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
     """View the first bytes of a block as a tensor; the memory is shared."""
     return block._create_view(as_shape(shape), dtype)

@@ -160,11 +160,16 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 def squared_norm(values: NDArray) -> float:
     """Sum of squares of (U, D) values, in float64 and in an order fixed by U and D."""
+    return float(np.sum(row_squares(values)))
+
+
+def row_squares(values: NDArray) -> np.ndarray:
+    """Sums of squares (U,) of rows (U, D), in float64 and in an order fixed by D."""
     if on_gpu(values):
-        return float(np.sum(cuda_coalesce.row_squares(values)))
+        return cuda_coalesce.row_squares(values)
     partial = runtime.empty((int(values.shape[0]),), "float64")
     _row_squares(int(values.shape[1]), str(values.dtype))(values, partial)
-    return float(np.sum(runtime.as_numpy(partial)))
+    return runtime.as_numpy(partial)
 
 
 _plan_kernel = host_kernel("sort of rows", plan_kernel)

@@ -44,6 +44,7 @@ def load(
     precision: Precision | None = None,
     loss_scale: LossScale | float | Literal["dynamic"] | None = None,
     model: type | None = None,
+    parallel: Any = None,
 ) -> Trainer:
     """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
 
@@ -66,6 +67,8 @@ def load(
     model : class, optional
         Needed only if the model is not part of this package: its class, which is called with the
         configuration that was saved.
+    parallel : from `sparsetrain.parallel`, optional
+        As of `Trainer`; of a run its parts go on, if `parallel` names none.
 
     Raises
     ------
@@ -75,7 +78,7 @@ def load(
         If the folder is damaged or is no saved trainer.
     """
     require_class(model)
-    asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model)
+    asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model, parallel)
     trainer: Trainer = _read(folder, checkpoint, {KIND: _trainer}, asked)
     return trainer
 
@@ -129,6 +132,7 @@ class _Asked(NamedTuple):
     precision: Precision | None
     loss_scale: Given
     model: type | None
+    parallel: Any = None
 
 
 # Kind of folder -> what makes a model of it.
@@ -201,6 +205,9 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
     scaling = None if scale is None else Scaling.from_dict(scale)
     if loss_scale is None and scaling is not None:
         loss_scale = scaling.rule
+    parallel = asked.parallel
+    if parallel is not None and manifest["run"] is not None:
+        parallel = parallel.going_on(manifest["run"]["plan"].get("parts"))
     make = partial(
         Trainer,
         _model_of(saved, asked.model),
@@ -209,7 +216,8 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
         seed=int(manifest["seed"]),
         encoder=_encoder(saved),
         initialize=False,
-        accumulate=manifest["accumulate"],
+        accumulate=1 if parallel and parallel.parts else manifest["accumulate"],
+        parallel=parallel,
         precision=precision,
         loss_scale=loss_scale,
     )

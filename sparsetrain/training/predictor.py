@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -127,7 +127,7 @@ class Predictor:
         check_labels_of(model, encoder)
         self._module = export_checked(model)
         self._programs: dict[str, Program] = {}
-        params = initialize_checked(model, seed, initialize)
+        params = self._initial(seed, initialize)
         require_own_names(type(model).__name__, params, model.tables())
         self.params = self._on_device(params)
 
@@ -140,6 +140,15 @@ class Predictor:
             f"a {type(self).__name__} is not pickled or copied: save it in a folder and load that, "
             "or take its state_dict()"
         )
+
+    def _tables(self) -> Mapping[str, Mapping[str, slice]]:
+        """Rows of each table in the parameters that hold tables."""
+        tables: Mapping[str, Mapping[str, slice]] = self.model.tables()
+        return tables
+
+    def _initial(self, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
+        """Fresh parameters."""
+        return initialize_checked(self.model, seed, fill)
 
     def _described(self) -> list[str]:
         """What `repr` says besides the model's kind."""
@@ -236,15 +245,24 @@ class Predictor:
         if not self.model.label_kinds:
             return retrieval.evaluate(self, dataset, k, negatives, stop)
         metrics = LabelMetrics(self.model.label_kinds, group_by is not None)
-        for number, batch in enumerate(dataset.batches(batch_size)):
+        scored = self._scored(map(self._labelled, dataset.batches(batch_size)))
+        for number, (batch, scores) in enumerate(scored):
             if number and stop is not None and stop():
                 return None
-            if batch.labels is None:
-                raise DataError("data to evaluate on needs labels")
-            self.model.check_labels(batch)
-            groups = groups_of(self.model, batch, group_by)
-            metrics.update(self._score(batch), batch.labels, groups)
+            assert batch.labels is not None
+            metrics.update(scores, batch.labels, groups_of(self.model, batch, group_by))
         return metrics.result()
+
+    def _labelled(self, batch: Batch) -> Batch:
+        if batch.labels is None:
+            raise DataError("data to evaluate on needs labels")
+        self.model.check_labels(batch)
+        return batch
+
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Yield each batch with its scores."""
+        for batch in batches:
+            yield batch, self._score(batch)
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Predictions (rows,) float32, in the order of the rows; labels are not needed.
@@ -270,7 +288,8 @@ class Predictor:
             )
             return np.concatenate([*each, np.empty(0, np.float32)])
         # Batch by batch, since float64 of all rows would be much memory.
-        found = [predictions(self._score(batch), kinds) for batch in dataset.batches(batch_size)]
+        scored = self._scored(dataset.batches(batch_size))
+        found = [predictions(scores, kinds) for _, scores in scored]
         if dataset is not data:
             dataset._warn_of_unknown()
         return np.concatenate(found) if found else predictions(_no_rows(len(kinds)), kinds)
@@ -317,6 +336,9 @@ class Predictor:
         with self._lock:
             self._flush()
             logits = runtime.as_numpy(self._logits(self._scored_params(), inputs))
+        return self._finite(logits)
+
+    def _finite(self, logits: np.ndarray) -> np.ndarray:
         finite = np.isfinite(logits)
         if not finite.all():
             raise NumericalError(self._describe_nonfinite(logits, finite))
@@ -325,7 +347,7 @@ class Predictor:
     def _describe_nonfinite(self, logits: np.ndarray, finite: np.ndarray) -> str:
         """Say which score is not finite, and name a parameter that is not, if there is one."""
         text = f"the score of a row is {logits[~finite][0]}"
-        found = describe_nonfinite(named_arrays(self.params, {}, self.model.tables()))
+        found = describe_nonfinite(named_arrays(self.params, {}, self._tables()))
         return f"{text}: {found or 'its inputs or weights are too large'}"
 
     def _dataset(
@@ -384,7 +406,7 @@ class Predictor:
 
     @property
     def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:
-        return self.params, {}, self.model.tables(), None
+        return self.params, {}, self._tables(), None
 
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
         return writable_arrays(*self._named)

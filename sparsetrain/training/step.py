@@ -96,7 +96,7 @@ class TrainingStep:
             inputs,
             trainer.state,
             lookups,
-            _scale_of(trainer.scaling),
+            scale_of(trainer.scaling),
         )
 
     def compile(self) -> None:
@@ -162,7 +162,7 @@ class TrainingStep:
         return runtime.as_tensor(np.float32(total)), summed
 
     def _apply_(self, loss: NDArray, gradients: Mapping[str, Any]) -> tuple[NDArray, StepResult]:
-        trainer, scale = self._trainer, _scale_of(self._trainer.scaling)
+        trainer, scale = self._trainer, scale_of(self._trainer.scaling)
         seen, result = apply_(
             trainer.optimizer,
             trainer.params,
@@ -194,7 +194,7 @@ def step_inputs(trainer: Trainable, first_row: int = 0) -> dict[str, Any]:
     return inputs
 
 
-def _scale_of(scaling: Scaling | None) -> Scale:
+def scale_of(scaling: Scaling | None) -> Scale:
     """Return the scale of gradients of a scaled loss."""
     if scaling is None:
         return NO_SCALE

@@ -54,7 +54,9 @@ class TrainedModel(Predictor):
         precision: Precision = "float32",
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
         plan: Literal["auto", "host", "device"] = "auto",
+        parallel: Any = None,
     ) -> None:
+        self.parallel = parallel
         if not isinstance(optimizer, Optimizer):
             raise ConfigError(
                 "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
@@ -68,7 +70,7 @@ class TrainedModel(Predictor):
         super().__init__(model, target, encoder, precision, seed, initialize=initialize)
         self.optimizer, self.scaling = optimizer, scaling
         self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
-        tables = named_tables(model.tables())
+        tables = named_tables(self._tables())
         self.state = optimizer.init(
             self.params,
             tables,
@@ -78,15 +80,17 @@ class TrainedModel(Predictor):
             buffers=model.buffers(),
         )
         self._ahead = DevicePrefetcher(self, plan)
-        self.training_step = (
-            DeviceTrainingStep(self, self._ahead)
-            if gpu.is_cuda(self.target)
-            else TrainingStep(self)
-        )
+        self.training_step = self._new_step()
         self.applied: StepResult | None = None  # of the last step: norm, skipped or not
         self.run_state: RunState | None = None  # where the run stood that was loaded
         # Takes a step, and records it, while steps are profiled.
         self.watch: Callable[[Callable[[], Loss], Batch], Loss] | None = None
+
+    def _new_step(self) -> Any:
+        """What takes the steps."""
+        if gpu.is_cuda(self.target):
+            return DeviceTrainingStep(self, self._ahead)
+        return TrainingStep(self)
 
     def _described(self) -> list[str]:
         return [self.optimizer.formula.name]
@@ -330,7 +334,7 @@ class TrainedModel(Predictor):
     @property
     def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:
         count = self.state.count if self.optimizer.counts_steps else None
-        return self.params, self.state, self.model.tables(), count
+        return self.params, self.state, self._tables(), count
 
     @property
     def _bytes(self) -> int:

@@ -69,6 +69,8 @@ class Trainer(TrainedModel):
     plan : {"auto", "host", "device"}
         Who sorts the rows of a batch on CUDA; the bits are the same. "host" is for batches that
         `ahead` prepares, as `fit` does; "auto" sorts few there, and many on the device.
+    parallel : from `sparsetrain.parallel`, optional
+        Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
 
     Attributes
     ----------
@@ -82,6 +84,11 @@ class Trainer(TrainedModel):
     >>> trainer = st.Trainer(model, optimizer=st.optim.adagrad(0.02))
     >>> loss = trainer.step(batch)  # doctest: +SKIP
     """
+
+    def __new__(cls, *args: Any, parallel: Any = None, **options: Any) -> Trainer:
+        """Make a trainer of one process, or one rank's of several."""
+        made: Trainer = super().__new__(cls if parallel is None else parallel.trainer)
+        return made
 
     def fit(
         self,
@@ -183,6 +190,7 @@ class Trainer(TrainedModel):
             precision=str(self.precision),
             loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
             group_by=group_by,
+            parts=None if self.parallel is None else self.parallel.parts,
         )
         dataset = self._dataset(train, read_weights=True)
         seen = Seen() if run is None and not resume else seen_of(train, validation, plan)

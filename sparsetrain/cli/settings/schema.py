@@ -227,6 +227,16 @@ class TrainSettings(Section):
     reduce_lr_patience: Count = setting(
         1, "Validations without a better score after which it falls."
     )
+    shard: Literal["auto", "table", "row"] = setting(
+        "auto",
+        'Where several processes keep tables: each on one ("table"), by rows on all ("row"), or '
+        'large ones by rows ("auto").',
+    )
+    parts: Count | None = setting(
+        None,
+        "Parts into which several processes cut a batch; as many, or a half, a quarter and so on, "
+        "can resume the run. By default the number of processes.",
+    )
     log_every: Count = setting(100, "Steps between two lines of the log.")
     tensorboard: bool = setting(False, "Whether event files for TensorBoard are written.")
     check_numerics: bool = setting(

@@ -8,7 +8,7 @@ gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -43,6 +43,7 @@ def apply_(
     loss: NDArray | None,
     scale: float,
     may_overflow: bool,
+    norm_of: Callable[[Mapping[str, Gradient]], float] = global_norm,
 ) -> tuple[NDArray | None, StepResult]:
     """Take a step; return the loss on the host, and the result. See `Optimizer.apply_`."""
     require_mapping("optimizer: params", params)
@@ -57,7 +58,7 @@ def apply_(
     if optimizer.clip_norm is not None:
         given, gradients = gradients, coalesced(gradients)
         clipped = {n: g for n, g in gradients.items() if n not in state.buffers}
-        norm = global_norm(clipped) / scale
+        norm = norm_of(clipped) / scale
         if not isfinite(norm):  # duplicates may overflow only in their sum
             problem = nonfinite(loss, given) or "the global norm is not finite"
             overflowed = may_overflow and is_finite(loss)

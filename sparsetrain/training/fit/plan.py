@@ -135,6 +135,8 @@ class Plan:
         The rule of the loss's scale, in plain values.
     group_by : str or None
         The feature whose ids group rows to validate on.
+    parts : int or None
+        Parts into which several processes cut a batch.
     """
 
     until: int
@@ -148,6 +150,7 @@ class Plan:
     precision: str = "float32"
     loss_scale: dict[str, Any] | None = None
     group_by: str | None = None
+    parts: int | None = None
 
     def __post_init__(self) -> None:
         numbers = {"batch_size": self.batch_size, "validate_every": self.validate_every}
@@ -172,4 +175,5 @@ class Plan:
             "precision": self.precision,
             "loss_scale": self.loss_scale,
             "group_by": self.group_by,
+            "parts": self.parts,
         }

@@ -49,6 +49,10 @@ class Record:
         if self._run is None:
             yield
             return
+        if not self._run.logs:
+            self._saved = self._key(trainer, state)
+            yield
+            return
         columns = fields(trainer.model.label_kinds, self._grouped)
         with contextlib.ExitStack() as stack:
             with checkpoint.errors_of(self._run.folder):
@@ -100,9 +104,9 @@ class Record:
         key = self._key(trainer, state)
         if self._run is None or key == self._saved:
             return
-        assert self._log is not None
-        with checkpoint.errors_of(self._run.folder):
-            self._log.sync()
+        if self._log is not None:
+            with checkpoint.errors_of(self._run.folder):
+                self._log.sync()
         try:
             with describe_trainer(trainer, self._run.extra, state.to_dict()) as saved:
                 self._run.save(trainer.steps, *saved, best=best)
@@ -118,7 +122,8 @@ class Record:
                 require_finite(last.arrays, trainer.steps)
 
     def _add(self, line: dict[str, Any], state: RunState) -> None:
-        assert self._log is not None and self._run is not None
+        if self._log is None or self._run is None:  # another process writes it
+            return
         with checkpoint.errors_of(self._run.folder):
             self._log.add(line)
             if self._events is not None:

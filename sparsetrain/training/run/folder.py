@@ -73,6 +73,7 @@ class Run:
         self.every, self.keep, self.log_every = every, keep, log_every
         self.extra = dict(extra or {})
         self.tensorboard = tensorboard
+        self.logs = True  # whether this process writes the log
 
     @property
     def latest(self) -> Path | None:
@@ -177,12 +178,21 @@ class Run:
         """
         name = step_name(step)
         require_no_link(self.folder / name)
-        checkpoint.write(self.folder / name, arrays, manifest)
+        self._write(self.folder / name, arrays, manifest)
+        self._name(name, best)
+        return self.folder / name
+
+    def _write(
+        self, path: Path, arrays: Mapping[str, np.ndarray], manifest: dict[str, Any]
+    ) -> None:
+        checkpoint.write(path, arrays, manifest)
+
+    def _name(self, name: str, best: bool) -> None:
+        """Let the pointers name a checkpoint, and prune."""
         with checkpoint.errors_of(self.folder):
             for pointer in POINTERS if best else POINTERS[:1]:
                 write_pointer(self.folder, pointer, name)
             self._prune()
-        return self.folder / name
 
     def _clear_if_empty(self) -> None:
         """Leave nothing of a run that ended before its first checkpoint."""

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Comm`: what processes say to each other, made of one primitive that moves arrays.
+
+An engine gives `transfer`, which waits with a deadline, and `tell`, which reaches a rank wherever
+it waits. All else is here: collectives by direct messages, whose sums follow one binary tree over
+the ranks. All ranks call the same methods in the same order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sparsetrain.errors import ParallelError, first_line
+
+Message = tuple[int, np.ndarray]  # another rank, and a contiguous array to send to it or fill
+Item = TypeVar("Item")
+
+
+class Comm:
+    """The processes of one job, of which this is rank `rank`; alone, it needs no engine.
+
+    Attributes
+    ----------
+    rank, size : int
+    hosts : list of str
+        Name of each rank's machine.
+    engine : str
+        What moves the arrays.
+    sent : int
+        Bytes sent to other ranks so far.
+    """
+
+    rank, size, sent = 0, 1, 0
+    hosts: Sequence[str] = ("this machine",)
+    engine = "none"
+    _memory = np.empty((0, 0))
+
+    def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """Send arrays and fill others; return when all is done.
+
+        Raises
+        ------
+        ParallelError
+            If another rank has failed or ended, or does not answer within the deadline.
+        """
+
+    def tell(self, text: str, exit_code: int) -> None:
+        """Let all other ranks raise a `ParallelError` of this text, wherever they wait."""
+
+    @property
+    def name(self) -> str:
+        """Of this rank, for messages."""
+        return self.name_of(self.rank)
+
+    def name_of(self, rank: int) -> str:
+        """Of a rank, for messages."""
+        return f"rank {rank} of {self.size} ({self.hosts[rank]})"
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Tell the other ranks of an error in the block, which ends the work of all."""
+        try:
+            yield
+        except ParallelError:
+            raise
+        except BaseException as error:
+            text = f"{self.name}: {type(error).__name__}: {_text_of(error)}"
+            self.tell(text, getattr(error, "exit_code", 1))
+            raise
+
+    def exchange(
+        self, array: np.ndarray, counts: Sequence[int], out: np.ndarray, received: Sequence[int]
+    ) -> np.ndarray:
+        """Send ``counts[r]`` rows of `array` to rank r, in the order of ranks; fill `out` alike."""
+        give, take = _spans(counts), _spans(received)
+        out[take[self.rank]] = array[give[self.rank]]
+        self._move(
+            [(r, array[give[r]]) for r in self._others if counts[r]],
+            [(r, out[take[r]]) for r in self._others if received[r]],
+        )
+        return out
+
+    def swap(self, numbers: np.ndarray) -> np.ndarray:
+        """Send row r of (size, k) numbers to rank r; return the rows that came, by rank."""
+        ones = [1] * self.size
+        return self.exchange(numbers, ones, np.empty_like(numbers), ones)
+
+    def tree_sum_(self, buffer: np.ndarray) -> None:
+        """Sum vectors over the ranks by the binary tree; writes `buffer`, the same bits everywhere.
+
+        Each rank sums a share, so that one sends 2 n (size - 1) / size numbers.
+        """
+        spans = _spans(np.diff(len(buffer) * np.arange(self.size + 1) // self.size))
+        own = buffer[spans[self.rank]]
+        if self.size == 1:
+            return
+        shares = self._shares(len(own), buffer.dtype)
+        shares[self.rank] = own
+        others = self._others
+        self._move([(r, buffer[spans[r]]) for r in others], [(r, shares[r]) for r in others])
+        own[...] = tree(list(shares), np.add)
+        self._move([(r, own) for r in others], [(r, buffer[spans[r]]) for r in others])
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the plain JSON values of all ranks, by rank, on every rank."""
+        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        sizes = self.swap(np.full((self.size, 1), own.size))[:, 0]
+        out = np.empty(int(sizes.sum()), np.uint8)
+        everyone = np.tile(own, self.size)
+        self.exchange(everyone, [own.size] * self.size, out, sizes.tolist())
+        return [json.loads(out[span].tobytes()) for span in _spans(sizes)]
+
+    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+        """Return the arrays of all ranks on every rank; rank r has ``counts[r]`` rows, or none."""
+        received = [*counts, *[0] * (self.size - len(counts))]
+        out = np.empty((sum(received), *rows.shape[1:]), rows.dtype)
+        everyone = np.concatenate([rows] * self.size)
+        self.exchange(everyone, [len(rows)] * self.size, out, received)
+        return [out[span] for span in _spans(received)]
+
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag is set on any rank."""
+        return bool(self.swap(np.full((self.size, 1), int(flag))).any())
+
+    def _shares(self, length: int, dtype: Any) -> np.ndarray:
+        """Memory for a share of each rank, that of the sum before where it fits."""
+        if self._memory.shape != (self.size, length) or self._memory.dtype != dtype:
+            self._memory = np.empty((self.size, length), dtype)
+        return self._memory
+
+    @property
+    def _others(self) -> list[int]:
+        return [r for r in range(self.size) if r != self.rank]
+
+    def _move(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        sends, receives = ([m for m in each if m[1].size] for each in (sends, receives))
+        self.sent += sum(array.nbytes for _, array in sends)
+        if sends or receives:
+            self.transfer(sends, receives)
+
+
+def tree(items: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> Item | None:
+    """Join items by the binary tree ((0 + 1) + (2 + 3)) + ...; None is skipped."""
+    while len(items) > 1:
+        items = [_pair(items[n : n + 2], join) for n in range(0, len(items), 2)]
+    return items[0]
+
+
+def _pair(pair: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> Item | None:
+    there = [item for item in pair if item is not None]
+    return join(*there) if len(there) == 2 else there[0] if there else None
+
+
+def _spans(counts: Any) -> list[slice]:
+    ends = np.cumsum(counts).tolist()
+    return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def _text_of(error: BaseException) -> str:
+    return " ".join(str(error).split()) or first_line(error)

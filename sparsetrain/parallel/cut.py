@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cut between a program and its tables: it reads the rows that were sent, whatever their number.
+
+In the cut function a table has a symbolic number of rows, those that a batch looks up, and its ids
+count these. So every lookup, bag and derivative stays as it is. A table that is read in any other
+way could not be sharded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from sparsetrain.ad.gradient import GradientModule
+from sparsetrain.compiler.program import extract
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.relax_op import callees
+from sparsetrain.system.locks import with_builder_lock
+
+# Operators that read rows of their first argument, which their second one names.
+_LOOKUPS = ("relax.sparsetrain.lookup", "relax.sparsetrain.embedding_bag", "relax.take")
+_READS = (*_LOOKUPS, "relax.sparsetrain.weight_cotangent")
+
+Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold rows of it
+
+
+def cut_gradient(
+    gradient: GradientModule, storages: Iterable[str]
+) -> tuple[GradientModule, Lookups]:
+    """Cut a gradient function; see `cut`."""
+    module, lookups = cut(gradient.module, gradient.function, storages)
+    return replace(gradient, module=module), lookups
+
+
+@with_builder_lock
+def cut(
+    module: tvm.IRModule, function: str, storages: Iterable[str]
+) -> tuple[tvm.IRModule, Lookups]:
+    """Give each storage a symbolic number of rows.
+
+    Returns
+    -------
+    module, lookups
+        The function alone, under its name, and the inputs that hold rows of each storage.
+
+    Raises
+    ------
+    ConfigError
+        If a storage is read but by lookups of an input's rows, or two by those of one input.
+    """
+    module = extract(module, function)
+    old = module[function]
+    names = dict(zip(old.params, (param.name for param in old.params), strict=True))
+    wanted = {param: names[param] for param in old.params if names[param] in storages}
+    lookups = _lookups(old, names, wanted)
+    new = {param: _rows_of(param, number) for number, param in enumerate(wanted)}
+    bound = old.bind_params(new)
+    rest = iter(bound.params)
+    params = [new[param] if param in new else next(rest) for param in old.params]
+    made = relax.Function(params, bound.body, bound.ret_ty, bound.is_pure, bound.attrs)
+    made = made.with_attr("num_input", old.attrs["num_input"])
+    return tvm.IRModule({**callees(module), tvm.ir.GlobalVar(function): made}), lookups
+
+
+def _rows_of(param: relax.Var, number: int) -> relax.Var:
+    rows = tvm.tirx.Var(f"sent{number}", "int64")
+    return relax.Var(
+        param.name, relax.TensorType((rows, *list(param.ty.shape)[1:]), param.ty.dtype)
+    )
+
+
+def _lookups(function: relax.Function, names: dict[Any, str], wanted: dict[Any, str]) -> Lookups:
+    found: dict[str, list[str]] = {name: [] for name in wanted.values()}
+    owner: dict[str, str] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            for table in wanted.keys() & {*relax.analysis.free_vars(call)}:
+                name = wanted[table]
+                operator = getattr(getattr(call, "op", None), "name", "")
+                ids = names.get(call.args[1]) if operator in _READS else None
+                if ids is None or call.args[0] != table:
+                    raise ConfigError(
+                        f"parallel: {name} is read by {operator or 'another value'}, not only by "
+                        "lookups of ids of the batch, so its rows cannot lie on several ranks: "
+                        "train this model in one process"
+                    )
+                if owner.setdefault(ids, name) != name:
+                    raise ConfigError(
+                        f"parallel: {ids!r} is looked up in {name} and in {owner[ids]}: give each "
+                        "an input of its own"
+                    )
+                if ids not in found[name]:
+                    found[name].append(ids)
+    return {name: tuple(inputs) for name, inputs in found.items()}

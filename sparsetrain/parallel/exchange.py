@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchange of a batch's rows between the ranks that look them up and those that own them.
+
+A rank sends the rows it needs once each, however often it looks them up, and receives them in that
+order; their gradients go back the same way, summed. Bytes follow from unique rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.embedding.lookup_kernel import lookup_kernel
+from sparsetrain.parallel.comm import Comm, tree
+from sparsetrain.parallel.kernels import find_keys, find_places
+from sparsetrain.parallel.plan import StoragePlan
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import host_kernel
+from sparsetrain.runtime.tensors import reshape_view, view_as
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+from sparsetrain.sparse_tensor.coalesce import make_plan, segment_sum
+
+_lookup = host_kernel("lookup", lookup_kernel)
+
+
+class Room:
+    """Memory that is used again from step to step, larger where more is needed."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, NDArray] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
+        """Return a tensor in the memory of this name; what was there is overwritten."""
+        size = max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize
+        block = self._blocks.get(name)
+        if block is None or block.size(0) < size:
+            block = self._blocks[name] = runtime.empty((size + size // 4,), "uint8")
+        return view_as(block, shape, dtype)
+
+
+class Exchange:
+    """Rows of one storage, there and back; used for one batch after another.
+
+    Parameters
+    ----------
+    comm : Comm
+    plan : StoragePlan
+    """
+
+    def __init__(self, comm: Comm, plan: StoragePlan) -> None:
+        self._comm, self._plan, self._room = comm, plan, Room()
+        ranks = range(plan.size)
+        slices = [plan.slices(rank) for rank in ranks]
+        first = [[slices[rank][table.name].start for rank in ranks] for table in plan.tables]
+        self._tables = tuple(
+            runtime.as_tensor(np.array(values, np.int64))
+            for values in (
+                [table.rows.start for table in plan.tables],
+                [table.owner for table in plan.tables],
+                first,
+            )
+        )
+        self._keys = plan.size * plan.stride
+        self._dtype = "int32" if self._keys < 2**31 else "int64"
+        self._arrays = 0  # that were placed; of several, gradients have an order of their own
+        # Of the batch: the plan of its entries, and rows asked of each rank and by each.
+        self.entries: CoalescePlan
+        self.asked = self.answered = np.zeros(plan.size, np.int64)
+        self.rows: NDArray  # of this rank, that were asked for, rank by rank
+
+    def place(self, rows: Sequence[Any]) -> list[NDArray]:
+        """Find the owners of looked up rows; return for each array the places of what will come."""
+        arrays = [a if isinstance(a, np.ndarray) else runtime.as_numpy(a) for a in rows]
+        flat = [each.reshape(-1) for each in arrays]
+        dtype = str(arrays[0].dtype) if arrays else "int32"
+        count, self._arrays = sum(map(len, flat)), len(flat)
+        whole = self._room("rows", (count,), dtype)
+        if arrays:
+            np.concatenate(flat, out=runtime.as_numpy(whole, writable=True))
+        keys = self._room("keys", (count,), self._dtype)
+        size, stride = self._plan.size, self._plan.stride
+        find_keys(dtype, self._dtype, size, stride)(whole, *self._tables, keys)
+        self.entries = make_plan(keys, self._keys)
+        places = self._room("places", (count,), dtype)
+        find_places(dtype)(self.entries.order, self.entries.offsets, places)
+        edges = np.searchsorted(runtime.as_numpy(self.entries.rows), stride * np.arange(size + 1))
+        self.asked = np.diff(edges)
+        if len(arrays) < 2:
+            return [reshape_view(places, each.shape) for each in arrays]
+        found = np.split(runtime.as_numpy(places), np.cumsum([len(each) for each in flat])[:-1])
+        pairs = zip(found, arrays, strict=True)
+        return [runtime.as_tensor(part.reshape(each.shape)) for part, each in pairs]
+
+    def ask(self, answered: np.ndarray) -> NDArray:
+        """Send which rows are needed; return those that others need of this rank, which they are.
+
+        `answered` is how many each rank needs.
+        """
+        self.answered = answered
+        unique = runtime.as_numpy(self.entries.rows)
+        of = np.repeat(self._plan.stride * np.arange(self._plan.size), self.asked)
+        local = (unique - of).astype(self._dtype, copy=False)
+        self.rows = self._room("asked", (int(answered.sum()),), self._dtype)
+        out = runtime.as_numpy(self.rows, writable=True)
+        self._comm.exchange(local, self.asked.tolist(), out, answered.tolist())
+        return self.rows
+
+    def fetch(self, table: NDArray) -> NDArray:
+        """Return the rows that were asked for, (U, D), and send others theirs of `table`."""
+        width = self._plan.width
+        own = self._room("own", (self._served, width), "float32")
+        _lookup(width, "float32", self._dtype)(table, self.rows, own)
+        rows = self._room("came", (int(self.asked.sum()), width), "float32")
+        return self._send(own, self.answered, rows, self.asked)
+
+    def give(self, gradients: Sequence[RowSparse | None], num_rows: int) -> RowSparse:
+        """Send the gradients of the rank's parts to the owners; return that of this rank's rows.
+
+        A row has at most two entries: the last sum of the tree is left to the optimizer.
+        """
+        values = self._sum_of_parts(gradients)
+        came = self._room("gradients", (self._served, self._plan.width), "float32")
+        self._send(values, self.asked, came, self.answered)
+        return self._sum_of_ranks(came, num_rows)
+
+    def _sum_of_parts(self, gradients: Sequence[RowSparse | None]) -> NDArray:
+        there = [each for each in gradients if each is not None]
+        if len(there) == self._arrays == 1:
+            return segment_sum(self.entries, there[0].values, there[0].source)
+        total = tree([each and each.coalesce() for each in gradients], _joined)
+        return runtime.empty((0, self._plan.width), "float32") if total is None else total.values
+
+    def _sum_of_ranks(self, values: NDArray, num_rows: int) -> RowSparse:
+        ends = np.cumsum(self.answered).tolist()
+        if len(ends) <= 2:
+            return RowSparse(self.rows, values, num_rows)
+        rows, numbers = runtime.as_numpy(self.rows), runtime.as_numpy(values)
+        parts: list[Any] = [
+            RowSparse.from_numpy(rows[first:end], numbers[first:end], num_rows)
+            for first, end in zip([0, *ends], ends, strict=False)
+        ]
+        while len(parts) > 2:
+            parts = [tree(parts[n : n + 2], _joined) for n in range(0, len(parts), 2)]
+        return parts[0] + parts[1]
+
+    @property
+    def _served(self) -> int:
+        return int(self.answered.sum())
+
+    def _send(self, array: NDArray, counts: Any, out: NDArray, received: Any) -> NDArray:
+        given, taken = runtime.as_numpy(array), runtime.as_numpy(out, writable=True)
+        self._comm.exchange(given, counts.tolist(), taken, received.tolist())
+        return out
+
+
+def _joined(one: RowSparse, other: RowSparse) -> RowSparse:
+    return (one + other).coalesce()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Group`: the processes that a `Trainer` is given, and how its tables are to be sharded."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.parallel.comm import Comm
+from sparsetrain.parallel.mpi_comm import MpiComm
+from sparsetrain.parallel.plan import Shard
+from sparsetrain.runtime.threads import available_cores, num_threads, set_num_threads
+from sparsetrain.system.argument_checks import is_number, require_int
+
+
+class Group:
+    """Processes that train one model together; ``Trainer(..., parallel=group)``.
+
+    Parameters
+    ----------
+    comm : Comm
+    shard : "auto", "table", "row" or mapping
+        Where tables lie, see `mpi`.
+    parts : int, optional
+        Into how many parts a batch is cut, see `mpi`.
+    """
+
+    def __init__(self, comm: Comm, shard: Shard, parts: int | None) -> None:
+        self.comm, self.shard = comm, shard
+        self.parts = None if parts is None else require_int("parts", parts)
+
+    def going_on(self, parts: int | None) -> Group:
+        """Return the group of a run that was cut into so many parts, unless it has its own."""
+        return Group(self.comm, self.shard, self.parts or parts)
+
+    @property
+    def trainer(self) -> type:
+        """The class of trainers that it makes."""
+        from sparsetrain.parallel.trainer import ShardedTrainer
+
+        return ShardedTrainer
+
+
+_joined: list[MpiComm] = []  # MPI begins once in a process
+
+
+def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) -> Group:
+    """The processes that a launcher of MPI started.
+
+    Parameters
+    ----------
+    shard : "auto", "table", "row" or mapping
+        "table": each table on one rank; "row": rows of every table dealt to all ranks, row i to
+        rank ``i % size``; "auto": by rows where a table is large. A mapping names tables, with one
+        of these words or a rank; others are "auto".
+    parts : int, optional
+        K, into how many parts a batch is cut: size, 2 size, 4 size, ... By default the number of
+        ranks. What is trained depends on K, to the bit on nothing else of this: K, K/2, K/4, ...
+        ranks give the same weights.
+    deadline : float
+        Seconds after which a rank that does not answer ends the job.
+
+    Raises
+    ------
+    ConfigError
+        If MPI cannot be used, or counts one process where several were started.
+    """
+    if not is_number(deadline) or not deadline > 0:
+        raise ConfigError(f"deadline is {deadline!r}; it must be a number of seconds above 0")
+    if not _joined:
+        _joined.append(MpiComm(deadline))
+        _share_cores(_joined[0])
+    _joined[0].deadline = deadline
+    return Group(_joined[0], shard, parts)
+
+
+def local(parts: int | None = None) -> Group:
+    """This process alone, which computes what `parts` ranks would, to the bit."""
+    return Group(Comm(), "auto", parts)
+
+
+def _share_cores(comm: Comm) -> None:
+    """Run kernels on this rank's share of the cores, unless TVM_NUM_THREADS says otherwise."""
+    cores: list[Any] = comm.gather(sorted(os.sched_getaffinity(0)))
+    here = [
+        own for own, host in zip(cores, comm.hosts, strict=True) if host == comm.hosts[comm.rank]
+    ]
+    share = max(1, len({core for own in here for core in own}) // len(here))
+    if num_threads() == available_cores() > share:
+        set_num_threads(share)

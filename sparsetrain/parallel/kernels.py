@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of the exchange: whose a row is and which of theirs, and places of sorted entries.
+
+Both are parallel over their entries; every element has one writer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc, const
+
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.runtime.compiling import host_kernel
+
+STRIPS = 64
+
+
+def keys_kernel(row_dtype: str, key_dtype: str, ranks: int, stride: int) -> PrimFunc:
+    """Key of each row of a storage: ``owner * stride + row of the owner``.
+
+    Arguments: rows (N,), starts (T,) int64 of the tables, rising, owners (T,) int64, -1 where rows
+    are dealt, first (T, ranks) int64 of each table on each rank, keys (N,).
+    """
+    with kernel() as built:
+        count, tables = extents(2)
+        rows = buffer("rows", (count,), row_dtype)
+        starts, owners = (buffer(name, (tables,), "int64") for name in ("starts", "owners"))
+        first = buffer("first", (tables, ranks), "int64")
+        keys = buffer("keys", (count,), key_dtype)
+        with T.parallel(0, STRIPS) as strip:
+            begin = T.Bind(count * strip // STRIPS)
+            with T.serial(0, T.Bind(count * (strip + 1) // STRIPS) - begin) as i:
+                row = T.Bind(tirx.Cast("int64", rows[begin + i]))
+                table = T.alloc_local((1,), "int64")
+                T.buffer_store(table, const(-1, "int64"), [0])
+                with T.serial(0, tables) as t:
+                    T.buffer_store(table, table[0] + tirx.Cast("int64", starts[t] <= row), [0])
+                of = T.Bind(table[0])
+                place = T.Bind(row - starts[of])
+                dealt = T.Bind(owners[of] < 0)
+                owner = T.Bind(tirx.Select(dealt, place % ranks, owners[of]))
+                own = tirx.Select(dealt, place // ranks, place)
+                key = owner * stride + first[of, owner] + own
+                T.buffer_store(keys, tirx.Cast(key_dtype, key), [begin + i])
+    return built.get()
+
+
+def places_kernel(dtype: str) -> PrimFunc:
+    """Number of the run that each entry of a plan lies in.
+
+    Arguments: order (N,) and offsets (U + 1,) int32 of the plan, places (N,).
+    """
+    with kernel() as built:
+        count, edges = extents(2)
+        order, offsets = buffer("order", (count,), "int32"), buffer("offsets", (edges,), "int32")
+        places = buffer("places", (count,), dtype)
+        with T.parallel(0, edges - 1) as u, T.serial(0, offsets[u + 1] - offsets[u]) as k:
+            entry: Any = order[offsets[u] + k]
+            T.buffer_store(places, tirx.Cast(dtype, u), [entry])
+    return built.get()
+
+
+find_keys = host_kernel("keys of rows", keys_kernel)
+find_places = host_kernel("places of entries", places_kernel)

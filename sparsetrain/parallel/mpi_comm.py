@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI as the engine, through mpi4py: waits with a deadline, news of ranks that fail or end.
+
+MPI itself waits for ever when a process raises an error, leaves its loop early or stands still. So
+nothing here blocks: requests are tested, and between tests a rank looks for news.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.errors import ConfigError, ParallelError
+from sparsetrain.parallel.comm import Comm, Message
+from sparsetrain.system.launcher import processes_started
+
+_DATA, _NEWS = 1, 2  # tags
+_ENDED = b"\0"  # news of a rank that goes
+# s: waits longer than the first are slept through, a fiftieth of what has passed at a time.
+_SPIN, _LONGEST_NAP = 2e-3, 2e-3
+_GRACE = 2.0  # s in which ranks that know of a failure may still speak
+
+
+class MpiComm(Comm):
+    """The processes that mpiexec, srun or another launcher of MPI started.
+
+    Parameters
+    ----------
+    deadline : float
+        Seconds for which another rank may be silent.
+
+    Raises
+    ------
+    ConfigError
+        If mpi4py is missing, or MPI counts one process where the launcher started several.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        MPI = _import_mpi()
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self._comm.rank, self._comm.size
+        started = processes_started()
+        if self.size == 1 and started > 1:
+            raise ConfigError(
+                f"{started} processes were started, MPI sees 1: mpiexec and mpi4py are of other "
+                "MPIs, or it was torchrun; start by the mpiexec of the MPI that mpi4py uses"
+            )
+        self.deadline = deadline
+        self._failed: int | None = None  # exit status
+        self._told: list[Any] = []  # requests, which keep their memory
+        self._ended: set[int] = set()
+        self.hosts = ["a machine"] * self.size
+        self.hosts = self.gather(MPI.Get_processor_name())
+        self.engine = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
+        atexit.register(self._leave)
+
+    def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """See `Comm.transfer`."""
+        comm = self._comm
+        self._held = sends, receives  # MPI writes and reads them until all is done
+        requests = [comm.Irecv(_bytes(array), rank, _DATA) for rank, array in receives]
+        requests += [comm.Isend(_bytes(array), rank, _DATA) for rank, array in sends]
+        waiting = {rank for rank, _ in receives} | {rank for rank, _ in sends}
+        self._wait(lambda: self._mpi.Request.Testall(requests), waiting)
+
+    def tell(self, text: str, exit_code: int) -> None:
+        """See `Comm.tell`."""
+        self._failed = exit_code if self._failed is None else self._failed
+        self._spread(text.encode())
+
+    def _spread(self, text: bytes) -> None:
+        news = np.frombuffer(text, np.uint8)
+        self._told += [self._comm.Isend(news, rank, _NEWS) for rank in self._others]
+
+    def _wait(self, done: Callable[[], Any], waiting: set[int]) -> None:
+        began = time.monotonic()
+        turns = 0
+        while not done():
+            turns += 1
+            if turns % 16:
+                continue
+            self._hear()
+            passed = time.monotonic() - began
+            gone = sorted(waiting & self._ended)
+            if gone and not done():  # what it sent before may have come meanwhile
+                self._fail(f"{self.name_of(gone[0])} has ended, {self.name} waits for it")
+            if passed > self.deadline:
+                who = ", ".join(map(self.name_of, sorted(waiting)))
+                self._fail(f"{self.name}: no word of {who} for {self.deadline:g} s")
+            if passed > _SPIN:
+                time.sleep(min(passed / 50, _LONGEST_NAP))
+
+    def _fail(self, text: str) -> None:
+        self.tell(text, ParallelError.exit_code)
+        raise ParallelError(text)
+
+    def _hear(self) -> None:
+        """Raise what another rank tells; note who has ended."""
+        status = self._mpi.Status()
+        while self._comm.Iprobe(self._mpi.ANY_SOURCE, _NEWS, status):
+            news = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
+            self._comm.Recv(news, status.source, _NEWS)
+            text = news.tobytes()
+            if text == _ENDED:
+                self._ended.add(status.source)
+                continue
+            self._failed = ParallelError.exit_code if self._failed is None else self._failed
+            raise ParallelError(text.decode())
+
+    def _leave(self) -> None:
+        """End with the others: who ends alone, or after a failure, ends all."""
+        if self._mpi.Is_finalized():
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._spread(_ENDED)
+        limit = time.monotonic() + (self.deadline if self._failed is None else _GRACE)
+        while len(self._ended) < self.size - 1 and time.monotonic() < limit:
+            try:
+                self._hear()
+            except ParallelError as error:
+                print(f"sparsetrain: error: {error}", file=sys.stderr, flush=True)
+                limit = time.monotonic() + _GRACE
+            time.sleep(_LONGEST_NAP)
+        if self._failed is not None or len(self._ended) < self.size - 1:
+            self._comm.Abort(self._failed or ParallelError.exit_code)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _import_mpi() -> Any:
+    try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "serialized"
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(
+            f"MPI cannot be used ({error}): pip install mpi4py, and an MPI such as mpich"
+        ) from None
+    return MPI

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan of the shards: which rank owns which rows of each table.
+
+A table lies on one rank whole, or is dealt by rows: row i on rank i % R. Ids are numbered by
+falling count, so ranges of rows would leave nearly all lookups to the first rank. A plan is a pure
+function of the tables and the number of ranks; nothing that is saved depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from sparsetrain.errors import ConfigError
+
+DEALT = -1  # in place of an owner
+Shard = Literal["auto", "table", "row"] | Mapping[str, str | int]
+# Rows from which on "auto" deals a table: some ten times what a batch of usual size looks up.
+DEALT_FROM = 1 << 14
+
+
+class Placed(NamedTuple):
+    """One table of a storage.
+
+    Parameters
+    ----------
+    name : str
+    rows : slice
+        Its rows in the whole storage.
+    owner : int
+        The rank that has all of it, or `DEALT`.
+    """
+
+    name: str
+    rows: slice
+    owner: int
+
+    def on(self, rank: int, size: int) -> tuple[int, int]:
+        """Return the first of the table's rows that a rank has, and the step to the next."""
+        if self.owner == DEALT:
+            return rank, size
+        return (0, 1) if self.owner == rank else (self.rows.stop - self.rows.start, 1)
+
+    def held(self, rank: int, size: int) -> int:
+        """Return how many rows a rank has."""
+        first, step = self.on(rank, size)
+        return len(range(first, self.rows.stop - self.rows.start, step))
+
+
+class StoragePlan(NamedTuple):
+    """The tables of one storage, by rising rows, for `size` ranks."""
+
+    tables: tuple[Placed, ...]
+    width: int
+    size: int
+
+    def slices(self, rank: int) -> dict[str, slice]:
+        """Return the rows of each table in the storage of a rank."""
+        ends = np.cumsum([table.held(rank, self.size) for table in self.tables]).tolist()
+        spans = zip(self.tables, [0, *ends], ends, strict=False)
+        return {table.name: slice(first, end) for table, first, end in spans}
+
+    def rows(self, rank: int) -> int:
+        """Return the rows that a rank has; at least one, for kernels take no empty table."""
+        return max(1, sum(table.held(rank, self.size) for table in self.tables))
+
+    @property
+    def stride(self) -> int:
+        """The most rows that a rank has: row i of rank r has the key ``r * stride + i``."""
+        return max(map(self.rows, range(self.size)))
+
+
+Plan = dict[str, StoragePlan]
+
+
+def make_plan(
+    tables: Mapping[str, Mapping[str, slice]],
+    widths: Mapping[str, int],
+    size: int,
+    shard: Shard = "auto",
+) -> Plan:
+    """Decide where tables lie.
+
+    Parameters
+    ----------
+    tables : mapping
+        Storage -> the rows of each of its tables, by name.
+    widths : mapping of str to int
+        D of each storage.
+    size : int
+        Ranks.
+    shard : "auto", "table", "row" or mapping
+        Whole tables, the largest first, to the rank with the fewest elements; all tables by rows;
+        or "auto", by rows where a table is large. A mapping says so table by table, or the rank;
+        tables that it does not name are "auto".
+
+    Raises
+    ------
+    ConfigError
+        For a table or a word that is unknown.
+    """
+    spans = [(s, name, rows) for s, parts in tables.items() for name, rows in parts.items()]
+    elements = {name: (rows.stop - rows.start) * widths[s] for s, name, rows in spans}
+    heights = {name: rows.stop - rows.start for _, name, rows in spans}
+    asked = _asked(shard, list(elements), size)
+    most = sum(elements.values()) / (2 * size)
+    owners: dict[str, int] = {}
+    load = [0] * size
+    for name in sorted(elements, key=lambda name: -elements[name]):
+        how = asked[name]
+        if how == "auto":
+            large = heights[name] >= DEALT_FROM or elements[name] > most
+            how = "row" if size > 1 and large else "table"
+        owners[name] = owner = (
+            DEALT if how == "row" else load.index(min(load)) if how == "table" else int(how)
+        )
+        if owner != DEALT:
+            load[owner] += elements[name]
+    return {
+        storage: StoragePlan(
+            tuple(
+                Placed(name, rows, owners[name])
+                for name, rows in sorted(parts.items(), key=lambda item: item[1].start)
+            ),
+            widths[storage],
+            size,
+        )
+        for storage, parts in tables.items()
+    }
+
+
+def _asked(shard: Any, names: Sequence[str], size: int) -> dict[str, str | int]:
+    given = shard if isinstance(shard, Mapping) else dict.fromkeys(names, shard)
+    for name, how in given.items():
+        if name not in names:
+            near = get_close_matches(str(name), names, n=1) or names[:8]
+            raise ConfigError(f"shard: no table {name!r}; there are {', '.join(near)}")
+        is_rank = type(how) is int and 0 <= how < size
+        if not is_rank and how not in ("auto", "table", "row"):
+            raise ConfigError(
+                f"shard: {how!r} is no way to place a table: 'auto', 'table', 'row' or, for a "
+                f"table by name, a rank below {size}"
+            )
+    return {**dict.fromkeys(names, "auto"), **given}
+
+
+def describe(plan: Plan) -> str:
+    """Return a table of who owns what."""
+    lines = [f"{'table':24} {'rows':>13}  where"]
+    for storage in plan.values():
+        for table in storage.tables:
+            where = "by rows, all ranks" if table.owner == DEALT else f"rank {table.owner}"
+            lines.append(f"{table.name:24.24} {table.rows.stop - table.rows.start:13,}  {where}")
+    return "\n".join(lines)

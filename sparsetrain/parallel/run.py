@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SharedRun`: the folder of a run of several ranks, in which rank 0 locks, logs and names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.parallel import saving
+from sparsetrain.parallel.shards import Shards
+from sparsetrain.training.run import Run
+
+
+class SharedRun(Run):
+    """A `Run` that all ranks hold; what is called on it is called on all."""
+
+    def __init__(self, run: Run, shards: Shards) -> None:
+        vars(self).update(vars(run))
+        self._shards = shards
+        self.logs = shards.rank == 0
+
+    @contextlib.contextmanager
+    def writing(self, **options: Any) -> Iterator[None]:
+        """See `Run.writing`."""
+        with super().writing(**options) if self.logs else contextlib.nullcontext():
+            self._shards.comm.any(False)
+            yield
+
+    def _write(
+        self, path: Path, arrays: Mapping[str, np.ndarray], manifest: dict[str, Any]
+    ) -> None:
+        saving.write(self._shards, path, arrays, manifest)
+
+    def _name(self, name: str, best: bool) -> None:
+        if self.logs:
+            super()._name(name, best)
+        self._shards.comm.any(False)  # named

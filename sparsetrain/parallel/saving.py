@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of shards: folders as of one process, written and read by all ranks.
+
+Files hold ranges of rows. Of a table that is dealt by rows they are collected, some files at a
+time, each by one rank; other arrays are written by their owner. So nothing in a checkpoint depends
+on the ranks, and any number of them, or one process, reads it. Memory is a file's rows on a rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain.checkpoint import Saved, errors_of, folders, require_room
+from sparsetrain.checkpoint.array_file import file_size, write_array
+from sparsetrain.checkpoint.manifest import FILE, Entry, all_rows, dump, piece_shape
+from sparsetrain.errors import CheckpointError
+from sparsetrain.optim.state_dict import named_tables
+from sparsetrain.parallel.plan import DEALT, Placed
+from sparsetrain.parallel.shards import Shards
+
+PIECE_BYTES = 32 << 20
+
+
+class _Whole(NamedTuple):
+    """An array as a checkpoint has it, and the table it belongs to, if any."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    table: Placed | None
+
+
+class _Piece(NamedTuple):
+    """Rows of an array that one file holds, and the rank that writes it."""
+
+    array: _Whole
+    rows: tuple[int, int]
+    file: str
+    writer: int
+
+
+def write(
+    shards: Shards,
+    folder: str | PathLike[str],
+    arrays: Mapping[str, np.ndarray],
+    manifest: dict[str, Any],
+) -> None:
+    """Save what all ranks have, in place of the checkpoint that is there; see `checkpoint.write`.
+
+    `arrays` and `manifest` are those of this rank; of the manifest that of rank 0 counts.
+    """
+    comm = shards.comm
+    target = folders.located(folder)
+    pieces = list(_cut(shards, arrays))
+    draft: Path | None = None
+    with errors_of(target):
+        if comm.rank == 0:
+            dump([], manifest)
+            folders.restore(target)
+            folders.require_replaceable(target)
+            require_room(target, sum(file_size(*_kind(piece)) for piece in pieces))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with folders.draft(target) as draft:
+                entries = _write_pieces(shards, Path(comm.gather(str(draft))[0]), arrays, pieces)
+                with folders.new_file(draft / FILE) as file:
+                    file.write(dump(entries, manifest))
+                folders.publish(draft, target)
+        else:
+            draft = Path(comm.gather(None)[0])
+            _require_shared(draft, comm.name)
+            _write_pieces(shards, draft, arrays, pieces)
+        comm.any(False)  # published
+
+
+def _require_shared(draft: Path, name: str) -> None:
+    if not draft.is_dir():
+        raise CheckpointError(
+            f"{draft.parent} is not seen by {name}: a run must lie on a file system that all ranks "
+            "share"
+        )
+
+
+def _cut(shards: Shards, arrays: Mapping[str, np.ndarray]) -> Iterator[_Piece]:
+    """Cut all arrays, by rows, into files; those of dealt tables go to the ranks in turn."""
+    number = dealt = 0
+    for whole in _wholes(shards, arrays):
+        first, end = all_rows(whole.shape)
+        row_bytes = max(1, int(np.prod(whole.shape[1:])) * whole.dtype.itemsize)
+        step = max(1, PIECE_BYTES // row_bytes)
+        owner = whole.table.owner if whole.table is not None else 0
+        for start in range(first, end, step) or (0,):
+            writer = dealt % shards.size if owner == DEALT else owner
+            rows = start, min(start + step, end)
+            yield _Piece(whole, rows, f"{number:03}.npy", writer)
+            number, dealt = number + 1, dealt + (owner == DEALT)
+
+
+def _wholes(shards: Shards, arrays: Mapping[str, np.ndarray]) -> Iterator[_Whole]:
+    tables = _tables(shards)
+    for name, array in arrays.items():
+        table = tables.get(name) or tables.get(name.rpartition(":")[0])
+        shape = array.shape
+        if table is not None:
+            shape = (table.rows.stop - table.rows.start, *shape[1:])
+        yield _Whole(name, shape, array.dtype, table)
+
+
+def _tables(shards: Shards) -> dict[str, Placed]:
+    """Tables by the names that checkpoints have for them."""
+    spans = {s: {t.name: t.rows for t in plan.tables} for s, plan in shards.plan.items()}
+    return {
+        full: table
+        for storage, names in named_tables(spans).items()
+        for full, table in zip(names, shards.plan[storage].tables, strict=True)
+    }
+
+
+def _write_pieces(
+    shards: Shards, draft: Path, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
+) -> list[Entry]:
+    """Write this rank's files; return what all ranks wrote, in order."""
+    own: dict[str, Any] = {}
+    dealt = [p for p in pieces if p.array.table is not None and p.array.table.owner == DEALT]
+    for piece in pieces:
+        if piece not in dealt and piece.writer == shards.rank:
+            own[piece.file] = _write(draft, piece, _rows(arrays[piece.array.name], piece))
+    for at in range(0, len(dealt), shards.size):
+        mine, rows = _collect(shards, arrays, dealt[at : at + shards.size])
+        if mine is not None:
+            own[mine.file] = _write(draft, mine, rows)
+    found: dict[str, int] = {}
+    for crcs in shards.comm.gather(own):
+        found |= crcs
+    return [
+        Entry(p.array.name, p.file, kind[0], p.array.shape, p.rows, file_size(*kind), found[p.file])
+        for p in pieces
+        for kind in [_kind(p)]
+    ]
+
+
+def _kind(piece: _Piece) -> tuple[str, tuple[int, ...]]:
+    return piece.array.dtype.name, piece_shape(piece.array.shape, piece.rows)
+
+
+def _rows(array: np.ndarray, piece: _Piece) -> np.ndarray:
+    return array[slice(*piece.rows)] if array.shape else array
+
+
+def _write(draft: Path, piece: _Piece, rows: np.ndarray) -> int:
+    with folders.new_file(draft / piece.file) as file:
+        return write_array(file, rows)
+
+
+def _collect(
+    shards: Shards, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
+) -> tuple[_Piece | None, np.ndarray]:
+    """Send each rank its rows of the pieces that others write; return this rank's piece, if any."""
+    rank, size = shards.rank, shards.size
+    by_writer = {piece.writer: piece for piece in pieces}
+    sent: list[np.ndarray] = []
+    counts = []
+    for writer in range(size):
+        piece = by_writer.get(writer)
+        part = arrays[piece.array.name][_dealt(piece.rows, rank, size)] if piece else None
+        counts.append(0 if part is None else part.nbytes)
+        if part is not None:
+            sent.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+    mine = by_writer.get(rank)
+    row_bytes, rows = 0, [range(0)] * size
+    if mine is not None:
+        row_bytes = int(np.prod(mine.array.shape[1:])) * mine.array.dtype.itemsize
+        rows = [
+            range(mine.rows[0] + (r - mine.rows[0]) % size, mine.rows[1], size) for r in range(size)
+        ]
+    received = [len(each) * row_bytes for each in rows]
+    came = np.empty(sum(received), np.uint8)
+    shards.comm.exchange(np.concatenate([*sent, np.empty(0, np.uint8)]), counts, came, received)
+    if mine is None:
+        return None, came
+    out = np.empty(_kind(mine)[1], mine.array.dtype)
+    at = 0
+    for each, count in zip(rows, received, strict=True):
+        part = came[at : at + count].view(out.dtype).reshape(len(each), *out.shape[1:])
+        out[each.start - mine.rows[0] :: size] = part
+        at += count
+    return mine, out
+
+
+def _dealt(rows: tuple[int, int], rank: int, size: int) -> slice:
+    """Where a rank has its rows of a range of a dealt table."""
+    return slice(*(len(range(rank, end, size)) for end in rows))
+
+
+class ShardOf:
+    """An open checkpoint, of which this rank reads its rows; see `checkpoint.Saved`.
+
+    Every file is checked by one rank before any rank reads rows.
+    """
+
+    def __init__(self, saved: Saved, shards: Shards) -> None:
+        self._saved, self._shards = saved, shards
+        self.manifest, self._of = saved.manifest, _tables(shards)
+        self.kinds = {
+            name: ((self._count(name, shape), *shape[1:]) if self._table(name) else shape, dtype)
+            for name, (shape, dtype) in saved.kinds.items()
+        }
+
+    def _table(self, name: str) -> Placed | None:
+        return self._of.get(name) or self._of.get(name.rpartition(":")[0])
+
+    def _count(self, name: str, shape: tuple[int, ...]) -> int:
+        """Rows of this rank; the saved ones if these are not the table's, for a check to refuse."""
+        table: Any = self._table(name)
+        same = shape[0] == table.rows.stop - table.rows.start
+        return table.held(self._shards.rank, self._shards.size) if same else shape[0]
+
+    def fill(self, targets: Mapping[str, np.ndarray]) -> None:
+        """Fill arrays of this rank."""
+        shards = self._shards
+        self._saved.check(shards.rank, shards.size)
+        shards.comm.any(False)
+        for name, out in targets.items():
+            table = self._table(name)
+            if table is None:
+                self._saved.read_into(name, out)
+            elif len(out):
+                self._saved.read_rows(name, out, *table.on(shards.rank, shards.size))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON would have it."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Shards` of one model: the plan, this rank's rows, and the exchange that serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.initialize import fill_uniform_, uniform_rows
+from sparsetrain.models.model_checks import config_of
+from sparsetrain.parallel.comm import Comm
+from sparsetrain.parallel.cut import Lookups
+from sparsetrain.parallel.exchange import Exchange
+from sparsetrain.parallel.plan import Plan, describe, make_plan
+from sparsetrain.runtime import NDArray
+
+
+class Shards:
+    """The rows of one model's tables on the ranks of `comm`.
+
+    Parameters
+    ----------
+    comm : Comm
+    model : ClickModel
+        The whole model; none of its tables is allocated.
+    shard : see `make_plan`
+    parts : int
+        K, into which batches are cut.
+
+    Attributes
+    ----------
+    plan : Plan
+    """
+
+    def __init__(self, comm: Comm, model: Any, shard: Any, parts: int) -> None:
+        self.comm, self.parts = comm, _checked(parts, comm.size)
+        self._model = model
+        shapes = {name: param.shape for name, param in model.named_parameters()}
+        widths = {storage: int(shapes[storage][1]) for storage in model.tables()}
+        self.plan: Plan = make_plan(model.tables(), widths, comm.size, shard)
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.comm.size
+
+    def __repr__(self) -> str:
+        return f"<{self.comm.name}, batches in {self.parts} parts>\n{describe(self.plan)}"
+
+    def slot_of(self, part: int) -> int:
+        """Return the number of a part among those of this rank; that of others is out of range."""
+        return part - self.comm.rank * (self.parts // self.comm.size)
+
+    def in_turn(self, work: Callable[[], Any]) -> None:
+        """Work on the first rank of each machine, then on all: for what is kept on its disk."""
+        hosts = self.comm.hosts
+        first = self.comm.rank == [*hosts].index(hosts[self.comm.rank])
+        if first:
+            work()
+        self.comm.any(False)
+        work()
+
+    def tables(self) -> dict[str, dict[str, slice]]:
+        """Rows of each table in this rank's storages."""
+        return {storage: plan.slices(self.rank) for storage, plan in self.plan.items()}
+
+    def initialize(self, seed: int, fill: bool) -> dict[str, NDArray]:
+        """Fresh parameters: dense ones as in one process, of tables this rank's rows of them.
+
+        Raises
+        ------
+        ConfigError
+            If the model draws its tables by a rule of its own, or other parameters by their rows.
+        """
+        small, dense = self._dense_parameters(seed, fill)
+        params = {}
+        for name, param in self._model.named_parameters():
+            if name in self.plan:
+                params[name] = self._shard_of(name, seed, fill)
+                continue
+            params[name] = dense[name]
+            if [*map(int, dense[name].shape)] != [*map(int, param.shape)]:
+                raise ConfigError(f"parallel: the shape of {name!r} depends on the tables' rows")
+        if fill:
+            _require_uniform(small, dense, seed, type(self._model).__name__)
+        return params
+
+    def _dense_parameters(self, seed: int, fill: bool) -> tuple[Any, dict[str, NDArray]]:
+        """A model like this one with tables of one row, and its parameters."""
+        config = config_of(self._model)
+        small = type(self._model)(**{**config, "rows": [1] * len(config["rows"])})
+        return small, small.initialize(seed, fill=fill)
+
+    def _shard_of(self, storage: str, seed: int, fill: bool) -> NDArray:
+        plan = self.plan[storage]
+        shape = plan.rows(self.rank), plan.width
+        tensor = runtime.empty(shape, "float32", f"this rank's rows of {storage!r}")
+        view = runtime.as_numpy(tensor, writable=True)
+        slices = plan.slices(self.rank)
+        for table in plan.tables if fill else ():
+            rows = table.rows.stop - table.rows.start
+            first, step = table.on(self.rank, self.size)
+            out = view[slices[table.name]]
+            if not len(out):
+                continue
+            bound, name = sqrt(1 / rows), f"embeddings.{table.name}"
+            for at, drawn in uniform_rows(rows, plan.width, bound, seed, name):
+                begin = at + (first - at) % step  # the first row from `at` on that is ours
+                mine = drawn[begin - at :: step]
+                place = (begin - first) // step
+                out[place : place + len(mine)] = mine
+        return tensor
+
+    @cached_property
+    def _exchanges(self) -> dict[str, Exchange]:
+        return {storage: Exchange(self.comm, plan) for storage, plan in self.plan.items()}
+
+    def fetch(
+        self,
+        trainer: Any,
+        params: Mapping[str, NDArray],
+        inputs: list[dict[str, Any]],
+        lookups: Lookups,
+    ) -> dict[str, NDArray]:
+        """Rows of each storage that these inputs look up; changes what they look up to places."""
+        for storage, exchange in self._exchanges.items():
+            where = [(given, name) for given in inputs for name in lookups[storage]]
+            places = exchange.place([given[name] for given, name in where])
+            for (given, name), place in zip(where, places, strict=True):
+                given[name] = place
+        exchanges = [*self._exchanges.values()]
+        answered = self.comm.swap(np.stack([each.asked for each in exchanges], axis=1))
+        asked = {
+            storage: exchange.ask(numbers)
+            for (storage, exchange), numbers in zip(
+                self._exchanges.items(), np.ascontiguousarray(answered.T), strict=True
+            )
+        }
+        if trainer.state.histories:
+            trainer.optimizer.catch_up_(trainer.params, asked, trainer.state)
+        return {s: each.fetch(params[s]) for s, each in self._exchanges.items()}
+
+    def give(self, trainer: Any, gradients: Mapping[str, list[Any]]) -> dict[str, Any]:
+        """Send row-sparse gradients of this rank's parts to owners; return those of its rows."""
+        return {
+            storage: exchange.give(gradients[storage], self.plan[storage].rows(self.rank))
+            for storage, exchange in self._exchanges.items()
+        }
+
+
+def _checked(parts: int, size: int) -> int:
+    ratio = parts // size
+    if parts % size or ratio & (ratio - 1):
+        allowed = [str(n) for n in range(1, parts + 1) if not parts % n and _is_power(parts // n)]
+        raise ConfigError(
+            f"batches are cut into {parts} parts here: {' or '.join(allowed)} ranks can compute "
+            f"them, not {size}"
+        )
+    return parts
+
+
+def _is_power(number: int) -> bool:
+    return not number & (number - 1)
+
+
+def _require_uniform(small: Any, params: Mapping[str, NDArray], seed: int, cls: str) -> None:
+    """Refuse a model whose one-row tables are not drawn as `ClickModel` draws them."""
+    for storage, tables in small.tables().items():
+        for table, rows in tables.items():
+            wanted = np.empty((1, int(params[storage].shape[1])), np.float32)
+            fill_uniform_(wanted, 1.0, seed, f"embeddings.{table}")
+            if not np.array_equal(runtime.as_numpy(params[storage])[rows], wanted):
+                raise ConfigError(
+                    f"parallel: {cls}.initialize draws its tables by a rule of its own, of which a "
+                    "rank cannot draw its rows alone: leave tables to ClickModel.initialize"
+                )

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ShardedTrainer`: one rank's part of a trainer, called alike on all ranks.
+
+It has the dense parameters, and of the tables the rows of this rank. What it returns (losses,
+scores, history) is the same on every rank, to the bit. An error of one rank is raised on all, after
+which the job has to begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.checkpoint import Saved
+from sparsetrain.compiler.program import Program
+from sparsetrain.data import Batch
+from sparsetrain.errors import ConfigError
+from sparsetrain.models import ClickModel
+from sparsetrain.parallel import saving
+from sparsetrain.parallel.cut import Lookups, cut
+from sparsetrain.parallel.run import SharedRun
+from sparsetrain.parallel.shards import Shards
+from sparsetrain.parallel.step import ShardedStep
+from sparsetrain.runtime import NDArray, gpu
+from sparsetrain.training import save
+from sparsetrain.training.predictor import table_dtype_of
+from sparsetrain.training.run import Run
+from sparsetrain.training.step import Loss
+from sparsetrain.training.trainer import Trainer
+
+
+class ShardedTrainer(Trainer):
+    """A `Trainer` whose tables lie on the ranks of ``parallel``; see there for the parameters.
+
+    Attributes
+    ----------
+    parallel : Shards
+        With ``rank``, ``size``, ``parts`` and ``plan``; printed, it says where tables lie.
+    """
+
+    parallel: Shards
+
+    def __init__(self, model: Any, optimizer: Any, **options: Any) -> None:
+        group, accumulate = options["parallel"], options.get("accumulate", 1)
+        self._comm = group.comm
+        with self._comm.guard():
+            if accumulate > 1 and group.parts is not None:
+                raise ConfigError(
+                    "accumulate and parts both say how often a batch is cut: drop accumulate"
+                )
+            if not isinstance(model, ClickModel):
+                raise ConfigError(
+                    f"parallel: a {type(model).__name__} trains in one process: ranks take "
+                    "DLRM and other classes of sparsetrain.models.ClickModel"
+                )
+            if table_dtype_of(model) != "float32":
+                raise ConfigError("parallel: tables are float32; half tables train in one process")
+            if model.buffers():
+                raise ConfigError(
+                    f"parallel: {model.buffers()[0]!r} follows the statistics of a whole batch, of "
+                    "which a rank has a part: take layer_norm, or train in one process"
+                )
+            parts = group.parts or group.comm.size * accumulate
+            options["parallel"] = Shards(group.comm, model, group.shard, parts)
+            super().__init__(model, optimizer, **options)
+            if gpu.is_cuda(self.target):
+                raise ConfigError("parallel: ranks train on CPUs; give target='cpu'")
+            self._require_alike()
+
+    def _require_alike(self) -> None:
+        """Refuse ranks that would not compute the same."""
+        own = {
+            "target": str(self.target),
+            "optimizer": repr(self.optimizer),
+            "model": self.model.config(),
+            "seed": self.seed,
+            "precision": self.precision,
+            "parts": self.parallel.parts,
+        }
+        for rank, other in enumerate(self._comm.gather(own)):
+            for name, value in own.items():
+                if other[name] != saving.plain(value):
+                    raise ConfigError(
+                        f"parallel: {self._comm.name} has the {name} {value!r:.200}, and rank "
+                        f"{rank} {other[name]!r:.200}: give all ranks the same"
+                    )
+
+    def _tables(self) -> Mapping[str, Mapping[str, slice]]:
+        return self.parallel.tables()
+
+    def _initial(self, seed: int, fill: bool) -> dict[str, NDArray]:
+        return self.parallel.initialize(seed, fill)
+
+    def _new_step(self) -> Any:
+        return ShardedStep(self, self.parallel)
+
+    def step(self, batch: Batch) -> Loss:
+        """Train on one batch, which every rank is given whole; see `Trainer.step`."""
+        with self._comm.guard():
+            return super().step(batch)
+
+    @cached_property
+    def _cut_logits(self) -> tuple[Program, Lookups]:
+        module, lookups = cut(self._module, "logits", self.parallel.plan)
+        return Program(module, "logits", self.target, self.policy), lookups
+
+    def compile(self, *, scores: bool = False) -> None:
+        """See `Trainer.compile`; on all ranks."""
+        with self._comm.guard():
+            self.training_step.compile()
+            if scores:
+                self.parallel.in_turn(lambda: self._cut_logits[0].machine)
+
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
+        left = iter(batches)
+        while scored := self._scored_together(left):
+            yield from scored
+
+    def _scored_together(self, left: Iterator[Batch]) -> list[tuple[Batch, np.ndarray]]:
+        """Score the next batches, one on each rank; return all with their scores."""
+        with self._comm.guard():
+            group = list(islice(left, self._comm.size))
+            if not group:
+                return []
+            own = group[self._comm.rank] if self._comm.rank < len(group) else None
+            scores = self._comm.gather_rows(self._scores_of(own), list(map(len, group)))
+            return list(zip(group, scores, strict=False))
+
+    def _scores_of(self, batch: Batch | None) -> np.ndarray:
+        """Logits of a batch, and rows for those that other ranks score."""
+        program, lookups = self._cut_logits
+        inputs = [] if batch is None else [self.model.inputs(batch)]
+        with self._lock:
+            self._flush()
+            params = self._scored_params()
+            rows = self.parallel.fetch(self, params, inputs, lookups)
+            if not inputs:
+                return np.empty((0, len(self.model.label_kinds)), np.float32)
+            return self._finite(runtime.as_numpy(program({**params, **rows}, *inputs)))
+
+    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """See `Trainer.save`; on all ranks, to a folder that all see."""
+        with self._comm.guard(), save.describe_trainer(self, extra or {}) as (arrays, manifest):
+            saving.write(self.parallel, folder, arrays, manifest)
+
+    def restore_(self, saved: Saved) -> None:
+        """See `Trainer.restore_`; on all ranks."""
+        shard: Any = saving.ShardOf(saved, self.parallel)
+        with self._comm.guard():
+            super().restore_(shard)
+
+    def fit(self, train: Any, **options: Any) -> dict[str, Any]:
+        """See `Trainer.fit`; on all ranks, with the same data."""
+        for name in ("profile", "check_numerics"):
+            if options.get(name):
+                raise ConfigError(f"parallel: {name} is for one process")
+        with self._comm.guard():
+            stop, run = options.get("stop"), options.get("run")
+            if stop is not None:
+                options["stop"] = lambda: self._comm.any(stop())
+            if run is not None:
+                options["run"] = SharedRun(run if isinstance(run, Run) else Run(run), self.parallel)
+            if self._comm.rank:
+                options["progress"] = None
+            return super().fit(train, **options)
+
+    @property
+    def _bytes(self) -> int:
+        return super()._bytes * self._comm.size
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise ConfigError(
+            "parallel: a rank has only some rows of a table: save() the model and load it in one "
+            "process"
+        )
+
+    state_dict = table = load_table = extended = quantized = profile = _refuse
+    first_nonfinite = _refuse

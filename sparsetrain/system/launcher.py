@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number of processes that a launcher started, by its variables; imports no engine."""
+
+import os
+
+# Of Open MPI, of MPICH and Intel MPI, of srun, of torchrun. An sbatch script without srun is none.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
+
+
+def processes_started() -> int:
+    """Return how many processes were started together; 1 without a launcher."""
+    return max((number for name in _SIZES if (number := _number(name)) is not None), default=1)
+
+
+def is_first() -> bool:
+    """Return whether this is the first of them, which prints for all."""
+    ranks = [number for name in _RANKS if (number := _number(name)) is not None]
+    return processes_started() == 1 or not ranks or max(ranks) == 0
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same bits on any number of ranks: losses, and every array of what is saved.
+
+Ranks are threads here; `test_mpi` has processes.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain import checkpoint
+from sparsetrain.parallel.group import Group
+from sparsetrain.parallel.step import ShardedStep
+from tests.parallel.threads import all_of, run_ranks
+from tests.small_dlrm import bags
+
+TABLES = [3, 40, 2000, 300]
+ROWS = (37, 37, 3, 37)  # of the batches: 37 are no multiple of 4 parts, of 3 one is empty
+LR = st.optim.warmup(3) * 0.05
+# Name -> what differs from a model of single ids, by Adagrad.
+CASES = {
+    "adagrad": {},
+    "clipped, decayed, grouped, with dropout and weights of rows": {
+        "model": {"dropout": 0.3, "row_weights": True},
+        "optimizer": st.optim.adagrad(
+            0.05,
+            weight_decay=1e-3,
+            clip_norm=0.05,
+            groups=[
+                st.optim.ParamGroup("embeddings.C2.*", lr=0.0),
+                st.optim.ParamGroup("embeddings.C3.*", mode="exact", scale=2.0),
+            ],
+        ),
+    },
+    "exact Adam, capped, and a scale that falls": {
+        "optimizer": st.optim.adam(LR, mode="exact", max_replayed_steps=2),
+        "loss_scale": st.precision.LossScale(initial=1e37, every=2, most=1e37),
+    },
+    "weighted bags, row-wise Adagrad": {
+        "model": {"pooling": "sum", "weighted": True},
+        "optimizer": st.optim.rowwise_adagrad(0.05),
+    },
+    "mean bags of a shared table, dense Adam": {
+        "model": {
+            "pooling": "mean",
+            "rows": [40, 40, 2000, 300],
+            "share_embedding": {"C1": "C2"},
+        },
+        "optimizer": st.optim.adam(LR, mode="dense"),
+    },
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_program():
+    """Ranks share what they would compile alike."""
+    made, lock, cut = {}, threading.Lock(), ShardedStep._cut.func
+
+    def shared(step):
+        with lock:
+            key = repr(step._trainer.model.config())
+            return made.setdefault(key, None) or made.update({key: cut(step)}) or made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardedStep, "_cut", property(shared))
+        yield
+
+
+def model(**changes):
+    own = {"rows": TABLES, "dim": 8, "num_dense": 3, "bottom": (8,), "top": (8,)}
+    return st.models.DLRM(**{**own, **changes})
+
+
+def batches(spike=0.0, **changes):
+    """Ids by falling count, as an encoder numbers them; the second's last row has a spike."""
+    rng = np.random.default_rng(0)
+    for number, size in enumerate(ROWS):
+        ids = np.stack([np.minimum(rng.zipf(1.3, size) - 1, rows - 1) for rows in TABLES], axis=1)
+        if "pooling" in changes:
+            kind = "weighted" if "weighted" in changes else "sum"
+            columns = zip(ids.T, TABLES, strict=True)
+            ids = [bags(column, rows, rng, kind) for column, rows in columns]
+        weights = rng.random(size) if "row_weights" in changes else None
+        dense = rng.normal(size=(size, 3))
+        dense[-1, 0] += spike * (number == 1)
+        yield st.Batch(dense, ids, rng.integers(0, 2, size), weights)
+
+
+def trained(folder, case, parallel=None):
+    """Losses, and the arrays of the checkpoint that all ranks write."""
+    changes = case.get("model", {})
+    optimizer = case.get("optimizer", st.optim.adagrad(0.05))
+    scale = case.get("loss_scale")
+    trainer = st.Trainer(model(**changes), optimizer, seed=3, loss_scale=scale, parallel=parallel)
+    losses = [float(trainer.step(batch)) for batch in batches(1e4 * (scale is not None), **changes)]
+    trainer.save(folder)
+    return losses
+
+
+def on_ranks(folder, case, size, shard):
+    losses = all_of(run_ranks(size, lambda c: trained(folder, case, Group(c, shard, 4))))
+    assert all(each == losses[0] for each in losses)
+    return losses[0], *checkpoint.read(folder)
+
+
+def same(one, other):
+    assert one[0] == other[0]
+    assert one[1].keys() == other[1].keys()
+    for name, array in one[1].items():
+        assert array.tobytes() == other[1][name].tobytes(), name
+    assert one[2]["loss_scale"] == other[2]["loss_scale"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bits_do_not_depend_on_ranks_or_on_where_tables_lie(tmp_path, name):
+    first = on_ranks(tmp_path / "one", CASES[name], 1, "table")
+    for size, shard in ((2, "row"), (4, "auto")):
+        same(on_ranks(tmp_path / f"{size} {shard}", CASES[name], size, shard), first)
+    assert "scale" not in name or first[2]["loss_scale"]["overflows"]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "," in name][:2])
+def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
+    found = []
+    for parallel in (None, st.parallel.local(parts=1)):
+        folder = tmp_path / str(parallel is None)
+        found.append((trained(folder, CASES[name], parallel), *checkpoint.read(folder)))
+    same(*found)
+
+
+def test_any_number_of_ranks_shares_out_three_parts_or_six(tmp_path):
+    case = CASES["adagrad"]
+
+    def run(size):
+        folder = tmp_path / str(size)
+        all_of(run_ranks(size, lambda c: trained(folder, case, Group(c, "auto", 6))))
+        return [], *checkpoint.read(folder)
+
+    same(run(3), run(6))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank meets ends all ranks, which say whose it was; what cannot work is refused."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import sparsetrain as st
+from sparsetrain.errors import ConfigError, DataError, NumericalError, ParallelError
+from sparsetrain.parallel import mpi_comm
+from sparsetrain.parallel.group import Group
+from tests.parallel.test_bits import batches, model
+from tests.parallel.threads import run_ranks
+
+ADAGRAD = st.optim.adagrad(0.05)
+
+
+def test_an_error_of_one_rank_is_raised_on_all_and_names_it():
+    def work(comm):
+        trainer = st.Trainer(model(), ADAGRAD, parallel=Group(comm, "row", 4))
+        with comm.guard():
+            for number, batch in enumerate(batches()):
+                if number == 2 and comm.rank == 1:
+                    raise DataError("row 7 of a file is bad")
+                trainer.step(batch)
+
+    first, second = run_ranks(2, work)
+    assert isinstance(second, DataError) and isinstance(first, ParallelError)
+    assert str(first) == "rank 1 of 2 (host1): DataError: row 7 of a file is bad"
+
+
+def test_a_rank_that_is_silent_is_named_after_the_deadline():
+    def work(comm):
+        if comm.rank == 0:
+            comm.any(True)
+
+    assert str(run_ranks(2, work, deadline=0.1)[0]) == (
+        "rank 0 of 2 (host0): no word of rank 1 of 2 (host1) for 0.1 s"
+    )
+
+
+def test_a_number_that_is_not_finite_stops_all_ranks_before_they_write():
+    bad = [*batches(spike=1e4)][1]  # in the last row
+
+    def work(comm):
+        group = Group(comm, "row", 2)
+        trainer = st.Trainer(model(), ADAGRAD, loss_scale=1e37, seed=3, parallel=group)
+        before = [np.copy(param.numpy()) for param in trainer.params.values()]
+        with pytest.raises(NumericalError, match="nothing was updated"):
+            trainer.step(bad)
+        after = [param.numpy() for param in trainer.params.values()]
+        return all(map(np.array_equal, before, after))
+
+    assert run_ranks(2, work) == [True, True]
+
+
+class Own(st.models.DLRM):
+    def initialize(self, seed, *, fill=True):
+        params = super().initialize(seed, fill=fill)
+        for name in self.tables():
+            st.runtime.as_numpy(params[name], writable=True)[...] = 0.5
+        return params
+
+
+OPTIONS = {"rows": [9, 5], "dim": 4, "num_dense": 3, "bottom": (4,), "top": (4,)}
+
+
+def test_what_is_not_there_is_refused_by_name():
+    refused = {
+        "tables are float32": lambda: st.models.DLRM(**OPTIONS, table_dtype="bfloat16"),
+        "Own.initialize draws its tables by a rule of its own": lambda: Own(**OPTIONS),
+    }
+    for said, make in refused.items():
+        with pytest.raises(ConfigError, match=said):
+            st.Trainer(make(), ADAGRAD, parallel=st.parallel.local())
+    trainer = st.Trainer(st.models.DLRM(**OPTIONS), ADAGRAD, parallel=st.parallel.local(2))
+    for name in ("state_dict", "quantized", "extended", "profile", "first_nonfinite"):
+        with pytest.raises(ConfigError, match="load it in one process"):
+            getattr(trainer, name)()
+    with pytest.raises(ConfigError, match="check_numerics is for one process"):
+        trainer.fit([], check_numerics=True)
+    with pytest.raises(ConfigError, match="drop accumulate"):
+        st.Trainer(st.models.DLRM(**OPTIONS), ADAGRAD, accumulate=2, parallel=st.parallel.local(2))
+
+
+def test_ranks_that_would_compute_something_else_are_refused():
+    def work(comm):
+        return st.Trainer(model(), ADAGRAD, seed=comm.rank, parallel=Group(comm, "auto", None))
+
+    errors = run_ranks(2, work)
+    assert any("has the seed 0, and rank 1 1: give all ranks the same" in str(e) for e in errors)
+
+
+def test_eight_parts_are_not_for_three_ranks():
+    def work(comm):
+        return st.Trainer(model(), ADAGRAD, parallel=Group(comm, "auto", 8))
+
+    assert all(
+        "1 or 2 or 4 or 8 ranks can compute them, not 3" in str(e) for e in run_ranks(3, work)
+    )
+
+
+def test_mpi_that_is_missing_or_of_another_launcher_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ConfigError, match="pip install mpi4py"):
+        st.parallel.mpi()
+    alone = SimpleNamespace(rank=0, size=1)
+    world = SimpleNamespace(COMM_WORLD=SimpleNamespace(Dup=lambda: alone))
+    monkeypatch.setattr(mpi_comm, "_import_mpi", lambda: world)
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(ConfigError, match="4 processes were started, MPI sees 1"):
+        st.parallel.mpi()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of several ranks: fitted, scored, resumed by any number of them and by one process."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sparsetrain as st
+from sparsetrain import checkpoint
+from sparsetrain.parallel.group import Group
+from tests.parallel.threads import all_of, run_ranks
+
+ROWS, BATCH = 300, 64
+
+
+@pytest.fixture(scope="module")
+def clicks():
+    rng = np.random.default_rng(0)
+    item = rng.zipf(1.3, ROWS) % 50
+    labels = (rng.random(ROWS) < 0.2 + 0.5 * (item < 3)).astype(int)
+    return pd.DataFrame(
+        {
+            "label": labels,
+            "I1": rng.integers(0, 9, ROWS),
+            "C1": item,
+            "C2": rng.integers(0, 5, ROWS),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def encoder(clicks):
+    return st.data.Encoder.fit(clicks)
+
+
+def fitted(clicks, encoder, folder, parallel, stop_after=None, load=False, **options):
+    """The history, scores and predictions of a rank."""
+    asked = iter(range(99))
+    if load:
+        trainer = st.load(folder, parallel=parallel)
+    else:
+        model = st.models.DLRM(rows=encoder.rows, num_dense=1, dim=4, bottom=(8,), top=(8,))
+        optimizer = st.optim.adam(0.01, mode="exact")
+        trainer = st.Trainer(model, optimizer, encoder=encoder, parallel=parallel)
+    history = trainer.fit(
+        clicks,
+        validation=clicks,
+        epochs=2,
+        batch_size=BATCH,
+        run=st.Run(folder, every=3, log_every=1),
+        stop=None if stop_after is None else lambda: next(asked) + 1 >= stop_after,
+        resume=load,
+        progress=None,
+        **options,
+    )
+    return history["epochs"], trainer.evaluate(clicks), trainer.predict(clicks, batch_size=37)
+
+
+def on(size, *arguments, parts=4, **options):
+    def work(comm):
+        return fitted(*arguments, Group(comm, "auto", parts), **options)
+
+    results = all_of(run_ranks(size, work))
+    for epochs, scores, predictions in results[1:]:
+        assert [e.get("valid") for e in epochs] == [e.get("valid") for e in results[0][0]]
+        assert scores == results[0][1] and (predictions == results[0][2]).all()
+    return results[0]
+
+
+def arrays_of(folder):
+    return {
+        name: array.tobytes() for name, array in checkpoint.read(st.Run(folder).latest)[0].items()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(clicks, encoder, tmp_path_factory):
+    """An uninterrupted run of one process in four parts."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, fitted(clicks, encoder, folder, st.parallel.local(parts=4))
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (4, 2), (2, None)])
+def test_other_ranks_go_on_with_a_run_to_the_same_bits(clicks, encoder, whole, tmp_path, sizes):
+    folder, (first, then) = tmp_path / "run", sizes
+    on(first, clicks, encoder, folder, stop_after=6)
+    assert st.Run(folder).manifest()["steps"] == 6
+    if then is None:
+        found = fitted(clicks, encoder, folder, st.parallel.local(), load=True)
+    else:
+        found = on(then, clicks, encoder, folder, parts=None, load=True)
+    assert arrays_of(folder) == arrays_of(whole[0])
+    assert found[1] == whole[1][1]
+    assert (found[2] == whole[1][2]).all()
+    alone = st.load(folder)  # as anything that was saved
+    assert alone.evaluate(clicks) == found[1]
+    lines = [line["step"] for line in st.Run(folder).log() if line["split"] == "train"]
+    assert lines == list(range(1, 11))
+
+
+def test_one_process_that_knows_of_no_parts_does_not_go_on(clicks, encoder, tmp_path):
+    on(2, clicks, encoder, tmp_path / "run", stop_after=2)
+    with pytest.raises(st.errors.CheckpointError, match="parts was 4 in this run and is None now"):
+        fitted(clicks, encoder, tmp_path / "run", None, load=True)
+    with pytest.raises(
+        st.errors.CheckpointError, match="1 or 2 or 4 ranks can compute them, not 3"
+    ):
+        on(3, clicks, encoder, tmp_path / "run", parts=None, load=True)
+
+
+def test_a_checkpoint_keeps_what_was_trained_when_a_rank_fails_in_the_next(
+    clicks, encoder, tmp_path, monkeypatch
+):
+    from sparsetrain.parallel import saving
+
+    written = []
+
+    def full(draft, piece, rows):
+        written.append(piece)
+        if len(written) > 40:
+            raise OSError(28, "No space left on device")
+        return write(draft, piece, rows)
+
+    write = saving._write
+    monkeypatch.setattr(saving, "_write", full)
+
+    def work(comm):
+        return fitted(clicks, encoder, tmp_path / "run", Group(comm, "row", 2))
+
+    errors = run_ranks(2, work)
+    other, full_one = sorted(errors, key=lambda error: type(error).__name__)
+    assert isinstance(full_one, st.errors.ResourceError)
+    assert isinstance(other, st.errors.ParallelError)
+    assert "of 2 (host" in str(other) and "ResourceError" in str(other)
+    assert st.load(tmp_path / "run").steps == 3
+    assert not list((tmp_path / "run").glob(".*new*"))
