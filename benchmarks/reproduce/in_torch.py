@@ -20,6 +20,7 @@ def train(data: Any, setting: Any, paths: Any, encoder: Any, seed: int) -> dict[
     begin = perf_counter()
     torch.manual_seed(seed)
     trainer = st.Trainer(data.model_of(setting, encoder), st.optim.sgd(0.1), seed=seed)
+    data.start_(trainer, seed)
     peer = TorchModel(setting.kind, trainer.state_dict(), trainer.model.config())
     decayed = [p for n, p in peer.named_parameters() if n.startswith("embeddings")]
     optimizer = torch.optim.Adam(peer.parameters(), data.LR)
