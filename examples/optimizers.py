@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers of papers as formulas: Lion, LAMB, CowClip, row-wise Adam.
 
-import sparsetrain as st
 trainer = st.Trainer(model, optimizer=lamb(0.01, mode="exact"))
 """
 
-from sparsetrain.optim import Formula, Optimizer, RowMean, Slot, adam, maximum, minimum, sign, where
-from sparsetrain.optim import sqrt as root
+import sparsetrain as st
 
-ADAM = adam(1e-3).formula
+ADAM = st.optim.adam(1e-3).formula
 TINY = 1e-30  # in place of 0 below a fraction
 
 
@@ -16,12 +14,14 @@ TINY = 1e-30  # in place of 0 below a fraction
 def lion(lr, *, beta1=0.9, beta2=0.99, weight_decay=0.0, **options):
     def step(w, g, slots, h):
         (mean,) = slots
-        update = sign(h.beta1 * mean + (1 - h.beta1) * g)
+        update = st.optim.sign(h.beta1 * mean + (1 - h.beta1) * g)
         return w - h.lr * update, (h.beta2 * mean + (1 - h.beta2) * g,)
 
-    formula = Formula("lion", step, (Slot("mean"),), slot_decay=("beta2",))
+    formula = st.optim.Formula("lion", step, (st.optim.Slot("mean"),), slot_decay=("beta2",))
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2}
-    return Optimizer(formula, numbers, weight_decay=weight_decay, decoupled=True, **options)
+    return st.optim.Optimizer(
+        formula, numbers, weight_decay=weight_decay, decoupled=True, **options
+    )
 
 
 # Adam with one second moment for each row: a table's state is V numbers less than twice its size.
@@ -30,15 +30,17 @@ def rowwise_adam(lr, *, beta1=0.9, beta2=0.999, eps=1e-8, **options):
         mean, square = slots
         mean = h.beta1 * mean + h.rise1 * g
         square = h.beta2 * square + h.rise2 * h.mean_square
-        return w - h.rate * mean / (root(square) * h.spread + h.eps), (mean, square)
+        return w - h.rate * mean / (st.optim.sqrt(square) * h.spread + h.eps), (mean, square)
 
     formula = ADAM._replace(
         name="rowwise_adam",
         step=step,
-        slots=(Slot("mean"), Slot("square", "row")),
-        row_means=(RowMean("mean_square", lambda w, g, slots, h: g * g),),
+        slots=(st.optim.Slot("mean"), st.optim.Slot("square", "row")),
+        row_means=(st.optim.RowMean("mean_square", lambda w, g, slots, h: g * g),),
     )
-    return Optimizer(formula, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}, **options)
+    return st.optim.Optimizer(
+        formula, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}, **options
+    )
 
 
 # You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, a row being a layer: of a table it
@@ -47,7 +49,7 @@ def lamb(lr, *, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, **options):
     def moments(w, g, slots, h):
         mean = h.beta1 * slots[0] + h.rise1 * g
         square = h.beta2 * slots[1] + h.rise2 * (g * g)
-        unbiased = h.rate * mean / (root(square) * h.spread + h.eps)
+        unbiased = h.rate * mean / (st.optim.sqrt(square) * h.spread + h.eps)
         return mean, square, unbiased + h.decay * w
 
     def of_update(w, g, slots, h):
@@ -59,32 +61,36 @@ def lamb(lr, *, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, **options):
 
     def step(w, g, slots, h):
         mean, square, update = moments(w, g, slots, h)
-        both = minimum(h.of_weight, h.of_update) > 0  # else the ratio of the norms is 1
-        trust = where(both, root(h.of_weight / maximum(h.of_update, TINY)), 1.0)
+        both = st.optim.minimum(h.of_weight, h.of_update) > 0  # else the ratio of the norms is 1
+        trust = st.optim.where(
+            both, st.optim.sqrt(h.of_weight / st.optim.maximum(h.of_update, TINY)), 1.0
+        )
         return w - h.lr * trust * update, (mean, square)
 
     row_means = (
-        RowMean("of_weight", lambda w, g, slots, h: w * w),
-        RowMean("of_update", of_update),
+        st.optim.RowMean("of_weight", lambda w, g, slots, h: w * w),
+        st.optim.RowMean("of_update", of_update),
     )
-    formula = Formula("lamb", step, ADAM.slots, row_means, corrections)
+    formula = st.optim.Formula("lamb", step, ADAM.slots, row_means, corrections)
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "decay": decay}
-    return Optimizer(formula, numbers, **options)
+    return st.optim.Optimizer(formula, numbers, **options)
 
 
 # Zheng et al. 2023, https://arxiv.org/abs/2204.06240, algorithm 1: the gradient of an id is limited
 # by how often the batch has it, times the norm of its vector; then Adam. Dense weights are not.
 def cowclip(lr, *, ratio=1.0, bound=1e-5, **options):
     def step(w, g, slots, h):
-        norm, weight = root(h.of_gradient * h.width), root(h.of_weight * h.width)
-        limit = h.count * maximum(h.ratio * weight, h.bound)
-        factor = where(h.count > 0, minimum(1.0, limit / maximum(norm, TINY)), 1.0)
+        norm, weight = st.optim.sqrt(h.of_gradient * h.width), st.optim.sqrt(h.of_weight * h.width)
+        limit = h.count * st.optim.maximum(h.ratio * weight, h.bound)
+        factor = st.optim.where(
+            h.count > 0, st.optim.minimum(1.0, limit / st.optim.maximum(norm, TINY)), 1.0
+        )
         return ADAM.step(w, factor * g, slots, h)
 
     row_means = (
-        RowMean("of_gradient", lambda w, g, slots, h: g * g),
-        RowMean("of_weight", lambda w, g, slots, h: w * w),
+        st.optim.RowMean("of_gradient", lambda w, g, slots, h: g * g),
+        st.optim.RowMean("of_weight", lambda w, g, slots, h: w * w),
     )
     formula = ADAM._replace(name="cowclip", step=step, row_means=row_means)
-    numbers = {**adam(lr).hyper, "ratio": ratio, "bound": bound}
-    return Optimizer(formula, numbers, **options)
+    numbers = {**st.optim.adam(lr).hyper, "ratio": ratio, "bound": bound}
+    return st.optim.Optimizer(formula, numbers, **options)

@@ -9,6 +9,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DataWarning",
     "NumericalError",
     "ParallelError",
     "ResourceError",

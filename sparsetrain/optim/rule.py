@@ -129,7 +129,7 @@ class Rule:
         ConfigError
             If a function of the step gives no finite number of 0 or more.
         """
-        changes = self._changes or lr_scale != 1
+        changes = self.changes or lr_scale != 1
         return self._numbers(step, lr_scale) if changes else self._always
 
     def scalars(self, numbers: tuple[float, ...], factor: float) -> tuple[float, ...]:
@@ -139,7 +139,8 @@ class Rule:
         return (*numbers, *scale, *clip)
 
     @cached_property
-    def _changes(self) -> bool:
+    def changes(self) -> bool:
+        """Whether numbers depend on the step."""
         return self.formula.per_step is not None or any(callable(v) for _, v in self.hyper)
 
     @cached_property

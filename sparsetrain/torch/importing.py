@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch exports of a module, as Relax functions with the names of the module."""
+"""Import of a module: what PyTorch exports of it, as Relax functions with its names."""
 
 from __future__ import annotations
 

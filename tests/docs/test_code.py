@@ -4,6 +4,7 @@
 import re
 import shlex
 from functools import reduce
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -100,6 +101,8 @@ def test_optimizers(names):
 def test_every_public_name_in_the_pages_exists():
     found = {n for page in PAGES for n in re.findall(r"\bst\.([\w.]+\w)", page.read_text())}
     assert len(found) > 30
+    if find_spec("torch") is None:
+        found = {name for name in found if not name.startswith("torch.")}
     for name in found:
         assert reduce(getattr, name.split("."), st) is not None
 

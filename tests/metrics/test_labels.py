@@ -21,7 +21,7 @@ from sparsetrain.metrics import (
     RegressionMetrics,
 )
 from sparsetrain.metrics.labels import score_names
-from sparsetrain.metrics.scores import GAINS
+from sparsetrain.metrics.scores import GAINS, base_name
 from sparsetrain.training.fit import EarlyStopping
 
 INF = math.inf
@@ -303,8 +303,11 @@ def test_the_names_of_scores_are_known_without_scoring(kinds):
 
 def test_every_score_that_can_be_watched_has_a_direction_and_a_setting():
     named = {*score_names({"": "binary"}, grouped=True), *score_names({"": "real"}), "loss"}
+    named |= {base_name(name) for name in score_names({})}
     assert named >= GAINS.keys()
-    assert all(re.match(MONITOR, f"click.{name}") for name in GAINS)
+    of_rankings = {base_name(name) for name in score_names({})}
+    settings = [f"{name}@10" if name in of_rankings else f"click.{name}" for name in GAINS]
+    assert all(re.match(MONITOR, name) for name in settings)
     better = {"logloss": 0.1, "auc": 0.9, "gauc": 0.9, "calibration": 0.95, "accuracy": 0.9}
     worse = {"logloss": 0.2, "auc": 0.8, "gauc": 0.8, "calibration": 1.1, "accuracy": 0.8}
     for name, value in better.items():

@@ -28,7 +28,10 @@ from tests.models.interactions import cross_in_numpy, in_numpy, mlp_in_numpy
         ({"rows": [5], "pooling": "mean", "weighted": True}, "weighted bags need pooling='sum'"),
         ({"rows": [5, 6], "names": ["a"]}, "1 names for 2 tables"),
         ({"rows": [5, 6], "names": ["a", "a"]}, "DLRM: names has 'a' twice"),
-        ({"rows": [5], "interaction": "cros"}, "interaction is 'dot' or 'cross', not 'cros'"),
+        (
+            {"rows": [5], "interaction": "cros"},
+            "interaction is 'dot', 'cross' or 'concat', not 'cros'",
+        ),
         ({"rows": [5], "cross_rank": 4}, "cross_rank is for interaction='cross'; 'dot' has no"),
     ],
 )

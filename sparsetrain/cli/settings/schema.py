@@ -170,7 +170,10 @@ class ModelSettings(Section):
 
 
 # A score, with the name of its label before it where there are several.
-MONITOR = r"^(.+\.)?(logloss|ne|auc|gauc|calibration|accuracy|rmse|mae|loss)$"
+MONITOR = (
+    r"^(.+\.)?(logloss|ne|auc|gauc|calibration|accuracy|rmse|mae|loss"
+    r"|(hr|ndcg|mrr|recall|precision|map)@10)$"
+)
 
 
 class TrainSettings(Section):

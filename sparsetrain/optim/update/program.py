@@ -89,6 +89,9 @@ class UpdateStep:
         self._report = runtime.zeros((report_size(structure),), "int64")
         self._reported = runtime.as_numpy(self._report)
         self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`
+        # Factors of all steps by rules that do not depend on the step, and the numbers then.
+        self._steady: tuple[float, float] | None = None
+        self._last: list[tuple[float, ...]] = []
         ranges = ((name, n) for name in self._tables for n in range(len(state.ranges[name])))
         self._keyed = [
             (place, name, number)
@@ -145,6 +148,8 @@ class UpdateStep:
 
     def _write_numbers_(self, step: int, lr_scale: float, factor: float) -> list[tuple[float, ...]]:
         """Write the scalars of each rule in a step, unless they are there; return its numbers."""
+        if self._steady == (lr_scale, factor):
+            return self._last
         numbers, scalars = [], []
         for rule in self._rules:
             numbers.append(rule.numbers(step, lr_scale))
@@ -154,6 +159,8 @@ class UpdateStep:
             for row, values in zip(view, scalars, strict=True):
                 row[: len(values)] = values
             self._written = scalars
+        if not any(rule.changes for rule in self._rules):
+            self._steady, self._last = (lr_scale, factor), numbers
         return numbers
 
     def _write_keys_(self, state: State, step: int) -> None:

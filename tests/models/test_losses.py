@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+from tvm.relax import op
+from tvm.relax.frontend import nn
+
+import sparsetrain as st
+from sparsetrain import ad
+from sparsetrain.errors import ConfigError
+from sparsetrain.models import losses
+
+N, D, V, K = 7, 5, 37, 4
+RNG = np.random.default_rng(0)
+
+
+def softmax_loss(scores, items):
+    return np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(items)), items]
+
+
+def in_batch(q, x, log_q, ids):
+    scores = q @ x.T - log_q
+    scores[(ids[:, None] == ids) & ~np.eye(N, dtype=bool)] = -1e9
+    return softmax_loss(scores, np.arange(N))
+
+
+def sampled(p, n, log_p, log_n):
+    return softmax_loss(np.concatenate([(p - log_p)[:, None], n - log_n], 1), np.zeros(N, int))
+
+
+# Name -> the loss, the same in NumPy, and its arguments: shapes of floats, or ids.
+FLOATS = {"x": ["N", D], "q": ["N", D], "table": [V, D], "a": ["N"], "b": ["N"], "k": ["N", K]}
+FLOATS |= {"l": ["N", K]}
+CASES = {
+    "full softmax": (losses.full_softmax, lambda x, t, y: softmax_loss(x @ t.T, y), "x table ids"),
+    "softmax": (losses.softmax_cross_entropy, softmax_loss, "x classes"),
+    "in-batch softmax": (losses.in_batch_softmax, in_batch, "q x a ids"),
+    "sampled softmax": (losses.sampled_softmax, sampled, "a k b l"),
+    "bpr": (losses.bpr, lambda a, b: np.log1p(np.exp(b - a)), "a b"),
+    "squared error": (losses.squared_error, lambda a, b: (a - b) ** 2, "a b"),
+    "cross-entropy": (
+        lambda a: losses.binary_cross_entropy(a, 1.0),
+        lambda a: np.log1p(np.exp(-a)),
+        "a",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_and_its_gradient_are_those_of_float64(name):
+    function, reference, arguments = CASES[name]
+    names = arguments.split()
+    values = {n: RNG.normal(size=[N if e == "N" else e for e in FLOATS[n]]) for n in FLOATS}
+    values |= {"ids": RNG.integers(0, 4, N), "classes": RNG.integers(0, D, N)}
+
+    class Module(nn.Module):
+        def loss(self, *given):
+            each = function(*given)
+            cosine = nn.wrap_nested(op.cos(each._expr), "cosine")
+            return nn.wrap_nested(op.sum((each * cosine)._expr), "loss")
+
+    module = Module()
+    specs = [
+        nn.spec.Tensor(FLOATS[n], "float64") if n in FLOATS else nn.spec.Tensor(["N"], "int64")
+        for n in names
+    ]
+    method = nn.spec.MethodSpec(module.loss, names, specs, "plain", "plain")
+    exported, _ = module.export_tvm({"loss": method})
+    wrt = [n for n in names if n in FLOATS]
+    program = st.value_and_grad(exported, "loss", wrt, densify=wrt, target="cpu")
+    given = {n: values[n] for n in names}
+    wanted = reference(*given.values())
+    loss, _ = program(given, {})
+    assert float(loss.numpy()) == pytest.approx((wanted * np.cos(wanted)).sum(), rel=1e-10)
+    inputs = {n: v for n, v in given.items() if n not in wrt}
+    ad.check_grads(program, {n: given[n] for n in wrt}, inputs, directions=2)
+
+
+def test_one_correction_of_two_is_refused():
+    with pytest.raises(ConfigError, match="give log_q and negative_log_q, or neither"):
+        losses.sampled_softmax(None, None, log_q=1)
