@@ -207,7 +207,7 @@ def test_tables_get_row_sparse_gradients(case):
 
 def test_every_rule_has_a_case():
     covered = {case.rule for case in CASES}
-    # Those on ragged rows are in tests/ops/test_ragged.py, softmax_loss in tests/models/test_losses.py.
+    # Of ragged rows see tests/ops/test_ragged.py, of softmax_loss tests/models/test_losses.py.
     elsewhere = {n for n in DENSE if n.startswith("relax.sparsetrain.ragged_")}
     elsewhere.add("relax.sparsetrain.softmax_loss")
     assert (set(DENSE) | set(ROW_SPARSE)) - elsewhere == covered
