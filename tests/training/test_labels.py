@@ -16,7 +16,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models import ClickModel
 
 LABELS = {"click": "binary", "like": "binary", "stars": "real"}
-COLUMNS = {"categories": ("user", "item"), "dense": ("x",)}
+COLUMNS = {"categories": ("user", "item"), "dense": ("x",), "linear": {"x": st.data.Linear()}}
 
 
 class Linear(ClickModel):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
 from typing import Any
@@ -165,16 +166,22 @@ def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
 def warn_of_floor(part: Part, columns: Columns, settings: Settings, schema: Schema) -> None:
     """Warn of dense columns many of whose numbers, in the first piece, become equal.
 
-    Nothing is read of a stream, which can be read only once.
+    Nothing is read of a stream, which can be read only once. Bad rows and values are no reason
+    to warn: whoever reads them next refuses them or leaves them out.
     """
     names = [name for name in columns.dense if name not in schema.linear]
     if columns.encoded or not names or part.is_stream:
         return
-    pieces = [*islice(part.pieces(names), 1)]
+    pieces = []
+    with suppress(DataError):
+        pieces = [*islice(part.pieces(names), 1)]
     for name, (location, piece) in product(names, pieces):
-        values, missing = read_numbers(
-            piece.column(name), settings.nan_rule, location.of_column(name)
-        )
+        try:
+            values, missing = read_numbers(
+                piece.column(name), settings.nan_rule, location.of_column(name)
+            )
+        except DataError:
+            continue
         there = values[~missing]
         share = np.mean(there < FLOOR) if len(there) else 0.0
         if share > _EQUAL:
