@@ -183,7 +183,10 @@ def _as_batch(item: Any) -> str:
     if isinstance(item, (list, tuple)):
         return "(Batch(*arrays) for arrays in ...) makes them of dense, ids and labels"
     if isinstance(item, Mapping):
-        return "a list of rows is read as it is, [*rows]; of arrays Batch(dense, ids, labels)"
+        return (
+            "(encoder.encode(table) for table in ...) makes one of each dict of columns; a list of "
+            "rows is read as it is, [*rows]"
+        )
     return (
         "(encoder.encode(table) for table in ...) makes one of each table; rows of one table come "
         "as it is, a DataFrame, an Arrow table or a dict of columns"
