@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.compiler.compile_errors import naming_operators
 from sparsetrain.ops.legalize import LEGALIZE
 from sparsetrain.runtime import gpu, library_cache
 from sparsetrain.runtime.compiling import create_vm
@@ -51,7 +52,7 @@ def load_or_build(
 @with_builder_lock
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
     """Hexadecimal digest of everything that decides the compiled code of `module`."""
-    with target:
+    with naming_operators(module, target), target:
         legal = relax.transform.LegalizeOps(LEGALIZE)(module)
     return library_cache.digest(
         legal.script(), *library_cache.imported_llvm(legal), *_constants(legal), str(target)

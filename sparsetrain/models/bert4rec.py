@@ -29,12 +29,24 @@ class BERT4Rec(Model):
 
     Parameters
     ----------
-    rows, dim, blocks, heads, dropout, history, item
+    rows
         As of `SASRec`.
+    dim : int
+        Width of an item.
+    blocks : int
+        Number of transformer blocks.
+    heads : int
+        Attention heads of each block.
     length : int
         The most items of a history; one more token is the mask behind it.
+    dropout : float
+        Rate of the dropout of the input and in the blocks.
     hidden : float
         Share of the items that are hidden.
+    history : str
+        Column of the items so far, in order; it shares the table of `item`.
+    item : str
+        Column of the next item.
     """
 
     kind = "bert4rec"

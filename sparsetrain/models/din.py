@@ -27,12 +27,18 @@ class DIN(Model):
         besides `item` and `history` have one id in each row.
     dim : int
         Width of all embeddings.
-    attention, top : sequence of int
-        Hidden widths of a and of the last MLP.
+    attention : sequence of int
+        Hidden widths of a.
+    top : sequence of int
+        Hidden widths of the last MLP.
     length : int
         The most items of a history.
-    history, item, label : str
-        Columns; the first two share a table.
+    history : str
+        Column of the items so far; it shares the table of `item`.
+    item : str
+        Column of the candidate.
+    label : str
+        Column of clicks.
     dropout : float
         Rate between the layers of the last MLP.
     """

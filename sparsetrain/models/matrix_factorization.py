@@ -26,8 +26,12 @@ class MatrixFactorization(Model):
         Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
     dim : int
         Width of p and q.
-    user, item, rating : str
-        Columns.
+    user : str
+        Column of the user.
+    item : str
+        Column of the item.
+    rating : str
+        Column of ratings.
     """
 
     kind = "mf"
@@ -65,8 +69,14 @@ class BPR(Model):
 
     Parameters
     ----------
-    rows, dim, user, item
+    rows
         As of `MatrixFactorization`.
+    dim : int
+        Width of p and q.
+    user : str
+        Column of the user.
+    item : str
+        Column of the item that was chosen.
     """
 
     kind = "bpr"

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
 from sparsetrain.models.mlp import MLP
@@ -20,12 +20,18 @@ class MMoE(ClickModel):
 
     Parameters
     ----------
-    rows, dim, num_dense, names, labels, share_embedding
-        As of `ClickModel`; a tower for each label.
+    rows, num_dense
+        As of `ClickModel`.
+    dim : int
+        Width of all tables.
     experts : int
         Number of experts.
-    expert, tower : sequence of int
-        Widths of an expert's layers, and hidden widths of a tower.
+    expert : sequence of int
+        Widths of an expert's layers.
+    tower : sequence of int
+        Hidden widths of a tower, of which each label has one.
+    **rest
+        As of `ClickModel`.
     """
 
     kind = "mmoe"
@@ -38,13 +44,9 @@ class MMoE(ClickModel):
         experts: int = 4,
         expert: Sequence[int] = (64,),
         tower: Sequence[int] = (32,),
-        names: Sequence[str] | None = None,
-        labels: Mapping[str, LabelKind] | None = None,
-        share_embedding: Mapping[str, str] | None = None,
+        **rest: Any,
     ) -> None:
-        super().__init__(
-            rows, dim, num_dense, names=names, labels=labels, share_embedding=share_embedding
-        )
+        super().__init__(rows, dim, num_dense, **rest)
         widths = check_widths("MMoE", "expert", expert)
         inputs = len(self.config()["rows"]) * dim + max(num_dense, 1)
         tasks = range(len(self.label_kinds))

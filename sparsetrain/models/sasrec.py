@@ -30,13 +30,20 @@ class SASRec(Model):
     ----------
     rows : mapping from str to int
         Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
-    dim, blocks, heads : int
-        Width of an item, transformer blocks, and heads of each.
+    dim : int
+        Width of an item.
+    blocks : int
+        Number of transformer blocks.
+    heads : int
+        Attention heads of each block.
     length : int
         The most items of a history; of more, the last are kept.
     dropout : float
-    history, item : str
-        Columns of the items so far, in order, and of the next one; they share a table.
+        Rate of the dropout of the input and in the blocks.
+    history : str
+        Column of the items so far, in order; it shares the table of `item`.
+    item : str
+        Column of the next item.
     """
 
     kind = "sasrec"

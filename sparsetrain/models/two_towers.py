@@ -28,8 +28,12 @@ class TwoTowers(Model):
         Width of embeddings and of the towers' results.
     hidden : sequence of int
         Hidden widths of both towers.
-    user, history, item : str
-        Columns of the user, of recent items and of the next one; the last two share a table.
+    user : str
+        Column of the user.
+    history : str
+        Column of recent items; it shares the table of `item`.
+    item : str
+        Column of the next item.
     """
 
     kind = "two_towers"

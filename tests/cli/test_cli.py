@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import wraps
 from types import SimpleNamespace
 
 import numpy as np
@@ -81,7 +82,7 @@ class FakeTrainer:
             "checkpoint": "latest",
         }
 
-    def evaluate(self, data, batch_size=4096):
+    def evaluate(self, data, batch_size=4096, group_by=None):
         self.library.calls.append("evaluate")
         return self.library.scores
 
@@ -114,9 +115,6 @@ class FakeLibrary:
         self.calls.append(f"read {path}")
         return SimpleNamespace(batches=lambda batch_size, prefetch: iter(()), reserved=())
 
-    def build(self, **settings):
-        self.built["model"] = settings
-
     def optimizer(self, **settings):
         self.built["optimizer"] = settings
 
@@ -133,7 +131,6 @@ class FakeLibrary:
                 Dataset=self.dataset,
                 Encoder=SimpleNamespace(fit=self.fit_encoder),
             ),
-            "models": SimpleNamespace(DLRM=self.build),
             "optim": SimpleNamespace(sgd=self.optimizer, adagrad=self.optimizer),
             "Trainer": self.trainer,
             "load_predictor": lambda folder, checkpoint, precision, model: FakeTrainer(self),
@@ -143,6 +140,12 @@ class FakeLibrary:
 @pytest.fixture
 def library(monkeypatch):
     fake = FakeLibrary()
+
+    @wraps(sparsetrain.models.DLRM.__init__)  # of which settings are read
+    def build(_model, rows, **settings):
+        fake.built["model"] = {"rows": rows, **settings}
+
+    monkeypatch.setattr(sparsetrain.models.DLRM, "__init__", build)
     for name, value in fake.names().items():
         monkeypatch.setitem(vars(sparsetrain), name, value)
     for name in [name for name in os.environ if name.startswith("SPARSETRAIN_")]:
@@ -231,6 +234,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "share_embedding": {},
         "labels": {"label": "binary"},
         "dropout": 0.0,
+        "batch_norm": False,
         **interaction,
     }
     assert library.built["optimizer"] == {"lr": 0.5}
@@ -238,8 +242,9 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
     assert library.built["trainer"]["seed"] == 7
     folder, extra = library.saved
     assert folder == str(out)
-    chosen = {"dim": 8, "bottom": [32], "top": [16, 8], "table_dtype": "float32", "dropout": 0.0}
-    assert extra["settings"]["model"] == {**chosen, **interaction}
+    chosen = {"dim": 8, "bottom": [32], "top": [16, 8], "table_dtype": "float32"}
+    rest = {"name": "dlrm", "dropout": 0.0, "batch_norm": False}
+    assert extra["settings"]["model"] == {**chosen, **rest, **interaction}
 
 
 def test_held_out_files_are_read_before_the_training_and_scored_after_saving(library, tmp_path):

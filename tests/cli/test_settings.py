@@ -152,6 +152,7 @@ REFUSED_TEXTS = [
     (["model.interaction=crss"], {}, "--set: model.interaction = 'crss' must be 'dot', 'cross'"),
     (["model.cross_rank=8"], {}, "DLRM: cross_rank is for interaction='cross'; 'dot' has no"),
     (["model.name=deepfn"], {}, "--set: there is no model 'deepfn'; models are lr, fm,"),
+    (["model.name=mf", "model.table_dtype=float16"], {}, "'float16'; mf keeps float32"),
     (["model.name=fm", "model.top=8"], {}, "--set: unknown setting 'model.top'"),
     (["model.interaction=cross", "model.cross_rank=0"], {}, "--set: model.cross_rank = 0 must be"),
     (["model.cross_layers=-1"], {}, "--set: model.cross_layers = -1 must be greater than or"),
@@ -250,7 +251,7 @@ def test_every_section_fits_what_it_is_given_to():
     assert set(DataSettings().encoding()) <= keywords(data.convert_files)
     for name, model in models.MODELS.items():
         section = type(settings_of(name)().model).model_fields.keys() - {"name"}
-        assert section == models.options_of(model).keys()
+        assert models.options_of(model).keys() | {"table_dtype"} == section
         assert section - {"table_dtype"} == keywords(model) - OF_DATA - {"table_dtype", "rest"}
     assert set(FORMULA_OPTIONS) == set(optim.OPTIMIZERS)
 

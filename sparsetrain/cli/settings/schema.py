@@ -151,7 +151,8 @@ class ModelSettings(Section):
         options, cls = self.model_dump(exclude={"name"}), st.models.MODELS[self.name]
         if issubclass(cls, st.models.ClickModel):
             return cls(rows, names=names, **options, **arguments)
-        del options["table_dtype"]
+        if (dtype := options.pop("table_dtype")) != "float32":
+            raise ConfigError(f"model.table_dtype is {dtype!r}; {self.name} keeps float32 tables")
         sizes = dict(zip(names, rows, strict=True))
         named = {n: value for n, value in options.items() if isinstance(value, str)}
         lacking = [n for n, column in named.items() if n != "label" and column not in sizes]
