@@ -10,8 +10,9 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.mpi_comm import MpiComm
 from sparsetrain.parallel.plan import Shard
-from sparsetrain.runtime.threads import available_cores, num_threads, set_num_threads
+from sparsetrain.runtime.threads import num_threads, set_num_threads
 from sparsetrain.system.argument_checks import is_number, require_int
+from sparsetrain.system.cores import available_cores
 
 
 class Group:

@@ -155,7 +155,7 @@ class ShardedTrainer(Trainer):
         with self._comm.guard():
             super().restore_(shard)
 
-    def fit(self, train: Any, **options: Any) -> dict[str, Any]:
+    def fit(self, train: Any, **options: Any) -> Any:
         """See `Trainer.fit`; on all ranks, with the same data."""
         for name in ("profile", "check_numerics"):
             if options.get(name):
