@@ -9,10 +9,11 @@ STAMP := $(VENV)/.installed
 # in their order: by number of tests, those that start processes would come last, and end apart.
 WORKERS := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help test demo lint format install clean
+.PHONY: help test test-all demo lint format install clean
 
 help:
 	@echo "make test     lint, types and tests, as CI runs them"
+	@echo "make test-all as make test, and the tests marked slow"
 	@echo "make demo     trains a DLRM on synthetic Criteo data in about a minute"
 	@echo "make lint     ruff and mypy alone"
 	@echo "make format   lets ruff rewrite what it can"
@@ -20,6 +21,9 @@ help:
 
 test: lint
 	$(BIN)/python -m pytest $(WORKERS)
+
+test-all: lint
+	$(BIN)/python -m pytest $(WORKERS) -m "not peers"
 
 demo: $(STAMP)
 	$(BIN)/sparsetrain demo

@@ -37,6 +37,7 @@ def clicks(rows=400):
     return frame, np.where(site + rng.normal(0, 2, rows) > 4, "yes", "no"), site + 100.0
 
 
+@pytest.mark.slow
 def test_a_classifier_is_searched_over_and_asked_for_importances():
     X, y, _ = clicks()
     model = ClickClassifier(epochs=4, batch_size=32, **SMALL)
@@ -52,6 +53,7 @@ def test_a_classifier_is_searched_over_and_asked_for_importances():
     assert importances.argmax() == 0
 
 
+@pytest.mark.slow
 def test_what_is_saved_or_pickled_predicts_the_same_and_is_a_run_for_the_library(tmp_path):
     X, y, stars = clicks(100)
     classifier = ClickClassifier(class_weight="balanced", **SMALL).fit(X, y)

@@ -36,7 +36,12 @@ def made(name, rows=small_dlrm.ROWS, **more):
     return st.models.MODELS[kind](rows, **width, **options, **more)
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("deepfm", "dcnv2, stacked, low rank", "xdeepfm")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
 def test_scores_are_those_of_the_equations(name):
     trainer = st.Trainer(made(name), st.optim.sgd(0.1), seed=2)
     batch = small_dlrm.batch(9)

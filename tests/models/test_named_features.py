@@ -68,7 +68,12 @@ def trainer_for(cls, rows, **options):
     return st.Trainer(model, optimizer, encoder=encoder, target="cpu", seed=1, **options)
 
 
-@pytest.mark.parametrize("cls", MODELS)
+def some(models, quick):
+    """Each model as a case; those that are not in `quick` are slow ones."""
+    return [m if m in quick else pytest.param(m, marks=pytest.mark.slow) for m in models]
+
+
+@pytest.mark.parametrize("cls", some(MODELS, (MMoE, SASRec, BERT4Rec)))
 def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path):
     fit = {"batch_size": 32, "validation": rows, "progress": None}
     trainer = trainer_for(cls, rows)
@@ -84,7 +89,7 @@ def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path):
     assert trainer.evaluate(rows) == resumed.evaluate(rows)
 
 
-@pytest.mark.parametrize("cls", [DIN, TwoTowers, SASRec, BERT4Rec])
+@pytest.mark.parametrize("cls", some([DIN, TwoTowers, SASRec, BERT4Rec], (BERT4Rec,)))
 def test_gradients_agree_with_float64(cls, rows):
     trainer = trainer_for(cls, rows[:12])
     batch = trainer.encoder.encode(rows[:12], require_label=bool(trainer.model.label_kinds))

@@ -113,7 +113,9 @@ def same(one, other):
     assert one[2]["loss_scale"] == other[2]["loss_scale"]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [n if i < 2 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CASES)]
+)
 def test_bits_do_not_depend_on_ranks_or_on_where_tables_lie(tmp_path, name):
     first = on_ranks(tmp_path / "one", CASES[name], 1, "table")
     for size, shard in ((2, "row"), (4, "auto")):
@@ -130,6 +132,7 @@ def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
     same(*found)
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_shares_out_three_parts_or_six(tmp_path):
     case = CASES["adagrad"]
 

@@ -80,7 +80,9 @@ def whole(clicks, encoder, tmp_path_factory):
     return folder, fitted(clicks, encoder, folder, st.parallel.local(parts=4))
 
 
-@pytest.mark.parametrize("sizes", [(2, 4), (4, 2), (2, None)])
+@pytest.mark.parametrize(
+    "sizes", [(2, 4), *(pytest.param(s, marks=pytest.mark.slow) for s in [(4, 2), (2, None)])]
+)
 def test_other_ranks_go_on_with_a_run_to_the_same_bits(clicks, encoder, whole, tmp_path, sizes):
     folder, (first, then) = tmp_path / "run", sizes
     on(first, clicks, encoder, folder, stop_after=6)
