@@ -102,8 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if "" in texts:  # an empty path would be the current folder
             raise ConfigError("an argument is empty; is a shell variable not set?")
-        if processes_started() > 1 and not {"train", "doctor"} & {*texts[:1]}:
-            raise ConfigError("of the commands only `train` runs in several processes: start one")
+        command = next((text for text in texts if not text.startswith("-")), "train")
+        if processes_started() > 1 and command not in ("train", "doctor"):
+            raise ConfigError("only `train` and `doctor` run in several processes: start one")
         with data_warnings_as_notes():
             code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from sparsetrain.cli.output import emit
 from sparsetrain.cli.output_files import require_free
 from sparsetrain.cli.saved_model import Checkpoint, ModelClass, ModelFolder, Precision, import_class
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.errors import ConfigError
 
 
 def export(
@@ -45,6 +46,8 @@ def export(
     require_free(out)
     chosen = {"checkpoint": checkpoint, "precision": precision, "model": import_class(model_class)}
     if out.suffix == ".onnx":
+        if since is not None:
+            raise ConfigError("--since is for a FOLDER; a FILE.onnx is written whole")
         from sparsetrain.serving.onnx_model import export_onnx
 
         with StopSignals():

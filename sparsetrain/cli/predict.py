@@ -54,7 +54,12 @@ def evaluate(
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
         predictor = load_predictor(model, checkpoint, precision, model_class)
-        dataset = st.data.Dataset(str(data), predictor.encoder, read_weights=False)
+        dataset = st.data.Dataset(
+            str(data),
+            predictor.encoder,
+            require_label=bool(predictor.model.label_kinds),
+            read_weights=False,
+        )
         scores = predictor.evaluate(dataset, batch_size=batch_size, group_by=group_by)
     warn_if_useless(data.name, scores)
     unseen = warn_unseen(dataset, predictor.encoder, limit)

@@ -73,9 +73,10 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
         schema = st.data.Schema.from_dict(inferred)
     else:
         schema = schema_of(data, whole)
-    trained = _labelled(whole, schema)
+    labels = settings.model.has_labels
+    trained = _opened(whole, schema, labels)
     for name, path in files.held_out.items():
-        both = trained & _labelled(path, schema)
+        both = trained & _opened(path, schema, labels)
         if both:
             note(f"warning: --{name}: {min(both)} is trained on too; its score means little")
     if data.valid_share is not None:
@@ -93,12 +94,13 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
     return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained), schema)
 
 
-def _labelled(paths: Any, schema: st.data.Schema) -> set[str]:
-    """Open files, check that each has labels, and return their real paths."""
+def _opened(paths: Any, schema: st.data.Schema, labels: bool) -> set[str]:
+    """Open files, check that each has labels if they are read, and return their real paths."""
     import sparsetrain as st
 
     source = st.data.open_source(paths, schema)
-    st.data.require_labels(source, schema)
+    if labels:
+        st.data.require_labels(source, schema)
     return {os.path.realpath(file) for file in getattr(source, "files", ())}
 
 

@@ -25,10 +25,10 @@ def trainer_for(settings: Settings, data: Rows, earlier: EarlierRun | None) -> s
     """Load the trainer of an earlier run, or fit an encoder and build a new one."""
     if earlier is None:
         encoder = _fit_encoder(settings, data)
-        _read_held_out(data, encoder)
+        _read_held_out(data, encoder, settings.model.has_labels)
         return _build(settings, encoder)
     trainer = _resume(earlier) if earlier.resumes else _start(earlier, data)
-    _read_held_out(data, trainer.encoder)
+    _read_held_out(data, trainer.encoder, settings.model.has_labels)
     return trainer
 
 
@@ -100,11 +100,11 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     return encoder
 
 
-def _read_held_out(data: Rows, encoder: st.data.Encoder | None) -> None:
+def _read_held_out(data: Rows, encoder: st.data.Encoder | None, labels: bool) -> None:
     import sparsetrain as st
 
     for rows in data.held_out.values():
-        dataset = st.data.Dataset(rows, encoder, read_weights=False)
+        dataset = st.data.Dataset(rows, encoder, require_label=labels, read_weights=False)
         for _ in dataset.batches(65_536, prefetch=0):
             pass
 

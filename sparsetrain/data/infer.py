@@ -126,7 +126,7 @@ class _Values(NamedTuple):
     distinct: int
     missing: int
     numbers: Array | None  # (n,) float64 of those that are there; None where one is no number
-    moments: list[Any] | None  # microseconds since 1970
+    moments: list[Any] | None  # seconds since 1970
 
 
 @dataclass
@@ -246,7 +246,7 @@ _ROLES: dict[str, Callable[[_Guess, str, list[Any]], None]] = {
 
 def _values(pieces: Sequence[Any], location: Location) -> _Values:
     counts = ValueCounts()
-    numbers, moments, missing = _numbers(pieces, location), None, 0
+    numbers, moments = _numbers(pieces, location), None
     fractions = numbers is not None and bool((numbers != np.trunc(numbers)).any())
     if not fractions:
         for piece in pieces:

@@ -67,7 +67,9 @@ class Embedding(nn.Module):
         ConfigError
             For another word, or for "max" or "sqrtn" with weights.
         """
-        if by not in ("sum", "mean", "sqrtn", "max") or (ids.weights and by in ("sqrtn", "max")):
+        if ids.weights is not None and by in ("sqrtn", "max"):
+            raise ConfigError(f"Embedding.pool: by={by!r} takes no weights: 'sum' or 'mean' does")
+        if by not in ("sum", "mean", "sqrtn", "max"):
             raise ConfigError(f"Embedding.pool: by is 'sum', 'mean', 'sqrtn' or 'max', not {by!r}")
         if by == "max":
             return self.forward(ids).max()

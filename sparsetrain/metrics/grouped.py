@@ -60,6 +60,8 @@ class GroupedAUC:
         if np.isnan(logits).any():
             row = sum(len(part[0]) for part in self._parts) + int(np.isnan(logits).argmax())
             raise NumericalError(f"row {row}: the logit is NaN")
+        if not len(groups):
+            return
         self._parts.append((groups.astype(np.int64), logits.copy(), labels == 1))
 
     def merge(self, other: "GroupedAUC") -> None:

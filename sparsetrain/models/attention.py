@@ -13,6 +13,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.ad import densify
 from sparsetrain.embedding import Embedding, RaggedTensor, lookup
+from sparsetrain.errors import ConfigError
 from sparsetrain.models.dropout import Dropout
 from sparsetrain.ops.ragged import ragged_attention
 
@@ -65,6 +66,10 @@ class TransformerBlock(nn.Module):
         dropout: float = 0.0,
         activation: Literal["relu", "gelu"] = "relu",
     ) -> None:
+        if activation not in ("relu", "gelu"):
+            raise ConfigError(
+                f"TransformerBlock: activation is 'relu' or 'gelu', not {activation!r}"
+            )
         hidden = 4 * dim if hidden is None else hidden
         self.attention = SelfAttention(dim, heads, causal=causal)
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])

@@ -11,6 +11,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.embedding import Embedding, RaggedTensor
+from sparsetrain.errors import ConfigError
 from sparsetrain.models import losses
 from sparsetrain.models.attention import Positions
 from sparsetrain.models.draws import Draws
@@ -18,6 +19,7 @@ from sparsetrain.models.dropout import Dropout
 from sparsetrain.models.features import Ids, Places, Sequence
 from sparsetrain.models.model import Model
 from sparsetrain.models.sasrec import transformer
+from sparsetrain.system.argument_checks import is_number
 
 
 class BERT4Rec(Model):
@@ -71,6 +73,8 @@ class BERT4Rec(Model):
         item: str = "item",
     ) -> None:
         super().__init__()
+        if not (is_number(hidden) and 0 <= hidden < 1):
+            raise ConfigError(f"BERT4Rec: hidden is {hidden!r}; it must be at least 0 and below 1")
         self.mask, self.hidden = rows[item], hidden
         self.item = Embedding(rows[item] + 1, dim, deviation=0.02)
         self.positions = Positions(length + 1, dim)

@@ -148,7 +148,7 @@ class ClickModel(Model):
         if offsets is not None:
             extents = (dense.shape[0], len(self._config["rows"]), self._config["dim"])
             embedded = nn.op.reshape(embedded, extents)
-        return self._check_logits(self.forward(dense, embedded), dense.shape[0])
+        return self._check_logits(self.forward(dense, embedded), "dense", dense.shape[0])
 
     def embed(
         self, rows: nn.Tensor, offsets: nn.Tensor | None, weights: nn.Tensor | None

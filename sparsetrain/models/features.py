@@ -230,6 +230,24 @@ def _tuple(table: str | tuple[str, ...]) -> tuple[str, ...]:
     return (table,) if isinstance(table, str) else tuple(table)
 
 
+def require_alike(name: str, feature: Feature, values: Mapping[str, Any]) -> None:
+    """Refuse a sequence whose rows have other numbers of ids than those that it is `like`.
+
+    Raises
+    ------
+    DataError
+        If one has.
+    """
+    like = feature.like if isinstance(feature, Sequence) else None
+    if like is None or like not in values:
+        return
+    lengths = (np.diff(values[each].offsets) for each in (name, like))
+    other = np.not_equal(*lengths)
+    if other.any():
+        row = int(np.argmax(other))
+        raise DataError(f"row {row}, feature {name}: it has another number of ids than {like}")
+
+
 def _bags(name: str, value: Any) -> Ragged:
     if not isinstance(value, Ragged):
         raise DataError(f"feature {name}: give a sparsetrain.data.Ragged, not {value!r:.40}")

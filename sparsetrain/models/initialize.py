@@ -60,8 +60,11 @@ def uniform_rows(
 
 def fill_normal_(out: np.ndarray, deviation: float, seed: int, name: str) -> None:
     """Fill a contiguous float array with normal numbers of mean 0; writes `out`."""
-    draw = _stream(seed, name, 0).standard_normal(out.size, dtype=np.float32)
-    out.reshape(-1)[...] = draw * np.float32(deviation)
+    flat = out.reshape(-1)
+    for block, start in enumerate(range(0, flat.size, BLOCK)):
+        part = flat[start : start + BLOCK]
+        draw = _stream(seed, name, block).standard_normal(part.size, dtype=np.float32)
+        part[...] = draw * np.float32(deviation)
 
 
 def _stream(seed: int, name: str, block: int) -> np.random.Generator:

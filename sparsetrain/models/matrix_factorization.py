@@ -50,6 +50,7 @@ class MatrixFactorization(Model):
             Embedding(rows[c], 1, deviation=0.01) for c in (user, item)
         )
         self.mean = nn.Parameter((1,), "float32")
+        self.mean.attrs["initial"] = 0.0
         self.features = {
             "user": Ids(("user", "user_bias"), column=user),
             "item": Ids(("item", "item_bias"), column=item),

@@ -8,7 +8,7 @@ rest: steps, runs, checkpoints, evaluation and prediction. The name of an argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from inspect import Parameter, signature
@@ -22,13 +22,16 @@ from tvm.sym import Analyzer
 from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.vocabulary import FIRST
 from sparsetrain.data.values.labels import LabelKind, check_labels
 from sparsetrain.embedding.layer import Embedding
 from sparsetrain.embedding.placing import Room
+from sparsetrain.embedding.ragged import RaggedTensor
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
-from sparsetrain.models.features import Feature, Ids
+from sparsetrain.models.feature_columns import column_of, find_features
+from sparsetrain.models.features import Feature, Ids, require_alike
 from sparsetrain.models.features import Sequence as IdSequence
 from sparsetrain.models.initialize import initial_, initial_constants
 from sparsetrain.models.labels import loss_of_labels
@@ -145,7 +148,7 @@ class Model(nn.Module):
         several labels are, the loss of one that a row lacks is 0.
         """
         labels, row_weights = inputs.pop("labels"), inputs.pop("row_weights", None)
-        logits = self._check_logits(self.forward(**inputs), labels.shape[0])
+        logits = self._check_logits(self.forward(**inputs), *_batch_extent(inputs))
         return loss_of_labels(logits, labels, self.label_kinds, row_weights)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
@@ -209,51 +212,8 @@ class Model(nn.Module):
             If one is missing, its table has fewer rows than the encoder, or features that share a
             table do not in the encoder.
         """
-        self._columns = {
-            name: self._dense_columns(feature, encoder)
-            if not feature.tables
-            else self._category(name, encoder)
-            for name, feature in self.features.items()
-        }
-
-    def _category(self, name: str, encoder: Encoder) -> int:
-        cls, columns, feature = type(self).__name__, list(encoder.columns), self.features[name]
-        column = self._column(name)
-        if column not in columns:
-            raise ConfigError(
-                f"{cls} reads the column {column!r}; the encoder has {', '.join(columns)}"
-            )
-        place, rows = columns.index(column), self._rows(feature)
-        if encoder.rows[place] > rows:
-            raise ConfigError(
-                f"{cls}: {feature.tables[0]} has {rows} rows, the encoder's {column} "
-                f"{encoder.rows[place]}: make the model with as many"
-            )
-        if encoder.encoded and not encoder.share_embedding:
-            return place
-        shared = [n for n, f in self.features.items() if {*f.tables} & {*feature.tables}]
-        for other in map(self._column, shared):
-            if other in columns and encoder.owners[columns.index(other)] != encoder.owners[place]:
-                raise ConfigError(
-                    f"{cls}: {column} and {other} are ids of one table, but the encoder numbers "
-                    f"them apart: give {column} share_embedding = {other!r} in the schema"
-                )
-        return place
-
-    def _column(self, name: str) -> str:
-        return getattr(self.features[name], "column", None) or name
-
-    def _dense_columns(self, feature: Any, encoder: Encoder) -> Any:
-        if feature.columns is None:
-            return None
-        known = list(encoder.dense_columns)
-        missing = [name for name in feature.columns if name not in known]
-        if missing:
-            raise ConfigError(
-                f"{type(self).__name__} reads the dense column {missing[0]!r}; the encoder has "
-                f"{', '.join(known)}"
-            )
-        return [known.index(name) for name in feature.columns]
+        rows = {name: self._rows(feature) for name, feature in self.features.items()}
+        self._columns = find_features(type(self).__name__, self.features, rows, encoder)
 
     def inputs(
         self,
@@ -294,6 +254,7 @@ class Model(nn.Module):
         arrays: dict[str, Any] = {}
         for name, feature in kinds.items():
             if name in values:
+                require_alike(name, feature, values)
                 arrays |= feature.arrays(name, values[name], self._rows(feature))
         return {**arrays, **self._of_rows(batch)}
 
@@ -306,6 +267,18 @@ class Model(nn.Module):
         if whole and isinstance(feature, IdSequence):
             feature = replace(feature, length=None)
         return feature.read(name, batch, self._place(name, batch))
+
+    def item_rows(self, encoder: Encoder | None, count: int) -> np.ndarray:
+        """Which of `count` rows of the item table are items, (count,) bool.
+
+        Rows of missing and of rare values are none, and those behind the encoder's, such as a mask.
+        """
+        rows = np.ones(count, bool)
+        name = self.target or self.seen
+        if encoder is not None and name is not None and self._columns is not None:
+            rows[: 0 if encoder.encoded else FIRST] = False
+            rows[encoder.rows[self._columns[name]] :] = False
+        return rows
 
     def single_ids(self) -> list[str]:
         """Names of the features with one id in each row, by which rows can be grouped."""
@@ -426,7 +399,7 @@ class Model(nn.Module):
         def exported(**tensors: nn.Tensor) -> nn.Tensor:
             values = {n: kinds[n].value(n, tensors) for n in names if n in kinds}
             values |= {name: tensors[name] for name in OF_LOSS if name in tensors}
-            return self._check_result(function, method(**values), tensors)
+            return self._check_result(function, method(**values), values)
 
         if function == "loss":
             return by_name(lambda **tensors: self.in_training(exported, tensors), specs)
@@ -451,12 +424,9 @@ class Model(nn.Module):
         count = len(self.label_kinds)
         return nn.spec.Tensor(["B"] if count == 1 else ["B", count], "float32")
 
-    def _check_result(
-        self, function: str, result: Any, tensors: Mapping[str, nn.Tensor]
-    ) -> nn.Tensor:
+    def _check_result(self, function: str, result: Any, values: Mapping[str, Any]) -> nn.Tensor:
         if function == "logits":
-            rows = next(t.shape[0] for n, t in tensors.items() if _is_of_rows(n, tensors))
-            return self._check_logits(result, rows)
+            return self._check_logits(result, *_batch_extent(values))
         rank = 0 if function == "loss" else 2
         if not isinstance(result, nn.Tensor) or len(result.shape) != rank:
             wanted = "the mean loss, a () tensor" if rank == 0 else "(B, D) or (V, D) vectors"
@@ -466,19 +436,19 @@ class Model(nn.Module):
             )
         return result
 
-    def _check_logits(self, logits: nn.Tensor, rows: Any) -> nn.Tensor:
+    def _check_logits(self, logits: nn.Tensor, of: str, rows: Any) -> nn.Tensor:
         """Return what `forward` returned, if it has the shape (B, T)."""
-        cls, count = type(self).__name__, len(self.label_kinds)
+        cls, count = type(self).__name__, len(self.label_kinds) or 1
         if not isinstance(logits, nn.Tensor):
             raise ConfigError(
                 f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, {count})"
             )
         shape = list(logits.shape)
         same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], rows)
-        if not same or not isinstance(shape[1], int) or shape[1] != (count or 1):
+        if not same or not isinstance(shape[1], int) or shape[1] != count:
             raise ConfigError(
                 f"{cls}: forward gave the shape ({', '.join(map(str, shape))}), not (B, {count}) "
-                f"with B as in dense.shape[0]: nn.op.reshape(logits, (dense.shape[0], {count}))"
+                f"with B as in {of}.shape[0]: nn.op.reshape(logits, ({of}.shape[0], {count}))"
             )
         return logits
 
@@ -534,7 +504,7 @@ class Model(nn.Module):
 
     def table_of(self, column: str) -> str:
         """Name of the parameter that is the table of a column."""
-        tables = {self._column(name): f.tables for name, f in self.features.items() if f.tables}
+        tables = {column_of(n, f): f.tables for n, f in self.features.items() if f.tables}
         return f"{tables.get(column, [column])[0]}.weight"
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
@@ -552,9 +522,12 @@ def by_name(method: Callable[..., Any], inputs: Mapping[str, nn.spec.Tensor]) ->
     return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
 
 
-def _is_of_rows(name: str, tensors: Collection[str]) -> bool:
-    """Whether an argument has an extent of B first: the ids of a sequence have not."""
-    return f"{name}_ends" not in tensors and not name.endswith("_weights")
+def _batch_extent(values: Mapping[str, Any]) -> tuple[str, Any]:
+    """Name of an argument whose first extent is that of the batch, and the extent."""
+    name, value = next(iter(values.items()))
+    if isinstance(value, RaggedTensor):
+        return f"{name}.ends", value.ends.shape[0]
+    return name, value.shape[0]
 
 
 def _describe(result: Any) -> str:

@@ -66,7 +66,10 @@ def check_options(model: type[Model], values: Mapping[str, Any]) -> dict[str, An
     ConfigError
         For the first that is of another type, or no number that it may be.
     """
-    declared, cls = options_of(model), model.__name__
+    declared: dict[str, Option] = {}
+    for base in reversed(model.__mro__):  # a subclass may pass on what its base takes
+        declared |= options_of(base) if issubclass(base, Model) else {}
+    cls = model.__name__
     return {n: _checked(f"{cls}: {n}", declared[n].type, value) for n, value in values.items()}
 
 

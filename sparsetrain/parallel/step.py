@@ -137,6 +137,10 @@ class ShardedStep:
             overflowed = scale.may_overflow and bool(np.isfinite(sums.numbers[0]))
             return loss, skip_step(trainer.state, problem, scale, overflowed)
         gradients = {**sums.gradients, **shards.give(trainer, sparse)}
+        # Duplicates were added up meanwhile: on all ranks alike, before the first write.
+        if shards.comm.any(bool(which_nonfinite([gradients[name].values for name in sparse]))):
+            problem = "a sum of gradients is not finite"
+            return loss, skip_step(trainer.state, problem, scale, scale.may_overflow)
         order = self._cut[0].gradient.structure
         norm_of = lambda g: exact_norm(g, shards.comm)  # noqa: E731
         _, result = apply_(

@@ -8,6 +8,7 @@ which the job has to begin anew.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
@@ -22,6 +23,7 @@ from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import ClickModel
+from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
 from sparsetrain.parallel.cut import Lookups, cut
 from sparsetrain.parallel.run import SharedRun
@@ -66,6 +68,11 @@ class ShardedTrainer(Trainer):
                     f"parallel: {model.buffers()[0]!r} follows the statistics of a whole batch, of "
                     "which a rank has a part: take layer_norm, or train in one process"
                 )
+            if uses_count(optimizer.formula):
+                raise ConfigError(
+                    f"parallel: {optimizer.formula.name} counts the ids of a batch, which ranks "
+                    "send merged: train in one process"
+                )
             parts = group.parts or group.comm.size * accumulate
             options["parallel"] = Shards(group.comm, model, group.shard, parts)
             super().__init__(model, optimizer, **options)
@@ -77,7 +84,7 @@ class ShardedTrainer(Trainer):
         """Refuse ranks that would not compute the same."""
         own = {
             "target": str(self.target),
-            "optimizer": repr(self.optimizer),
+            "optimizer": re.sub(r" at 0x[0-9a-f]+", "", repr(self.optimizer)),
             "model": self.model.config(),
             "seed": self.seed,
             "precision": self.precision,
@@ -162,7 +169,7 @@ class ShardedTrainer(Trainer):
                 raise ConfigError(f"parallel: {name} is for one process")
         with self._comm.guard():
             stop, run = options.get("stop"), options.get("run")
-            if stop is not None:
+            if callable(stop):
                 options["stop"] = lambda: self._comm.any(stop())
             if run is not None:
                 options["run"] = SharedRun(run if isinstance(run, Run) else Run(run), self.parallel)

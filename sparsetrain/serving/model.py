@@ -220,6 +220,10 @@ def as_column(values: Any, name: str) -> Column:
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
         return _from_array(values, name)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        if np.isnat(values).any():
+            raise DataError(f"column {name}: it holds NaT; give seconds since 1970, None for none")
+        return _from_array(values.astype("datetime64[s]").astype(np.int64), name)
     values = values.tolist() if isinstance(values, np.ndarray) else values
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise DataError(f"column {name}: it holds one value rather than a column; give a list")
@@ -233,9 +237,10 @@ def _from_lists(values: Sequence[Any], name: str) -> Column:
     lists = [() if value is None else value for value in values]
     if not all(isinstance(value, (list, tuple, np.ndarray)) for value in lists):
         raise DataError(f"column {name}: some of its rows are lists, some are not")
-    flat = as_column([value for bag in lists for value in bag], name)
-    if flat.bags is not None:
+    inside = [value for bag in lists for value in bag]
+    if not _LISTS.isdisjoint(map(type, inside)):
         raise DataError(f"column {name}: it holds lists of lists")
+    flat = as_column(inside, name)
     return flat._replace(bags=_edges(map(len, lists)))
 
 
@@ -264,7 +269,10 @@ def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
     if kinds <= _INTEGERS:
         return Column(INT64, _integers(values, name), None, missing)
     if kinds <= _NUMBERS:
-        return Column(DOUBLE, array("d", values), None, missing)
+        try:
+            return Column(DOUBLE, array("d", values), None, missing)
+        except OverflowError:
+            raise DataError(f"column {name}: a number is beyond 64 bits") from None
     if kinds <= _TEXTS:
         texts = [_utf8(value, name) for value in values]
         return Column(TEXT, array("B", b"".join(texts) or b"\0"), _edges(map(len, texts)), missing)

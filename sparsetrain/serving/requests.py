@@ -89,7 +89,7 @@ def _from_arrow(array: Any, name: str) -> Column:
         edges = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
         text = np.frombuffer(array.buffers()[2] or b"\0", np.uint8)
         return Column(TEXT, text, edges, missing)
-    if kind is None:
+    if kind in (None, arrow_types.MOMENT):
         moments = to_microseconds(array, Location(name))
         if moments is None:
             raise DataError(f"column {name}: a column of {array.type} is no feature")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,6 +44,8 @@ def imported(
     """Translate a module: the fields of an `ImportedModel`."""
     count = len(inputs)
     names = (*[*inspect.signature(module.forward).parameters][:count], *_label_names(len(labels)))
+    if isinstance(dynamic_shapes, Mapping):
+        dynamic_shapes = [dynamic_shapes.get(name) for name in names]
     shapes = tuple(dynamic_shapes or ({0: Dim.AUTO} for _ in names))
     trained = _exported(_WithLoss(module, loss, count), (*inputs, *labels), shapes)
     functions = {"loss": _function(trained, names, "loss", module)}
@@ -61,7 +63,12 @@ def imported(
 def prediction(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> np.ndarray:
     """What PyTorch computes in evaluation mode."""
     with evaluating(module), torch.no_grad():
-        return module(*inputs).numpy()
+        result = module(*inputs)
+    if not isinstance(result, torch.Tensor):
+        raise ConfigError(
+            f"from_torch: with a loss the module returns one tensor, not a {type(result).__name__}"
+        )
+    return result.numpy()
 
 
 @contextmanager

@@ -58,10 +58,14 @@ class RowSparseOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with a learning rate of their own if the group has ``"lr"``."""
-        super().add_param_group(param_group)
-        if len(self.param_groups) > 1 and self._optimizer.clip_norm is not None:
+        if self.param_groups and self._optimizer.clip_norm is not None:
             raise ConfigError("RowSparseOptimizer: clip_norm is for one parameter group")
-        group = Group(self.param_groups[-1], self._optimizer)
+        super().add_param_group(param_group)
+        try:
+            group = Group(self.param_groups[-1], self._optimizer)
+        except BaseException:
+            self.param_groups.pop()
+            raise
         self._groups.append(group)
         for name, parameter in group.parameters.items():
             slots = {"step": group.state.count, **group.state[name]}

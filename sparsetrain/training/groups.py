@@ -19,6 +19,8 @@ def check_group_feature(model: Model, group_by: str | None) -> None:
         If the model has no such feature.
     """
     names = model.single_ids()
+    if group_by is not None and not model.label_kinds:
+        raise ConfigError("group_by is for scores of labels, which this model has not")
     if group_by is not None and group_by not in names:
         raise ConfigError(
             f"group_by is {group_by!r}; it must be one of the features, {', '.join(names)}"

@@ -191,6 +191,7 @@ class Predictor:
         ----------
         data : anything that `fit` takes
         batch_size : int
+            Of a ranking it follows from the number of items.
         group_by : str, optional
             A feature with one id in each row, such as the user. Rows of one id are a group, and of
             each binary label there are the scores of `GroupedAUC` as well. Values that the encoder
@@ -218,6 +219,8 @@ class Predictor:
             If a score is NaN or infinite.
         """
         check_group_feature(self.model, group_by)
+        if self.model.label_kinds and (negatives is not None or k != 10):
+            raise ConfigError("evaluate: k and negatives are for models that rank items")
         dataset = self._dataset(data)
         scores = self._evaluate(
             dataset,
@@ -278,7 +281,8 @@ class Predictor:
         kinds = self.model.label_kinds
         few = encode_few(self.encoder, data) if self.encoder is not None and kinds else None
         if few is not None:
-            return predictions(self._score(few), kinds)
+            ((_, scores),) = self._scored([few])
+            return predictions(scores, kinds)
         dataset = self._dataset(data, require_label=False)
         if not kinds:
             items = self.item_vectors()
@@ -327,8 +331,8 @@ class Predictor:
     def query_vectors(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """(rows, D) float32 vectors, whose products with those of items are scores."""
         dataset = self._dataset(data, require_label=False)
-        batches = dataset.batches(batch_size)
-        return np.concatenate([retrieval.query_vectors(self, batch) for batch in batches])
+        found = [retrieval.query_vectors(self, batch) for batch in dataset.batches(batch_size)]
+        return np.concatenate(found) if found else np.empty((0, self.item_vectors().shape[1]))
 
     def _score(self, batch: Batch) -> np.ndarray:
         """Logits of each row and label, (B, T) float32."""

@@ -27,7 +27,7 @@ def item_vectors(predictor: Any) -> np.ndarray:
     _require_retrieval(predictor)
     with predictor._lock:
         predictor._flush()
-        return runtime.as_numpy(predictor._program("items")(predictor.params, {})).copy()
+        return runtime.as_numpy(predictor._program("items")(predictor._scored_params(), {})).copy()
 
 
 def query_vectors(predictor: Any, batch: Batch) -> np.ndarray:
@@ -35,7 +35,8 @@ def query_vectors(predictor: Any, batch: Batch) -> np.ndarray:
     inputs = predictor.model.inputs(batch, function="query")
     with predictor._lock:
         predictor._flush()
-        return runtime.as_numpy(predictor._program("query")(predictor.params, inputs)).copy()
+        vectors = predictor._program("query")(predictor._scored_params(), inputs)
+        return runtime.as_numpy(vectors).copy()
 
 
 def scores_of_target(predictor: Any, batch: Batch, items: np.ndarray) -> np.ndarray:
@@ -57,12 +58,12 @@ def recommend(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k best items of each row and their scores; see `Predictor.recommend`."""
     items = item_vectors(predictor)
-    if require_int("k", k) > len(items):
-        raise ConfigError(f"k is {k:,}, but there are {len(items):,} items")
+    no_items = ~predictor.model.item_rows(predictor.encoder, len(items))
+    if require_int("k", k) > (count := len(items) - int(no_items.sum())):
+        raise ConfigError(f"k is {k:,}, but there are {count:,} items")
     found = []
     for batch in dataset.batches(_rows_at_once(items)):
-        scores = query_vectors(predictor, batch) @ items.T
-        _require_finite(scores)
+        scores = _scores(predictor, batch, items, no_items)
         seen = None if include_seen else _listed(predictor.model, predictor.model.seen, batch)
         if seen is not None:
             scores[seen.rows(), seen.ids] = -np.inf
@@ -70,7 +71,8 @@ def recommend(
         kept = np.take_along_axis(scores, best, axis=1)
         order = np.lexsort((best, -kept), axis=1)  # of equal scores the smaller id comes first
         found.append([np.take_along_axis(array, order, axis=1) for array in (best, kept)])
-    ids, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    none = [np.empty((0, k), np.int64), np.empty((0, k), np.float32)]
+    ids, scores = map(np.concatenate, zip(none, *found, strict=True))
     return ids, scores
 
 
@@ -85,12 +87,14 @@ def evaluate(
     model = predictor.model
     if model.target is None:
         raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
+    if negatives is not None:
+        require_int("negatives", negatives)
     items, metrics = item_vectors(predictor), RankingMetrics(k)
+    no_items = ~model.item_rows(predictor.encoder, len(items))
     for number, batch in enumerate(dataset.batches(_rows_at_once(items))):
         if number and stop is not None and stop():
             return None
-        scores = query_vectors(predictor, batch) @ items.T
-        _require_finite(scores)
+        scores = _scores(predictor, batch, items, no_items)
         wanted: Ragged | None = _listed(model, model.target, batch)
         assert wanted is not None
         seen = _listed(model, model.seen, batch)
@@ -108,7 +112,7 @@ def _among(
     rows, items = scores.shape
     if (np.diff(wanted.offsets) != 1).any():
         raise ConfigError("negatives are drawn for rows with one wanted item each")
-    taken = np.zeros(scores.shape, bool)
+    taken = np.isneginf(scores)  # no items
     taken[np.arange(rows), wanted.ids] = True
     if seen is not None:
         taken[seen.rows(), seen.ids] = True
@@ -120,6 +124,14 @@ def _among(
     drawn = np.argpartition(-chance, count - 1, axis=1)[:, :count]
     both = np.concatenate([wanted.ids[:, None], drawn], axis=1)
     return np.take_along_axis(scores, both, axis=1)
+
+
+def _scores(predictor: Any, batch: Batch, items: np.ndarray, no_items: np.ndarray) -> np.ndarray:
+    """(B, V) scores, -inf for rows of the table that are no items."""
+    scores = query_vectors(predictor, batch) @ items.T
+    _require_finite(scores)
+    scores[:, no_items] = -np.inf
+    return scores
 
 
 def _listed(model: Any, name: str | None, batch: Batch) -> Ragged | None:

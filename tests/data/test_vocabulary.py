@@ -46,12 +46,13 @@ def encode(vocabulary, values, type_=None):
 def keys_of(column):
     """Return what makes a key of a text, in plain Python, for a column that holds these texts."""
     hexes = [text for text in column if text and re.fullmatch("[0-9a-f]{8}", text)]
-    hexadecimal = not all(map(re.compile("[1-9][0-9]{7}").fullmatch, hexes))
+    decimal = re.compile("[1-9][0-9]{7}").fullmatch
+    hexadecimal = not all(map(decimal, hexes))
 
     def key(text):
         if not text:
             return None
-        if re.fullmatch("[0-9a-f]{8}", text) and (hexadecimal or not text.isdigit()):
+        if re.fullmatch("[0-9a-f]{8}", text) and (hexadecimal or not decimal(text)):
             return int(text, 16)
         if re.fullmatch("0|-?[1-9][0-9]*", text) and -(2**63) <= int(text) < 2**64:
             return (int(text) + 2**63) % 2**64 - 2**63
@@ -64,6 +65,7 @@ def keys_of(column):
 
 @quick
 @given(columns, columns, st.integers(1, 3), st.sampled_from([None, 4, 7]))
+@example(["true"], ["00000001"], 1, None)
 def test_ids_keep_their_promises(seen, later, min_count, max_rows):
     vocabulary = learn(seen, min_count, max_rows)
     key = keys_of(seen)

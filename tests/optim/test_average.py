@@ -104,7 +104,8 @@ def test_a_model_scores_by_its_average_and_resumes_with_it_to_the_same_bits(aver
     plain.load_state_dict(mean)
     np.testing.assert_array_equal(whole.predict(batches[0]), plain.predict(batches[0]))
     assert whole.evaluate(batches) == plain.evaluate(batches)
-    assert whole.step(batches[0]) != plain.step(batches[0])  # training goes on from the weights
+    # Training goes on from the weights.
+    assert float(whole.step(batches[0])) != float(plain.step(batches[0]))
 
 
 WRONG = {

@@ -2,6 +2,7 @@
 """A saved trainer that goes on with other tables in exact mode, or with decay: the dense bits."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -72,11 +73,15 @@ TURNS = {
 }
 
 
-# Each formula with the longest, and one formula with each.
-CASES = [*((make, "one that was exact before") for make in MAKERS), *(("adam", t) for t in TURNS)]
+# Each formula with the longest, and one formula with each; the others are slow ones.
+QUICK = {*((make, "one that was exact before") for make in MAKERS), *(("adam", t) for t in TURNS)}
+CASES = [
+    case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
+    for case in product(MAKERS, TURNS)
+]
 
 
-@pytest.mark.parametrize(("make", "turns"), dict.fromkeys(CASES))
+@pytest.mark.parametrize(("make", "turns"), CASES)
 def test_tables_that_become_exact_are_so_from_then_on(tmp_path, make, turns):
     small_dlrm.assert_same_state(*after_many(tmp_path, MAKERS[make], TURNS[turns]))
 

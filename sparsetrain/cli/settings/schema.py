@@ -144,6 +144,13 @@ class ModelSettings(Section):
         flag="--table-dtype",
     )
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether the model learns from labels; others rank items."""
+        import sparsetrain as st
+
+        return st.models.MODELS[self.name].forward is not st.models.Model.forward
+
     def build(self, rows: Sequence[int], names: Sequence[str], **arguments: Any) -> Any:
         """Construct the model; one that is no click model takes rows by name alone."""
         import sparsetrain as st

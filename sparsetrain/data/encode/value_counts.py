@@ -248,7 +248,8 @@ def count_keys(array: Any, nan: NanRule, location: Location) -> tuple[Keys, Arra
         return split_keys(plain, nan, location), np.ones(len(plain), dtype=np.int64)
     codes = array.indices.drop_null().to_numpy()
     times = np.bincount(codes, minlength=len(array.dictionary))
-    return split_keys(array.dictionary, nan, location), times
+    used = times > 0  # a value that no row has decides nothing
+    return split_keys(array.dictionary.filter(pa.array(used)), nan, location), times[used]
 
 
 def has_keyable_dictionary(array: Any) -> bool:

@@ -63,6 +63,8 @@ def files_in(path: str) -> list[str] | None:
         found = system.get_file_info(FileSelector(inside, recursive=True))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
+    if inside.rstrip("/") not in path or "?" in path:
+        raise DataError(f"{path}: name the files of a folder by URLs without % escapes or a query")
     start = path[: path.rindex(inside.rstrip("/"))]
     return sorted(f"{start}{info.path}" for info in found if info.type == FileType.File)
 

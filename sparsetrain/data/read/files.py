@@ -100,7 +100,9 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _data_files(path: str, inside: list[str]) -> list[str]:
-    files = [file for file in inside if _is_data(file[len(path) :])]
+    base = path if is_url(path) else os.path.normpath(path)
+    names = (file[len(base) :] if file.startswith(base) else file for file in inside)
+    files = [file for file, name in zip(inside, names, strict=True) if _is_data(name)]
     for form in FORMATS:
         found = [file for file in files if suffix_of(file) in form.suffixes]
         if found:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
 
 # As MLPerf trains it: three layers of rank 512 with N = 3456.
@@ -110,6 +111,9 @@ class CrossNetwork(nn.Module):
         experts: int = 1,
         dtype: str = "float32",
     ) -> None:
+        if experts > 1 and (rank is None or dtype != "float32"):
+            raise ConfigError("CrossNetwork: experts are of low rank, in float32: give rank alone")
+
         def layer() -> nn.Module:
             if rank is not None and experts > 1:
                 return MixedCrossLayer(width, rank, experts)

@@ -347,13 +347,13 @@ ST_PUBLIC int st_predict(st_model *model, int64_t rows, const st_column *columns
   if (rows < 1) return st_fail(error, ST_REQUEST, "a request needs at least one row");
   st_column *matched = NULL;
   int code = st_match(model, rows, columns, num_columns, &matched, error);
-  pthread_mutex_lock(&model->lock);
   for (int64_t begin = 0; !code && begin < rows; begin += model->max_rows) {
+    pthread_mutex_lock(&model->lock);  // small requests need not wait for all of a large one
     int64_t end = begin + model->max_rows < rows ? begin + model->max_rows : rows;
     code = st_run_program(model, matched, begin, end, predictions + begin * model->num_labels,
                           error);
+    pthread_mutex_unlock(&model->lock);
   }
-  pthread_mutex_unlock(&model->lock);
   free(matched);
   return code;
 }

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas
 
 # Scores that one looks at while a model is trained; after the name of a label where there are some.
-_SHOWN = ("loss", "auc", "logloss", "rmse")
+_SHOWN = ("loss", "auc", "logloss", "rmse", "hr@10", "ndcg@10")
 
 
 class History(dict[str, Any]):
