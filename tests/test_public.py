@@ -27,8 +27,8 @@ PUBLIC = {
         "linear_cross_entropy row_sparse_cotangent"
     ),
     "compare": (
-        "ARMS AXES Arm Case Crossing FORMULAS Item LeftOut Measurement Report Tables draw "
-        "plan run tables_of_data tables_of_rows tables_of_run with_storage"
+        "ARMS Arm Case Crossing LeftOut Measurement Report Tables draw run sweep tables_of_data "
+        "tables_of_rows tables_of_run"
     ),
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Linear Position "

@@ -3,7 +3,7 @@
 
     python examples/dlrm/compare.py [ROWS]
 
-`sparsetrain compare` does the same over all axes, with plots; this file is for reading. Its last
+`sparsetrain compare` does the same for many sizes, with plots; this file is for reading. Its last
 part shows the timed update.
 """
 
@@ -19,7 +19,7 @@ lookups, width = 2048, 16  # ids of a step, numbers in a row
 def measure(rows: int) -> st.compare.Report:
     """Time each way to update a table, on the same ids."""
     case = st.compare.Case(rows, lookups=lookups, width=width, formula="sgd")
-    return st.compare.run([st.compare.Item("rows", case, ("stock", "dense", "sparse"))])
+    return st.compare.run([case], arms=("stock", "dense", "sparse"))
 
 
 def show(report: st.compare.Report) -> None:

@@ -1,30 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost of sparse and dense updates of a table on this machine: time, memory, and the crossing.
 
-Read `case` (a table and a kind of step), `batches` (its ids and gradients), `arms` (the ways to
-update, a rule table; TVM's own in `stock`), `measure` (one arm on one case), `sweeps` and `tables`
-(the cases of each axis, and of the user's tables), `comparison` (the run over all cases), `report`
-(results and crossings), `figures`.
+Read `case` (a table, its ids and gradients), `arms` (the ways to update, a rule table; TVM's own
+in `stock`), `measure` (all arms on all cases), `tables` (the sweep over rows, and the user's
+tables), `report` (results and crossings), `figures`.
 """
 
 from sparsetrain.compare.arms import ARMS as ARMS
 from sparsetrain.compare.arms import Arm as Arm
 from sparsetrain.compare.case import Case as Case
-from sparsetrain.compare.comparison import run as run
 from sparsetrain.compare.figures import draw as draw
-from sparsetrain.compare.measure import Measurement as Measurement
+from sparsetrain.compare.measure import run as run
 from sparsetrain.compare.report import Crossing as Crossing
 from sparsetrain.compare.report import LeftOut as LeftOut
+from sparsetrain.compare.report import Measurement as Measurement
 from sparsetrain.compare.report import Report as Report
-from sparsetrain.compare.sweeps import AXES as AXES
-from sparsetrain.compare.sweeps import FORMULAS as FORMULAS
-from sparsetrain.compare.sweeps import Item as Item
-from sparsetrain.compare.sweeps import plan as plan
 from sparsetrain.compare.tables import Tables as Tables
+from sparsetrain.compare.tables import sweep as sweep
 from sparsetrain.compare.tables import tables_of_data as tables_of_data
 from sparsetrain.compare.tables import tables_of_rows as tables_of_rows
 from sparsetrain.compare.tables import tables_of_run as tables_of_run
-from sparsetrain.compare.tables import with_storage as with_storage
 from sparsetrain.system.exports import public_names as _public_names
 
 __all__, __dir__ = _public_names(globals())

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sparsetrain import runtime
-from sparsetrain.compare.batches import Batch
 from sparsetrain.compare.case import FLOAT_BYTES, Case
 from sparsetrain.compare.stock import OPTIMIZERS as STOCK_OPTIMIZERS
 from sparsetrain.compare.stock import StockUpdate
 from sparsetrain.optim import OPTIMIZERS, Formula, Optimizer
 from sparsetrain.optim.rule import Mode, Update
+from sparsetrain.sparse_tensor import RowSparse
 
 LEARNING_RATE = 0.01
 _PLAN_BYTES = 32  # of an id: itself, sort keys and positions twice, order, row and offset
 
-Step = Callable[[Batch], object]
+Step = Callable[[RowSparse], object]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Arm:
     Parameters
     ----------
     name : str
-        In options and results.
+        In results.
     label : str
         In pictures.
     dense : bool
@@ -86,17 +86,12 @@ def _update(update: Update, mode: Mode, case: Case) -> Step:
     params = {"table": new_table(case)}
     state = optimizer.init(params, {"table": {"table": slice(0, case.rows)}})
 
-    def step(batch: Batch) -> None:
+    def step(gradient: RowSparse) -> None:
         if state.histories:
-            optimizer.catch_up_(params, {"table": batch.gradient.indices}, state)
-        optimizer.apply_(params, {"table": batch.gradient}, state)
+            optimizer.catch_up_(params, {"table": gradient.indices}, state)
+        optimizer.apply_(params, {"table": gradient}, state)
 
     return step
-
-
-_dense = partial(_update, "dense", "dense")
-_lazy = partial(_update, "sparse", "lazy")
-_exact = partial(_update, "sparse", "exact")
 
 
 def _sparse_memory(case: Case) -> int:
@@ -113,8 +108,7 @@ def _stock_memory(case: Case) -> int:
     """Gradient, its product with the learning rate, and new copies of weights and slots."""
     copies = 1 + sum(slot.per == "element" for slot in _formula(case).slots)
     products = {"adam": 4}.get(case.formula, 1)
-    expanded = case.lookups * case.row_bytes if case.pooling > 1 else 0
-    return (1 + products + copies) * case.table_bytes + expanded
+    return (1 + products + copies) * case.table_bytes
 
 
 def _stock_unsupported(case: Case) -> str | None:
@@ -130,8 +124,11 @@ def _exact_is_lazy(case: Case) -> str | None:
 
 _ARMS = (
     Arm("stock", "TVM stock dense", True, _stock, _stock_memory, _stock_unsupported),
-    Arm("dense", "fair dense", True, _dense, _dense_memory),
-    Arm("sparse", "row-sparse", False, _lazy, _sparse_memory),
-    Arm("exact", "row-sparse, exact", False, _exact, _sparse_memory, _exact_is_lazy),
+    Arm("dense", "fair dense", True, partial(_update, "dense", "dense"), _dense_memory),
+    Arm("sparse", "row-sparse", False, partial(_update, "sparse", "lazy"), _sparse_memory),
+    Arm(
+        *("exact", "row-sparse, exact", False),
+        *(partial(_update, "sparse", "exact"), _sparse_memory, _exact_is_lazy),
+    ),
 )
 ARMS = {arm.name: arm for arm in _ARMS}

@@ -1,15 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case to measure: a table, the lookups of a step, and the optimizer formula."""
+"""A case to measure: a table, the ids and gradients of its steps, and the optimizer formula.
+
+Zipf ranks come from the inverse of the distribution's continuous form and are scattered over the
+table, so that hot rows do not share cache lines. Every step has ids of its own, so a table larger
+than the caches is read from memory.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import cycle
+from math import gcd
+
+import numpy as np
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.optim import OPTIMIZERS
+from sparsetrain.runtime import NDArray, as_tensor
+from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import require_int
 
 FLOAT_BYTES = 4
 MOST_ROWS = 2**31 - 1  # ids are int32
+_ZIPF = re.compile(r"zipf(\d+(?:\.\d+)?)")
+_GOLDEN = 0.618  # a stride near this share of the table keeps neighbouring ranks far apart
+_COTANGENTS = 8  # reused, as a program writes them just before the update reads them
 
 
 @dataclass(frozen=True)
@@ -21,51 +39,43 @@ class Case:
     rows : int
         V, rows of the table.
     lookups : int
-        N, ids in a step over all bags; a multiple of `pooling`.
+        N, ids in a step.
     width : int
         D, float32 numbers in a row.
-    pooling : int
-        Ids in a bag.
     skew : str
-        Distribution of the ids: ``"uniform"``, ``"zipf1.05"`` with any positive exponent,
-        ``"same"`` (all equal), or ``"given"`` for ids that the caller passes to `run`.
+        Distribution of the ids: ``"uniform"``, or ``"zipf1.05"`` with any positive exponent;
+        nothing for ids that the caller passes to `run`.
     formula : str
         A name in `sparsetrain.optim.OPTIMIZERS`.
-    threads : int
-        Kernel threads; 0 keeps the current number.
     label : str
-        Name of the table.
+        Name of the user's table; none of a sweep's.
 
     Raises
     ------
     ConfigError
-        If a number is out of range.
+        If a number is out of range, or there is no such distribution or formula.
     """
 
     rows: int
     lookups: int = 2048
     width: int = 16
-    pooling: int = 1
     skew: str = "uniform"
     formula: str = "sgd"
-    threads: int = 0
-    label: str = "table"
+    label: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("rows", "lookups", "width", "pooling"):
+        for name in ("rows", "lookups", "width"):
             require_int(f"compare: {name}", getattr(self, name))
-        require_int("compare: threads", self.threads, 0)
         if self.rows > MOST_ROWS:
             raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can address")
-        if self.lookups % self.pooling:
+        if self.skew not in ("", "uniform") and _ZIPF.fullmatch(self.skew) is None:
             raise ConfigError(
-                f"compare: {self.lookups} lookups is not a multiple of the bag size {self.pooling}"
+                f"compare: skew is uniform, or zipf with a number such as zipf1.05, not "
+                f"{self.skew!r}"
             )
-
-    @property
-    def bags(self) -> int:
-        """Value rows of a step's gradient."""
-        return self.lookups // self.pooling
+        if self.formula not in OPTIMIZERS:
+            known = ", ".join(OPTIMIZERS)
+            raise ConfigError(f"compare: formula is one of {known}, not {self.formula!r}")
 
     @property
     def row_bytes(self) -> int:
@@ -78,9 +88,47 @@ class Case:
         return self.rows * self.row_bytes
 
     def __str__(self) -> str:
-        bags = f", bags of {self.pooling}" if self.pooling > 1 else ""
-        name = "" if self.label == "table" else f"{self.label}: "
-        return (
-            f"{name}{self.rows:,} x {self.width}, {self.lookups:,} {self.skew} ids{bags}, "
-            f"{self.formula}"
-        )
+        name = self.label and f"{self.label}: "
+        ids = f"{self.lookups:,} {self.skew or 'given'} ids"
+        return f"{name}{self.rows:,} x {self.width}, {ids}, {self.formula}"
+
+    def draw_ids(self, count: int, seed: int = 0) -> Iterator[np.ndarray]:
+        """Yield the ids (N,) int32 of `count` steps."""
+        rng = np.random.default_rng([seed, self.rows, self.lookups])
+        zipf = _ZIPF.fullmatch(self.skew)
+        for _ in range(count):
+            if zipf is None:
+                yield rng.integers(0, self.rows, self.lookups, dtype=np.int32)
+            else:
+                ranks = _zipf_ranks(rng, float(zipf[1]), self.rows, self.lookups)
+                yield (ranks * _stride(self.rows) % self.rows).astype(np.int32)
+
+    def gradients(self, ids: Iterable[np.ndarray]) -> Iterator[RowSparse]:
+        """Yield a gradient of the table for each array of ids (N,), the same for every arm."""
+        cotangents = cycle(_cotangents(self.lookups, self.width))
+        for array, cotangent in zip(ids, cotangents, strict=False):
+            yield RowSparse(as_tensor(array, "int32"), cotangent, self.rows)
+
+
+@lru_cache(maxsize=2)
+def _cotangents(lookups: int, width: int) -> list[NDArray]:
+    rng = np.random.default_rng(0)
+    return [as_tensor(rng.standard_normal((lookups, width), "f4")) for _ in range(_COTANGENTS)]
+
+
+def _zipf_ranks(rng: np.random.Generator, exponent: float, rows: int, count: int) -> np.ndarray:
+    share = rng.random(count)
+    rest = 1 - exponent
+    if abs(rest) < 1e-9:
+        drawn = (rows + 1.0) ** share
+    else:
+        drawn = (1 + share * ((rows + 1.0) ** rest - 1)) ** (1 / rest)
+    return np.minimum(drawn.astype(np.int64) - 1, rows - 1)
+
+
+def _stride(rows: int) -> int:
+    """Return a stride that visits every row of the table once."""
+    stride = max(1, int(rows * _GOLDEN))
+    while gcd(stride, rows) != 1:
+        stride += 1
+    return stride

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a comparison: a rule table from a file name to the sweep it shows and its function.
+"""Plots of a comparison: time and memory against rows, with the crossing, or a bar for each table.
 
-Time and memory against rows with the crossing, time against the other axes, and a bar for each
-table of a model. They need Matplotlib (extra `plot`). Colours are Okabe and Ito's, which people
-with any colour vision can tell apart; each curve has its own marker as well.
+They need Matplotlib (extra `plot`). Colours are Okabe and Ito's, which people with any colour
+vision can tell apart; each curve has its own marker as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsetrain.compare.arms import ARMS
 from sparsetrain.compare.case import Case
-from sparsetrain.compare.measure import Measurement
-from sparsetrain.compare.report import Report
+from sparsetrain.compare.report import Measurement, Report
 from sparsetrain.errors import ConfigError
 
 _SIZE = (6.6, 4.2)  # inches
@@ -62,19 +60,21 @@ def draw(report: Report, folder: str | Path) -> list[Path]:
         raise ConfigError("plots need Matplotlib: pip install 'sparsetrain[plot]'") from None
 
     files: list[Path] = []
-    for formula in dict.fromkeys(m.case.formula for m in report.measurements):
-        for name, (sweep, plot) in PLOTS.items():
-            points = report.of(sweep, formula)
-            if points:
-                with rc_context(rc=_STYLE):
-                    files += _save(plot(report, points), Path(folder) / f"{name}-{formula}")
+    with rc_context(rc=_STYLE):
+        for (formula, labelled), points in report.groups.items():
+            for name, plot in (_TABLES if labelled else _SWEEPS).items():
+                files += _save(plot(report, points), Path(folder) / f"{name}-{formula}")
     return files
 
 
 def _time_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
     figure, axes = _axes("rows of the table", "time of an update (µs)")
     for arm, own in _by_arm(points):
-        _time_curve(axes, arm, [p.case.rows for p in own], own)
+        look, xs = _LOOKS[arm], [p.case.rows for p in own]
+        low, high = [p.p10_us for p in own], [p.p90_us for p in own]
+        axes.fill_between(xs, low, high, color=look.color, alpha=0.2, linewidth=0)
+        medians = [p.median_us for p in own]
+        axes.plot(xs, medians, color=look.color, marker=look.marker, label=ARMS[arm].label)
     first = points[0].case
     for crossing in report.crossings:
         if (crossing.formula, crossing.lookups) == (first.formula, first.lookups) and crossing.rows:
@@ -104,27 +104,6 @@ def _memory_by_rows(report: Report, points: Sequence[Measurement]) -> Any:
     return figure
 
 
-def _time_by(axis: str, title: str) -> Callable[[Report, Sequence[Measurement]], Any]:
-    """Return a plot of time against a field of the case."""
-
-    def plot(report: Report, points: Sequence[Measurement]) -> Any:
-        del report
-        places = {getattr(p.case, axis): getattr(p.case, axis) for p in points}
-        named = any(isinstance(place, str) for place in places)
-        figure, axes = _axes(title, "time of an update (µs)", log_x=not named)
-        if named:
-            places = {name: number for number, name in enumerate(places)}
-            axes.set_xticks(list(places.values()), list(places))
-        for arm, own in _by_arm(points):
-            _time_curve(axes, arm, [places[getattr(p.case, axis)] for p in own], own)
-        case = points[0].case
-        axes.set_title(f"{_formula(case)}: {case.rows:,} rows of width {case.width}", loc="left")
-        axes.legend()
-        return figure
-
-    return plot
-
-
 def _tables(report: Report, points: Sequence[Measurement]) -> Any:
     """Draw a bar for each table of a model and each arm, the largest table on top."""
     del report
@@ -138,9 +117,8 @@ def _tables(report: Report, points: Sequence[Measurement]) -> Any:
     height = 0.8 / len(arms)
     for number, (arm, own) in enumerate(arms):
         places = [labels.index(p.case.label) + 0.4 - (number + 0.5) * height for p in own]
-        times = [p.median_us for p in own]
-        name = f"{ARMS[arm].label} ({sum(times) / 1e3:,.2f} ms in all)"
-        axes.barh(places, times, height=height, color=_LOOKS[arm].color, label=name)
+        times, label = [p.median_us for p in own], ARMS[arm].label
+        axes.barh(places, times, height=height, color=_LOOKS[arm].color, label=label)
     axes.set_yticks(range(len(labels)), [f"{x} ({cases[x].rows:,})" for x in labels], fontsize=8)
     axes.set_xscale("log")
     axes.set_xlim(left=10 ** floor(log10(min(p.median_us for p in points))))
@@ -152,27 +130,17 @@ def _tables(report: Report, points: Sequence[Measurement]) -> Any:
     return figure
 
 
-# File name -> the sweep that it shows, and the function that draws it.
-PLOTS: dict[str, tuple[str, Callable[[Report, Sequence[Measurement]], Any]]] = {
-    "time-by-rows": ("rows", _time_by_rows),
-    "memory-by-rows": ("rows", _memory_by_rows),
-    "time-by-lookups": ("lookups", _time_by("lookups", "lookups of a step")),
-    "time-by-width": ("width", _time_by("width", "width of a row")),
-    "time-by-skew": ("skew", _time_by("skew", "distribution of the ids")),
-    "time-by-pooling": ("pooling", _time_by("pooling", "ids of a bag")),
-    "time-by-threads": ("threads", _time_by("threads", "threads")),
-    "tables": ("tables", _tables),
-}
+# File name -> the function that draws it.
+_SWEEPS = {"time-by-rows": _time_by_rows, "memory-by-rows": _memory_by_rows}
+_TABLES = {"tables": _tables}
 
 
-def _axes(x: str, y: str, *, log_x: bool = True) -> tuple[Any, Any]:
+def _axes(x: str, y: str) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    axes.set(xlabel=x, ylabel=y, yscale="log")
-    if log_x:
-        axes.set_xscale("log")
+    axes.set(xlabel=x, ylabel=y, xscale="log", yscale="log")
     return figure, axes
 
 
@@ -181,14 +149,6 @@ def _by_arm(points: Sequence[Measurement]) -> Iterator[tuple[str, list[Measureme
         own = [p for p in points if p.arm == arm]
         if own:
             yield arm, own
-
-
-def _time_curve(axes: Any, arm: str, xs: Sequence[float], points: Sequence[Measurement]) -> None:
-    """Draw medians, and shade the range from p10 to p90."""
-    look, medians = _LOOKS[arm], [p.median_us for p in points]
-    low, high = [p.p10_us for p in points], [p.p90_us for p in points]
-    axes.fill_between(xs, low, high, color=look.color, alpha=0.2, linewidth=0)
-    axes.plot(xs, medians, color=look.color, marker=look.marker, label=ARMS[arm].label)
 
 
 def _formula(case: Case) -> str:

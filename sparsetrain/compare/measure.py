@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of one arm's steps on one case.
+"""Time and memory of every arm on every case, one table in memory at a time.
 
 Kernels are compiled first, no two steps share ids, and warm-up steps do not count. Cheap steps are
 repeated until they fill `SECONDS`, expensive ones at least `LEAST_STEPS` times. Memory is that of
@@ -13,25 +13,28 @@ import ctypes
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
 
-from sparsetrain import runtime
-from sparsetrain.compare.arms import Arm, Step
-from sparsetrain.compare.batches import Batch, draw_ids, make_batches
+from sparsetrain.compare.arms import ARMS, Arm, Step
 from sparsetrain.compare.case import Case
+from sparsetrain.compare.machine import available_bytes, describe_machine
+from sparsetrain.compare.report import LeftOut, Measurement, Report
+from sparsetrain.errors import DataError
+from sparsetrain.sparse_tensor import RowSparse
 
 LEAST_STEPS = 10
 MOST_STEPS = 400
 WARM = 3
 SECONDS = 0.4
+_MOST_SECONDS = 1.0  # of a dense step; larger tables are left out after it
+_SPARE_BYTES = 2**28  # for batches, code and the system
 _MOST_IDS = 2**22  # of all steps of a case together
 _SMALL = 64  # rows of the table on which kernels are compiled
 _LARGE_BYTES = 2**25  # smaller tables stay in the caches
@@ -42,133 +45,147 @@ _LARGE_WARM_SECONDS = 1.0
 Ids = Sequence[np.ndarray]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Time and memory of one arm on one case.
+def run(
+    cases: Sequence[Case],
+    *,
+    arms: Sequence[str] = tuple(ARMS),
+    ids: Mapping[str, Ids] | None = None,
+    progress: Callable[[str], object] = lambda text: None,
+    on_case: Callable[[Report], object] = lambda report: None,
+) -> Report:
+    """Measure every case on each of the arms.
 
     Parameters
     ----------
-    sweep : str
-        The sweep it belongs to.
-    arm : str
-        A name in `ARMS`.
-    case : Case
-        The table and the step.
-    unique : float
-        Distinct rows of a step, on average.
-    steps : int
-        Steps that count.
-    median_us, p10_us, p90_us : float
-        Microseconds of a step.
-    memory_bytes : int or None
-        Measured memory of a step on top of table and slots, where the system reports it.
-    formula_memory_bytes : int
-        The same by formula.
-    """
+    cases : sequence of Case
+        From `sweep` or `tables_of_data`, or made by hand.
+    arms : sequence of str
+        Names in `ARMS`.
+    ids : mapping of str to sequence of (N,) int32, optional
+        Ids of a case, by its label: of ``WARM + LEAST_STEPS`` steps at least. Without them they are
+        drawn.
+    progress : callable
+        Called with the description of each case before it is measured.
+    on_case : callable
+        Called with the report after each case, so that a long run can save its results.
 
-    sweep: str
-    arm: str
-    case: Case
-    unique: float
-    steps: int
-    median_us: float
-    p10_us: float
-    p90_us: float
-    memory_bytes: int | None
-    formula_memory_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return one flat row of a table, the case's fields among the results."""
-        flat = asdict(self)
-        return {"sweep": flat.pop("sweep"), "arm": flat.pop("arm"), **flat.pop("case"), **flat}
-
-
-def draw_case_ids(case: Case, *, expensive: bool) -> Ids:
-    """Draw ids for as many steps as are measured; few if they are expensive."""
-    most = 0 if expensive else min(MOST_STEPS, _MOST_IDS // case.lookups)
-    return list(draw_ids(case, WARM + max(LEAST_STEPS, most)))
-
-
-def measure(sweep: str, arm: Arm, case: Case, ids: Ids) -> Measurement:
-    """Take the steps of one arm.
-
-    Parameters
-    ----------
-    sweep : str
-        A name for the result.
-    arm : Arm
-        The way to update.
-    case : Case
-        The table and the step.
-    ids : sequence of (N,) int32
-        Ids of each step: at least ``WARM + LEAST_STEPS``.
+    Returns
+    -------
+    Report
+        Measurements, and the cases that were left out, each with the reason.
 
     Raises
     ------
+    DataError
+        If `ids` do not fit the case; raised before anything is measured.
     ResourceError
         If memory does not suffice for table, slots or a buffer.
     """
+    ids = ids or {}
+    for case in cases:
+        _check_ids(case, ids.get(case.label, ()))
+    report = Report(describe_machine())
+    for case in cases:
+        progress(str(case))
+        for name in arms:
+            _measure_arm(report, ARMS[name], case, ids.get(case.label))
+        on_case(report)
+    return report
+
+
+def _check_ids(case: Case, ids: Ids) -> None:
+    """Kernels do not check ids: one out of range would write outside the table."""
+    for number, step in enumerate(ids):
+        place = f"compare: ids of {case.label!r}, step {number}"
+        if step.shape != (case.lookups,) or step.dtype.kind not in "iu":
+            raise DataError(
+                f"{place}: {step.dtype} {step.shape}; expected ({case.lookups},) integers, "
+                "one for each lookup"
+            )
+        if step.min() < 0 or step.max() >= case.rows:
+            raise DataError(
+                f"{place}: they range from {step.min()} to {step.max()}, but the table's rows "
+                f"are 0 to {case.rows - 1}"
+            )
+
+
+def _measure_arm(report: Report, arm: Arm, case: Case, ids: Ids | None) -> None:
+    reason = (
+        arm.unsupported(case)
+        or _too_large(arm.peak_bytes(case))
+        or _too_slow(report.measurements, arm, case)
+    )
+    if reason is not None:
+        report.left_out.append(LeftOut(arm.name, case, reason))
+        return
+    most = 0 if arm.name == "stock" else min(MOST_STEPS, _MOST_IDS // case.lookups)
+    ids = ids or list(case.draw_ids(WARM + max(LEAST_STEPS, most)))
     memory, seconds = _take_steps(arm, case, ids)
     release_memory()
-    microseconds = 1e6 * np.array(seconds)
-    low, median, high = np.percentile(microseconds, [10, 50, 90]).tolist()
-    return Measurement(
-        sweep,
+    low, median, high = (1e6 * np.percentile(seconds, [10, 50, 90])).tolist()
+    measured = Measurement(
         arm.name,
-        replace(case, threads=runtime.num_threads()),
-        unique=float(np.mean([_count_distinct(step_ids) for step_ids in ids[:LEAST_STEPS]])),
-        steps=len(microseconds),
+        case,
+        unique=float(np.mean([len(np.unique(step)) for step in ids[:LEAST_STEPS]])),
+        steps=len(seconds),
         median_us=median,
         p10_us=low,
         p90_us=high,
         memory_bytes=memory,
         formula_memory_bytes=arm.memory(case),
     )
+    report.measurements.append(measured)
+
+
+def _too_slow(measured: Sequence[Measurement], arm: Arm, case: Case) -> str | None:
+    """Say if a smaller table took too long already."""
+    for m in measured if arm.dense else ():
+        smaller = replace(m.case, rows=case.rows) == case and m.case.rows < case.rows
+        if m.arm == arm.name and smaller and m.median_us > 1e6 * _MOST_SECONDS:
+            return f"a step on {m.case.rows:,} rows took {m.median_us / 1e6:.1f} s"
+    return None
+
+
+def _too_large(needed: int) -> str | None:
+    free = available_bytes()
+    if free is None or needed + _SPARE_BYTES <= free:
+        return None
+    return f"needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
 
 
 def _take_steps(arm: Arm, case: Case, ids: Ids) -> tuple[int | None, list[float]]:
     """Return the memory of the first steps, and the seconds of those that count."""
-    _compile(arm, case)
-    step, batches = arm.prepare(case), make_batches(case, ids)
-    memory = measure_peak(lambda: [step(batch) for batch in islice(batches, WARM)])
-    if not arm.dense and case.table_bytes >= _LARGE_BYTES:
-        _warm_up(step, case)
-    return memory, _time_steps(step, batches)
-
-
-def _compile(arm: Arm, case: Case) -> None:
-    """Take a step on a tiny table: most kernels do not depend on the rows, and are cached."""
+    # Most kernels do not depend on the rows, and are cached.
     small = replace(case, rows=min(case.rows, _SMALL))
     step = arm.prepare(small)
-    for batch in make_batches(small, [np.zeros(case.lookups, np.int32)]):
-        step(batch)
+    for gradient in small.gradients([np.zeros(case.lookups, np.int32)]):
+        step(gradient)
+    step, gradients = arm.prepare(case), case.gradients(ids)
+    memory = measure_peak(lambda: [step(gradient) for gradient in islice(gradients, WARM)])
+    if not arm.dense and case.table_bytes >= _LARGE_BYTES:
+        _warm_up(step, replace(case, skew="uniform"))
+    return memory, _time_steps(step, gradients)
 
 
 def _warm_up(step: Step, case: Case) -> None:
     """Take steps that touch all of a large table, for a fixed time."""
-    ids = draw_ids(replace(case, skew="uniform"), sys.maxsize, seed=2)
     end = time.perf_counter() + _LARGE_WARM_SECONDS
-    for batch in make_batches(case, ids):
-        step(batch)
+    for gradient in case.gradients(case.draw_ids(sys.maxsize, seed=2)):
+        step(gradient)
         if time.perf_counter() > end:
             return
 
 
-def _time_steps(step: Step, batches: Iterator[Batch]) -> list[float]:
+def _time_steps(step: Step, gradients: Iterator[RowSparse]) -> list[float]:
     """Return the seconds of each step."""
     seconds: list[float] = []
-    for batch in batches:
+    for gradient in gradients:
         begin = time.perf_counter()
-        step(batch)
+        step(gradient)
         seconds.append(time.perf_counter() - begin)
         if len(seconds) >= LEAST_STEPS and sum(seconds) > SECONDS:
             break
     return seconds
-
-
-def _count_distinct(ids: np.ndarray) -> int:
-    """Count distinct ids by sorting, which is far quicker here than `numpy.unique`'s hashing."""
-    return 1 + int(np.count_nonzero(np.diff(np.sort(ids))))
 
 
 def measure_peak(work: Callable[[], object]) -> int | None:

@@ -4,21 +4,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsetrain.compare.case import Case
-from sparsetrain.compare.measure import Measurement
 from sparsetrain.data.atomic_write import atomic_write
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Time and memory of one arm on one case.
+
+    Parameters
+    ----------
+    arm : str
+        A name in `ARMS`.
+    case : Case
+        The table and the step.
+    unique : float
+        Distinct rows of a step, on average.
+    steps : int
+        Steps that count.
+    median_us, p10_us, p90_us : float
+        Microseconds of a step.
+    memory_bytes : int or None
+        Measured memory of a step on top of table and slots, where the system reports it.
+    formula_memory_bytes : int
+        The same by formula.
+    """
+
+    arm: str
+    case: Case
+    unique: float
+    steps: int
+    median_us: float
+    p10_us: float
+    p90_us: float
+    memory_bytes: int | None
+    formula_memory_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return one flat row of a table, the case's fields among the results."""
+        flat = asdict(self)
+        return {"arm": flat.pop("arm"), **flat.pop("case"), **flat}
 
 
 class LeftOut(NamedTuple):
     """A planned measurement that was not made."""
 
-    sweep: str
     arm: str
     case: Case
     reason: str
@@ -77,19 +113,19 @@ class Report:
     measurements: list[Measurement] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
-    def of(self, sweep: str, formula: str | None = None) -> list[Measurement]:
-        """Return the measurements of a sweep."""
-        return [
-            m for m in self.measurements if m.sweep == sweep and formula in (None, m.case.formula)
-        ]
+    @property
+    def groups(self) -> dict[tuple[str, bool], list[Measurement]]:
+        """Measurements by formula, and whether they are of the user's tables."""
+        found: dict[tuple[str, bool], list[Measurement]] = {}
+        for m in self.measurements:
+            found.setdefault((m.case.formula, bool(m.case.label)), []).append(m)
+        return found
 
     @property
     def crossings(self) -> list[Crossing]:
         """The crossing of each formula that was swept over rows."""
-        swept = self.of("rows")
-        kinds = dict.fromkeys((m.case.formula, m.case.lookups) for m in swept)
-        crossings = (_crossing(swept, *kind) for kind in kinds)
-        return [crossing for crossing in crossings if crossing is not None]
+        swept = [own for (_, labelled), own in self.groups.items() if not labelled]
+        return [found for own in swept if (found := _crossing(own)) is not None]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as `--json` prints them."""
@@ -98,8 +134,7 @@ class Report:
             "measurements": [m.to_dict() for m in self.measurements],
             "crossings": [crossing._asdict() for crossing in self.crossings],
             "left_out": [
-                {"sweep": o.sweep, "arm": o.arm, **asdict(o.case), "reason": o.reason}
-                for o in self.left_out
+                {"arm": o.arm, **asdict(o.case), "reason": o.reason} for o in self.left_out
             ],
         }
 
@@ -112,16 +147,16 @@ class Report:
         return file
 
 
-def _crossing(swept: Iterable[Measurement], formula: str, lookups: int) -> Crossing | None:
-    times: dict[str, dict[int, float]] = {"dense": {}, "sparse": {}}
-    for m in swept:
-        if (m.case.formula, m.case.lookups) == (formula, lookups) and m.arm in times:
-            times[m.arm][m.case.rows] = m.median_us
-    rows = sorted(times["dense"].keys() & times["sparse"].keys())
+def _crossing(swept: Sequence[Measurement]) -> Crossing | None:
+    dense, sparse = (
+        {m.case.rows: m.median_us for m in swept if m.arm == arm} for arm in ("dense", "sparse")
+    )
+    rows = sorted(dense.keys() & sparse.keys())
     if not rows:
         return None
-    gains = [log(times["dense"][r] / times["sparse"][r]) for r in rows]
+    gains = [log(dense[r] / sparse[r]) for r in rows]
     faster = ["sparse" if gain > 0 else "dense" for gain in gains]
+    formula, lookups = swept[0].case.formula, swept[0].case.lookups
     ends = faster[0], faster[-1], rows[0], rows[-1]
     if faster[0] == faster[-1]:
         exceptions = tuple(r for r, arm in zip(rows, faster, strict=True) if arm != faster[0])

@@ -19,10 +19,10 @@ from tvm import relax
 from tvm.relax.training import optimizer as stock_optimizer
 
 from sparsetrain import runtime
-from sparsetrain.compare.batches import Batch
 from sparsetrain.compare.case import Case
 from sparsetrain.runtime.compiling import create_vm
 from sparsetrain.runtime.host import host_target
+from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.stderr_filter import filter_stderr
 
 # Warnings that TVM prints while it lowers its own code.
@@ -65,10 +65,10 @@ class StockUpdate:
         self._backward, self._step = machine["backward"], machine["update"]
         self._params, self._state = [weight], optimizer.state
 
-    def __call__(self, batch: Batch) -> None:
-        """Take one step."""
-        gradient = self._backward(self._params[0], batch.ids, batch.cotangent)
-        self._params, self._state = self._step(self._params, [gradient], self._state)
+    def __call__(self, gradient: RowSparse) -> None:
+        """Take one step from the ids and the cotangent that a row-sparse gradient holds."""
+        dense = self._backward(self._params[0], gradient.indices, gradient.values)
+        self._params, self._state = self._step(self._params, [dense], self._state)
 
     @property
     def weight(self) -> runtime.NDArray:
@@ -79,14 +79,11 @@ class StockUpdate:
 def _module(case: Case, optimizer: Any) -> tvm.IRModule:
     table = relax.Var("table", relax.TensorType((case.rows, case.width), "float32"))
     ids = relax.Var("ids", relax.TensorType((case.lookups,), "int32"))
-    cotangent = relax.Var("cotangent", relax.TensorType((case.bags, case.width), "float32"))
+    cotangent = relax.Var("cotangent", relax.TensorType((case.lookups, case.width), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("loss", [table, ids, cotangent]):
         with builder.dataflow():
             read = builder.emit(relax.op.take(table, ids, axis=0, mode="fast"))
-            if case.pooling > 1:
-                bags = (case.bags, case.pooling, case.width)
-                read = builder.emit(relax.op.sum(relax.op.reshape(read, bags), axis=1))
             loss = builder.emit_output(relax.op.sum(relax.op.multiply(read, cotangent)))
         builder.emit_func_output(loss)
     module = relax.transform.Gradient("loss", require_grads=table)(builder.get())

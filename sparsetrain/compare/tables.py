@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases from the user's own tables: one for each categorical column of a file, or row count.
+"""Cases of a comparison: a sweep over the rows of a table, and the user's own tables.
 
-Bags are measured as single lookups, as many as the smallest batch has ids.
+The user's are one for each categorical column of a file, or row count, and all of them in one
+array, as a model keeps and updates them. Bags are measured as single lookups, as many as the
+smallest batch has ids.
 """
 
 from __future__ import annotations
@@ -14,25 +16,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsetrain.compare.batches import draw_ids
 from sparsetrain.compare.case import MOST_ROWS, Case
 from sparsetrain.compare.measure import LEAST_STEPS, WARM, Ids
-from sparsetrain.compare.sweeps import OURS, STORAGE, TABLES, Item
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.training.load import load
 from sparsetrain.training.run import Run
 
+_SWEPT = tuple(factor * 10**n for n in range(3, 7) for factor in (1, 3)) + (10**7,)
 _STEPS = 67  # batches that are read: their rows do not fit into the caches
-_ARMS = ("stock", "dense", "sparse")
-_TOGETHER = "all together"  # label of the storage
+_TOGETHER = "all together"  # label of the one array
+
+
+def sweep(base: Case, formulas: Sequence[str] = ("sgd", "adagrad")) -> list[Case]:
+    """Return cases of tables from a thousand to ten million rows, for each formula.
+
+    Parameters
+    ----------
+    base : Case
+        Ids and width of all.
+    formulas : sequence of str
+        Names in `sparsetrain.optim.OPTIMIZERS`.
+    """
+    return [replace(base, rows=n, formula=formula) for formula in formulas for n in _SWEPT]
 
 
 class Tables(NamedTuple):
-    """Items for `run`, and the ids of each by its label."""
+    """Cases for `run`, and the ids of each by its label."""
 
-    items: list[Item]
+    cases: list[Case]
     ids: dict[str, Ids]
+
+
+def tables_of_rows(rows: Mapping[str, int], base: Case) -> Tables:
+    """Return a case for each table of a model, with random ids.
+
+    Parameters
+    ----------
+    rows : mapping of str to int
+        Rows of each table, by its name.
+    base : Case
+        The other fields of all cases.
+    """
+    cases = [replace(base, rows=count, label=name) for name, count in rows.items()]
+    return _with_all_together(cases, {c.label: [*c.draw_ids(WARM + _STEPS)] for c in cases})
 
 
 def tables_of_data(
@@ -58,8 +85,7 @@ def tables_of_data(
     """
     encoder = encoder or Encoder.fit(str(source))
     dataset = Dataset(str(source), encoder, require_label=False)
-    most = WARM + _STEPS
-    batches = list(islice(dataset.batches(batch_size, drop_last=True), most))
+    batches = list(islice(dataset.batches(batch_size, drop_last=True), WARM + _STEPS))
     if len(batches) < WARM + LEAST_STEPS:
         raise DataError(
             f"{source}: {len(batches)} batches of {batch_size:,} rows; a comparison needs "
@@ -67,74 +93,10 @@ def tables_of_data(
         )
     ids = {str(name): _looked_up(batches, encoder, name) for name in encoder.tables}
     cases = [
-        replace(base, rows=rows, lookups=len(ids[name][0]), pooling=1, skew="given", label=name)
+        replace(base, rows=rows, lookups=len(ids[name][0]), skew="", label=name)
         for name, rows in encoder.tables.items()
     ]
-    return Tables([Item(TABLES, case, _ARMS) for case in cases], ids)
-
-
-def tables_of_rows(rows: Mapping[str, int], base: Case) -> list[Item]:
-    """Return a case for each table of a model, with random ids.
-
-    Parameters
-    ----------
-    rows : mapping of str to int
-        Rows of each table, by its name.
-    base : Case
-        The other fields of all cases.
-    """
-    cases = [replace(base, rows=count, label=name) for name, count in rows.items()]
-    return [Item(TABLES, case, _ARMS) for case in cases]
-
-
-def with_storage(tables: Tables) -> Tables:
-    """Add a case for the storage, the one array in which a model keeps all of these tables.
-
-    A trainer updates it in one step, with one sort and one launch, so the arm that is faster for
-    each table alone need not be faster there.
-
-    Parameters
-    ----------
-    tables : Tables
-        Cases of one width and formula. A single table, or more rows than 32-bit ids can
-        address, are returned unchanged.
-    """
-    cases = [item.case for item in tables.items]
-    *firsts, rows = np.cumsum([0, *(case.rows for case in cases)]).tolist()
-    if len(cases) < 2 or rows > MOST_ROWS:
-        return tables
-    columns = [
-        tables.ids[case.label] if case.label in tables.ids else draw_ids(case, WARM + _STEPS)
-        for case in cases
-    ]
-    ids = [
-        np.concatenate([some + np.int32(first) for some, first in zip(step, firsts, strict=True)])
-        for step in zip(*columns, strict=False)
-    ]
-    label = _TOGETHER
-    while label in {case.label for case in cases}:
-        label = f"({label})"
-    case = replace(cases[0], rows=rows, lookups=len(ids[0]), skew="given", label=label)
-    return Tables([*tables.items, Item(STORAGE, case, OURS)], {**tables.ids, label: ids})
-
-
-def _looked_up(batches: Sequence[Batch], encoder: Encoder, table: str) -> Ids:
-    """Return the ids of a table in each batch, from all columns that share it."""
-    owner = encoder.columns.index(table)
-    columns = [_column(batches, f) for f, whose in enumerate(encoder.owners) if whose == owner]
-    return [np.concatenate(step) for step in zip(*columns, strict=True)]
-
-
-def _column(batches: Sequence[Batch], feature: int) -> Ids:
-    """Return the ids of one feature in each batch, resized to one length."""
-    flat = [_ids(batch, feature) for batch in batches]
-    length = max(1, min(map(len, flat)))
-    return [np.resize(ids, length).astype(np.int32) for ids in flat]
-
-
-def _ids(batch: Batch, feature: int) -> np.ndarray:
-    ids: Any = batch.ids
-    return ids[feature].ids if isinstance(ids, tuple) else ids[:, feature]
+    return _with_all_together(cases, ids)
 
 
 def tables_of_run(
@@ -185,3 +147,38 @@ def _trained_on(run: Path) -> str:
     if not files:
         raise ConfigError(f"{run} does not name its training files; pass rows with --from-data")
     return str(files[0])
+
+
+def _with_all_together(cases: list[Case], ids: dict[str, Ids]) -> Tables:
+    """Add a case for all tables in one array, unless there is one, or ids cannot address it."""
+    *firsts, rows = np.cumsum([0, *(case.rows for case in cases)]).tolist()
+    if len(cases) < 2 or rows > MOST_ROWS:
+        return Tables(cases, ids)
+    steps = [
+        np.concatenate([some + np.int32(first) for some, first in zip(step, firsts, strict=True)])
+        for step in zip(*(ids[case.label] for case in cases), strict=True)
+    ]
+    label = _TOGETHER
+    while label in ids:
+        label = f"({label})"
+    both = replace(cases[0], rows=rows, lookups=len(steps[0]), skew="", label=label)
+    return Tables([*cases, both], {**ids, label: steps})
+
+
+def _looked_up(batches: Sequence[Batch], encoder: Encoder, table: str) -> Ids:
+    """Return the ids of a table in each batch, from all columns that share it."""
+    owner = encoder.columns.index(table)
+    columns = [_column(batches, f) for f, whose in enumerate(encoder.owners) if whose == owner]
+    return [np.concatenate(step) for step in zip(*columns, strict=True)]
+
+
+def _column(batches: Sequence[Batch], feature: int) -> Ids:
+    """Return the ids of one feature in each batch, resized to one length."""
+    flat = [_ids(batch, feature) for batch in batches]
+    length = max(1, min(map(len, flat)))
+    return [np.resize(ids, length).astype(np.int32) for ids in flat]
+
+
+def _ids(batch: Batch, feature: int) -> np.ndarray:
+    ids: Any = batch.ids
+    return ids[feature].ids if isinstance(ids, tuple) else ids[:, feature]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.checkpoint.manifest import FILE
-from sparsetrain.compare.comparison import describe_machine
+from sparsetrain.compare.machine import describe_machine
 from sparsetrain.errors import CheckpointError, SparsetrainError
 from sparsetrain.training.run import checkpoint_in, chosen
 from sparsetrain.verify.checks import CHECKS

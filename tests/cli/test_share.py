@@ -95,7 +95,7 @@ def test_compare_has_a_case_for_the_one_table_with_the_ids_of_all_its_columns(fo
         "run": ["--from-run", folder / "run"],
         "data": ["--from-data", folder / "raw.parquet", "--schema", folder / "log.toml"],
     }
-    options = ["--batch-size", "16", "--arm", "sparse", "--out", folder / of]
+    options = ["--batch-size", "16", "--out", folder / of]
     found = told(capsys, "compare", *given[of], *options)
     cases = {measured["label"]: measured for measured in found["measurements"]}
     assert [name for name in cases if name in ("user", "item", "history")] == ["user", "item"]

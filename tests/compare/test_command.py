@@ -6,26 +6,33 @@ import json
 import pytest
 
 from sparsetrain.cli import main
+from sparsetrain.compare import tables
 
-QUICK = ["compare", "--sweep", "skew", "--rows", "400", "--lookups", "64"]
+QUICK = ["compare", "--lookups", "64", "--formula", "sgd"]
+
+
+@pytest.fixture(autouse=True)
+def _small_sweep(monkeypatch):
+    monkeypatch.setattr(tables, "_SWEPT", (300, 400))
 
 
 def test_it_prints_a_table_and_leaves_figures_and_pictures(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main([*QUICK, "--out", str(tmp_path / "new")]) == 0
     printed = capsys.readouterr()
-    assert "median µs" in printed.out and "zipf1.05" in printed.out
-    assert "3 of 3: 400 x 16, 64 same ids, sgd" in printed.err
+    assert "median µs" in printed.out and "is faster" in printed.out
+    assert "2 of 2: 400 x 16, 64 uniform ids, sgd" in printed.err
     found = {file.name for file in (tmp_path / "new").iterdir()}
-    assert {"compare.json", "time-by-skew-sgd.png", "time-by-skew-sgd.svg"} == found
+    plots = {f"{what}-by-rows-sgd.{kind}" for what in ("time", "memory") for kind in ("png", "svg")}
+    assert found == {"compare.json", *plots}
 
 
 def test_tables_of_a_model_are_bars(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    options = ["--tables", "30,400", "--lookups", "64", "--arm", "sparse", "--arm", "dense"]
+    options = ["--tables", "30,400", "--lookups", "64"]
     assert main(["compare", *options, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "T2" in printed and "400" in printed and "stock" not in printed
+    assert "T2" in printed and "all together" in printed and "exact" not in printed
     assert (tmp_path / "tables-sgd.svg").stat().st_size > 5000
 
 
@@ -33,17 +40,16 @@ def test_json_is_one_object_on_stdout(tmp_path, capsys):
     assert main([*QUICK, "--out", str(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["machine"]["threads"] > 0
-    assert {m["arm"] for m in result["measurements"]} == {"dense", "sparse"}
+    assert {m["arm"] for m in result["measurements"]} == {"stock", "dense", "sparse"}
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--sweep", "depth"], "sweep is one of"),
         (["--formula", "adamax"], "formula is one of"),
         (["--skew", "normal"], "skew is uniform"),
         (["--width", "0"], "width is 0"),
-        (["--from-data", "x", "--full"], "leave out --sweep"),
+        (["--tables", "5", "--formula", "sgd", "--formula", "adam"], "name one formula"),
         (["--from-run", "x", "--schema", "y"], "--schema names the columns of --from-data"),
         (["--from-data", "x", "--schema", "no.toml"], "no.toml"),
         (["--tables", "5,six"], "rows of each table"),

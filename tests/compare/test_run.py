@@ -7,10 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparsetrain import runtime
-from sparsetrain.compare import AXES, Case, Item, Measurement, Report, comparison, draw, plan, run
-from sparsetrain.compare import measure as measure_module
-from sparsetrain.compare.figures import PLOTS
+from sparsetrain.compare import Case, Measurement, Report, draw, measure, run, sweep
 from sparsetrain.errors import ConfigError
 
 SMALL = Case(300, lookups=64, width=8)
@@ -18,10 +15,7 @@ SMALL = Case(300, lookups=64, width=8)
 
 @pytest.fixture(scope="module")
 def report():
-    cases = [replace(SMALL, rows=rows) for rows in (300, 600)]
-    wide = replace(SMALL, width=16)
-    items = [Item("rows", case, ("stock", "dense", "sparse", "exact")) for case in cases]
-    return run([*items, Item("width", wide, ("dense", "sparse"))])
+    return run([replace(SMALL, rows=rows) for rows in (300, 600)])
 
 
 def test_every_arm_is_measured_on_ten_batches_or_says_why_not(report):
@@ -38,14 +32,14 @@ def test_quantiles_are_in_order(report):
 
 def test_a_large_table_is_warmed_up_before_its_steps_count(monkeypatch):
     touched = []
-    monkeypatch.setattr(measure_module, "_LARGE_BYTES", 600 * SMALL.row_bytes)
-    monkeypatch.setattr(measure_module, "_warm_up", lambda step, case: touched.append(case.rows))
-    run([Item("rows", replace(SMALL, rows=n), ("dense", "sparse")) for n in (300, 600)])
+    monkeypatch.setattr(measure, "_LARGE_BYTES", 600 * SMALL.row_bytes)
+    monkeypatch.setattr(measure, "_warm_up", lambda step, case: touched.append(case.rows))
+    run([replace(SMALL, rows=n) for n in (300, 600)], arms=("dense", "sparse"))
     assert touched == [600]
 
 
 def test_memory_by_formula_grows_with_rows_on_dense_arms_alone(report):
-    of = {(m.arm, m.case.rows): m.formula_memory_bytes for m in report.of("rows")}
+    of = {(m.arm, m.case.rows): m.formula_memory_bytes for m in report.measurements}
     assert of["dense", 600] - of["dense", 300] == 300 * SMALL.row_bytes
     assert of["stock", 600] == 2 * of["stock", 300]
     assert of["sparse", 600] == of["sparse", 300] == 32 * SMALL.lookups
@@ -59,32 +53,25 @@ def test_a_report_is_written_as_json(report, tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["compare.json"]
 
 
-def test_plots_of_all_sweeps_are_drawn(report, tmp_path):
+def test_plots_of_sweeps_and_of_tables_are_drawn(report, tmp_path):
     pytest.importorskip("matplotlib")
-    more = [replace(m, sweep=sweep) for sweep in [*AXES, "tables"] for m in report.of("rows")]
-    files = draw(Report(report.machine, more), str(tmp_path))
+    tables = [replace(m, case=replace(m.case, label=str(m.case.rows))) for m in report.measurements]
+    files = draw(Report(report.machine, [*report.measurements, *tables]), str(tmp_path))
+    assert {file.stem for file in files} == {"time-by-rows-sgd", "memory-by-rows-sgd", "tables-sgd"}
     assert {file.suffix for file in files} == {".png", ".svg"}
-    assert len(files) == 2 * len(PLOTS)
     assert all(file.stat().st_size > 5000 for file in files)
 
 
 def test_a_table_too_large_for_memory_is_left_out_and_said(monkeypatch):
-    monkeypatch.setattr(comparison, "available_bytes", lambda: 2**28 + SMALL.table_bytes)
-    found = run([Item("rows", SMALL, ("dense", "sparse"))])
+    monkeypatch.setattr(measure, "available_bytes", lambda: 2**28 + SMALL.table_bytes)
+    found = run([SMALL], arms=("dense", "sparse"))
     assert not found.measurements
     assert {o.arm for o in found.left_out} == {"dense", "sparse"}
     assert all("GB are free" in o.reason for o in found.left_out)
 
 
-def test_threads_of_a_case_hold_for_it_alone():
-    before = runtime.num_threads()
-    found = run([Item("threads", replace(SMALL, threads=1), ("sparse",))])
-    assert found.measurements[0].case.threads == 1
-    assert runtime.num_threads() == before
-
-
 def measurement(arm: str, rows: int, us: float) -> Measurement:
-    return Measurement("rows", arm, Case(rows), 1.0, 10, us, us, us, None, 1)
+    return Measurement(arm, Case(rows), 1.0, 10, us, us, us, None, 1)
 
 
 def report_of(dense: dict[int, float], sparse: dict[int, float]) -> Report:
@@ -112,29 +99,21 @@ def test_a_table_that_is_an_exception_is_no_crossing():
     assert found.exceptions == (300,)
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_a_plan_sweeps_one_axis_at_a_time(full):
-    base = Case(1000, lookups=128)
-    for name in AXES:
-        cases = [item.case for item in plan(base, [name], ["sgd"], full=full)]
-        assert len(set(cases)) == len(cases) >= 1
-        changed = {f for case in cases for f in vars(case) if vars(case)[f] != vars(base)[f]}
-        allowed = {"width": {"width", "rows"}, "pooling": {"pooling", "lookups"}}.get(name, {name})
-        assert changed <= allowed
+def test_a_sweep_changes_the_rows_alone():
+    cases = sweep(Case(1, lookups=128), ["sgd", "adam"])
+    assert len({case.rows for case in cases}) == len(cases) / 2
+    assert {replace(case, rows=1, formula="sgd") for case in cases} == {Case(1, lookups=128)}
 
 
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: plan(axes=["depth"]), "sweep is one of rows, lookups"),
-        (lambda: run([Item("rows", Case(5), ("cheap",))]), "arm is one of stock, dense"),
-        (lambda: run([Item("rows", Case(5, formula="x"), ("dense",))]), "formula is one of"),
-        (lambda: run([Item("rows", Case(5, skew="x"), ("dense",))]), "skew is uniform"),
+        (lambda: Case(5, formula="x"), "formula is one of"),
+        (lambda: Case(5, skew="x"), "skew is uniform"),
         (lambda: Case(0), "rows is 0"),
         (lambda: Case(2**31), "32-bit ids"),
-        (lambda: Case(5, lookups=7, pooling=2), "not a multiple of the bag size"),
     ],
-    ids=["axis", "arm", "formula", "law", "no rows", "too many rows", "bags"],
+    ids=["formula", "law", "no rows", "too many rows"],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_measured(call, told):
     with pytest.raises(ConfigError, match=told):
@@ -142,16 +121,16 @@ def test_what_makes_no_sense_is_refused_before_anything_is_measured(call, told):
 
 
 def test_memory_that_work_needs_is_seen():
-    found = measure_module.measure_peak(lambda: np.ones(2**22).sum())
+    found = measure.measure_peak(lambda: np.ones(2**22).sum())
     if found is None:
         pytest.skip("the system does not tell")
     assert 2**25 * 0.9 < found < 2**25 * 1.5
 
 
 def test_what_took_long_on_a_smaller_table_is_left_out(monkeypatch):
-    monkeypatch.setattr(comparison, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(measure, "_MOST_SECONDS", 0.0)
     cases = [replace(SMALL, rows=rows) for rows in (300, 600)]
-    found = run([Item("rows", case, ("dense", "sparse")) for case in cases])
+    found = run(cases, arms=("dense", "sparse"))
     assert [(m.arm, m.case.rows) for m in found.measurements] == [
         ("dense", 300),
         ("sparse", 300),

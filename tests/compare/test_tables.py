@@ -19,10 +19,12 @@ def file(tmp_path_factory):
 def test_there_is_a_case_for_each_column_with_the_ids_of_the_file(file):
     encoder = st.data.Encoder.fit(file)
     tables = tables_of_data(file, Case(1, width=8, formula="adagrad"), 64)
-    cases = {item.case.label: item.case for item in tables.items}
+    *own, together = tables.cases
+    cases = {case.label: case for case in own}
     assert list(cases) == list(encoder.columns)
-    assert [case.rows for case in cases.values()] == encoder.rows
-    assert {(c.width, c.formula, c.lookups) for c in cases.values()} == {(8, "adagrad", 64)}
+    assert [case.rows for case in own] == encoder.rows
+    assert (together.rows, together.lookups) == (sum(encoder.rows), 64 * len(own))
+    assert {(c.width, c.formula, c.lookups) for c in own} == {(8, "adagrad", 64)}
     (first, *_) = st.data.Dataset(file, encoder).batches(64)
     for n, name in enumerate(cases):
         np.testing.assert_array_equal(tables.ids[name][0], first.ids[:, n])
@@ -30,9 +32,8 @@ def test_there_is_a_case_for_each_column_with_the_ids_of_the_file(file):
 
 def test_they_are_measured_as_given(file):
     tables = tables_of_data(file, Case(1, width=8), 64)
-    report = run(tables.items[:2], ids=tables.ids)
-    assert {m.sweep for m in report.measurements} == {"tables"}
-    assert {m.case.label for m in report.measurements} == {i.case.label for i in tables.items[:2]}
+    report = run(tables.cases[-2:], ids=tables.ids)
+    assert {m.case.label for m in report.measurements} == {c.label for c in tables.cases[-2:]}
 
 
 def test_too_few_rows_are_refused_with_the_way_out(file):

@@ -109,7 +109,6 @@ WHOLE = {
     "set_num_threads: count": (1, st.set_num_threads),
     "max_rows": (1, lambda n: st.data.profile(RAW, max_rows=n)),
     "compare: rows": (1, lambda n: st.compare.Case(n)),
-    "compare: threads": (0, lambda n: st.compare.Case(5, threads=n)),
     "schedule warmup: steps": (1, st.optim.warmup),
     "patience": (1, lambda n: st.EarlyStopping(patience=n)),
     "Run: keep": (1, lambda n: st.Run("run", keep=n)),
