@@ -92,6 +92,7 @@ def _modules_of(names: set[str], modules: dict[str, Path]) -> set[str]:
 PIPELINE_ORDER = [
     *("shared_tables", "atomic_write", "values", "ragged", "batch", "schema"),
     *("read", "encode", "stream", "synthetic", "conversion", "profiling", "infer"),
+    "interactions",
 ]
 
 

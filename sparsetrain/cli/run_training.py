@@ -13,6 +13,7 @@ from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.output_files import require_free, require_writable
 from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.settings import Settings
+from sparsetrain.cli.settings.schema import TrainSettings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files, Rows, find_rows
 from sparsetrain.cli.trainers import trainer_for, with_parts
@@ -71,7 +72,7 @@ def run_training(
     out = files.out if trainer.steps else None
     if out is not None:
         note(f"saved to {out}")
-    scores = {} if stop.requested() else _score(trainer, data, history, settings.train.group_by)
+    scores = {} if stop.requested() else _score(trainer, data, history, settings.train)
     scored = scores.get("test") or scores.get("valid") or {}
     profiled = {}
     if profile:
@@ -167,14 +168,15 @@ def _stored_settings(settings: Settings, files: Files, data: Rows) -> dict[str, 
 
 
 def _score(
-    trainer: "st.Trainer", data: Rows, history: dict[str, Any], group_by: str | None
+    trainer: "st.Trainer", data: Rows, history: dict[str, Any], train: TrainSettings
 ) -> dict[str, Any]:
     """Score the held-out rows, except those that the end of the training has scored."""
     scored: dict[str, Any] = {}
-    if history["checkpoint"] == "latest" and history["epochs"]:
+    if history["checkpoint"] == "latest" and history["epochs"] and train.negatives is None:
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
-        name: scored.get(name) or trainer.evaluate(rows, group_by=group_by)
+        name: scored.get(name)
+        or trainer.evaluate(rows, group_by=train.group_by, negatives=train.negatives)
         for name, rows in data.held_out.items()
     }
     for name, score in scores.items():

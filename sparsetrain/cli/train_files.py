@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,7 @@ class Rows:
     whole: list[str]  # the training files
     files: int  # number of files in them
     schema: st.data.Schema
+    learn: Any = None  # rows that an encoder learns from, if they are others than `train`
 
 
 def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | None = None) -> Rows:
@@ -67,6 +68,8 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
     """
     import sparsetrain as st
 
+    if settings.data.task == "ranking":
+        return _find_interactions(settings, files)
     _check_validation(settings, files)
     data, whole = settings.data, [str(path) for path in files.train]
     if data.label is not None and inferred is not None:
@@ -92,6 +95,39 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
         return Rows(whole, {**files.held_out}, whole, len(trained), schema)
     train, valid = split
     return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained), schema)
+
+
+def _find_interactions(settings: Settings, files: Files) -> Rows:
+    """Split interactions into rows of histories and items."""
+    import sparsetrain as st
+
+    data, paths = settings.data, [str(path) for path in files.train]
+    models, name = st.models.MODELS, settings.model.name
+    if settings.model.has_labels:
+        ranking = (n for n, model in models.items() if model.forward is st.models.Model.forward)
+        raise ConfigError(
+            f"--task ranking: {name} learns from labels; --model {', '.join(ranking)}"
+        )
+    if files.held_out:
+        raise ConfigError(
+            f"--{next(iter(files.held_out))}: --task ranking splits interactions itself: add those "
+            "of the file to TRAIN, or drop it"
+        )
+    log = st.data.Interactions.read(paths, user=data.user, item=data.item, time=data.time_column)
+    note(f"{len(log):,} interactions of {len(log.users):,} users")
+    each = models[name].training_rows
+    if data.valid_share is not None:
+        share = data.valid_share
+        split = log.split_random(share, share, seed=data.valid_seed, each=each)
+    elif data.valid_from is not None:
+        split = log.split_time(data.valid_from, each=each)
+    else:
+        split = log.leave_one_out(each)
+    held_out = {name: getattr(split, name) for name in ("valid", "test")}
+    held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
+    train: Any = st.data.open_source(split.train)
+    train = replace(train, files=log.files)  # by which a resumed run notices other data
+    return Rows(train, held_out, paths, len(log.files), split.schema, split.whole)
 
 
 def _opened(paths: Any, schema: st.data.Schema, labels: bool) -> set[str]:

@@ -48,7 +48,7 @@ def _start(run: EarlierRun, data: Rows) -> st.Trainer:
     if settings.schema_file is not None:
         require_same_schema(settings.schema_file, schema.to_dict(), run.folder, settings.weights)
     min_count = settings.min_count if "data.min_count" in run.changed else None
-    encoder = trainer.encoder.extended(data.train, min_count=min_count)
+    encoder = trainer.encoder.extended(data.learn or data.train, min_count=min_count)
     extended = trainer.extended(encoder)
     for name, after in encoder.tables.items():
         before = trainer.encoder.tables[name]
@@ -86,7 +86,11 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     count = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
     note(f"learning the encoding from {paths[0]}{others}{count}")
     encoding = settings.data.encoding() | {"schema_file": data.schema}
-    encoder = st.data.Encoder.fit(data.train, **encoding)
+    if data.learn is not None:
+        rare = {} if "min_count" in settings.data.model_fields_set else {"min_count": 1}
+        encoder = st.data.Encoder.fit(data.learn, **encoding | {"treat_as": "raw"} | rare)
+    else:
+        encoder = st.data.Encoder.fit(data.train, **encoding)
     if data.train is not data.whole and encoder.encoded:
         # Encoded ids fix nothing but the rows that tables need, held-out rows included.
         encoder = st.data.Encoder.fit(paths, **encoding)

@@ -4,8 +4,8 @@
 Folders follow the order of the pipeline, and each imports only those before it: `values` (columns
 read strictly), `schema` (names and roles of columns), `read` (sources of raw rows), `encode`
 (values to ids and numbers), `stream` (rows to batches). `conversion` writes encoded parquet,
-`profiling` describes data, `infer` makes schemas, `synthetic` generates data. The result is a
-`Batch` with its `Position`.
+`profiling` describes data, `infer` makes schemas, `interactions` splits logs for ranking,
+`synthetic` generates data. The result is a `Batch` with its `Position`.
 """
 
 from sparsetrain.data.batch import Batch as Batch
@@ -16,6 +16,8 @@ from sparsetrain.data.encode.encoder import read_encoder as read_encoder
 from sparsetrain.data.encode.reserved import Share as Share
 from sparsetrain.data.infer import Inferred as Inferred
 from sparsetrain.data.infer import infer as infer
+from sparsetrain.data.interactions import Interactions as Interactions
+from sparsetrain.data.interactions import Split as Split
 from sparsetrain.data.profiling import Profile as Profile
 from sparsetrain.data.profiling import profile as profile
 from sparsetrain.data.ragged import Ragged as Ragged

@@ -53,6 +53,7 @@ class BERT4Rec(Model):
 
     kind = "bert4rec"
     target, seen = "item", "history"
+    training_rows = "user"
     densify = ("item.weight",)
     prepared = {
         "history": Sequence("item"),

@@ -11,7 +11,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.embedding import Embedding
 from sparsetrain.models import losses
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.features import Ids
+from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.model import Model
 
 
@@ -78,6 +78,9 @@ class BPR(Model):
         Column of the user.
     item : str
         Column of the item that was chosen.
+    history : str, optional
+        Column of other items that the user chose, which are no candidates; it shares the table of
+        `item`.
     """
 
     kind = "bpr"
@@ -85,11 +88,19 @@ class BPR(Model):
     prepared = {"negative": Ids("item")}
 
     def __init__(
-        self, rows: Mapping[str, int], dim: int = 64, user: str = "user", item: str = "item"
+        self,
+        rows: Mapping[str, int],
+        dim: int = 64,
+        user: str = "user",
+        item: str = "item",
+        history: str | None = None,
     ) -> None:
         super().__init__()
         self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
         self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
+        if history is not None:
+            self.features["history"] = Sequence("item", column=history)
+            self.seen = "history"
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """A negative for each row."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tvm
@@ -78,6 +78,9 @@ class Model(nn.Module):
     target, seen : str, optional
         For retrieval: the feature that holds the wanted items, and the one whose items are no
         candidates.
+    training_rows : {"event", "user"}
+        Of interactions: whether it learns from a row for each, or from one of all items of a user;
+        see `sparsetrain.data.Interactions.leave_one_out`.
 
     Examples
     --------
@@ -102,6 +105,7 @@ class Model(nn.Module):
     densify: Sequence[str] = ()
     target: str | None = None
     seen: str | None = None
+    training_rows: Literal["event", "user"] = "event"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # Never inherited: a subclass computes something else.
@@ -261,11 +265,13 @@ class Model(nn.Module):
     def read(self, name: str, batch: Batch, *, whole: bool = False) -> Any:
         """A feature of a batch, on the host: an array, or a `sparsetrain.data.Ragged`.
 
-        With `whole` a sequence is not cut to its `length`.
+        With `whole` a sequence is not cut to its `length`, and ids may be several in a row.
         """
         feature = self.features[name]
         if whole and isinstance(feature, IdSequence):
             feature = replace(feature, length=None)
+        elif whole and isinstance(feature, Ids):
+            feature = IdSequence(feature.table)
         return feature.read(name, batch, self._place(name, batch))
 
     def item_rows(self, encoder: Encoder | None, count: int) -> np.ndarray:

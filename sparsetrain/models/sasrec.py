@@ -48,6 +48,7 @@ class SASRec(Model):
 
     kind = "sasrec"
     target, seen = "item", "history"
+    training_rows = "user"
     prepared = {name: Sequence("item", like="history") for name in ("wanted", "negative")}
 
     def __init__(

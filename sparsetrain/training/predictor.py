@@ -183,7 +183,8 @@ class Predictor:
         batch_size: int = 4096,
         group_by: str | None = None,
         k: int | Sequence[int] = 10,
-        negatives: int | None = None,
+        negatives: int | np.ndarray | None = None,
+        negative_weights: np.ndarray | None = None,
     ) -> dict[str, Any]:
         """Score labelled data, or for a model of queries and items rank the wanted ones.
 
@@ -198,9 +199,12 @@ class Predictor:
             gives one row, such as rare ones, are one group.
         k : int or sequence of int
             Of ranking metrics: lengths of the list that is looked at.
-        negatives : int, optional
+        negatives : int or ndarray (rows, n) of integers, optional
             Rank the wanted item of a row among so many others that are drawn from those it has not
-            seen, the same in every call; by default among all of those.
+            seen, the same in every call, or among those with the given ids; by default among all
+            that it has not seen.
+        negative_weights : ndarray (V,), optional
+            Chances of the items to be drawn, such as their counts; by default all are alike.
 
         Returns
         -------
@@ -228,6 +232,7 @@ class Predictor:
             group_by=group_by,
             k=k,
             negatives=negatives,
+            negative_weights=negative_weights,
         )
         assert scores is not None
         if dataset is not data:  # else its owner may look at all of what was read
@@ -242,11 +247,12 @@ class Predictor:
         group_by: str | None = None,
         stop: Callable[[], bool] | None = None,
         k: int | Sequence[int] = 10,
-        negatives: int | None = None,
+        negatives: int | np.ndarray | None = None,
+        negative_weights: np.ndarray | None = None,
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
         if not self.model.label_kinds:
-            return retrieval.evaluate(self, dataset, k, negatives, stop)
+            return retrieval.evaluate(self, dataset, k, negatives, negative_weights, stop)
         metrics = LabelMetrics(self.model.label_kinds, group_by is not None)
         scored = self._scored(map(self._labelled, dataset.batches(batch_size)))
         for number, (batch, scores) in enumerate(scored):

@@ -80,17 +80,18 @@ def evaluate(
     predictor: Any,
     dataset: Dataset,
     k: int | Sequence[int],
-    negatives: int | None,
+    negatives: int | np.ndarray | None,
+    weights: np.ndarray | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any] | None:
     """Ranking metrics of the wanted items; None if `stop`, asked between two batches, ended it."""
     model = predictor.model
     if model.target is None:
         raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
-    if negatives is not None:
-        require_int("negatives", negatives)
     items, metrics = item_vectors(predictor), RankingMetrics(k)
     no_items = ~model.item_rows(predictor.encoder, len(items))
+    negatives = _checked(negatives, weights, len(items))
+    first = 0
     for number, batch in enumerate(dataset.batches(_rows_at_once(items))):
         if number and stop is not None and stop():
             return None
@@ -99,31 +100,61 @@ def evaluate(
         assert wanted is not None
         seen = _listed(model, model.seen, batch)
         if negatives is not None:
-            scores = _among(scores, wanted, seen, negatives, number)
-            wanted = seen = None
+            if (np.diff(wanted.offsets) != 1).any():
+                raise ConfigError("negatives are for rows with one wanted item each")
+            if isinstance(negatives, int):
+                others = _drawn(scores, wanted, seen, negatives, weights, number)
+            elif len(others := negatives[first : first + len(batch)]) < len(batch):
+                raise ConfigError(f"negatives has {len(negatives):,} rows, fewer than the data")
+            first += len(batch)
+            both = np.concatenate([wanted.ids[:, None], others], axis=1)
+            scores, wanted, seen = np.take_along_axis(scores, both, axis=1), None, None
         metrics.update(scores, wanted, seen)
+    if isinstance(negatives, np.ndarray) and first < len(negatives):
+        raise ConfigError(f"negatives has {len(negatives):,} rows, the data {first:,}")
     return metrics.result()
 
 
-def _among(
-    scores: np.ndarray, wanted: Ragged, seen: Ragged | None, count: int, number: int
+def _checked(negatives: Any, weights: Any, items: int) -> int | np.ndarray | None:
+    """Negatives as a number, or as ids of items."""
+    if weights is not None and not (
+        isinstance(weights, np.ndarray) and weights.shape == (items,) and (weights >= 0).all()
+    ):
+        raise ConfigError(f"negative_weights: give a weight of 0 or more for each of {items:,} ids")
+    if negatives is None or isinstance(negatives, (int, np.integer)):
+        return None if negatives is None else require_int("negatives", negatives)
+    ids = np.asarray(negatives)
+    if ids.ndim != 2 or ids.dtype.kind not in "iu" or ((ids < 0) | (ids >= items)).any():
+        raise ConfigError(f"negatives: give a number, or ids (rows, n) from 0 to {items - 1:,}")
+    return ids.astype(np.int64)
+
+
+def _drawn(
+    scores: np.ndarray,
+    wanted: Ragged,
+    seen: Ragged | None,
+    count: int,
+    weights: np.ndarray | None,
+    number: int,
 ) -> np.ndarray:
-    """Scores of each row's one wanted item and of `count` drawn ones that it has not seen."""
+    """Ids (B, count) of items that a row neither wants nor has seen."""
     rows, items = scores.shape
-    if (np.diff(wanted.offsets) != 1).any():
-        raise ConfigError("negatives are drawn for rows with one wanted item each")
     taken = np.isneginf(scores)  # no items
+    if weights is not None:
+        taken |= weights == 0
     taken[np.arange(rows), wanted.ids] = True
     if seen is not None:
         taken[seen.rows(), seen.ids] = True
     if (items - taken.sum(axis=1)).min() < count:
         raise ConfigError(f"negatives is {count:,}, but a row has seen all but fewer items")
-    # The items with the largest of some random numbers: drawn without replacement.
+    # The items with the largest of some random numbers: drawn without replacement, and with the
+    # logarithms over the weights one by one in proportion to these (Efraimidis and Spirakis 2006).
     chance = Draws(0, number).uniform("negatives", scores)
-    chance[taken] = -1
-    drawn = np.argpartition(-chance, count - 1, axis=1)[:, :count]
-    both = np.concatenate([wanted.ids[:, None], drawn], axis=1)
-    return np.take_along_axis(scores, both, axis=1)
+    if weights is not None:
+        with np.errstate(divide="ignore"):
+            chance = np.log(chance) / weights
+    chance[taken] = -np.inf
+    return np.argpartition(-chance, count - 1, axis=1)[:, :count]
 
 
 def _scores(predictor: Any, batch: Batch, items: np.ndarray, no_items: np.ndarray) -> np.ndarray:
@@ -138,8 +169,8 @@ def _listed(model: Any, name: str | None, batch: Batch) -> Ragged | None:
     """The ids of a feature, as a list for each row."""
     if name is None:
         return None
-    value = model.read(name, batch, whole=True)
-    return value if isinstance(value, Ragged) else Ragged(value, np.arange(len(value) + 1))
+    found: Ragged = model.read(name, batch, whole=True)
+    return found
 
 
 def _rows_at_once(items: np.ndarray) -> int:

@@ -124,18 +124,22 @@ def visits(rng: np.random.Generator, rows: int) -> pd.DataFrame:
     return pd.DataFrame({**frame, "bought": clicked * (item < 20)})
 
 
-def test_more_models():
-    towers, own = blocks("more-models.md")
+def test_more_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    towers, log, own = blocks("more-models.md")
     rng = np.random.default_rng(0)
     names = {"visits": visits(rng, 1500), "held_out": visits(rng, 100)}
     exec(towers, names)
     assert names["scores"]["ndcg@10"] > 0.35  # by chance 0.11
     assert len(names["names"]) == 3
-    exec(own, names)
     encoder = names["encoder"]
+    exec(own, names)
     schema = replace(encoder.schema, labels={"clicked": "binary", "bought": "binary"})
     encoder = st.data.Encoder.fit(names["visits"], schema_file=schema, min_count=1)
     model = names["ESMM"](encoder.rows[0], encoder.rows[1])
     trainer = st.Trainer(model, st.optim.adam(0.02), encoder=encoder)
     trainer.fit(names["visits"], epochs=10, batch_size=64, progress=None)
     assert trainer.evaluate(names["held_out"])["clicked.auc"] > 0.9
+    names["visits"][["user", "item"]].to_csv("ratings.csv", index=False)
+    exec(log.replace("epochs=50", "epochs=1"), names)
+    assert names["trainer"].evaluate(names["split"].test)["users"] > 50

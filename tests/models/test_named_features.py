@@ -142,6 +142,37 @@ def test_drawn_negatives_are_the_same_in_every_call(rows):
     assert scores["hr@1"] <= scores["hr@5"] <= 1
 
 
+def test_an_item_is_ranked_among_given_ids_or_those_drawn_by_weight(rows):
+    trainer, four = trainer_for(SASRec, rows), [2, 3, 4, 5]
+    _, known, own = trainer_rows(trainer, rows)
+    rows = rows[[not {*bag, item} & {*four} for bag, item in zip(known, own, strict=True)]]
+    scores, _, own = trainer_rows(trainer, rows)
+    better = scores[:, four] >= scores[np.arange(len(own)), own][:, None]
+    weights = np.isin(np.arange(scores.shape[1]), four) * 2.0
+    for options in (
+        {"negatives": np.tile(four, (len(rows), 1))},
+        {"negatives": 4, "negative_weights": weights},
+    ):
+        found = trainer.evaluate(rows, k=2, **options)
+        assert found["users"] == len(rows)
+        assert found["hr@2"] == pytest.approx((better.sum(axis=1) < 2).mean())
+    for fault, message in (
+        ({"negatives": np.tile(four, (len(rows) - 1, 1))}, "fewer than the data"),
+        ({"negatives": np.full((len(rows), 4), 999)}, "ids .rows, n. from 0 to"),
+        ({"negatives": 2, "negative_weights": weights[1:]}, "give a weight of 0 or more"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            trainer.evaluate(rows, k=1, **fault)
+
+
+def trainer_rows(trainer, rows):
+    """Scores of all items, histories and wanted items of rows."""
+    batch = trainer.encoder.encode(rows, require_label=False)
+    seen, own = (trainer.model.read(name, batch) for name in ("history", "item"))
+    known = np.split(seen.ids, seen.offsets[1:-1])
+    return trainer.query_vectors(rows) @ trainer.item_vectors().T, known, own
+
+
 class Popularity(Model):
     """A score for each item."""
 

@@ -37,7 +37,7 @@ def _as_text(value: Any) -> Any:
 # Settings that select rows, control warnings or make a schema, and do not affect how rows are
 # encoded under that schema.
 _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
-_NOT_ENCODING |= {"label", "dense", "category", "ignore"}
+_NOT_ENCODING |= {"label", "dense", "category", "ignore", "task", "user", "item"}
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
@@ -48,6 +48,19 @@ Moment = Annotated[int | Finite | str, BeforeValidator(_as_text)]
 class DataSettings(Section):
     """Encoding of raw columns as numbers and ids, and the rows held out for validation."""
 
+    task: Literal["labels", "ranking"] = setting(
+        "labels",
+        "What is learnt: labels of rows, or from interactions of users with items to rank items. "
+        "Of each user the last interaction is the test and the one before the validation, unless "
+        "--valid-share (of each user, for either) or --valid-from is given.",
+        flag="--task",
+    )
+    user: str | None = setting(
+        None, "Column of the user, for --task ranking.", flag="--user", metavar="COLUMN"
+    )
+    item: str | None = setting(
+        None, "Column of the item, likewise.", flag="--item", metavar="COLUMN"
+    )
     min_count: Count = setting(
         5,
         "Categories rarer than this in the training data share one row.",
@@ -110,7 +123,8 @@ class DataSettings(Section):
     )
     time_column: str | None = setting(
         None,
-        "Column that --valid-from refers to; by default the schema's time.",
+        "Column that --valid-from refers to, or that orders interactions; by default the schema's "
+        "time, or one of that name.",
         flag="--time-column",
         metavar="COLUMN",
     )
@@ -121,6 +135,15 @@ class DataSettings(Section):
 
     def problems(self) -> list[tuple[str, str]]:
         """Return the settings that would be ignored, each with the reason."""
+        if self.task == "ranking":
+            unused = ("label", "schema_file", "weights")
+            return [
+                (key, "--task ranking reads users and items alone; drop it")
+                for key in unused
+                if getattr(self, key) is not None
+            ]
+        if self.user or self.item:
+            return [("user" if self.user else "item", "it goes with --task ranking")]
         needing = [key for key in ("dense", "category", "ignore") if getattr(self, key)]
         if self.label is None:
             return [
@@ -161,6 +184,8 @@ class ModelSettings(Section):
         if (dtype := options.pop("table_dtype")) != "float32":
             raise ConfigError(f"model.table_dtype is {dtype!r}; {self.name} keeps float32 tables")
         sizes = dict(zip(names, rows, strict=True))
+        # A column that may be left out is read where one has its name.
+        options = {n: n if v is None and n in sizes else v for n, v in options.items()}
         named = {n: value for n, value in options.items() if isinstance(value, str)}
         lacking = [n for n, column in named.items() if n != "label" and column not in sizes]
         if lacking:
@@ -247,6 +272,11 @@ class TrainSettings(Section):
         None,
         "Parts into which several processes cut a batch; as many, or a half, a quarter and so on, "
         "can resume the run. By default the number of processes.",
+    )
+    negatives: Count | None = setting(
+        None,
+        "Rank items among so many drawn ones in the last scores; by default among all.",
+        flag="--negatives",
     )
     log_every: Count = setting(100, "Steps between two lines of the log.")
     tensorboard: bool = setting(False, "Whether event files for TensorBoard are written.")

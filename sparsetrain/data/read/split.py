@@ -117,7 +117,7 @@ def split_time(
     DataError
         If the column is missing or a value of it is, or one side has no rows.
     """
-    moment = _timestamp(at)
+    moment = timestamp(at)
     opened = _open(source, replace(schema or Schema(), time=column))
     halves = []
     for later in (False, True):
@@ -132,7 +132,7 @@ def _has_rows(part: Part, column: str) -> bool:
     return any(True for _ in part.pieces([column])) if part.num_rows is None else part.num_rows > 0
 
 
-def _timestamp(at: float | str | datetime) -> float:
+def timestamp(at: float | str | datetime) -> float:
     """Return a number as it is, as far as floats go, and a point in time as seconds since 1970."""
     if isinstance(at, (int, float)):
         return max(min(at, sys.float_info.max), -sys.float_info.max)
@@ -216,17 +216,19 @@ def _keep_by_hash(
 def _keep_by_time(
     column: str, at: float, later: bool, piece: pa.RecordBatch, location: Location, before: int
 ) -> Array:
-    values, missing = _times(piece.column(column), location.of_column(column))
-    location.of_column(column).refuse(missing, lambda row: "the time is null; drop the row")
+    values = read_times(piece.column(column), location.of_column(column))
     if values.dtype.kind != "f" and math.isfinite(at):
         at = math.ceil(at)  # beside a float, integers would be rounded
     return (values >= at) == later
 
 
-def _times(array: Any, location: Location) -> tuple[Array, Array]:
-    """Return (n,) integers or float64, seconds for points in time, and which are missing."""
+def read_times(array: Any, location: Location) -> Array:
+    """Return (n,) integers or float64, seconds for points in time; none may be missing."""
     moments = to_microseconds(array, location)
     if moments is None:
-        return exact_integers(array) or read_numbers(array, NanRule(), location)
-    values, missing = read_numbers(moments, NanRule(), location)
-    return values / 1e6, missing
+        values, missing = exact_integers(array) or read_numbers(array, NanRule(), location)
+    else:
+        values, missing = read_numbers(moments, NanRule(), location)
+        values = values / 1e6
+    location.refuse(missing, lambda row: "the time is null; drop the row")
+    return values

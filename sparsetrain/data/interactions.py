@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Interactions`: the items that users chose, in the order of time, and splits for ranking.
+
+A split is three tables with the columns user, history and item, as models that rank items read
+them; a fourth, of all interactions, is what an encoder learns from. All of a log is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.read.files import are_paths, list_files
+from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.parquet import is_parquet
+from sparsetrain.data.read.source import BatchSource, Source
+from sparsetrain.data.read.split import read_times, timestamp
+from sparsetrain.data.read.tables import names_in
+from sparsetrain.data.read.text_blocks import BOM, read_blocks
+from sparsetrain.data.schema.column_names import require_column
+from sparsetrain.data.schema.schema import ColumnRule, Schema, TextFormat
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import is_bag
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.system.argument_checks import is_number, require_int
+
+Each = Literal["event", "user"]
+TRAIN, VALID, TEST = range(3)
+# Role -> names that a column of it often has; those of rows without a header are in this order.
+_NAMES = {
+    "user": ("user", "user_id", "userId"),
+    "item": ("item", "item_id", "itemId"),
+    "rating": ("rating",),
+    "time": ("time", "timestamp"),
+}
+_NEEDED = ("user", "item")
+_SCHEMA = Schema(
+    categories=("user", "history", "item"),
+    columns={"user": ColumnRule(min_count=1), "item": ColumnRule(share_embedding="history")},
+)
+
+
+class Split(NamedTuple):
+    """Tables of rows, each a user, a history and the items that the user chose then.
+
+    Attributes
+    ----------
+    train, valid, test : pyarrow.Table
+        Columns `user`, `history` (lists) and `item` (lists, of one item in `train`). A held-out
+        row has all items that its user chose in that part, after those of the parts before.
+    whole : pyarrow.Table
+        All interactions, from which `encoder` learns users and items.
+    """
+
+    train: pa.Table
+    valid: pa.Table
+    test: pa.Table
+    whole: pa.Table
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of all tables; items of both columns are values of one table."""
+        return _SCHEMA
+
+    def encoder(self, min_count: int = 1) -> Encoder:
+        """Return an encoder of all tables; items that occur less often share a row."""
+        return Encoder.fit(self.whole, schema_file=_SCHEMA, min_count=min_count, treat_as="raw")
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """Who chose what, user after user, each in the order of time.
+
+    Attributes
+    ----------
+    user : (N,) integers
+        Number of each interaction's user, by the order in which users first appear.
+    users : pyarrow.Array (U,)
+        Their values.
+    item : pyarrow.Array (N,)
+    time, rating : (N,) numbers, or None
+        Times are seconds since 1970 or the data's own numbers.
+    files : tuple of str
+        The files they were read from.
+
+    Examples
+    --------
+    >>> log = Interactions.read({"user": [1, 2, 1, 1], "item": [7, 7, 8, 9]})
+    >>> log.leave_one_out().test.to_pylist()
+    [{'user': 1, 'history': [7, 8], 'item': [9]}]
+    """
+
+    user: Array
+    users: pa.Array
+    item: pa.Array
+    time: Array | None = None
+    rating: Array | None = None
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def read(
+        cls,
+        data: Any,
+        *,
+        user: str | None = None,
+        item: str | None = None,
+        time: str | None = None,
+        rating: str | None = None,
+    ) -> Interactions:
+        """Read a log of one interaction in each row.
+
+        Parameters
+        ----------
+        data : paths, frame or table
+            As `open_source` takes them; also RecBole's atomic files (``user_id:token`` as a name)
+            and text without names: user and item, then time, or rating and time.
+        user, item, time, rating : str, optional
+            Names of the columns; by default such as user_id, itemId or timestamp. Without times
+            the order of the rows counts, also among equal ones.
+
+        Raises
+        ------
+        DataError
+            If a column is missing, a value null, or a time or a rating no number.
+        """
+        file = list_files(data)[0] if are_paths(data) else None
+        text = TextFormat() if file is None else _text_of(file)
+        names = names_in(data) or _columns(open_source(data, Schema(text=text)))
+        given = {"user": user, "item": item, "time": time, "rating": rating}
+        where = Location(file or "table")
+        found = {role: _find(role, name, names, where) for role, name in given.items()}
+        roles = {role: name for role, name in found.items() if name is not None}
+        schema = Schema(
+            categories=tuple(roles[role] for role in _NEEDED),
+            dense=tuple(roles[role] for role in roles if role not in _NEEDED),
+            text=text,
+        )
+        source: Any = open_source(data, schema)
+        pieces: dict[str, list[Any]] = {role: [] for role in roles}
+        for part in source.parts:
+            for name in roles.values():
+                require_column(part.schema.names, name, "needed", part.location)
+            for location, piece in part.pieces([*roles.values()]):
+                for column, (role, name) in zip(piece.columns, roles.items(), strict=True):
+                    pieces[role].append(_READ[role](column, location.of_column(name)))
+        columns = {role: _joined(role, arrays) for role, arrays in pieces.items()}
+        return replace(cls._sorted(**columns), files=source.files)
+
+    @classmethod
+    def _sorted(cls, user: Any, item: Any, **numbers: Any) -> Interactions:
+        coded = user.dictionary_encode()
+        codes = coded.indices.to_numpy()
+        order = np.lexsort((numbers["time"], codes) if "time" in numbers else (codes,))
+        rest = {role: values[order] for role, values in numbers.items()}
+        return cls(codes[order], coded.dictionary, item.take(pa.array(order)), **rest)
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def __repr__(self) -> str:
+        items = len(self.item.unique())
+        return f"<Interactions: {len(self):,} of {len(self.users):,} users, {items:,} items>"
+
+    def table(self) -> pa.Table:
+        """Return the columns user, item and, if there are any, rating and time; a row for each."""
+        columns = {"user": self.users.take(pa.array(self.user)), "item": self.item}
+        numbers = {"rating": self.rating, "time": self.time}
+        return pa.table(columns | {n: v for n, v in numbers.items() if v is not None})
+
+    def leave_one_out(self, each: Each = "user", max_length: int | None = None) -> Split:
+        """Test on the last item of each user and validate on the one before.
+
+        Users with fewer than three interactions are trained on alone (Kang and McAuley 2018).
+
+        Parameters
+        ----------
+        each : {"user", "event"}
+            Rows to train on: one for each user of two or more, with the last item behind the whole
+            history, for models that learn from every item of it; or one for each interaction, with
+            the history until then.
+        max_length : int, optional
+            The most items of a training row's history; of more, the last are kept.
+        """
+        left = self._counts - self._places
+        part = np.where((self._counts >= 3) & (left <= 2), TEST + 1 - left, TRAIN)
+        return self._split(part, each, max_length)
+
+    def split_random(
+        self,
+        valid: float = 0.1,
+        test: float = 0.1,
+        *,
+        seed: int = 0,
+        each: Each = "event",
+        max_length: int | None = None,
+    ) -> Split:
+        """Hold out shares of each user's interactions, drawn at random and rounded down.
+
+        Parameters
+        ----------
+        valid, test : float
+            The shares.
+        seed : int
+            Another seed is another split.
+        each, max_length
+            As of `leave_one_out`.
+        """
+        if not all(is_number(share) and 0 <= share < 1 for share in (valid, test)):
+            raise ConfigError(f"valid is {valid!r} and test {test!r}; both are from 0 to below 1")
+        chance = np.random.default_rng(require_int("seed", seed, 0)).random(len(self))
+        place = np.empty(len(self), np.int64)
+        place[np.lexsort((chance, self.user))] = self._places
+        tested, held = (np.floor(share * self._counts) for share in (test, test + valid))
+        part = np.where(place < tested, TEST, np.where(place < held, VALID, TRAIN))
+        return self._split(part, each, max_length)
+
+    def split_time(
+        self,
+        valid_from: float | str | datetime,
+        test_from: float | str | datetime | None = None,
+        *,
+        each: Each = "event",
+        max_length: int | None = None,
+    ) -> Split:
+        """Validate on interactions from one moment on, and test on those from a later one.
+
+        Parameters
+        ----------
+        valid_from, test_from : float, datetime or str
+            Moments as of `split_time`; without the second nothing is tested on.
+        each, max_length
+            As of `leave_one_out`.
+        """
+        if self.time is None:
+            raise ConfigError("a split by time needs times: name their column")
+        moments = [timestamp(at) for at in (valid_from, test_from) if at is not None]
+        part = sum((self.time >= moment).astype(np.int64) for moment in moments)
+        return self._split(part, each, max_length)
+
+    @property
+    def _counts(self) -> Array:
+        """Interactions of each one's user, (N,)."""
+        return np.bincount(self.user)[self.user] if len(self) else np.zeros(0, np.int64)
+
+    @property
+    def _places(self) -> Array:
+        """Place of each among its user's, (N,) from 0."""
+        return np.arange(len(self)) - np.searchsorted(self.user, self.user)
+
+    def _split(self, part: Any, each: Each, max_length: int | None) -> Split:
+        if each not in ("user", "event"):
+            raise ConfigError(f"each is {each!r}; it is 'user' or 'event'")
+        if not (part == TRAIN).any():
+            raise DataError("the split leaves no interaction to train on")
+        length = None if max_length is None else require_int("max_length", max_length)
+        return Split(
+            self._trained(part == TRAIN, each, length),
+            self._held_out(part, VALID),
+            self._held_out(part, TEST),
+            self._held_out(np.full(len(self), TRAIN), TRAIN),
+        )
+
+    def _trained(self, kept: Array, each: Each, max_length: int | None) -> pa.Table:
+        """Return a row for each chosen interaction, behind those of its user before it."""
+        user, items = self.user[kept], self.item.filter(pa.array(kept))
+        at, begin = np.arange(len(user)), np.searchsorted(user, user)
+        if each == "user":
+            last = np.r_[user[1:] != user[:-1], True]
+            at = np.flatnonzero(last & (at > begin))
+        begin = begin[at]
+        if max_length is not None:
+            begin = np.maximum(begin, at - max_length)
+        lengths = at - begin
+        before = np.cumsum(np.r_[0, lengths])
+        places = np.arange(before[-1]) + np.repeat(begin - before[:-1], lengths)
+        history = pa.LargeListArray.from_arrays(before, items.take(pa.array(places)))
+        item = pa.LargeListArray.from_arrays(np.arange(len(at) + 1), items.take(pa.array(at)))
+        return self._rows(user[at], history, item)
+
+    def _held_out(self, part: Array, number: int) -> pa.Table:
+        """Return a row for each user with items in a part, behind those of the parts before."""
+        own = part == number
+        users = np.unique(self.user[own])
+        history, item = (self._lists(chosen, users) for chosen in (part < number, own))
+        return self._rows(users, history, item)
+
+    def _lists(self, chosen: Array, users: Array) -> pa.LargeListArray:
+        chosen = chosen & np.isin(self.user, users)
+        ends = np.searchsorted(self.user[chosen], users, side="right")
+        return pa.LargeListArray.from_arrays(
+            np.r_[0, ends].astype(np.int64), self.item.filter(pa.array(chosen))
+        )
+
+    def _rows(self, user: Array, history: Any, item: Any) -> pa.Table:
+        values = self.users.take(pa.array(user))
+        return pa.table({"user": values, "history": history, "item": item})
+
+
+def _text_of(file: str) -> TextFormat:
+    """Return how a file of interactions is written, if it is text, by its first line."""
+    block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
+    if block is None or is_parquet(block.data[:4]):
+        return TextFormat()
+    line = block.data.removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
+    delimiter = next((each for each in "\t,;|" if each in line), " ")
+    fields = [field.strip('"') for field in line.split(delimiter)]
+    if not any(field[:1].isdigit() for field in fields):
+        # RecBole writes the type of a column behind its name.
+        return TextFormat(delimiter, True, tuple(field.partition(":")[0] for field in fields))
+    shorter = {2: _NEEDED, 3: (*_NEEDED, "time"), 4: tuple(_NAMES)}
+    if len(fields) not in shorter:
+        raise DataError(
+            f"{file}: line 1: {len(fields)} fields without names; write a first line with those "
+            "of user, item, rating and time"
+        )
+    return TextFormat(delimiter, False, shorter[len(fields)])
+
+
+def _columns(source: Source | BatchSource) -> list[str]:
+    if isinstance(source, BatchSource):
+        raise DataError(f"{source.name}: batches have no users and items; give rows")
+    return list(source.parts[0].schema.names)
+
+
+def _find(role: str, given: str | None, names: Sequence[str], where: Location) -> str | None:
+    """Return the name of a column; None for one that may be missing."""
+    found = next((name for name in _NAMES[role] if name in names), None)
+    if given is None and (found is not None or role not in _NEEDED):
+        return found
+    require_column(names, given or role, role, where)
+    return given or role
+
+
+def _values(array: Any, location: Location) -> Any:
+    if is_bag(array.type):
+        raise location.error("holds lists; an interaction has one user and one item")
+    location.refuse(array.is_null().to_numpy(zero_copy_only=False), lambda row: "the value is null")
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _ratings(array: Any, location: Location) -> Array:
+    values, missing = read_numbers(array, NanRule(), location)
+    location.refuse(missing, lambda row: "the rating is null; drop the row")
+    return values
+
+
+_READ: dict[str, Any] = {
+    "user": _values,
+    "item": _values,
+    "time": read_times,
+    "rating": _ratings,
+}
+
+
+def _joined(role: str, arrays: Sequence[Any]) -> Any:
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays)
+    try:
+        return pa.concat_arrays([array.cast(arrays[0].type) for array in arrays])
+    except pa.ArrowInvalid:
+        raise DataError(f"{role}: files hold values of other types; write them alike") from None
