@@ -31,9 +31,9 @@ PUBLIC = {
         "tables_of_rows tables_of_run"
     ),
     "data": (
-        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Linear Position "
-        "Profile Ragged Schema Share Source SyntheticCriteo TextFormat Truth convert_files "
-        "find_columns "
+        "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Interactions Linear "
+        "Position Profile Ragged Schema Share Source Split SyntheticCriteo TextFormat Truth "
+        "convert_files find_columns "
         "infer open_source profile read_encoder read_truth require_labels split_share split_time"
     ),
     "embedding": (
