@@ -136,8 +136,11 @@ def test_a_digit_that_changed_in_a_log_is_found(run):
     path.write_text(good[:-1] + "\v")  # the newline behind the last
     with pytest.raises(CheckpointError, match=f"line {len(lines)} is no line of a log"):
         st.Run(run).log()
-    path.write_text(good[:-30])  # as a kill cuts it
-    assert st.Run(run).log() == lines[:-1]
+    path.write_text(good + good[:30])  # as a kill cuts it
+    assert st.Run(run).log() == lines
+    path.write_text(good[: good.rfind("\n", 0, -1) + 1])
+    with pytest.raises(CheckpointError, match=rf"lost lines: it holds {len(lines) - 1}"):
+        st.Run(run).log()
 
 
 def test_a_lock_with_another_name_is_not_written(run, tmp_path):

@@ -122,9 +122,16 @@ class Run:
         Raises
         ------
         CheckpointError
-            If the log is damaged.
+            If the log is damaged, or lacks lines that the newest checkpoint counts.
         """
-        return read_log(self.folder)
+        state = (self.manifest().get("run") or {}) if self.latest else {}
+        lines = read_log(self.folder)  # behind the manifest: a run that goes on appends
+        if len(lines) < state.get("log_lines", 0):
+            raise CheckpointError(
+                f"{self.folder / JSONL} has lost lines: it holds {len(lines)}, "
+                f"{self.latest} counts {state['log_lines']}"
+            )
+        return lines
 
     @contextlib.contextmanager
     def writing(self, *, fresh: bool, size: int = 0, best: int | None = None) -> Iterator[None]:
