@@ -71,12 +71,12 @@ PUBLIC = {
     **({"torch": "RowSparseEmbedding RowSparseEmbeddingBag RowSparseOptimizer"} if TORCH else {}),
     "Trainer": (
         "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "
-        "load_table predict profile program quantized query_vectors recommend restore_ save seed "
-        "snapshot state_dict step table table_bytes"
+        "load_table predict prediction_names profile program quantized query_vectors recommend "
+        "restore_ save seed snapshot state_dict step table table_bytes"
     ),
     "QuantizedModel": (
-        "evaluate fit item_vectors predict query_vectors recommend restore_ save snapshot "
-        "state_dict step table_bytes"
+        "evaluate fit item_vectors predict prediction_names query_vectors recommend restore_ save "
+        "snapshot state_dict step table_bytes"
     ),
     "Program": "compile executable is_compiled machine place",
     "RowSparse": (

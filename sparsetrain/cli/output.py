@@ -79,7 +79,7 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
     }
     tables = []
     for first, columns in _TABLES.items():
-        shown = {name: own for name, own in found.items() if first in own}
+        shown = {name: own for name, own in found.items() if _table_of(own) == first}
         # A grouped AUC is there only if it was asked for.
         known = set().union(*shown.values())
         columns = {key: column for key, column in columns.items() if key in known}
@@ -118,7 +118,7 @@ def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
             )
 
 
-# First score of a kind of label -> its scores, each with its title and form.
+# A score of a kind of label that no table before has -> its scores, each with title and form.
 _TABLES = {
     "auc": {
         "rows": ("rows", "{:,}"),
@@ -137,12 +137,23 @@ _TABLES = {
         "mean_label": ("mean label", "{:.4f}"),
         "mean_prediction": ("mean prediction", "{:.4f}"),
     },
+    "logloss": {
+        "rows": ("rows", "{:,}"),
+        "accuracy": ("accuracy", "{:.4f}"),
+        "logloss": ("logloss", "{:.4f}"),
+        "constant_logloss": ("constant's", "{:.4f}"),
+        "ne": ("NE", "{:.4f}"),
+    },
     "ndcg@10": {
         "users": ("rows", "{:,}"),
         **{f"{name}@10": (f"{name.upper()}@10", "{:.4f}") for name in ("hr", "ndcg", "mrr")},
         "recall@10": ("recall@10", "{:.4f}"),
     },
 }
+
+
+def _table_of(own: Mapping[str, Any]) -> str | None:
+    return next((first for first in _TABLES if first in own), None)
 
 
 def format_score(value: float | None, form: str = "{:.4f}") -> str:

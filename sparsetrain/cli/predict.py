@@ -2,7 +2,7 @@
 """`sparsetrain evaluate`: scores of a saved model; `predict`: one probability per row, in order."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,7 +96,7 @@ def predict(
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
         predictor = load_predictor(model, checkpoint, precision, model_class)
-        columns = _columns(predictor.model.label_kinds)
+        columns = predictor.prediction_names
         if taken := next((name for name in keep or () if name in columns), None):
             raise ConfigError(f"--keep {taken}: a column of predictions has this name")
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
@@ -117,13 +117,6 @@ def predict(
         each = ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
         said = f"predictions of {count:,} rows, means {each}, written to {out}"
     emit(result, said, as_json)
-
-
-def _columns(kinds: Mapping[str, str]) -> list[str]:
-    """Return the names of the columns of predictions: of several labels, theirs."""
-    if len(kinds) > 1:
-        return [*kinds]
-    return [PROBABILITY if "binary" in kinds.values() else "prediction"]
 
 
 def _kept_columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], dict[str, Any]]:

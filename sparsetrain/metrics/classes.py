@@ -23,6 +23,8 @@ class ClassMetrics:
     0.5
     """
 
+    SCORES = ("logloss", "ne", "accuracy", "rows", "constant_logloss")
+
     def __init__(self, classes: int) -> None:
         self._counts = np.zeros(classes, np.int64)  # rows of each class
         self._loss, self._right = 0.0, 0
@@ -34,45 +36,44 @@ class ClassMetrics:
         ----------
         logits : ndarray (B, C) of a float type
             Log-probabilities of the classes, up to a constant for each row.
-        labels : ndarray (B,) of integers
+        labels : ndarray (B,) of whole numbers
             The class of each row, from 0.
 
         Raises
         ------
         ConfigError
-            If the shapes or types do not fit.
+            If the shapes do not fit.
         DataError
-            If a label is not below C, or negative.
+            If a label is no class.
         NumericalError
             If a logit is NaN. Rows are counted from the first that was added.
         """
-        classes = len(self._counts)
-        if (
-            logits.shape != (len(labels), classes)
-            or labels.ndim != 1
-            or labels.dtype.kind not in "iu"
-        ):
+        z, wanted = self._checked(logits, labels)
+        top = z.max(axis=1, initial=-np.inf)
+        own = z[np.arange(len(z)), wanted]
+        self._loss += float((np.log(np.exp(z - top[:, None]).sum(axis=1)) + top - own).sum())
+        # Of classes that tie for the first place, the lowest is predicted.
+        self._right += int(np.count_nonzero(z.argmax(axis=1) == wanted))
+        self._counts += np.bincount(wanted, minlength=len(self._counts))
+
+    def _checked(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return logits as float64 and labels as int64; raise before anything is added."""
+        classes, before = len(self._counts), self._counts.sum()
+        if labels.ndim != 1 or logits.shape != (len(labels), classes):
             raise ConfigError(
-                f"logits {logits.shape} and labels {labels.shape} {labels.dtype} must be "
-                f"(B, {classes}) floats and (B,) integers"
+                f"logits {logits.shape} and labels {labels.shape} must be (B, {classes}) and (B,)"
             )
-        outside = (labels < 0) | (labels >= classes)
+        outside = ~np.isin(labels, np.arange(classes))
         if outside.any():
             row = int(outside.argmax())
             raise DataError(
-                f"row {self._counts.sum() + row}: the label is {labels[row]}, but the {classes} "
-                f"classes are 0 to {classes - 1}"
+                f"row {before + row}: the label is {labels[row]}, but the {classes} classes are 0 "
+                f"to {classes - 1}"
             )
         z = logits.astype(np.float64)
-        top = z.max(axis=1, initial=-np.inf)
-        if np.isnan(top).any():
-            row = int(np.isnan(top).argmax())
-            raise NumericalError(f"row {self._counts.sum() + row}: a logit is NaN")
-        own = z[np.arange(len(z)), labels]
-        self._loss += float((np.log(np.exp(z - top[:, None]).sum(axis=1)) + top - own).sum())
-        # Of classes that tie for the first place, the lowest is predicted.
-        self._right += int(np.count_nonzero(z.argmax(axis=1) == labels))
-        self._counts += np.bincount(labels, minlength=classes)
+        if np.isnan(z).any():
+            raise NumericalError(f"row {before + int(np.isnan(z).any(1).argmax())}: a logit is NaN")
+        return z, labels.astype(np.int64)
 
     def merge(self, other: "ClassMetrics") -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""

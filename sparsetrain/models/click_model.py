@@ -35,7 +35,7 @@ from sparsetrain.system.locks import with_builder_lock
 
 
 class ClickModel(Model):
-    """Model from dense features and embeddings of ids to a logit for each label of a row.
+    """Model from dense features and embeddings of ids to the logits of the labels of a row.
 
     A subclass constructs its layers, and computes with them in `forward`. It adds further arguments
     of its constructor to `config`, and overrides `initialize` for weights with other distributions,
@@ -65,9 +65,12 @@ class ClickModel(Model):
     share_embedding : mapping from str to str, optional
         From the name of a feature without a table of its own to the feature whose table it looks
         up, as in ``encoder.share_embedding``. Both have the same number of rows.
-    labels : mapping from str to {"binary", "real"}, optional
+    labels : mapping from str to {"binary", "real"} or int, optional
         Name and kind of each of the T labels, as in ``encoder.labels``; by default one of 0 and 1.
-        The logit of a real label is the prediction itself.
+        The logit of a real label is the prediction itself; a number C is that of the classes 0 to
+        C - 1, with a logit each.
+    label_weights : mapping from str to float, optional
+        Factors of the losses of labels; by default 1.
 
     Attributes
     ----------
@@ -100,6 +103,7 @@ class ClickModel(Model):
         row_weights: bool = False,
         share_embedding: Mapping[str, str] | None = None,
         labels: Mapping[str, LabelKind] | None = None,
+        label_weights: Mapping[str, float] | None = None,
     ) -> None:
         arguments = {
             "rows": rows,
@@ -112,10 +116,12 @@ class ClickModel(Model):
             "row_weights": row_weights,
             "share_embedding": share_embedding,
             "labels": labels,
+            "label_weights": label_weights,
         }
         super().__init__()
         self._config = check_config(type(self).__name__, arguments)
         self.labels, self.row_weights = self._config["labels"], self._config["row_weights"]
+        self.label_weights = self._config["label_weights"] or {}
         self._placing: Placing | None = None
         # TVM rejects NumPy's integers as extents; the config has Python's.
         rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))
@@ -132,7 +138,7 @@ class ClickModel(Model):
         return {name: self._config.get(name, value) for name, value in own.items()}
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
+        """(B, num_dense) floats and (B, F, D) embeddings -> (B, S) logits."""
         raise ConfigError(f"{type(self).__name__} has no forward(dense, embedded)")
 
     def logits(
@@ -142,7 +148,7 @@ class ClickModel(Model):
         offsets: nn.Tensor | None = None,
         weights: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """(B, num_dense) floats and located ids -> (B, T) logits."""
+        """(B, num_dense) floats and located ids -> (B, S) logits."""
         embedded = self.embed(rows, offsets, weights)
         # The compiler knows the number of offsets of bags, not that they are for B rows.
         if offsets is not None:
@@ -166,13 +172,9 @@ class ClickModel(Model):
         weights: nn.Tensor | None = None,
         row_weights: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """Sum of the mean losses of all labels, each row's times its weight, a () tensor.
-
-        Cross-entropy of binary labels, squared error of real ones. A mean is over all rows; where
-        several labels are, the loss of one that a row lacks is 0.
-        """
-        logits = self.logits(dense, rows, offsets, weights)  # (B, T)
-        return loss_of_labels(logits, labels, self.label_kinds, row_weights)
+        """Sum of the mean losses of all labels, as of `Model`."""
+        logits = self.logits(dense, rows, offsets, weights)  # (B, S)
+        return loss_of_labels(logits, labels, self.label_kinds, row_weights, self.label_weights)
 
     def _trained_loss(self, **inputs: nn.Tensor) -> Any:
         return self.in_training(self.loss, inputs)

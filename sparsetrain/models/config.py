@@ -41,6 +41,7 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "row_weights": _flag(cls, "row_weights", arguments["row_weights"]),
         "share_embedding": _share(cls, arguments["share_embedding"]),
         "labels": _labels(cls, arguments["labels"]),
+        "label_weights": dict(arguments["label_weights"] or {}) or None,
     }
     check_table_dtype(config["table_dtype"], cls)
     pooling, names = config["pooling"], config["names"]

@@ -98,7 +98,7 @@ class DLRM(ClickModel):
         crossing = check_interaction(interaction, numbers, (features + 1) * dim)
         self.interaction, width = make_interaction(crossing, features, dim)
         self._config |= {**hidden, **crossing}
-        widths = [width, *hidden["top"], len(self.label_kinds)]
+        widths = [width, *hidden["top"], self.num_logits]
         self.top = MLP(widths, last_relu=False, **between)
 
     def __repr__(self) -> str:

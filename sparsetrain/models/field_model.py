@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.data.values.labels import num_logits
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.mlp import MLP
 from sparsetrain.models.options import check_options
@@ -47,7 +48,7 @@ class FieldModel(ClickModel):
         self._options = check_options(type(self), options)
         self.dim = require_int(f"{cls}: dim", dim, 0 if first_order else 1)
         labels = rest.get("labels")
-        self.num_labels = len(labels) if labels else 1
+        self.num_labels = num_logits(labels) if labels else 1
         width = self.dim + self.num_labels * first_order
         super().__init__(rows, width, num_dense, **rest)
         self.num_dense = int(self._config["num_dense"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.data.values.labels import logit_columns
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
 from sparsetrain.models.mlp import MLP
@@ -49,15 +50,17 @@ class MMoE(ClickModel):
         super().__init__(rows, dim, num_dense, **rest)
         widths = check_widths("MMoE", "expert", expert)
         inputs = len(self.config()["rows"]) * dim + max(num_dense, 1)
-        tasks = range(len(self.label_kinds))
+        each = [own.stop - own.start for own in logit_columns(self.label_kinds).values()]
         self.experts = nn.ModuleList(
             [MLP([inputs, *widths], last_relu=True) for _ in range(experts)]
         )
-        self.gates = nn.ModuleList([nn.Linear(inputs, experts, bias=False) for _ in tasks])
-        self.towers = nn.ModuleList([MLP([widths[-1], *tower, 1], last_relu=False) for _ in tasks])
+        self.gates = nn.ModuleList([nn.Linear(inputs, experts, bias=False) for _ in each])
+        self.towers = nn.ModuleList(
+            [MLP([widths[-1], *tower, logits], last_relu=False) for logits in each]
+        )
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
+        """(B, num_dense) floats and (B, F, D) embeddings -> (B, S) logits."""
         rows = dense.shape[0]
         x = nn.op.concat([dense, nn.op.reshape(embedded, (rows, -1))], dim=1)
         each = [expert(x) for expert in self.experts]

@@ -23,7 +23,7 @@ from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.vocabulary import FIRST
-from sparsetrain.data.values.labels import LabelKind, check_labels
+from sparsetrain.data.values.labels import LabelKind, check_labels, num_logits
 from sparsetrain.embedding.layer import Embedding
 from sparsetrain.embedding.placing import Room
 from sparsetrain.embedding.ragged import RaggedTensor
@@ -52,8 +52,8 @@ class Model(nn.Module):
     A subclass constructs its layers and sets `features` (and, of these, what its data need), and
     defines some of
 
-    - ``forward(...) -> (B, T)``: a logit for each label. `evaluate` and `predict` run it, and
-      the default `loss` is made of it;
+    - ``forward(...) -> (B, S)``: a logit for each label, and of one of C classes C. `evaluate` and
+      `predict` run it, and the default `loss` is made of it;
     - ``loss(...) -> ()``: for another loss. It may take ``labels`` and ``row_weights`` too;
     - ``prepare(features, draws)``: features that only the loss reads, made on the host, such as
       negatives and masks;
@@ -68,8 +68,10 @@ class Model(nn.Module):
         What is read of a row, by the name of its column.
     prepared : mapping from str to Ids, Sequence or Dense
         What `prepare` makes; one with the name of a feature takes its place in the loss.
-    labels : mapping from str to {"binary", "real"}
-        Name and kind of each of the T labels.
+    labels : mapping from str to {"binary", "real"} or int
+        Name and kind of each of the T labels; a number C is that of the classes 0 to C - 1.
+    label_weights : mapping from str to float
+        Factors of the losses of labels in the default `loss`; by default 1.
     row_weights : bool
         Training batches have a weight for each row, which multiplies its loss.
     densify : sequence of str
@@ -101,6 +103,7 @@ class Model(nn.Module):
     features: Mapping[str, Feature] = {}
     prepared: Mapping[str, Feature] = {}
     labels: Mapping[str, LabelKind] = {}
+    label_weights: Mapping[str, float] = {}
     row_weights = False
     densify: Sequence[str] = ()
     target: str | None = None
@@ -142,18 +145,18 @@ class Model(nn.Module):
     # --- What a subclass may define -----------------------------------------------------------
 
     def forward(self, *_: Any, **features: Any) -> nn.Tensor:
-        """Features -> (B, T) logits."""
+        """Features -> (B, S) logits."""
         raise ConfigError(f"{type(self).__name__} has no forward, so that it gives no scores")
 
     def loss(self, *_: Any, **inputs: Any) -> nn.Tensor:
-        """Sum of the mean losses of all labels, each row's times its weight, a () tensor.
+        """Weighted sum of the mean losses of all labels, each row's times its weight, a () tensor.
 
-        Cross-entropy of binary labels, squared error of real ones. A mean is over all rows; where
-        several labels are, the loss of one that a row lacks is 0.
+        Cross-entropy of binary labels and of classes, squared error of real ones. A mean is over
+        all rows; where several labels are, the loss of one that a row lacks is 0.
         """
         labels, row_weights = inputs.pop("labels"), inputs.pop("row_weights", None)
         logits = self._check_logits(self.forward(**inputs), *_batch_extent(inputs))
-        return loss_of_labels(logits, labels, self.label_kinds, row_weights)
+        return loss_of_labels(logits, labels, self.label_kinds, row_weights, self.label_weights)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """Return the `prepared` features of a training batch, from those that were read.
@@ -173,6 +176,11 @@ class Model(nn.Module):
     def label_kinds(self) -> dict[str, LabelKind]:
         """Name and kind of each label."""
         return dict(self.labels)
+
+    @property
+    def num_logits(self) -> int:
+        """Columns of what `forward` gives."""
+        return num_logits(self.label_kinds) or 1
 
     def check_labels(self, batch: Batch) -> None:
         """Refuse a batch whose labels are not those of the model, in number or kind.
@@ -443,8 +451,8 @@ class Model(nn.Module):
         return result
 
     def _check_logits(self, logits: nn.Tensor, of: str, rows: Any) -> nn.Tensor:
-        """Return what `forward` returned, if it has the shape (B, T)."""
-        cls, count = type(self).__name__, len(self.label_kinds) or 1
+        """Return what `forward` returned, if it has the shape (B, S)."""
+        cls, count = type(self).__name__, self.num_logits
         if not isinstance(logits, nn.Tensor):
             raise ConfigError(
                 f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, {count})"

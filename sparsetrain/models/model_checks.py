@@ -156,8 +156,9 @@ def check_labels_of(model: Model, encoder: Encoder | None) -> None:
         )
 
 
-def _listed(kinds: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+def _listed(kinds: Mapping[str, str | int]) -> str:
+    each = {n: f"{k} classes" if isinstance(k, int) else k for n, k in kinds.items()}
+    return ", ".join(f"{name} ({kind})" for name, kind in each.items())
 
 
 def unused_parameters_error(model: Model, names: Sequence[str]) -> ConfigError:

@@ -148,7 +148,7 @@ class ShardedTrainer(Trainer):
             params = self._scored_params()
             rows = self.parallel.fetch(self, params, inputs, lookups)
             if not inputs:
-                return np.empty((0, len(self.model.label_kinds)), np.float32)
+                return np.empty((0, self.model.num_logits), np.float32)
             return self._finite(runtime.as_numpy(program({**params, **rows}, *inputs)))
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:

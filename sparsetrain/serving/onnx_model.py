@@ -160,7 +160,7 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
             helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["B", width]),
             helper.make_tensor_value_info("ids", TensorProto.INT64, ["B", features]),
         ],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", len(model.label_kinds)])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["B", model.num_logits])],
         [numpy_helper.from_array(value, name) for name, value in graph.constants.items()],
     )
     whole = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)

@@ -19,7 +19,7 @@ from sparsetrain.data.encode.few_rows import encode_few
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics.labels import LabelMetrics
-from sparsetrain.models.labels import predictions
+from sparsetrain.models.labels import prediction_names, predictions
 from sparsetrain.models.model import METHODS
 from sparsetrain.models.model_checks import (
     check_labels_of,
@@ -212,6 +212,7 @@ class Predictor:
             Of one binary label ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
             (normalised entropy), ``calibration``, ``accuracy``, ``rows``, and beside them
             ``constant_logloss`` and ``positive_rate``; of a real one those of `RegressionMetrics`;
+            of one of classes those of `ClassMetrics`;
             of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``; without labels
             those of `RankingMetrics`, such as ``ndcg@10``.
 
@@ -253,7 +254,8 @@ class Predictor:
         """The scores, or None if `stop`, asked between two batches, ended it."""
         if not self.model.label_kinds:
             return retrieval.evaluate(self, dataset, k, negatives, negative_weights, stop)
-        metrics = LabelMetrics(self.model.label_kinds, group_by is not None)
+        model = self.model
+        metrics = LabelMetrics(model.label_kinds, group_by is not None, model.label_weights)
         scored = self._scored(map(self._labelled, dataset.batches(batch_size)))
         for number, (batch, scores) in enumerate(scored):
             if number and stop is not None and stop():
@@ -276,8 +278,9 @@ class Predictor:
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Predictions (rows,) float32, in the order of the rows; labels are not needed.
 
-        Probabilities of a binary label, values of a real one; of T labels (rows, T). Without labels
-        the score of the wanted item of each row.
+        Probabilities of a binary label, values of a real one; (rows, C) probabilities of C classes;
+        of several labels all these side by side. Without labels the score of the wanted item of
+        each row.
 
         Raises
         ------
@@ -302,7 +305,13 @@ class Predictor:
         found = [predictions(scores, kinds) for _, scores in scored]
         if dataset is not data:
             dataset._warn_of_unknown()
-        return np.concatenate(found) if found else predictions(_no_rows(len(kinds)), kinds)
+        none = predictions(np.empty((0, self.model.num_logits), np.float32), kinds)
+        return np.concatenate([*found, none])
+
+    @property
+    def prediction_names(self) -> list[str]:
+        """Names of the columns of `predict`: those of labels; of their classes ``NAME_CLASS``."""
+        return prediction_names(self.model.label_kinds)
 
     def recommend(
         self, data: Any, k: int = 10, *, include_seen: bool = False
@@ -434,7 +443,3 @@ class Predictor:
 
     def _flush(self) -> None:
         """Make every row current before it is read; for those who let rows fall behind."""
-
-
-def _no_rows(labels: int) -> np.ndarray:
-    return np.empty((0, labels), np.float32)

@@ -296,7 +296,9 @@ def test_a_label_that_no_row_has_has_no_scores():
     assert found["loss"] == pytest.approx(math.log(2))
 
 
-@pytest.mark.parametrize("kinds", [{"a": "binary"}, {"a": "real"}, {"a": "real", "b": "binary"}])
+@pytest.mark.parametrize(
+    "kinds", [{"a": "binary"}, {"a": "real"}, {"a": "real", "b": "binary"}, {"a": 3}]
+)
 def test_the_names_of_scores_are_known_without_scoring(kinds):
     assert score_names(kinds) == list(LabelMetrics(kinds).result())
 

@@ -22,7 +22,7 @@ COLUMNS = {"categories": ("user", "item"), "dense": ("x",), "linear": {"x": st.d
 class Linear(ClickModel):
     def __init__(self, rows, dim=4, num_dense=3, **rest):
         super().__init__(rows, dim, num_dense, **rest)
-        self.last = nn.Linear(num_dense + len(rows) * dim, len(self.label_kinds))
+        self.last = nn.Linear(num_dense + len(rows) * dim, self.num_logits)
 
     def forward(self, dense, embedded):
         flat = nn.op.reshape(embedded, (dense.shape[0], -1))
@@ -91,6 +91,45 @@ def test_the_loss_and_its_gradients_are_those_of_float64(labels, weighed):
         gradients[f"embeddings.C{feature + 1}.weight"] = gradient
     for name, gradient in gradients.items():
         np.testing.assert_allclose(before[name] - after[name], gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_classes_and_weights_of_labels_follow_the_formulas_in_float64():
+    rng = np.random.default_rng(1)
+    dense, ids = rng.normal(size=(11, 3)).astype(np.float32), np.zeros((11, 1), int)
+    wanted = np.stack([rng.integers(0, 3, 11), rng.normal(size=11)], 1).astype(np.float32)
+    wanted[::2, 0] = np.nan
+    kinds, weights = {"genre": 3, "stars": "real"}, {"stars": 0.25}
+    model = Linear([5], labels=kinds, label_weights=weights)
+    trainer = st.Trainer(model, st.optim.sgd(1.0), seed=2)
+    before = {name: array.astype(np.float64) for name, array in trainer.state_dict().items()}
+    batch = Batch(dense, ids, wanted)
+    scores, predicted = trainer.evaluate([batch]), trainer.predict([batch])
+    loss, after = float(trainer.step(batch)), trainer.state_dict()
+
+    read = np.concatenate([dense, before["embeddings.C1.weight"][ids[:, 0]]], axis=1)
+    logits = read @ before["last.weight"].T + before["last.bias"]  # 3 of the genre, 1 of the stars
+    p, known = np.exp(logits[:, :3]), ~np.isnan(wanted[:, 0])
+    p /= p.sum(axis=1, keepdims=True)
+    hot = np.nan_to_num(wanted[:, :1]) == np.arange(3)
+    own = -np.log(p[hot]) * known
+    error = logits[:, 3] - wanted[:, 1]
+    total = (own.sum() + 0.25 * (error**2).sum()) / 11
+    slope = np.concatenate([(p - hot) * known[:, None], 0.5 * error[:, None]], axis=1) / 11
+    assert loss == pytest.approx(total, rel=1e-5)
+    assert scores["loss"] == pytest.approx(total, rel=1e-5)
+    assert scores["genre.accuracy"] == (p.argmax(1) == hot.argmax(1))[known].mean()
+    np.testing.assert_allclose(predicted, np.concatenate([p, logits[:, 3:]], 1), rtol=1e-5)
+    moved = before["last.weight"] - after["last.weight"]
+    np.testing.assert_allclose(moved, slope.T @ read, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [({"a": 1}, "label_weights: there is no label 'a', but label"), ({"label": -1}, "s.label is")],
+)
+def test_weights_of_no_label_and_negative_ones_are_refused(weights, message):
+    with pytest.raises(ConfigError, match=message):
+        st.Trainer(Linear([5], label_weights=weights), st.optim.sgd(0.1))
 
 
 def test_parts_of_a_batch_make_the_step_of_the_whole():
@@ -207,6 +246,38 @@ def test_a_label_that_is_none_of_its_kind_is_named(column, value, message):
         encoder.encode(table)
 
 
+@pytest.mark.parametrize("value", [3, -1, 0.5])
+def test_a_class_that_is_none_is_named(value):
+    table = drawn(6).assign(genre=[0, 1, 2, value, 0, 1])
+    schema = Schema(**COLUMNS, labels={"genre": 3})
+    encoder = Encoder.fit(table, min_count=1, schema_file=schema)
+    message = f"row 3, column genre: the label is {value:g}; it must be a class below 3"
+    with pytest.raises(DataError, match=message):
+        encoder.encode(table)
+
+
+def test_the_command_scores_and_predicts_classes(tmp_path, capsys):
+    table = drawn()
+    table["genre"] = pd.qcut(table["stars"], 3, labels=False)
+    table.to_parquet(tmp_path / "d.parquet")
+    schema = Schema(**COLUMNS, labels={"genre": 3})
+    assert Schema.from_dict(schema.to_dict()) == schema
+    (tmp_path / "s.toml").write_text(schema.to_toml())
+    run, data, out = (str(tmp_path / name) for name in ("run", "d.parquet", "p.csv"))
+    options = ["--schema", str(tmp_path / "s.toml"), "--out", run, "--epochs", "9"]
+    small = ["--set", "model.dim=4", "--set", "model.top=8", "--set", "model.bottom=8"]
+    small += ["--batch-size", "16", "--lr", "0.1"]
+    assert main(["train", data, "--valid", data, *options, *small]) == 0
+    assert main(["evaluate", run, data]) == 0
+    assert capsys.readouterr().out.splitlines()[-2].split()[:3] == ["rows", "accuracy", "logloss"]
+    assert main(["predict", run, data, "--out", out]) == 0
+    found = pd.read_csv(out)
+    assert [*found] == ["probability_0", "probability_1", "probability_2"]
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+    assert (found.to_numpy().argmax(1) == table["genre"]).mean() > 0.5
+    assert st.Run(run).log()[-1]["accuracy"] > 0.5
+
+
 def test_a_single_label_may_not_be_missing():
     table = drawn(6)
     schema = Schema(**COLUMNS, labels={"stars": "real"})
@@ -219,7 +290,8 @@ def test_a_single_label_may_not_be_missing():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"stars": "ordinal"}, r"labels\.stars is 'ordinal'; it must be one of \['binary', 'real'"),
+        ({"stars": "ordinal"}, r"labels\.stars is 'ordinal'; it must be 'binary', 'real' or a"),
+        ({"stars": 1}, r"labels\.stars is 1; it must be 'binary', 'real' or a number of classes"),
         (["stars"], "labels is "),
         ({"x": "real"}, "labels: 'x' is a dense or category column"),
     ],
@@ -258,7 +330,7 @@ def test_a_model_has_the_labels_of_its_encoder():
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(["stars"], "Linear: labels is "), ({}, "labels is empty"), ({"a": 3}, "labels.a is 3")],
+    [(["stars"], "Linear: labels is "), ({}, "labels is empty"), ({"a": 1}, "labels.a is 1")],
 )
 def test_what_is_no_label_of_a_model_is_refused(labels, message):
     with pytest.raises(ConfigError, match=message):

@@ -192,7 +192,7 @@ class Rules:
 
     @property
     def labels(self) -> dict[str, LabelKind]:
-        """The name of each label and its kind, "binary" or "real"."""
+        """The name of each label and its kind: "binary", "real" or a number of classes."""
         return self.schema.label_kinds
 
     @property

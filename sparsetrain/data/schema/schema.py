@@ -16,7 +16,7 @@ from typing import Any
 
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.labels import LABEL_KINDS, LabelKind
+from sparsetrain.data.values.labels import LabelKind, is_label_kind
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import as_float, is_number, require_type
 
@@ -117,9 +117,10 @@ class Schema:
     ----------
     label : str or None
         The column of the only label, 0 or 1; `label`, in any case, by default.
-    labels : mapping from str to {"binary", "real"}
-        Instead of `label`: the columns of one or several labels, and whether each is 0 or 1 or any
-        number. Where there are several, a row may lack some of them.
+    labels : mapping from str to {"binary", "real"} or int
+        Instead of `label`: the columns of one or several labels, and whether each is 0 or 1, any
+        number, or one of so many classes, counted from 0. Where there are several, a row may
+        lack some of them.
     dense : tuple of str
         Numbers, which become `log(max(x, -2) + 3)`, so that all below -2 are alike. There may be
         none.
@@ -249,11 +250,14 @@ def check_label_kinds(where: str, labels: Any) -> None:
     ConfigError
         If it is something else; begins with `where`.
     """
-    require_type(where, labels, Mapping, "a dict, of columns to 'binary' or 'real' each")
+    require_type(where, labels, Mapping, "a dict, of columns to 'binary', 'real' or a number each")
     for name, kind in labels.items():
         require_type(f"{where}: {name!r}", name, str, "the name of a column")
-        if kind not in LABEL_KINDS:
-            raise ConfigError(f"{where}.{name} is {kind!r}; it must be one of {list(LABEL_KINDS)}")
+        if not is_label_kind(kind):
+            raise ConfigError(
+                f"{where}.{name} is {kind!r}; it must be 'binary', 'real' or a number of classes, "
+                "2 or more"
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sparsetrain.errors import ConfigError, first_line
 from sparsetrain.system.argument_checks import is_number, require_int
@@ -72,8 +72,8 @@ def _read(value: Any, type_: Any, where: str) -> Any:
         return fill(value, type_, where)
     make = get_args(type_)[1]
     tables = _typed(value, Mapping, "a table", where)
-    if get_origin(make) is Literal:
-        return {name: _read_text(item, f"{where}.{name}") for name, item in tables.items()}
+    if get_origin(make) is Union:  # words and numbers, which the dataclass checks
+        return dict(tables)
     return {name: fill(table, make, f"{where}.{name}") for name, table in tables.items()}
 
 

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels, by their kind, and row weights (0 or more) as float32. Errors name the row."""
+"""Labels, by their kind, and row weights (0 or more) as float32. Errors name the row.
+
+The kind of a label is "binary" (0 or 1), "real" or a number C of classes, which are 0 to C - 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -20,28 +24,46 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataError
 
-LabelKind = Literal["binary", "real"]
-# Kind of a label -> which numbers (n,) are none of it.
-_OUTSIDE: dict[str, Callable[[Array], Array]] = {
-    "binary": lambda labels: (labels != 0) & (labels != 1),
-    "real": lambda labels: ~np.isfinite(labels),
-}
-LABEL_KINDS = tuple(_OUTSIDE)
-_WANTED = {"binary": "0 or 1", "real": "a number"}
+LabelKind = Literal["binary", "real"] | int
+
+
+def is_label_kind(value: object) -> bool:
+    """Return whether this is the kind of a label."""
+    return value in ("binary", "real") or type(value) is int and value > 1
+
+
+def logit_columns(kinds: Mapping[str, LabelKind]) -> dict[str, slice]:
+    """Return the columns of each label among the logits: one for each class, or a single one."""
+    ends = [0, *accumulate(map(_num_logits, kinds.values()))]
+    return dict(zip(kinds, map(slice, ends, ends[1:]), strict=True))
+
+
+def num_logits(kinds: Mapping[str, LabelKind]) -> int:
+    """Return the number of logits of all labels."""
+    return sum(map(_num_logits, kinds.values()))
+
+
+def _num_logits(kind: LabelKind) -> int:
+    return kind if isinstance(kind, int) else 1
 
 
 def bad_labels(labels: Array, kind: LabelKind, missing: bool) -> Array:
     """Return which of the labels are none of their kind; with `missing`, NaN is allowed."""
-    bad = _OUTSIDE[kind](labels)
+    if kind == "real":
+        bad = ~np.isfinite(labels)
+    else:
+        classes = 2 if kind == "binary" else kind
+        bad = ~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))
     return bad & ~np.isnan(labels) if missing else bad
 
 
 def describe_bad_label(number: float, shown: object, kind: LabelKind) -> str:
     """Say what is wrong with a label that is none of its kind."""
+    wanted = {"binary": "0 or 1", "real": "a number"}.get(str(kind), f"a class below {kind}")
     if np.isnan(number):
-        return f"the label is null; drop the row or give it {_WANTED[kind]}"
-    finite = "" if kind == "binary" else " that is finite in float32"
-    return f"the label is {shown}; it must be {_WANTED[kind]}{finite}"
+        return f"the label is null; drop the row or give it {wanted}"
+    finite = " that is finite in float32" if kind == "real" else ""
+    return f"the label is {shown}; it must be {wanted}{finite}"
 
 
 def to_labels(value: object, num_rows: int) -> Array:
@@ -95,8 +117,8 @@ def read_labels(
     values = _numbers(array, location)
     with np.errstate(over="ignore"):
         labels = values.astype(np.float32)
-    # A number that float32 rounds to 0 or 1 is neither.
-    bad = bad_labels(values if kind == "binary" else labels, kind, missing)
+    # A number that float32 rounds to a whole one is none.
+    bad = bad_labels(labels if kind == "real" else values, kind, missing)
     location.refuse(bad, lambda row: describe_bad_label(values[row], f"{values[row]:g}", kind))
     return labels
 

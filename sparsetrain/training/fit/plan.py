@@ -13,7 +13,7 @@ from sparsetrain.metrics.scores import GAINS, base_name
 from sparsetrain.system.argument_checks import is_number, require_int, require_non_negative
 
 # Kind of the only label, or none -> the score that is watched by default; of several their loss.
-_DEFAULTS = {"binary": "logloss", "real": "rmse", "": "ndcg@10"}
+_DEFAULTS = {"real": "rmse", "": "ndcg@10"}  # otherwise logloss
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class EarlyStopping:
     ----------
     monitor : str, optional
         The validation score that is watched: logloss, ne, auc, gauc (where rows are grouped),
-        calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one; of
+        calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one, logloss,
+        ne or accuracy of one of classes; of
         several labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By
         default logloss, rmse, loss or ndcg@10.
     patience : int, optional
@@ -48,7 +49,7 @@ class EarlyStopping:
             object.__setattr__(self, "patience", require_int("patience", self.patience))
         object.__setattr__(self, "min_delta", require_non_negative("min_delta", self.min_delta))
 
-    def of_labels(self, kinds: Mapping[str, str], grouped: bool = False) -> EarlyStopping:
+    def of_labels(self, kinds: Mapping[str, str | int], grouped: bool = False) -> EarlyStopping:
         """Return the rule with the score that it watches for labels of these kinds.
 
         Parameters
@@ -62,7 +63,8 @@ class EarlyStopping:
             If there is no such score for these labels.
         """
         known = [name for name in score_names(kinds, grouped) if base_name(name) in GAINS]
-        default = _DEFAULTS.get(" ".join(kinds.values()), "loss")
+        only = str([*kinds.values(), ""][0])
+        default = "loss" if len(kinds) > 1 else _DEFAULTS.get(only, "logloss")
         monitor = self.monitor or default
         if monitor not in known:
             fix = "; gauc needs group_by" if base_name(monitor) == "gauc" and not grouped else ""

@@ -32,14 +32,17 @@ _LAST = ("loss_scale",)
 _CRC = "crc32"
 
 
-def fields(kinds: Mapping[str, str], grouped: bool) -> tuple[str, ...]:
+def fields(kinds: Mapping[str, str | int], grouped: bool) -> tuple[str, ...]:
     """Return the columns of the log of a model with labels of these kinds; see `LabelMetrics`."""
     scores = tuple(name for name in score_names(kinds, grouped) if name not in _FIRST)
     return (*_FIRST, *scores, *_LAST)
 
 
 # Scores of a label, which may have its name before them.
-_SCORES = {*score_names({"": "binary"}, True), *score_names({"": "real"}), *score_names({})}
+_SCORES = {
+    *score_names({"": "binary"}, True),
+    *(name for kinds in ({"": "real"}, {"": 2}, {}) for name in score_names(kinds)),
+}
 
 
 def _is_field(name: str) -> bool:
