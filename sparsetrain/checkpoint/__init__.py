@@ -6,8 +6,7 @@ an error that names the file. Locks, folder handles and renames are those of POS
 
 - `manifest` and `array_file`: the format, as JSON and as the bytes of one array
 - `folders`: the folder, and its temporary neighbours during a save
-- `reading`, `writing`: whole folders; `ranges`: their bytes, by the threads of `in_parallel`
-- `crc`: checksums of adjacent ranges joined to that of both
+- `reading`, `writing`: whole folders, by the threads of `in_parallel`
 """
 
 from sparsetrain.checkpoint.folders import new_file as new_file

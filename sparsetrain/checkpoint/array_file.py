@@ -5,18 +5,16 @@ Any NumPy reads these files. We read them without interpreting their header: the
 dtype and shape it must state, and it must state them byte for byte as we write them. The data
 starts on a multiple of 64 bytes, so a mapped file has the alignment that compiled kernels need.
 NumPy has no name for bfloat16: a file of it states, and holds, the bits as uint16.
-Memory is a few blocks of 4 MiB, for writing as for checking.
+Memory is a block of 4 MiB, for writing as for checking.
 """
 
 import zlib
+from collections.abc import Iterator
 from math import prod
 from typing import IO
 
 import ml_dtypes
 import numpy as np
-
-from sparsetrain.checkpoint.crc import joined
-from sparsetrain.checkpoint.ranges import Bytes, Map, read_ranges, write_ranges
 
 # By the names NumPy gives them; nothing that could hold an object or a pointer.
 DTYPES = {
@@ -27,6 +25,7 @@ DTYPES = {
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES[BFLOAT16.name] = BFLOAT16
 _BITS = DTYPES["uint16"]
+_BLOCK = 4 << 20  # bytes
 
 
 def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -43,28 +42,23 @@ def file_size(dtype: str, shape: tuple[int, ...]) -> int:
     return len(header_of(dtype, shape)) + prod(shape) * DTYPES[dtype].itemsize
 
 
-def write_array(file: IO[bytes], array: np.ndarray, each: Map = map) -> int:
-    """Write `array`, of any layout and byte order, and return the file's CRC-32.
-
-    Parts are written at the same time if `each` is the `map` of a pool.
-    """
-    name = array.dtype.name
-    header = np.frombuffer(header_of(name, array.shape), np.uint8)
+def write_array(file: IO[bytes], array: np.ndarray) -> int:
+    """Write `array`, of any layout and byte order, and return the file's CRC-32."""
+    dtype = _in_file(DTYPES[array.dtype.name])
+    header = header_of(array.dtype.name, array.shape)
     array = array.view(_BITS) if array.dtype == BFLOAT16 else array
-    # In one run, a slice is a view; else it is copied, and threads need an iterator each.
-    run = array.reshape(-1) if array.flags.c_contiguous else None
-
-    def fill(start: int, out: np.ndarray) -> None:
-        head = header[start : start + out.size]
-        out[: head.size] = head
-        first = (start + head.size - header.size) // array.itemsize
-        body = out[head.size :].view(_in_file(DTYPES[name]))
-        body[...] = (array.flat if run is None else run)[first : first + body.size]
-
-    return write_ranges(file, header.size + array.nbytes, fill, each)
+    # In one run, a slice is a view; else it is copied.
+    run = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    file.write(header)
+    crc, step = zlib.crc32(header), _BLOCK // array.itemsize
+    for start in range(0, array.size, step):
+        block = np.ascontiguousarray(run[start : start + step], dtype).view(np.uint8).data
+        file.write(block)
+        crc = zlib.crc32(block, crc)
+    return crc
 
 
-def read_array(file: IO[bytes], dtype: str, out: np.ndarray, each: Map = map) -> int:
+def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
     """Fill `out` from a file whose size must be right already, and return the file's CRC-32.
 
     Parameters
@@ -74,40 +68,27 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray, each: Map = map) ->
         What the manifest states; `out` has it, in any byte order.
     out : ndarray
         Of the shape that the manifest states; unless it lies in one run, read by way of a copy.
-    each : callable
-        The builtin `map`, or that of a pool.
 
     Raises
     ------
     ValueError
-        If the header is not that of `dtype` and `out`.
+        If the header is not that of `dtype` and `out`, or the file ends before.
     """
     if not (out.flags.c_contiguous and out.dtype == DTYPES[dtype]):
         whole = np.empty(out.shape, DTYPES[dtype])
-        crc = read_array(file, dtype, whole, each)
+        crc = read_array(file, dtype, whole)
         out[...] = whole
         return crc
     data = out.reshape(-1).view(np.uint8)
-    return _read(file, dtype, out.shape, lambda start, stop: data[start:stop], each, keep=False)
+    blocks = (data[start : start + _BLOCK] for start in range(0, data.size, _BLOCK))
+    return _read(file, dtype, out.shape, blocks)
 
 
-def check_array(file: IO[bytes], dtype: str, shape: tuple[int, ...], each: Map = map) -> int:
+def check_array(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> int:
     """Read a file and return its CRC-32; see `read_array`, which keeps what it reads."""
-    return _read(file, dtype, shape, _spare, each, keep=False)
-
-
-def map_array(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """Return the array as a read-only map of the file, and the file's CRC-32."""
-    crc = _read(file, dtype, shape, _spare, map, keep=True)
-    if not prod(shape):
-        return np.empty(shape, DTYPES[dtype]), crc  # nothing cannot be mapped
-    offset = len(header_of(dtype, shape))
-    return np.memmap(file, DTYPES[dtype], "r", offset, shape), crc
-
-
-def _spare(start: int, stop: int) -> np.ndarray:
-    """Memory for bytes that nobody keeps."""
-    return np.empty(stop - start, np.uint8)
+    size, spare = prod(shape) * DTYPES[dtype].itemsize, np.empty(_BLOCK, np.uint8)
+    blocks = (spare[: size - start] for start in range(0, size, _BLOCK))
+    return _read(file, dtype, shape, blocks)
 
 
 def _in_file(dtype: np.dtype) -> np.dtype:
@@ -115,17 +96,14 @@ def _in_file(dtype: np.dtype) -> np.dtype:
     return _BITS if dtype == BFLOAT16 else dtype
 
 
-def _read(
-    file: IO[bytes], dtype: str, shape: tuple[int, ...], data: Bytes, each: Map, *, keep: bool
-) -> int:
-    """Read a whole file, the data into `data`, which counts from behind the header."""
+def _read(file: IO[bytes], dtype: str, shape: tuple[int, ...], blocks: Iterator[np.ndarray]) -> int:
+    """Read a whole file, the data into `blocks`."""
     expected = header_of(dtype, shape)
-    first, size = len(expected), file_size(dtype, shape)
-    if file.read(first) != expected:
+    if file.read(len(expected)) != expected:
         raise ValueError(f"the header is not that of {dtype} {shape}")
-
-    def memory(start: int, stop: int) -> np.ndarray:
-        return data(start - first, stop - first)
-
-    crc = read_ranges(file, first, size, memory, each, keep=keep)
-    return joined([(zlib.crc32(expected), first), (crc, size - first)])
+    crc = zlib.crc32(expected)
+    for block in blocks:
+        if file.readinto(block.data) != block.size:  # type: ignore[attr-defined]
+            raise ValueError("the file was cut off while it was read")
+        crc = zlib.crc32(block.data, crc)
+    return crc

@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import repeat
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -19,10 +18,9 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from sparsetrain.checkpoint import folders
-from sparsetrain.checkpoint.array_file import DTYPES, check_array, map_array, read_array
+from sparsetrain.checkpoint.array_file import DTYPES, check_array, read_array
 from sparsetrain.checkpoint.in_parallel import in_parallel
 from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, pieces
-from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
 
 _BLOCK = 4 << 20  # bytes read at a time
@@ -78,7 +76,7 @@ class Saved:
         self.read_into(name, out)
         return out
 
-    def read_into(self, name: str, out: np.ndarray, each: Map = map) -> None:
+    def read_into(self, name: str, out: np.ndarray) -> None:
         """Fill `out`, of the array's shape and dtype; after an error its content is undefined.
 
         Raises
@@ -86,20 +84,20 @@ class Saved:
         CheckpointError
             If any of the bytes is not what was saved, or `out` is of another kind.
         """
-        if (out.shape, out.dtype.newbyteorder("=")) != self.kinds[name]:
-            raise CheckpointError(
-                f"saved array {name!r} is {self.kinds[name]}, not {(out.shape, out.dtype)}"
-            )
-        for entry in self._pieces[name]:
-            part = out[slice(*entry.rows)] if entry.shape else out
-            with self._open(entry) as file, self._errors_of(entry):
-                crc = read_array(file, entry.dtype, part, each)
-            self._check_crc(entry, crc)
+        self.fill({name: out})
 
     def fill(self, targets: Mapping[str, np.ndarray]) -> None:
-        """Fill several arrays, a few at a time, as `read_into` does one."""
-        with in_parallel(sum(a.nbytes for a in targets.values())) as (files, ranges):
-            for _ in files(self.read_into, targets.keys(), targets.values(), repeat(ranges)):
+        """Fill several arrays, a few files at a time, as `read_into` does one."""
+        parts = []
+        for name, out in targets.items():
+            if (out.shape, out.dtype.newbyteorder("=")) != self.kinds[name]:
+                raise CheckpointError(
+                    f"saved array {name!r} is {self.kinds[name]}, not {(out.shape, out.dtype)}"
+                )
+            for entry in self._pieces[name]:
+                parts.append((entry, out[slice(*entry.rows)] if entry.shape else out))
+        with in_parallel(sum(part.nbytes for _, part in parts)) as each:
+            for _ in each(self._read_piece, *zip(*parts, strict=True)):
                 pass
 
     def check(self, share: int = 0, of: int = 1) -> None:
@@ -113,8 +111,8 @@ class Saved:
             If any of the bytes is not what was saved.
         """
         entries = [entry for group in self._pieces.values() for entry in group][share::of]
-        with in_parallel(sum(entry.bytes for entry in entries)) as (files, ranges):
-            for _ in files(self._check, entries, repeat(ranges)):
+        with in_parallel(sum(entry.bytes for entry in entries)) as each:
+            for _ in each(self._read_piece, entries):
                 pass
 
     def read_rows(self, name: str, out: np.ndarray, first: int, step: int) -> None:
@@ -133,20 +131,18 @@ class Saved:
                     place = (at + skipped - first) // step
                     out[place : place + len(rows)] = rows
 
-    def map(self, name: str) -> np.ndarray:
-        """Return a read-only map of an array's file; of an array in several files, a copy."""
-        if len(self._pieces[name]) > 1:
-            return self.read(name)
-        (entry,) = self._pieces[name]
+    def _read_piece(self, entry: Entry, out: np.ndarray | None = None) -> None:
+        """Check a file, and keep its rows in `out` if they are wanted."""
         with self._open(entry) as file, self._errors_of(entry):
-            array, crc = map_array(file, entry.dtype, entry.shape)
-        self._check_crc(entry, crc)
-        return array
-
-    def _check(self, entry: Entry, each: Map) -> None:
-        with self._open(entry) as file, self._errors_of(entry):
-            crc = check_array(file, entry.dtype, entry.piece, each)
-        self._check_crc(entry, crc)
+            if out is None:
+                crc = check_array(file, entry.dtype, entry.piece)
+            else:
+                crc = read_array(file, entry.dtype, out)
+        if crc != entry.crc32:
+            raise CheckpointError(
+                f"{self._place(entry)} is damaged: its checksum is {crc:08x} where the manifest "
+                f"says {entry.crc32:08x}"
+            )
 
     def _open(self, entry: Entry) -> IO[bytes]:
         return _regular_file(self._target, self._handle, entry.file)
@@ -169,13 +165,6 @@ class Saved:
                 "the file is cut off or is another"
             )
 
-    def _check_crc(self, entry: Entry, crc: int) -> None:
-        if crc != entry.crc32:
-            raise CheckpointError(
-                f"{self._place(entry)} is damaged: its checksum is {crc:08x} where the manifest "
-                f"says {entry.crc32:08x}"
-            )
-
 
 @contextmanager
 def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
@@ -191,18 +180,13 @@ def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
         yield saved
 
 
-def read(
-    folder: str | PathLike[str], *, mmap: bool = False
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read(folder: str | PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays and the manifest that `write` was given.
 
     Parameters
     ----------
     folder : path
         Where the checkpoint was saved.
-    mmap : bool
-        Map the files instead of reading them into memory; the arrays are read-only. An array that
-        was split into several files is read all the same.
 
     Returns
     -------
@@ -220,8 +204,7 @@ def read(
     """
 
     def all_of(saved: Saved) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        get = saved.map if mmap else saved.read
-        return {name: get(name) for name in saved.kinds}, saved.manifest
+        return {name: saved.read(name) for name in saved.kinds}, saved.manifest
 
     return whole(folder, all_of)
 

@@ -9,7 +9,6 @@ blocks; the disk holds the old and the new save for a moment.
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from itertools import repeat
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,11 @@ from sparsetrain.checkpoint.manifest import (
     dump,
     piece_shape,
 )
-from sparsetrain.checkpoint.ranges import Map
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.system.file_locks import name_write_errors
 
 _SLACK = 1 << 20  # the manifest, folder blocks and rounding
-PIECE_BYTES = 4 << 30  # file systems and tools are at ease with such files
+PIECE_BYTES = 256 << 20  # of a file; several are written and read at a time
 
 _Piece = tuple[str, tuple[int, int]]  # name of an array, and rows of it
 
@@ -88,17 +86,17 @@ def write(
 def _fill(
     draft: Path, arrays: dict[str, np.ndarray], pieces: list[_Piece], about: dict[str, Any]
 ) -> None:
-    def write_piece(number: int, piece: _Piece, each: Map) -> Entry:
+    def write_piece(number: int, piece: _Piece) -> Entry:
         name, rows = piece
         array, file_name = arrays[name], f"{number:03}.npy"
         dtype, shape = array.dtype.name, array.shape
         with folders.new_file(draft / file_name) as file:
-            crc = write_array(file, array[slice(*rows)] if shape else array, each)
+            crc = write_array(file, array[slice(*rows)] if shape else array)
         size = file_size(dtype, piece_shape(shape, rows))
         return Entry(name, file_name, dtype, shape, rows, size, crc)
 
-    with in_parallel(sum(array.nbytes for array in arrays.values())) as (files, ranges):
-        entries = list(files(write_piece, range(len(pieces)), pieces, repeat(ranges)))
+    with in_parallel(sum(array.nbytes for array in arrays.values())) as each:
+        entries = list(each(write_piece, range(len(pieces)), pieces))
     with folders.new_file(draft / FILE) as file:
         file.write(dump(entries, about))
 
