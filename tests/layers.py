@@ -27,8 +27,9 @@ PARTS = {
     "metrics": Part("scores of predictions and of rankings, batch by batch", "system"),
     "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "", True),
     "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),
-    "data": Part("click logs to batches: schema, readers, encoder, conversion", "system"),
     "runtime": Part("tensors, devices, threads and compiled libraries of TVM", "system", True),
+    "parsing": Part("kernels that read fields of text", "kernels runtime system", True),
+    "data": Part("click logs to batches: schema, readers, encoder, conversion", "parsing system"),
     "sparse_tensor": Part("RowSparse, coalescing and its kernels", "kernels runtime system", True),
     "ops": Part(
         "operators on ids and ragged rows, and the shapes operators require",

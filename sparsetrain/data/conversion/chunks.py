@@ -62,14 +62,19 @@ class Chunk:
         rows += sum(piece.num_rows for _, piece in self.held or ())
         return size_and_time(self.location.name)[0] * rows / max(1, self.file_rows)
 
-    def pieces(self, encoder: Encoder) -> tuple[Pieces, list[BadLine]]:
-        """Return the record batches with their locations, and the lines that are no rows."""
+    def pieces(self, encoder: Encoder, numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
+        """Return the record batches with their locations, and the lines that are no rows.
+
+        With `numbers`, those that text spells come as such; see `Part.pieces`.
+        """
         if self.held is not None:
             return iter(self.held), []
         if self.block is None or self.dialect is None:
             found = (item for part in self.parts for item in part.pieces(self.columns.names))
             return found, []
-        parsed = parse_block(self.block, self.dialect, self.location.name)
+        # Whoever derives a column reads its text.
+        coded = self.columns.categories if numbers and not encoder.schema.derived else None
+        parsed = parse_block(self.block, self.dialect, self.location.name, coded)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
         part = with_derived(with_partitions(part, self.location.name), encoder.schema.derived)
         return part.pieces(self.columns.names), parsed.bad

@@ -4,7 +4,7 @@
 The result is one Arrow file: one row of lists, four per column, ascending, so that a later pass
 reads one column alone, and a summary in its metadata. A column that shares another's table has
 empty lists; its values are with the other. A chunk of text, or a slice of a row group, also leaves
-its good rows as parquet, so it is read once. Memory: the rows of such a chunk, or a piece of
+its good rows in another, so it is read once. Memory: the rows of such a chunk, or a piece of
 another, and the distinct values of one chunk.
 """
 
@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.conversion.chunks import Chunk
@@ -36,6 +36,7 @@ from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
+from sparsetrain.errors import DataError
 
 _META = b"chunk"
 _PARTS = ("numbers", "number_counts", "texts", "text_counts")
@@ -50,11 +51,13 @@ def write_values(path: Path, counts: list[ValueCounts], summary: dict[str, Any])
         arrays = (numbers, times, pa.array(texts, pa.large_binary()), text_times)
         for part, array in zip(_PARTS, arrays, strict=True):
             columns[f"{index}.{part}"] = _one_list(pa.array(array))
-    table = pa.table(columns).replace_schema_metadata({_META: json.dumps(summary)})
+    _write(path, pa.table(columns).replace_schema_metadata({_META: json.dumps(summary)}))
+
+
+def _write(path: Path, table: pa.Table) -> None:
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with atomic_write(path) as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
-        for batch in table.to_batches():
-            writer.write_batch(batch)
+        writer.write_table(table)
 
 
 def _one_list(values: pa.Array) -> pa.Array:
@@ -98,7 +101,7 @@ class Task(NamedTuple):
 
     def rows_of(self, index: int) -> Path:
         """Return the file of the rows of a chunk that is read once."""
-        return self.folder / f"rows-{index:07d}.parquet"
+        return self.folder / f"rows-{index:07d}.arrow"
 
 
 class ChunkSummary(NamedTuple):
@@ -136,26 +139,33 @@ def learn_chunk(task: Task, chunk: Chunk) -> ChunkSummary:
 
 
 def _learn(task: Task, chunk: Chunk, path: Path) -> None:
+    state, kept = _read_numbers(task, chunk) or _read(task, chunk)
+    if chunk.is_kept:
+        schema = None if kept else pa.schema([(name, pa.binary()) for name in chunk.columns.names])
+        _write(task.rows_of(chunk.index), pa.Table.from_batches(kept, schema))
+    write_values(path, state.counts if task.learn else [], state.summary())
+
+
+def _read_numbers(task: Task, chunk: Chunk) -> tuple[_Learner, list[pa.RecordBatch]] | None:
+    """Read a chunk of text by the numbers it spells; None if a row is bad: its text is reported."""
+    if chunk.block is None:
+        return None
+    with suppress(DataError):
+        return _read(task._replace(bad_rows="error"), chunk, numbers=True)
+    return None
+
+
+def _read(task: Task, chunk: Chunk, numbers: bool = False) -> tuple[_Learner, list[pa.RecordBatch]]:
+    """Return what is learnt of a chunk, and its good rows if they cannot be read again."""
     state = _Learner(task, chunk)
-    pieces, bad_lines = chunk.pieces(task.encoder)
+    pieces, bad_lines = chunk.pieces(task.encoder, numbers)
     for bad in bad_lines:
         error = bad_line_error(chunk.location.name, bad)
         if task.bad_rows == "error":
             raise error
         state.refuse(BadRow(-1, bad.number, None, str(error)), {"text": bad.text})
     kept = [state.add(location, piece) for location, piece in pieces]
-    if chunk.is_kept:
-        _write_rows(task.rows_of(chunk.index), kept, chunk)
-    write_values(path, state.counts if task.learn else [], state.summary())
-
-
-def _write_rows(path: Path, pieces: list[pa.RecordBatch], chunk: Chunk) -> None:
-    schema = (
-        pieces[0].schema if pieces else pa.schema([(n, pa.binary()) for n in chunk.columns.names])
-    )
-    table = pa.Table.from_batches(pieces, schema)
-    with atomic_write(path) as file:
-        pq.write_table(table, file, compression="lz4", write_page_checksum=True)
+    return state, kept
 
 
 class _Read(NamedTuple):
@@ -260,9 +270,9 @@ def chunk_rows(task: Task, chunk: Chunk) -> Iterator[tuple[Location, pa.RecordBa
     """Yield the good rows of a chunk again, from wherever they are now."""
     location = chunk.location
     if chunk.is_kept:
-        with pq.ParquetFile(task.rows_of(chunk.index), page_checksum_verification=True) as file:
-            for piece in file.iter_batches(1 << 14):
-                yield location, piece
+        with pa.memory_map(str(task.rows_of(chunk.index))) as file, pa.ipc.open_file(file) as rows:
+            for index in range(rows.num_record_batches):
+                yield location, rows.get_batch(index)
         return
     summary = read_summary(task.result_of(chunk.index))
     dropped, first = np.array(summary["dropped"], dtype=np.int64), 0

@@ -81,7 +81,7 @@ def count_columns(parts: Bound, nan: NanRule, owners: Sequence[int]) -> dict[int
     counts = {owner: ValueCounts() for owner in owners}
     rows = 0
     for part, columns in parts:
-        for location, piece in part.pieces(columns.categories):
+        for location, piece in part.pieces(columns.categories, columns.categories):
             rows += piece.num_rows
             for owner, name in zip(owners, columns.categories, strict=True):
                 count_column(counts[owner], piece.column(name), nan, location.of_column(name))

@@ -57,6 +57,8 @@ def split_keys(
     """
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         return _from_text(array, bool(hexadecimal))
+    if arrow_types.kind_of(array.type) == arrow_types.SPELLED:
+        return _from_spelled(array, bool(hexadecimal))
     return _BY_KIND[arrow_types.kind_of(array.type) or arrow_types.EMPTY](array, nan, location)
 
 
@@ -94,6 +96,16 @@ def _from_text(array: Any, hexadecimal: bool) -> Keys:
     texts = array.filter(pa.array(is_text)) if is_text.any() else pa.array([], pa.binary())
     seen = None if eights is None or missing.all() else bool((is_hex & ~eights).any())
     return Keys(numbers, missing, is_text, texts, eights, seen)
+
+
+def _from_spelled(array: Any, hexadecimal: bool) -> Keys:
+    values, missing = fill_nulls(array.storage)
+    numbers = values.astype(np.int64)
+    keys = _all_numbers(numbers, missing)
+    if missing.all() or hexadecimal:
+        return keys
+    eights = are_eights(numbers) if array.type.eights else None
+    return keys._replace(eights=eights, hexadecimal=array.type.hexadecimal)
 
 
 def _from_nulls(array: Any, nan: NanRule, location: Location) -> Keys:

@@ -63,7 +63,8 @@ class Part:
     ) -> Iterator[tuple[Location, pa.RecordBatch]]:
         """Yield the record batches and where each begins.
 
-        Text columns named in `coded` may come as dictionaries, if that is how they are stored.
+        With `coded`, the category columns, text may come in a form that means the same: they as
+        dictionaries or `Spelled` numbers, others as the numbers that a text file spells.
         """
         location = self.location
         read_coded = getattr(self.read, "coded", None)

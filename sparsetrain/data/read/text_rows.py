@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from sparsetrain.data.read.source import PIECE_ROWS, Part, with_numbers
+from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, with_numbers
 from sparsetrain.data.read.text_blocks import (
     BOM,
     Block,
@@ -29,6 +29,7 @@ from sparsetrain.data.read.text_blocks import (
     read_blocks,
     row_ends,
 )
+from sparsetrain.data.read.text_numbers import read_numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
@@ -52,15 +53,24 @@ class Parsed(NamedTuple):
 
     def pieces(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows, a piece at a time, with the numbers of their lines."""
-        first = 0
-        for piece in self.table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS):
+        first, table = 0, self.table.select(list(names))
+        is_text = any(pa.types.is_binary(type_) for type_ in table.schema.types)
+        for piece in table.to_batches(max_chunksize=PIECE_ROWS if is_text else CODED_ROWS):
             yield with_numbers(piece, self.lines[first : first + piece.num_rows])
             first += piece.num_rows
 
 
-def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
-    """Parse whole lines of a file."""
+def parse_block(
+    block: Block, dialect: Dialect, file: str, coded: Sequence[str] | None = None
+) -> Parsed:
+    """Parse whole lines of a file; with `coded`, see `Part.pieces`."""
     data = block.data.removeprefix(BOM) if block.first_line == 1 else block.data
+    header = dialect.header and block.first_line == 1
+    numbers = {} if coded is None else read_numbers(data, header, dialect, coded)
+    names = [name for name in dialect.names if name not in numbers]
+    if not names:
+        table = pa.table({name: numbers[name] for name in dialect.names})
+        return Parsed(table, np.arange(table.num_rows) + block.first_line + header, [])
     if dialect.quoted and data.count(b'"') % 2:
         _require_closed_quotes(data, dialect, file, block.first_line)
     invalid: list[Any] = []
@@ -76,14 +86,16 @@ def parse_block(block: Block, dialect: Dialect, file: str) -> Parsed:
                 use_threads=False, column_names=dialect.names, block_size=max(len(data), 1)
             ),
             _parse_options(dialect, data, skip),
-            _convert_options(dialect),
+            _convert_options(dialect, names),
         )
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{file}: from line {block.first_line}: not readable ({first_line(error)})"
         ) from None
     lines = _line_numbers(data, dialect, len(invalid) + table.num_rows) + block.first_line
-    return _drop_header(_assign(table, lines, invalid), dialect, block)
+    parsed = _drop_header(_assign(table, lines, invalid), dialect, block)
+    columns = dict(zip(names, parsed.table.columns, strict=True)) | numbers
+    return parsed._replace(table=pa.table({name: columns[name] for name in dialect.names}))
 
 
 def _require_closed_quotes(data: bytes, dialect: Dialect, file: str, first_line: int) -> None:
@@ -115,9 +127,10 @@ def _parse_options(dialect: Dialect, data: bytes, skip: Any) -> pc.ParseOptions:
     )
 
 
-def _convert_options(dialect: Dialect) -> pc.ConvertOptions:
+def _convert_options(dialect: Dialect, names: Sequence[str]) -> pc.ConvertOptions:
     return pc.ConvertOptions(
-        column_types=dict.fromkeys(dialect.names, pa.binary()),
+        include_columns=names,
+        column_types=dict.fromkeys(names, pa.binary()),
         null_values=list(dialect.null),
         strings_can_be_null=bool(dialect.null),
     )
@@ -172,8 +185,12 @@ class TextRows:
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows, a piece at a time."""
+        return self.coded(names, None)
+
+    def coded(self, names: Sequence[str], coded: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """As `__call__`; with `coded`, numbers come as such: see `Part.pieces`."""
         for block in read_blocks(self.file, self.dialect.quoted):
-            parsed = parse_block(block, self.dialect, self.file)
+            parsed = parse_block(block, self.dialect, self.file, coded)
             if parsed.bad:
                 raise bad_line_error(self.file, parsed.bad[0])
             yield from parsed.pieces(names)

@@ -14,9 +14,37 @@ import pyarrow.types as pt
 
 INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
 MOMENT = "timestamps"  # dates too
+SPELLED = "spelled numbers"
+
+
+class Spelled(pa.ExtensionType):
+    """Keys (uint32) that text of one column spelled, of 8 digits the hexadecimal ones.
+
+    Attributes
+    ----------
+    hexadecimal : bool
+        Whether some text was 8 hex digits that are no decimal number.
+    eights : bool
+        Whether some was 8 digits that can be read in two ways; then all was 8 hex digits.
+    """
+
+    def __init__(self, hexadecimal: bool, eights: bool) -> None:
+        self.hexadecimal, self.eights = hexadecimal, eights
+        super().__init__(pa.uint32(), "sparsetrain.spelled")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return bytes([self.hexadecimal, self.eights])
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Spelled:
+        return cls(*map(bool, serialized))
+
+
+pa.register_extension_type(Spelled(False, False))  # files of rows keep the type
 
 # Older versions of Spark and Hive write text as binary columns without an annotation.
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (lambda type_: isinstance(type_, Spelled), SPELLED),
     (pt.is_integer, INTEGER),
     (pt.is_boolean, INTEGER),
     (pt.is_floating, FLOAT),

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that fields spell, against Python's own reading of each text."""
+
+import re
+
+import numpy as np
+import pytest
+
+from sparsetrain.parsing.fields import DECIMAL, EIGHT, HEX, TEXT, read_fields
+
+TEXTS = [
+    *(
+        "",
+        "0",
+        "7",
+        "-1",
+        "-0",
+        "-",
+        "007",
+        "2147483647",
+        "2147483648",
+        "-2147483647",
+        "4294967295",
+    ),
+    *(
+        "4294967295",
+        "4294967296",
+        "99999999999999999999",
+        "1.5",
+        "1e3",
+        "+1",
+        " 1",
+        "a",
+        "true",
+        "é",
+        "\x7f",
+    ),
+    *(
+        "12345678",
+        "01234567",
+        "00000000",
+        "68fd1e64",
+        "ffffffff",
+        "FFFFFFFF",
+        "68fd1e6",
+        "68fd1e6g",
+    ),
+    *("68fd1e644", "/2345678", ":2345678", "1234567`", "-1234567", "9999999é"),
+]
+
+
+def expected(text, is_key):
+    """Return the number that a text is, if any, and the flag of what it is."""
+    if not text:
+        return None, 0
+    if is_key and re.fullmatch("[0-9a-f]{8}", text):
+        return int(text, 16), HEX if re.search("^0|[a-f]", text) else EIGHT
+    if is_key and re.fullmatch("0|[1-9][0-9]*", text) and int(text) < 2**32:
+        return int(text), DECIMAL
+    if not is_key and re.fullmatch("-?[0-9]{1,10}", text) and abs(int(text)) < 2**31:
+        return (int(text), DECIMAL) if text != "-0" else (None, TEXT)
+    return None, TEXT
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_field_is_the_number_that_it_spells(text, end):
+    lines = [[text, text, "1"], ["5", "5", text]]
+    data = "\n".join("|".join(line) for line in lines) + end
+    read = read_fields(data.encode(), "|", np.array([False, True, True]))
+    for column, row, is_key in ((0, 0, False), (1, 0, True), (2, 1, True)):
+        number, flag = expected(text, is_key)
+        assert read.found[column] == flag | DECIMAL
+        assert read.valid[column, row] == (text != "")
+        if number is not None:
+            values = read.values[column].view(np.uint32) if is_key else read.values[column]
+            assert values[row] == number
+
+
+@pytest.mark.parametrize(
+    "damage", ["1\t2\n3\n4\t5\n", "1\t2\n3\t4\t5\n", "1\t2\n\n", "1\n", "\n\n"]
+)
+def test_lines_of_other_numbers_of_fields_are_not_read(damage):
+    assert read_fields(damage.encode(), "\t", np.array([False, True])) is None
+
+
+def test_random_rows_are_read(seed=0):
+    rng = np.random.default_rng(seed)
+    dense, keys = rng.integers(-(2**31) + 1, 2**31, (300, 3)), rng.integers(0, 2**32, (300, 4))
+    texts = [[*map(str, d), *(f"{key:08x}" for key in k)] for d, k in zip(dense, keys, strict=True)]
+    data = "".join("\t".join(row) + "\n" for row in texts).encode()
+    read = read_fields(data, "\t", np.arange(7) >= 3)
+    np.testing.assert_array_equal(read.values[:3].T, dense)
+    np.testing.assert_array_equal(read.values[3:].view(np.uint32).T, keys)
+    assert read.valid.all() and not (read.found & TEXT).any()
