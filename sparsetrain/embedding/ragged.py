@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 
+from tvm.relax import op
 from tvm.relax.frontend import nn
 from tvm.relax.op.grad import no_grad
 
 from sparsetrain.ops import ragged
+
+_MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: multiples mod 2^32 lie apart, with tokens between
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,11 @@ class RaggedTensor:
 
     def map(self, layer: Callable[[nn.Tensor], nn.Tensor]) -> RaggedTensor:
         """Apply a layer to all tokens: (N, ...) -> (N, ...)."""
-        return self.replace(layer(self.values))
+        before = _mapped.set(self)
+        try:
+            return self.replace(layer(self.values))
+        finally:
+            _mapped.reset(before)
 
     def replace(self, values: nn.Tensor) -> RaggedTensor:
         """The same rows of other tokens."""
@@ -67,6 +75,16 @@ class RaggedTensor:
         found = ragged.ragged_positions(self._columns()._expr, self.ends._expr)
         return nn.wrap_nested(found, "positions")
 
+    def numbers(self, first_row: nn.Tensor) -> nn.Tensor:
+        """A number for each token by its row and place: (N,) int64; `first_row` (1,) is that of 0.
+
+        Mod 2^32 they differ, unless rows times tokens of a row reach a billion.
+        """
+        rows = nn.wrap_nested(op.arange(0, self.ends.shape[0], 1, "int64"), "rows") + first_row
+        numbers = nn.op.reshape(rows * _MULTIPLIER, (self.ends.shape[0], 1))
+        each = nn.op.reshape(self.expand(numbers), (self.values.shape[0],))
+        return each + self.positions()
+
     def expand(self, rows: nn.Tensor) -> nn.Tensor:
         """The vector of its row for each token: (B, D) -> (N, D)."""
         found = ragged.ragged_expand(rows._expr, self.ends._expr, self._columns()._expr)
@@ -91,6 +109,14 @@ class RaggedTensor:
 
     def _by(self, operator: Callable) -> nn.Tensor:
         return nn.wrap_nested(operator(self.values._expr, self.ends._expr), "rows")
+
+
+_mapped: ContextVar[RaggedTensor | None] = ContextVar("tokens that are mapped", default=None)
+
+
+def mapped_tokens() -> RaggedTensor | None:
+    """Return the tokens whose values a layer gets, None outside of `RaggedTensor.map`."""
+    return _mapped.get()
 
 
 def _one(tokens: RaggedTensor) -> nn.Tensor:

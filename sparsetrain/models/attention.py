@@ -80,11 +80,13 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: RaggedTensor) -> RaggedTensor:
         """(N, D) tokens -> (N, D)."""
-        seen = self.attention(x.map(self.norms[0]))
-        x = x.replace(x.values + self.dropout(seen.values))
-        up = self.up(self.norms[1](x.values))
+        seen = self.attention(x.map(self.norms[0])).map(self.dropout)
+        return x.replace(x.values + seen.values).map(self._feed_forward)
+
+    def _feed_forward(self, x: nn.Tensor) -> nn.Tensor:
+        up = self.up(self.norms[1](x))
         up = self.inner(nn.op.gelu(up) if self.activation == "gelu" else up)
-        return x.replace(x.values + self.dropout(self.down(up)))
+        return x + self.dropout(self.down(up))
 
 
 class Positions(nn.Module):

@@ -20,7 +20,8 @@ class Dropout(nn.Module):
     """Zero elements with probability `rate` while training, and divide the others by ``1 - rate``.
 
     The mask follows from the trainer's seed, the step and an element's place: it has the same bits
-    for any number of threads, after resuming, and for any number of parts of a batch.
+    for any number of threads, after resuming, and for any number of parts of a batch. The first
+    axis is that of the batch's rows, or of the tokens of a sequence in `RaggedTensor.map`.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ class Dropout(nn.Module):
         mode = training_mode()
         if mode is None or mode.key is None or not self.rate:
             return nn.op.relu(x) if self.relu else x
-        inputs, layer = (x._expr, mode.key, mode.first_row), next(mode.numbers)
+        inputs, layer = (x._expr, mode.key._expr, mode.rows()), next(mode.layers)
         kept = dropout(*inputs, rate=self.rate, layer=layer, relu=self.relu)
         return nn.op.wrap_nested(kept, "dropout")
 

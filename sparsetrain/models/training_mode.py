@@ -15,25 +15,37 @@ from itertools import count
 from tvm import relax
 from tvm.relax.frontend import nn
 
+from sparsetrain.embedding.ragged import mapped_tokens
+
 
 class TrainingMode:
     """One export of a loss.
 
     Attributes
     ----------
-    key, first_row : Expr, optional
+    key, first_row : Tensor, optional
         Inputs by which dropout draws.
-    numbers : iterator of int
+    layers : iterator of int
         A number for each use of dropout.
     updates : dict
         Buffer, a parameter -> its value after the step.
     """
 
     def __init__(self, key: nn.Tensor | None, first_row: nn.Tensor | None) -> None:
-        self.key: relax.Expr | None = None if key is None else key._expr
-        self.first_row: relax.Expr | None = None if first_row is None else first_row._expr
-        self.numbers = count()
+        self.key, self.first_row = key, first_row
+        self.layers = count()
+        self._tokens: dict[int, tuple[nn.Tensor, relax.Expr]] = {}
         self.updates: dict[nn.Parameter, nn.Tensor] = {}
+
+    def rows(self) -> relax.Expr:
+        """Number of the first row within the batch, (1,), or of each token that is mapped, (N,)."""
+        assert self.first_row is not None
+        tokens = mapped_tokens()
+        if tokens is None:
+            return self.first_row._expr
+        if id(tokens.ends) not in self._tokens:  # the key keeps its object alive
+            self._tokens[id(tokens.ends)] = tokens.ends, tokens.numbers(self.first_row)._expr
+        return self._tokens[id(tokens.ends)][1]
 
 
 _mode: ContextVar[TrainingMode | None] = ContextVar("training mode", default=None)

@@ -9,8 +9,10 @@ from tvm.relax.frontend import nn
 import sparsetrain as st
 from sparsetrain.ad import dropout
 from sparsetrain.compiler.program import Program
+from sparsetrain.data import Ragged
+from sparsetrain.embedding import Embedding
 from sparsetrain.errors import ConfigError
-from sparsetrain.models import ClickModel, Dropout
+from sparsetrain.models import ClickModel, Dropout, Model, Sequence
 from sparsetrain.models.dropout import FIRST_ROW, KEY, dropout_inputs
 from sparsetrain.runtime.targets import resolve_target
 from tests import small_dlrm
@@ -38,8 +40,36 @@ def dropped_dlrm(**options):
     return st.Trainer(model, st.optim.adagrad(0.05), seed=3, **options)
 
 
-def losses(trainer, steps=4):
-    return [float(trainer.step(small_dlrm.batch(65, seed=i))) for i in range(steps)]
+class Tokens(Model):
+    """The sum of its tokens, each a number that is dropped or doubled."""
+
+    def __init__(self):
+        super().__init__()
+        self.item, self.one, self.drop = Embedding(30, 8), nn.Linear(8, 1), Dropout(0.5)
+        self.features, self.labels = {"history": Sequence("item")}, {"click": "binary"}
+
+    def forward(self, history):
+        return self.item(history).map(self.one).map(self.drop).sum()
+
+
+def dropped_tokens(**options):
+    return st.Trainer(Tokens(), st.optim.adagrad(0.05), seed=3, **options)
+
+
+def bags(rows, seed):
+    rng = np.random.default_rng(seed)
+    offsets = np.cumsum([0, *rng.integers(0, 5, rows)])
+    ids = Ragged(rng.integers(0, 30, offsets[-1]), offsets)
+    return st.Batch(np.empty((rows, 0)), [ids], rng.integers(0, 2, rows))
+
+
+BATCHES = {dropped_dlrm: small_dlrm.batch, dropped_tokens: bags}
+makers = pytest.mark.parametrize("make", BATCHES)
+
+
+def losses(make, steps=4, **options):
+    trainer = make(**options)
+    return [float(trainer.step(BATCHES[make](65, seed=i))) for i in range(steps)], trainer
 
 
 def test_the_mean_stays_and_the_share_of_zeros_is_the_rate():
@@ -86,14 +116,15 @@ def test_the_gradient_is_that_of_what_was_kept():
     np.testing.assert_allclose(of_table, wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_bits_are_those_of_the_seed_for_any_number_of_threads():
+@makers
+def test_bits_are_those_of_the_seed_for_any_number_of_threads(make):
     found = []
     for threads in (1, 2):
         before = st.runtime.num_threads()
         st.runtime.set_num_threads(threads)
         try:
-            trainer = dropped_dlrm()
-            found.append((losses(trainer), trainer.state_dict()))
+            numbers, trainer = losses(make)
+            found.append((numbers, trainer.state_dict()))
         finally:
             st.runtime.set_num_threads(before)
     for other in found[1:]:
@@ -102,18 +133,18 @@ def test_bits_are_those_of_the_seed_for_any_number_of_threads():
             np.testing.assert_array_equal(other[1][name], array)
 
 
-def test_parts_of_a_batch_draw_the_mask_of_the_whole():
-    np.testing.assert_allclose(
-        losses(dropped_dlrm(accumulate=4)), losses(dropped_dlrm()), rtol=1e-5
-    )
+@makers
+def test_parts_of_a_batch_draw_the_mask_of_the_whole(make):
+    np.testing.assert_allclose(losses(make, accumulate=4)[0], losses(make)[0], rtol=1e-5)
 
 
-def test_a_resumed_run_draws_what_the_whole_one_does(tmp_path):
-    batches = [small_dlrm.batch(64, seed=i) for i in range(6)]
-    whole, parted = dropped_dlrm(), dropped_dlrm()
+@makers
+def test_a_resumed_run_draws_what_the_whole_one_does(make, tmp_path):
+    batches = [BATCHES[make](64, seed=i) for i in range(6)]
+    whole, parted = make(), make()
     whole.fit(batches, epochs=2, shuffle=False)
     parted.fit(batches, epochs=1, shuffle=False, run=tmp_path / "run")
-    parted = st.load(tmp_path / "run")
+    parted = st.load(tmp_path / "run", model=type(parted.model))
     parted.fit(batches, epochs=2, shuffle=False, run=tmp_path / "run", resume=True)
     for name, array in whole.state_dict().items():
         np.testing.assert_array_equal(parted.state_dict()[name], array)

@@ -36,11 +36,11 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         width = x.ty.shape[-1] if x.ty.ndim > 1 else 1
         return te.compute((width,), lambda i: times(_low(i), GOLDEN) ^ layer, "columns")
 
-    def dropout(x: te.Tensor, key: te.Tensor, first: te.Tensor, columns: te.Tensor) -> te.Tensor:
+    def dropout(x: te.Tensor, key: te.Tensor, rows: te.Tensor, columns: te.Tensor) -> te.Tensor:
         zero, scale = tirx.const(0.0, x.dtype), tirx.const(1.0 / keep, x.dtype)
 
         def element(*index: Any) -> Any:
-            row = index[0] + first[0]
+            row = index[0] + rows[0] if rows.shape[0] == 1 else rows[index[0]]
             for extent, i in zip(x.shape[1:-1], index[1:-1], strict=True):
                 row = row * extent + i
             row = times(_low(row), FIRST) ^ _low(key[0])
@@ -65,13 +65,13 @@ def _low(index: Any) -> Any:
     return word(index & tirx.const(0xFFFFFFFF, "int64"))
 
 
-_dropout = define_op("dropout", ("x", "key", "first_row"), _type, _kernel)
+_dropout = define_op("dropout", ("x", "key", "rows"), _type, _kernel)
 
 
 def dropout(
     x: relax.Expr,
     key: relax.Expr,
-    first_row: relax.Expr,
+    rows: relax.Expr,
     *,
     rate: float,
     layer: int = 0,
@@ -86,8 +86,8 @@ def dropout(
     x : (B, ...) float
     key : (1,) int64
         Drawn anew for every step.
-    first_row : (1,) int64
-        Number of rows of the batch that come before those of `x`.
+    rows : (1,) or (B,) int64
+        Number of the first row of `x` within the batch, or of each.
     rate : float
         At least 0 and below 1.
     layer : int
@@ -107,7 +107,7 @@ def dropout(
     """
     if not 0 <= rate < 1:
         raise ConfigError(f"dropout: rate is {rate!r}; it must be at least 0 and below 1")
-    return _dropout(x, key, first_row, rate=rate, layer=layer, relu=relu)
+    return _dropout(x, key, rows, rate=rate, layer=layer, relu=relu)
 
 
 def _backward(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
