@@ -85,10 +85,15 @@ class Arithmetic:
 
         Raises
         ------
-        IndexError
-            If there is no such row.
+        IndexError, TypeError
+            If there is no such row, or `row` is no integer.
         """
-        number = operator.index(row)
+        try:
+            number = operator.index(row)
+        except TypeError:
+            raise TypeError(
+                f"RowSparse: [row] takes the number of one row, not {row!r:.40}"
+            ) from None
         if not -self.num_rows <= number < self.num_rows:
             raise IndexError(f"row {number} of a RowSparse with {self.num_rows} rows")
         indices, values = runtime.as_numpy(self.indices), runtime.as_numpy(self.values)
@@ -125,7 +130,13 @@ class Arithmetic:
         """Whether both stand for the same dense tensor: shape, dtype and every number.
 
         Duplicates are summed first. A row of zeros equals a row without entries.
+
+        Raises
+        ------
+        DataError
+            If `other` is no `RowSparse`.
         """
+        _require_own_kind(self, other, "equal")
         if (self.shape, self.dtype) != (other.shape, other.dtype):
             return False
         own, its = _aligned(self, other)
@@ -137,12 +148,18 @@ class Arithmetic:
         Raises
         ------
         DataError
-            If the shapes differ.
+            If the shapes differ, or `other` is no `RowSparse`.
         """
+        _require_own_kind(self, other, "allclose")
         if self.shape != other.shape:
             raise DataError(f"RowSparse.allclose: shapes {self.shape} and {other.shape} differ")
         own, its = _aligned(self, other)
         return np.allclose(own, its, rtol=rtol, atol=atol)
+
+
+def _require_own_kind(tensor: Arithmetic, other: object, method: str) -> None:
+    if not isinstance(other, type(tensor)):
+        raise DataError(f"RowSparse.{method} takes a RowSparse, not a {type(other).__name__}")
 
 
 def _aligned(left: Arithmetic, right: Arithmetic) -> tuple[np.ndarray, np.ndarray]:

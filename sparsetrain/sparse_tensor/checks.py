@@ -26,7 +26,8 @@ def check_factor(factor: Any) -> None:
     """Refuse a factor that is neither a number nor a scalar tensor or expression."""
     shape = getattr(getattr(factor, "ty", factor), "shape", None)
     if not is_number(factor) and (shape is None or len(shape)):
-        raise DataError(f"RowSparse: a factor or divisor is one number, not {factor!r:.60}")
+        found = repr(factor) if shape is None else f"of the shape {tuple(shape)}"
+        raise DataError(f"RowSparse: a factor or divisor is one number, not {found:.60}")
 
 
 def value_rows(values: Any) -> np.ndarray:

@@ -173,6 +173,8 @@ def test_rows_and_norm_are_those_of_the_dense_tensor(left):
     for row in (ROWS, -ROWS - 1):
         with pytest.raises(IndexError, match=f"row {row} of a RowSparse with 7 rows"):
             tensor[row]
+    with pytest.raises(TypeError, match=r"\[row\] takes the number of one row, not slice"):
+        tensor[1:3]
     with pytest.raises(TypeError, match="not iterable"):
         iter(tensor)
 
@@ -188,6 +190,9 @@ def test_tensors_are_equal_by_their_sums():
     assert not same.equal(RowSparse.from_numpy([5], once, ROWS + 1))
     with pytest.raises(DataError, match=r"shapes \(7, 3\) and \(8, 3\) differ"):
         same.allclose(RowSparse.from_numpy([5], once, ROWS + 1))
+    for compare in (same.equal, same.allclose):
+        with pytest.raises(DataError, match="takes a RowSparse, not a ndarray"):
+            compare(once)
 
 
 def test_values_that_are_not_finite_are_found_after_the_sum():
@@ -201,9 +206,14 @@ def test_arithmetic_that_would_touch_every_row_is_refused():
     tensor, _ = operand("plain int64")
     with pytest.raises(DataError, match=r"0 is outside \[1, 2\]; every row would change"):
         tensor.clip(1, 2)
-    for call in (lambda: tensor * np.ones(3), lambda: np.ones(3) * tensor, lambda: tensor / "2"):
-        with pytest.raises(DataError, match="a factor or divisor is one number, not"):
+    for call in (
+        lambda: tensor * np.ones((9, 3)),
+        lambda: np.ones(3) * tensor,
+        lambda: tensor / "2",
+    ):
+        with pytest.raises(DataError, match="a factor or divisor is one number, not") as caught:
             call()
+        assert "\n" not in str(caught.value)
     with pytest.raises(TypeError, match="unsupported operand"):
         tensor - 1
 
