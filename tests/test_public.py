@@ -61,7 +61,7 @@ PUBLIC = {
         "inverse_sqrt maximum minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd "
         "sign sqrt step_decay swa warmup where"
     ),
-    "parallel": "local mpi",
+    "parallel": "local mpi torch",
     "precision": (
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"
     ),

@@ -14,7 +14,7 @@ from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError
-from sparsetrain.system.launcher import processes_started
+from sparsetrain.system.launcher import is_torchrun, processes_started
 from sparsetrain.training.progress import format_count
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _group(settings: Settings) -> Any:
 
     shard, parts = settings.train.shard, settings.train.parts
     if processes_started() > 1:
-        return st.parallel.mpi(shard, parts)
+        return (st.parallel.torch if is_torchrun() else st.parallel.mpi)(shard, parts)
     return None if parts is None else st.parallel.local(parts)
 
 

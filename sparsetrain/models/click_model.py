@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
 from sparsetrain.models.dropout import FIRST_ROW, KEY
 from sparsetrain.models.features import Ids
-from sparsetrain.models.initialize import fill_uniform_
+from sparsetrain.models.initialize import Draw, uniform
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.model import Model, by_name
 from sparsetrain.system.locks import with_builder_lock
@@ -218,12 +219,9 @@ class ClickModel(Model):
             check_trainable(self._config["table_dtype"])
         return super().initialize(seed, fill=fill)
 
-    def _fill_(self, name: str, view: np.ndarray, owner: nn.Module | None, seed: int) -> None:
-        if name not in self.tables():
-            return super()._fill_(name, view, owner, seed)
-        for table, rows in self.tables()[name].items():
-            part = view[rows]
-            fill_uniform_(part, float(np.sqrt(1 / len(part))), seed, f"embeddings.{table}")
+    def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
+        """As of `Model`."""
+        return uniform(sqrt(1 / shape[0])), f"embeddings.{table}"
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""

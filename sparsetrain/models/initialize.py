@@ -8,7 +8,8 @@ time, without a second copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import sqrt
 from typing import Any
 from zlib import crc32
 
@@ -20,51 +21,55 @@ from sparsetrain.embedding.layer import Embedding
 BLOCK = 1 << 20
 
 
-def initial_(name: str, view: np.ndarray, layer: Any, seed: int) -> None:
-    """Fill a parameter by the layer that it belongs to, see `Model.initialize`; writes `view`."""
+Draw = Callable[[np.random.Generator, int], np.ndarray]  # a stream, how many -> float32
+
+
+def uniform(bound: float) -> Draw:
+    """Numbers uniform in [-bound, bound)."""
+
+    def draw(stream: np.random.Generator, count: int) -> np.ndarray:
+        return (2.0 * stream.random(count, dtype=np.float32) - 1.0) * np.float32(bound)
+
+    return draw
+
+
+def normal(deviation: float) -> Draw:
+    """Normal numbers of mean 0."""
+
+    def draw(stream: np.random.Generator, count: int) -> np.ndarray:
+        return stream.standard_normal(count, dtype=np.float32) * np.float32(deviation)
+
+    return draw
+
+
+def draw_of(layer: Any, shape: Sequence[int]) -> Draw:
+    """How a parameter is drawn, by the layer that it belongs to; see `Model.initialize`."""
     if isinstance(layer, Embedding):
-        if layer.deviation is None:
-            fill_uniform_(view, float(np.sqrt(1 / len(view))), seed, name)
-        else:
-            fill_normal_(view, layer.deviation, seed, name)
-    else:
-        deviation = np.sqrt((2 if view.ndim > 1 else 1) / sum(view.shape))
-        fill_normal_(view, float(deviation), seed, name)
+        deviation = layer.deviation
+        return uniform(sqrt(1 / shape[0])) if deviation is None else normal(deviation)
+    return normal(sqrt((2 if len(shape) > 1 else 1) / sum(shape)))
 
 
-def fill_uniform_(out: np.ndarray, bound: float, seed: int, name: str) -> None:
-    """Fill a contiguous float array with numbers uniform in [-bound, bound); writes `out`."""
+def fill_(out: np.ndarray, draw: Draw, seed: int, name: str) -> None:
+    """Draw a contiguous array from the streams of a name; writes `out`."""
     flat = out.reshape(-1)
     for block, start in enumerate(range(0, flat.size, BLOCK)):
-        _draw_(flat[start : start + BLOCK], bound, _stream(seed, name, block))
+        part = flat[start : start + BLOCK]
+        part[...] = draw(_stream(seed, name, block), part.size)
 
 
-def _draw_(part: np.ndarray, bound: float, stream: np.random.Generator) -> None:
-    draw = stream.random(part.size, dtype=np.float32)
-    part[...] = (2.0 * draw - 1.0) * np.float32(bound)
-
-
-def uniform_rows(
-    rows: int, width: int, bound: float, seed: int, name: str
+def drawn_rows(
+    shape: tuple[int, int], draw: Draw, seed: int, name: str
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the rows that `fill_uniform_` gives a (rows, width) array, and the first's number."""
+    """Yield the rows that `fill_` gives an array of a shape, and the first's number."""
+    rows, width = shape
     first, rest = 0, np.empty(0, np.float32)
     for block, start in enumerate(range(0, rows * width, BLOCK)):
-        part = np.empty(min(BLOCK, rows * width - start), np.float32)
-        _draw_(part, bound, _stream(seed, name, block))
+        part = draw(_stream(seed, name, block), min(BLOCK, rows * width - start))
         part = np.concatenate([rest, part]) if rest.size else part
         whole = len(part) // width
         yield first, part[: whole * width].reshape(whole, width)
         first, rest = first + whole, part[whole * width :]
-
-
-def fill_normal_(out: np.ndarray, deviation: float, seed: int, name: str) -> None:
-    """Fill a contiguous float array with normal numbers of mean 0; writes `out`."""
-    flat = out.reshape(-1)
-    for block, start in enumerate(range(0, flat.size, BLOCK)):
-        part = flat[start : start + BLOCK]
-        draw = _stream(seed, name, block).standard_normal(part.size, dtype=np.float32)
-        part[...] = draw * np.float32(deviation)
 
 
 def _stream(seed: int, name: str, block: int) -> np.random.Generator:

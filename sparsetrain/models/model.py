@@ -8,7 +8,7 @@ rest: steps, runs, checkpoints, evaluation and prediction. The name of an argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from inspect import Parameter, signature
@@ -33,7 +33,7 @@ from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
 from sparsetrain.models.feature_columns import column_of, find_features
 from sparsetrain.models.features import Feature, Ids, require_alike
 from sparsetrain.models.features import Sequence as IdSequence
-from sparsetrain.models.initialize import initial_, initial_constants
+from sparsetrain.models.initialize import Draw, draw_of, fill_, initial_constants
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.modules import named_modules
 from sparsetrain.models.training_mode import training
@@ -488,10 +488,17 @@ class Model(nn.Module):
         ResourceError
             If there is no memory for a parameter.
         """
+        return self.initialize_some([n for n, _ in self.named_parameters()], seed, fill=fill)
+
+    def initialize_some(
+        self, names: Iterable[str], seed: int, *, fill: bool = True
+    ) -> dict[str, runtime.NDArray]:
+        """Fresh parameters of these names, the same as in `initialize`."""
         seed = require_int("seed", seed, 0)
-        owners, params = dict(named_modules(self)), dict(self.named_parameters())
+        params = dict(self.named_parameters())
         constants, initial = initial_constants(params), {}
-        for name, param in params.items():
+        for name in names:
+            param = params[name]
             shape = tuple(int(extent) for extent in param.shape)
             tensor = initial[name] = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
             if not fill:
@@ -499,13 +506,21 @@ class Model(nn.Module):
             view = runtime.as_numpy(tensor, writable=True)
             if name in constants:
                 view[...] = constants[name]
+            elif name in self.tables():
+                for table, rows in self.tables()[name].items():
+                    part = view[rows]
+                    draw, stream = self.draw_of_table(table, part.shape)
+                    fill_(part, draw, seed, stream)
             else:
-                self._fill_(name, view, owners.get(name.rpartition(".")[0]), seed)
+                fill_(view, self._draw_of(name.rpartition(".")[0], shape), seed, name)
         return initial
 
-    def _fill_(self, name: str, view: np.ndarray, owner: nn.Module | None, seed: int) -> None:
-        """Fill one parameter of a layer; writes `view`."""
-        initial_(name, view, owner, seed)
+    def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
+        """How a table is drawn, and the name of its random numbers."""
+        return self._draw_of(table, shape), f"{table}.weight"
+
+    def _draw_of(self, layer: str, shape: Sequence[int]) -> Draw:
+        return draw_of(dict(named_modules(self)).get(layer), shape)
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""

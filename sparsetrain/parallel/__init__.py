@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on several processes and machines: tables sharded, dense parameters replicated.
 
-- `group`: what a `Trainer` is given; `comm` and its engine `mpi_comm`
+- `group`: what a `Trainer` is given; `comm` and its engines `mpi_comm`, `torch_comm`
 - `plan`, `shards`: which rank has which rows; `exchange`: rows and gradients between ranks
 - `cut`: a program without its tables; `step`, `sums`: a step, the same on any number of ranks
+- `reading`: which rows a rank reads
 - `trainer`: one rank's trainer; `saving`, `run`: checkpoints of all ranks
 """
 
 from sparsetrain.parallel.group import local as local
 from sparsetrain.parallel.group import mpi as mpi
+from sparsetrain.parallel.group import torch as torch
 from sparsetrain.system.exports import public_names as _public_names
 
 __all__, __dir__ = _public_names(globals())

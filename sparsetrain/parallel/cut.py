@@ -8,8 +8,8 @@ way could not be sharded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import tvm
@@ -19,6 +19,7 @@ from sparsetrain.ad.gradient import GradientModule
 from sparsetrain.compiler.program import extract
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees
+from sparsetrain.parallel.plan import Plan
 from sparsetrain.system.locks import with_builder_lock
 
 # Operators that read rows of their first argument, which their second one names.
@@ -28,19 +29,15 @@ _READS = (*_LOOKUPS, "relax.sparsetrain.weight_cotangent")
 Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold rows of it
 
 
-def cut_gradient(
-    gradient: GradientModule, storages: Iterable[str]
-) -> tuple[GradientModule, Lookups]:
+def cut_gradient(gradient: GradientModule, plan: Plan) -> tuple[GradientModule, Lookups]:
     """Cut a gradient function; see `cut`."""
-    module, lookups = cut(gradient.module, gradient.function, storages)
+    module, lookups = cut(gradient.module, gradient.function, plan)
     return replace(gradient, module=module), lookups
 
 
 @with_builder_lock
-def cut(
-    module: tvm.IRModule, function: str, storages: Iterable[str]
-) -> tuple[tvm.IRModule, Lookups]:
-    """Give each storage a symbolic number of rows.
+def cut(module: tvm.IRModule, function: str, plan: Plan) -> tuple[tvm.IRModule, Lookups]:
+    """Give each storage of a plan a symbolic number of rows.
 
     Returns
     -------
@@ -50,13 +47,15 @@ def cut(
     Raises
     ------
     ConfigError
-        If a storage is read but by lookups of an input's rows, or two by those of one input.
+        If a storage is read but by lookups of an input's rows, or two that lie apart by those of
+        one input.
     """
     module = extract(module, function)
     old = module[function]
     names = dict(zip(old.params, (param.name for param in old.params), strict=True))
-    wanted = {param: names[param] for param in old.params if names[param] in storages}
+    wanted = {param: names[param] for param in old.params if names[param] in plan}
     lookups = _lookups(old, names, wanted)
+    _require_alike(lookups, plan)
     new = {param: _rows_of(param, number) for number, param in enumerate(wanted)}
     bound = old.bind_params(new)
     rest = iter(bound.params)
@@ -75,7 +74,6 @@ def _rows_of(param: relax.Var, number: int) -> relax.Var:
 
 def _lookups(function: relax.Function, names: dict[Any, str], wanted: dict[Any, str]) -> Lookups:
     found: dict[str, list[str]] = {name: [] for name in wanted.values()}
-    owner: dict[str, str] = {}
     for block in function.body.blocks:
         for binding in block.bindings:
             call = binding.value
@@ -89,11 +87,18 @@ def _lookups(function: relax.Function, names: dict[Any, str], wanted: dict[Any, 
                         "lookups of ids of the batch, so its rows cannot lie on several ranks: "
                         "train this model in one process"
                     )
-                if owner.setdefault(ids, name) != name:
-                    raise ConfigError(
-                        f"parallel: {ids!r} is looked up in {name} and in {owner[ids]}: give each "
-                        "an input of its own"
-                    )
                 if ids not in found[name]:
                     found[name].append(ids)
     return {name: tuple(inputs) for name, inputs in found.items()}
+
+
+def _require_alike(lookups: Lookups, plan: Plan) -> None:
+    """Refuse an input whose rows would come from one storage in another order than from another."""
+    for one, other in combinations(lookups, 2):
+        both = {*lookups[one]} & {*lookups[other]}
+        where = [[table.owner for table in plan[name].tables] for name in (one, other)]
+        if both and (where[0] != where[1] or len(where[0]) > 1):
+            raise ConfigError(
+                f"parallel: {min(both)!r} is looked up in {one} and in {other}, which lie apart: "
+                "name both tables in the feature"
+            )

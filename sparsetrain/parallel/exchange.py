@@ -14,6 +14,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.embedding.lookup_kernel import lookup_kernel
+from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import Comm, tree
 from sparsetrain.parallel.kernels import find_keys, find_places
 from sparsetrain.parallel.plan import StoragePlan
@@ -113,7 +114,8 @@ class Exchange:
         width = self._plan.width
         own = self._room("own", (self._served, width), "float32")
         _lookup(width, "float32", self._dtype)(table, self.rows, own)
-        rows = self._room("came", (int(self.asked.sum()), width), "float32")
+        # At least one, that nobody reads: kernels take no empty table.
+        rows = self._room("came", (max(1, int(self.asked.sum())), width), "float32")
         return self._send(own, self.answered, rows, self.asked)
 
     def give(self, gradients: Sequence[RowSparse | None], num_rows: int) -> RowSparse:
@@ -131,7 +133,14 @@ class Exchange:
         if len(there) == self._arrays == 1:
             return segment_sum(self.entries, there[0].values, there[0].source)
         total = tree([each and each.coalesce() for each in gradients], _joined)
-        return runtime.empty((0, self._plan.width), "float32") if total is None else total.values
+        if total is None:
+            return runtime.empty((0, self._plan.width), "float32")
+        if int(total.values.shape[0]) != self.asked.sum():
+            raise ConfigError(
+                f"parallel: some rows of {self._plan.tables[0].name} are looked up without a "
+                "gradient: train this model in one process"
+            )
+        return total.values
 
     def _sum_of_ranks(self, values: NDArray, num_rows: int) -> RowSparse:
         ends = np.cumsum(self.answered).tolist()

@@ -10,7 +10,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.mpi_comm import MpiComm
 from sparsetrain.parallel.plan import Shard
-from sparsetrain.runtime.threads import num_threads, set_num_threads
+from sparsetrain.parallel.torch_comm import TorchComm
 from sparsetrain.system.argument_checks import is_number, require_int
 from sparsetrain.system.cores import available_cores
 
@@ -43,7 +43,7 @@ class Group:
         return ShardedTrainer
 
 
-_joined: list[MpiComm] = []  # MPI begins once in a process
+_joined: dict[type, Any] = {}  # an engine begins once in a process
 
 
 def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) -> Group:
@@ -67,13 +67,28 @@ def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) 
     ConfigError
         If MPI cannot be used, or counts one process where several were started.
     """
+    return Group(_join(MpiComm, deadline), shard, parts)
+
+
+def torch(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) -> Group:
+    """The processes that torchrun started; see `mpi` for the parameters.
+
+    Raises
+    ------
+    ConfigError
+        If PyTorch is missing, or torchrun did not start this process.
+    """
+    return Group(_join(TorchComm, deadline), shard, parts)
+
+
+def _join(engine: type, deadline: float) -> Comm:
     if not is_number(deadline) or not deadline > 0:
         raise ConfigError(f"deadline is {deadline!r}; it must be a number of seconds above 0")
-    if not _joined:
-        _joined.append(MpiComm(deadline))
-        _share_cores(_joined[0])
-    _joined[0].deadline = deadline
-    return Group(_joined[0], shard, parts)
+    if engine not in _joined:
+        _joined[engine] = engine(deadline)
+        _share_cores(_joined[engine])
+    comm: Comm = _joined[engine]
+    return comm
 
 
 def local(parts: int | None = None) -> Group:
@@ -83,6 +98,8 @@ def local(parts: int | None = None) -> Group:
 
 def _share_cores(comm: Comm) -> None:
     """Run kernels on this rank's share of the cores, unless TVM_NUM_THREADS says otherwise."""
+    from sparsetrain.runtime.threads import num_threads, set_num_threads
+
     cores: list[Any] = comm.gather(sorted(os.sched_getaffinity(0)))
     here = [
         own for own, host in zip(cores, comm.hosts, strict=True) if host == comm.hosts[comm.rank]

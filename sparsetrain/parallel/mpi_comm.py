@@ -48,7 +48,8 @@ class MpiComm(Comm):
         if self.size == 1 and started > 1:
             raise ConfigError(
                 f"{started} processes were started, MPI sees 1: mpiexec and mpi4py are of other "
-                "MPIs, or it was torchrun; start by the mpiexec of the MPI that mpi4py uses"
+                "MPIs, so start by that of the MPI that mpi4py uses; for torchrun take "
+                "sparsetrain.parallel.torch()"
             )
         self.deadline = deadline
         self._failed: int | None = None  # exit status
@@ -129,6 +130,7 @@ class MpiComm(Comm):
             time.sleep(_LONGEST_NAP)
         if self._failed is not None or len(self._ended) < self.size - 1:
             self._comm.Abort(self._failed or ParallelError.exit_code)
+        self._mpi.Finalize()  # for who leaves by `os._exit`
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ function of the tables and the number of ranks; nothing that is saved depends on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
@@ -81,6 +81,7 @@ def make_plan(
     widths: Mapping[str, int],
     size: int,
     shard: Shard = "auto",
+    alike: Iterable[Sequence[str]] = (),
 ) -> Plan:
     """Decide where tables lie.
 
@@ -96,6 +97,8 @@ def make_plan(
         Whole tables, the largest first, to the rank with the fewest elements; all tables by rows;
         or "auto", by rows where a table is large. A mapping says so table by table, or the rank;
         tables that it does not name are "auto".
+    alike : iterable of sequences of str
+        Tables that lie where the largest of them does, all of them by rows or none.
 
     Raises
     ------
@@ -107,10 +110,12 @@ def make_plan(
     heights = {name: rows.stop - rows.start for _, name, rows in spans}
     asked = _asked(shard, list(elements), size)
     most = sum(elements.values()) / (2 * size)
+    groups = {name: group for group in alike for name in group}
     owners: dict[str, int] = {}
     load = [0] * size
     for name in sorted(elements, key=lambda name: -elements[name]):
-        how = asked[name]
+        placed = [owners[other] for other in groups.get(name, ()) if other in owners]
+        how = placed[0] if placed else asked[name]
         if how == "auto":
             large = heights[name] >= DEALT_FROM or elements[name] > most
             how = "row" if size > 1 and large else "table"

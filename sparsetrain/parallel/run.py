@@ -27,7 +27,7 @@ class SharedRun(Run):
     def writing(self, **options: Any) -> Iterator[None]:
         """See `Run.writing`."""
         with super().writing(**options) if self.logs else contextlib.nullcontext():
-            self._shards.comm.any(False)
+            saving.require_shared(self._shards.comm, self.folder if self.logs else None)
             yield
 
     def _write(

@@ -21,6 +21,7 @@ from sparsetrain.checkpoint.array_file import file_size, write_array
 from sparsetrain.checkpoint.manifest import FILE, Entry, all_rows, dump, piece_shape
 from sparsetrain.errors import CheckpointError
 from sparsetrain.optim.state_dict import named_tables
+from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.plan import DEALT, Placed
 from sparsetrain.parallel.shards import Shards
 
@@ -58,7 +59,6 @@ def write(
     comm = shards.comm
     target = folders.located(folder)
     pieces = list(_cut(shards, arrays))
-    draft: Path | None = None
     with errors_of(target):
         if comm.rank == 0:
             dump([], manifest)
@@ -67,23 +67,26 @@ def write(
             require_room(target, sum(file_size(*_kind(piece)) for piece in pieces))
             target.parent.mkdir(parents=True, exist_ok=True)
             with folders.draft(target) as draft:
-                entries = _write_pieces(shards, Path(comm.gather(str(draft))[0]), arrays, pieces)
+                require_shared(comm, draft)
+                entries = _write_pieces(shards, draft, arrays, pieces)
                 with folders.new_file(draft / FILE) as file:
                     file.write(dump(entries, manifest))
                 folders.publish(draft, target)
         else:
-            draft = Path(comm.gather(None)[0])
-            _require_shared(draft, comm.name)
-            _write_pieces(shards, draft, arrays, pieces)
+            _write_pieces(shards, require_shared(comm), arrays, pieces)
         comm.any(False)  # published
 
 
-def _require_shared(draft: Path, name: str) -> None:
-    if not draft.is_dir():
+def require_shared(comm: Comm, folder: Path | None = None) -> Path:
+    """Return the folder that rank 0 names, if all ranks see it."""
+    named = Path(comm.gather(None if folder is None else str(folder))[0])
+    seen = comm.gather(named.is_dir())
+    if not all(seen):
         raise CheckpointError(
-            f"{draft.parent} is not seen by {name}: a run must lie on a file system that all ranks "
-            "share"
+            f"{named} is not seen by {comm.name_of(seen.index(False))}: a run must lie on a "
+            "file system that all ranks share"
         )
+    return named
 
 
 def _cut(shards: Shards, arrays: Mapping[str, np.ndarray]) -> Iterator[_Piece]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from math import sqrt
 from typing import Any
 
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.initialize import fill_uniform_, uniform_rows
-from sparsetrain.models.model_checks import config_of
+from sparsetrain.models import ClickModel, Model
+from sparsetrain.models.initialize import drawn_rows
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.cut import Lookups
 from sparsetrain.parallel.exchange import Exchange
@@ -27,7 +26,7 @@ class Shards:
     Parameters
     ----------
     comm : Comm
-    model : ClickModel
+    model : Model
         The whole model; none of its tables is allocated.
     shard : see `make_plan`
     parts : int
@@ -43,7 +42,9 @@ class Shards:
         self._model = model
         shapes = {name: param.shape for name, param in model.named_parameters()}
         widths = {storage: int(shapes[storage][1]) for storage in model.tables()}
-        self.plan: Plan = make_plan(model.tables(), widths, comm.size, shard)
+        # Tables that one feature reads lie alike, so that their rows come in the same order.
+        alike = [feature.tables for feature in {**model.features, **model.prepared}.values()]
+        self.plan: Plan = make_plan(model.tables(), widths, comm.size, shard, alike)
 
     @property
     def rank(self) -> int:
@@ -58,9 +59,11 @@ class Shards:
     def __repr__(self) -> str:
         return f"<{self.comm.name}, batches in {self.parts} parts>\n{describe(self.plan)}"
 
-    def slot_of(self, part: int) -> int:
-        """Return the number of a part among those of this rank; that of others is out of range."""
-        return part - self.comm.rank * (self.parts // self.comm.size)
+    @property
+    def own_parts(self) -> range:
+        """Numbers of the parts that this rank computes."""
+        each = self.parts // self.size
+        return range(self.rank * each, (self.rank + 1) * each)
 
     def in_turn(self, work: Callable[[], Any]) -> None:
         """Work on the first rank of each machine, then on all: for what is kept on its disk."""
@@ -81,26 +84,18 @@ class Shards:
         Raises
         ------
         ConfigError
-            If the model draws its tables by a rule of its own, or other parameters by their rows.
+            If the model draws its parameters by a rule of its own.
         """
-        small, dense = self._dense_parameters(seed, fill)
-        params = {}
-        for name, param in self._model.named_parameters():
-            if name in self.plan:
-                params[name] = self._shard_of(name, seed, fill)
-                continue
-            params[name] = dense[name]
-            if [*map(int, dense[name].shape)] != [*map(int, param.shape)]:
-                raise ConfigError(f"parallel: the shape of {name!r} depends on the tables' rows")
-        if fill:
-            _require_uniform(small, dense, seed, type(self._model).__name__)
-        return params
-
-    def _dense_parameters(self, seed: int, fill: bool) -> tuple[Any, dict[str, NDArray]]:
-        """A model like this one with tables of one row, and its parameters."""
-        config = config_of(self._model)
-        small = type(self._model)(**{**config, "rows": [1] * len(config["rows"])})
-        return small, small.initialize(seed, fill=fill)
+        own = type(self._model)
+        if fill and not {own.initialize} <= {Model.initialize, ClickModel.initialize}:
+            raise ConfigError(
+                f"parallel: {own.__name__}.initialize draws weights by a rule of its own, of which "
+                "a rank cannot draw its rows alone: save() them in one process, and load that"
+            )
+        names = [name for name, _ in self._model.named_parameters()]
+        dense = (name for name in names if name not in self.plan)
+        made = self._model.initialize_some(dense, seed, fill=fill)
+        return {n: made[n] if n in made else self._shard_of(n, seed, fill) for n in names}
 
     def _shard_of(self, storage: str, seed: int, fill: bool) -> NDArray:
         plan = self.plan[storage]
@@ -114,8 +109,8 @@ class Shards:
             out = view[slices[table.name]]
             if not len(out):
                 continue
-            bound, name = sqrt(1 / rows), f"embeddings.{table.name}"
-            for at, drawn in uniform_rows(rows, plan.width, bound, seed, name):
+            draw, stream = self._model.draw_of_table(table.name, (rows, plan.width))
+            for at, drawn in drawn_rows((rows, plan.width), draw, seed, stream):
                 begin = at + (first - at) % step  # the first row from `at` on that is ours
                 mine = drawn[begin - at :: step]
                 place = (begin - first) // step
@@ -134,11 +129,12 @@ class Shards:
         lookups: Lookups,
     ) -> dict[str, NDArray]:
         """Rows of each storage that these inputs look up; changes what they look up to places."""
+        read = [dict(given) for given in inputs]
         for storage, exchange in self._exchanges.items():
-            where = [(given, name) for given in inputs for name in lookups[storage]]
-            places = exchange.place([given[name] for given, name in where])
-            for (given, name), place in zip(where, places, strict=True):
-                given[name] = place
+            where = [(n, name) for n in range(len(inputs)) for name in lookups.get(storage, ())]
+            places = exchange.place([read[n][name] for n, name in where])
+            for (n, name), place in zip(where, places, strict=True):
+                inputs[n][name] = place
         exchanges = [*self._exchanges.values()]
         answered = self.comm.swap(np.stack([each.asked for each in exchanges], axis=1))
         asked = {
@@ -172,16 +168,3 @@ def _checked(parts: int, size: int) -> int:
 
 def _is_power(number: int) -> bool:
     return not number & (number - 1)
-
-
-def _require_uniform(small: Any, params: Mapping[str, NDArray], seed: int, cls: str) -> None:
-    """Refuse a model whose one-row tables are not drawn as `ClickModel` draws them."""
-    for storage, tables in small.tables().items():
-        for table, rows in tables.items():
-            wanted = np.empty((1, int(params[storage].shape[1])), np.float32)
-            fill_uniform_(wanted, 1.0, seed, f"embeddings.{table}")
-            if not np.array_equal(runtime.as_numpy(params[storage])[rows], wanted):
-                raise ConfigError(
-                    f"parallel: {cls}.initialize draws its tables by a rule of its own, of which a "
-                    "rank cannot draw its rows alone: leave tables to ClickModel.initialize"
-                )

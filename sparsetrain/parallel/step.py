@@ -9,17 +9,14 @@ known everywhere before the first write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import LOSS_SCALE, gradient
 from sparsetrain.compiler.program import GradientProgram
-from sparsetrain.data import Batch
-from sparsetrain.data.batch import micro_batches
 from sparsetrain.optim import StepResult
 from sparsetrain.optim.gradients import global_norm, nonfinite
 from sparsetrain.optim.result import skip_step
@@ -27,22 +24,11 @@ from sparsetrain.optim.update.apply import apply_
 from sparsetrain.optim.update.check_kernel import which_nonfinite
 from sparsetrain.parallel.comm import tree
 from sparsetrain.parallel.cut import Lookups, cut_gradient
+from sparsetrain.parallel.reading import Share
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.sums import DenseSums, exact_norm
 from sparsetrain.runtime import NDArray
-from sparsetrain.training.step import scale_of, step_inputs
-
-
-class _Part(NamedTuple):
-    """Rows of a batch that are computed together: their share, and the first one's number.
-
-    `slot` counts the parts of a rank, those without rows too.
-    """
-
-    slot: int
-    batch: Batch
-    share: float
-    first_row: int
+from sparsetrain.training.step import loss_inputs, scale_of
 
 
 class ShardedStep:
@@ -55,7 +41,7 @@ class ShardedStep:
     @cached_property
     def _cut(self) -> tuple[GradientProgram, Lookups]:
         trainer = self._trainer
-        found = gradient(trainer._module, "loss", scaled=True)
+        found = gradient(trainer._module, "loss", scaled=True, buffers=trainer.model.buffers())
         cut, lookups = cut_gradient(found, self._shards.plan)
         return GradientProgram(cut, trainer.target, trainer.policy), lookups
 
@@ -74,56 +60,47 @@ class ShardedStep:
         """A buffer for each of the rank's parts."""
         structure = self._cut[0].gradient.structure
         shapes = {n: self._shape(n) for n, template in structure.items() if template is None}
-        each = self._shards.parts // self._shards.comm.size
-        return [DenseSums(shapes, 1 + len(self._shards.plan)) for _ in range(each)]
+        return [DenseSums(shapes, 1 + len(self._shards.plan)) for _ in self._shards.own_parts]
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(map(int, self._trainer.params[name].shape))
 
-    def run_(self, batch: Batch) -> tuple[NDArray, StepResult]:
-        """See `TrainingStep.run_`; every rank is given the same batch."""
+    def run_(self, batch: Share) -> tuple[NDArray, StepResult]:
+        """See `TrainingStep.run_`; every rank is given its share of the same batch."""
         if not self._compiled:
             self.compile()
-        parts = self._own_parts(batch)
+        inputs = {
+            part: loss_inputs(self._trainer, own, batch.first_row(part), threads=True)
+            for part, own in batch.parts.items()
+        }
         lookups = self._cut[1]
-        inputs = [self._trainer.model.inputs(part.batch, threads=True) for part in parts]
-        rows = self._shards.fetch(self._trainer, self._trainer.params, inputs, lookups)
+        rows = self._shards.fetch(self._trainer, self._trainer.params, [*inputs.values()], lookups)
         with np.errstate(over="ignore", invalid="ignore"):  # of which the step says more
-            sums, sparse = self._gradients(parts, inputs, rows)
+            sums, sparse = self._gradients(batch, inputs, rows)
             self._shards.comm.tree_sum_(sums.buffer)
         return self._apply_(sums, sparse)
 
-    def _own_parts(self, batch: Batch) -> list[_Part]:
-        """Those of the rank's parts that have rows."""
-        shards, count = self._shards, len(batch)
-        edges = [count * part // shards.parts for part in range(shards.parts + 1)]
-        filled = [part for part in range(shards.parts) if edges[part] < edges[part + 1]]
-        pieces: Iterator[Batch] = micro_batches(batch, shards.parts)
-        return [
-            _Part(shards.slot_of(part), piece, len(piece) / count, edges[part])
-            for part, piece in zip(filled, pieces, strict=True)
-            if shards.slot_of(part) in range(len(self._sums))
-        ]
-
     def _gradients(
-        self, parts: list[_Part], inputs: list[dict[str, Any]], rows: dict[str, NDArray]
+        self, batch: Share, inputs: dict[int, dict[str, Any]], rows: dict[str, NDArray]
     ) -> tuple[DenseSums, dict[str, list[Any]]]:
         """Dense sums of the rank's parts, and the row-sparse gradients of each part."""
         trainer, program = self._trainer, self._cut[0]
         scale = scale_of(trainer.scaling).loss_scale
-        slots = len(self._sums)
-        sparse: dict[str, list[Any]] = {name: [None] * slots for name in self._shards.plan}
-        filled: list[DenseSums | None] = [None] * slots
-        for part, given in zip(parts, inputs, strict=True):
-            given |= step_inputs(trainer, part.first_row)
-            given[LOSS_SCALE] = np.float32(scale * part.share)
+        own, buffers = self._shards.own_parts, trainer.state.buffers
+        sparse: dict[str, list[Any]] = {name: [None] * len(own) for name in self._shards.plan}
+        filled: list[DenseSums | None] = [None] * len(own)
+        for part, given in inputs.items():
+            share, slot = batch.sizes[part] / len(batch), part - own.start
+            given[LOSS_SCALE] = np.float32(scale * share)
             loss, gradients = program({**trainer.params, **rows}, given, checked=True)
             bad = which_nonfinite([gradients[name].values for name in sparse])
             flags = np.isin(np.arange(len(sparse)), bad)
-            share = np.float32(part.share) * runtime.as_numpy(loss)
-            filled[part.slot] = self._sums[part.slot].fill_(gradients, [share, *flags])
-            for name, own in sparse.items():
-                own[part.slot] = gradients[name]
+            numbers = [np.float32(share) * runtime.as_numpy(loss), *flags]
+            # Buffers are values and no gradients of the loss, so that its scale is not in them.
+            shares = dict.fromkeys(buffers, np.float32(share))
+            filled[slot] = self._sums[slot].fill_(gradients, numbers, shares)
+            for name, values in sparse.items():
+                values[slot] = gradients[name]
         return tree(filled, DenseSums.add_) or self._sums[0].clear_(), sparse
 
     def _apply_(self, sums: DenseSums, sparse: dict[str, list[Any]]) -> tuple[NDArray, StepResult]:

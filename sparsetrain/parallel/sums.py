@@ -53,10 +53,12 @@ class DenseSums:
         self.gradients: dict[str, NDArray] = {n: tensor_at(v) for n, v in self._views.items()}
         self.numbers = self.buffer[ends[-1] - numbers :]
 
-    def fill_(self, gradients: Mapping[str, Any], numbers: Any) -> DenseSums:
-        """Copy those of a part."""
+    def fill_(
+        self, gradients: Mapping[str, Any], numbers: Any, factors: Mapping[str, Any]
+    ) -> DenseSums:
+        """Copy those of a part, some times a factor."""
         for name, view in self._views.items():
-            view[...] = runtime.as_numpy(gradients[name])
+            np.multiply(runtime.as_numpy(gradients[name]), factors.get(name, 1), out=view)
         self.numbers[...] = numbers
         return self
 

@@ -22,10 +22,11 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
-from sparsetrain.models import ClickModel
 from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
 from sparsetrain.parallel.cut import Lookups, cut
+from sparsetrain.parallel.reading import Share, SharedRows
+from sparsetrain.parallel.reading import cut as cut_batch
 from sparsetrain.parallel.run import SharedRun
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.step import ShardedStep
@@ -56,17 +57,13 @@ class ShardedTrainer(Trainer):
                 raise ConfigError(
                     "accumulate and parts both say how often a batch is cut: drop accumulate"
                 )
-            if not isinstance(model, ClickModel):
-                raise ConfigError(
-                    f"parallel: a {type(model).__name__} trains in one process: ranks take "
-                    "DLRM and other classes of sparsetrain.models.ClickModel"
-                )
             if table_dtype_of(model) != "float32":
                 raise ConfigError("parallel: tables are float32; half tables train in one process")
-            if model.buffers():
+            if model.densify or "logits" not in model.functions:
+                whole = ", ".join(model.densify) or "all item vectors"
                 raise ConfigError(
-                    f"parallel: {model.buffers()[0]!r} follows the statistics of a whole batch, of "
-                    "which a rank has a part: take layer_norm, or train in one process"
+                    f"parallel: {type(model).__name__} reads {whole} as a whole, whose rows would "
+                    "lie on several ranks: train it in one process"
                 )
             if uses_count(optimizer.formula):
                 raise ConfigError(
@@ -78,18 +75,19 @@ class ShardedTrainer(Trainer):
             super().__init__(model, optimizer, **options)
             if gpu.is_cuda(self.target):
                 raise ConfigError("parallel: ranks train on CPUs; give target='cpu'")
-            self._require_alike()
+            self._require_alike(
+                {
+                    "target": str(self.target),
+                    "optimizer": re.sub(r" at 0x[0-9a-f]+", "", repr(self.optimizer)),
+                    "model": self.model.config(),
+                    "seed": self.seed,
+                    "precision": self.precision,
+                    "parts": self.parallel.parts,
+                }
+            )
 
-    def _require_alike(self) -> None:
+    def _require_alike(self, own: Mapping[str, Any]) -> None:
         """Refuse ranks that would not compute the same."""
-        own = {
-            "target": str(self.target),
-            "optimizer": re.sub(r" at 0x[0-9a-f]+", "", repr(self.optimizer)),
-            "model": self.model.config(),
-            "seed": self.seed,
-            "precision": self.precision,
-            "parts": self.parallel.parts,
-        }
         for rank, other in enumerate(self._comm.gather(own)):
             for name, value in own.items():
                 if other[name] != saving.plain(value):
@@ -107,10 +105,24 @@ class ShardedTrainer(Trainer):
     def _new_step(self) -> Any:
         return ShardedStep(self, self.parallel)
 
-    def step(self, batch: Batch) -> Loss:
+    def step(self, batch: Any) -> Loss:
         """Train on one batch, which every rank is given whole; see `Trainer.step`."""
         with self._comm.guard():
-            return super().step(batch)
+            if isinstance(batch, Batch):
+                batch = cut_batch(batch, self.parallel.parts, self.parallel.own_parts)
+            return self._step(batch) if isinstance(batch, Share) else super().step(batch)
+
+    def _check(self, batch: Any) -> None:
+        for part in batch.parts.values():
+            super()._check(part)
+
+    def _rows_to_train_on(self, data: Any) -> Any:
+        shards = self.parallel
+        rows = SharedRows(
+            super()._rows_to_train_on(data), self._comm, shards.parts, shards.own_parts
+        )
+        self._require_alike({"rows": rows.num_rows})
+        return rows
 
     @cached_property
     def _cut_logits(self) -> tuple[Program, Lookups]:
@@ -168,6 +180,13 @@ class ShardedTrainer(Trainer):
             if options.get(name):
                 raise ConfigError(f"parallel: {name} is for one process")
         with self._comm.guard():
+            size, parts = options.get("batch_size", 128), self.parallel.parts
+            self._require_alike({name: options.get(name) for name in ("batch_size", "epochs")})
+            if isinstance(size, int) and size % parts:
+                raise ConfigError(
+                    f"batch_size is {size}, of which {parts} parts are not equal: give "
+                    f"{max(size - size % parts, parts)} or another multiple of {parts}"
+                )
             stop, run = options.get("stop"), options.get("run")
             if callable(stop):
                 options["stop"] = lambda: self._comm.any(stop())

@@ -19,6 +19,11 @@ def is_first() -> bool:
     return processes_started() == 1 or not ranks or max(ranks) == 0
 
 
+def is_torchrun() -> bool:
+    """Return whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def _number(name: str) -> int | None:
     text = os.environ.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() else None

@@ -169,12 +169,16 @@ class TrainedModel(Predictor):
             return self._step(batch)
         return self.watch(partial(self._step, batch), batch)
 
-    @synchronized
-    def _step(self, batch: Batch) -> Loss:
+    def _check(self, batch: Batch) -> None:
+        """Refuse a batch that cannot be trained on."""
         if batch.labels is None and self.model.label_kinds:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
         self.model.check_labels(batch)
         self.model.check_weights(batch)
+
+    @synchronized
+    def _step(self, batch: Any) -> Loss:
+        self._check(batch)
         self._averages = None
         loss, self.applied = self.training_step.run_(batch)
         self.steps += 1

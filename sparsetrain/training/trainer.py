@@ -192,7 +192,7 @@ class Trainer(TrainedModel):
             group_by=group_by,
             parts=None if self.parallel is None else self.parallel.parts,
         )
-        dataset = self._dataset(train, read_weights=True)
+        dataset = self._rows_to_train_on(train)
         seen = Seen() if run is None and not resume else seen_of(train, validation, plan)
         state = begin(self, plan, seen, resume, allow_changed)
         folder = Run(run) if isinstance(run, (str, Path)) else run
@@ -207,6 +207,10 @@ class Trainer(TrainedModel):
         if watch:
             history["profile"] = watch.result()
         return history
+
+    def _rows_to_train_on(self, data: Any) -> Any:
+        """What gives `Fit` its batches."""
+        return self._dataset(data, read_weights=True)
 
     def profile(self, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
         """Find where a step spends its time: ``print(trainer.profile(batch))``.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sparsetrain.models import DLRM
-from sparsetrain.models.initialize import BLOCK, fill_normal_, fill_uniform_
+from sparsetrain.models.initialize import BLOCK, drawn_rows, fill_, normal, uniform
 from sparsetrain.runtime import as_numpy
 from tests.helpers import assert_same_bits
 
@@ -79,17 +79,25 @@ def test_cross_layers_begin_as_torchrecs_do_whatever_else_there_is():
 
 def test_a_large_table_is_filled_block_by_block_with_different_numbers():
     out = np.empty(2 * BLOCK + 5, np.float32)
-    fill_uniform_(out, 1.0, 0, "t")
+    fill_(out, uniform(1.0), 0, "t")
     parts = [out[:5], out[BLOCK : BLOCK + 5], out[2 * BLOCK :]]
     assert len({part.tobytes() for part in parts}) == 3
     begin = np.empty(BLOCK, np.float32)
-    fill_uniform_(begin, 1.0, 0, "t")
+    fill_(begin, uniform(1.0), 0, "t")
     assert_same_bits(begin, out[:BLOCK])
 
 
-@pytest.mark.parametrize("fill", [fill_uniform_, fill_normal_])
-def test_float64_parameters_are_filled_too(fill):
+@pytest.mark.parametrize("draw", [uniform(0.5), normal(0.5)])
+def test_float64_parameters_are_filled_too(draw):
     single, double = np.empty((3, 4), "f4"), np.empty((3, 4))
-    fill(single, 0.5, 7, "w")
-    fill(double, 0.5, 7, "w")
+    fill_(single, draw, 7, "w")
+    fill_(double, draw, 7, "w")
     np.testing.assert_allclose(double, single, rtol=1e-6)
+
+
+def test_rows_are_drawn_as_the_whole_is():
+    whole = np.empty((BLOCK // 5, 7), np.float32)  # no row ends where a block does
+    fill_(whole, normal(0.5), 7, "w")
+    for first, rows in drawn_rows(whole.shape, normal(0.5), 7, "w"):
+        assert_same_bits(rows, whole[first : first + len(rows)])
+    assert first + len(rows) == len(whole)

@@ -1,56 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of several processes, started by mpiexec: trains, and in rank 1 something happens.
+"""A job of several processes, started by mpiexec, that trains and saves.
 
-    mpiexec -n 2 python -m tests.parallel.job FOLDER [EVENT [DEADLINE]]
+    mpiexec -n 2 python -m tests.parallel.job FOLDER
+    mpiexec -n 2 python -m tests.parallel.job full COMMAND...
 
-Rank 1 meets the event before its fourth step; each rank says where it is in `FOLDER/rank-N`.
+The second runs a command of sparsetrain while the disk of rank 1 has no room for tables.
 """
 
 import os
-import signal
+import resource
 import sys
 from pathlib import Path
 
 import sparsetrain as st
+from sparsetrain.cli import run_and_exit
+from sparsetrain.system.launcher import is_torchrun
 from tests.parallel.test_bits import batches, model
 
-STEP = 3
 
-
-def _raise():
-    raise ValueError("a reader of one's own failed")
-
-
-def _full(*_, **__):
-    raise OSError(28, "No space left on device")
-
-
-EVENTS = {
-    "none": lambda: None,
-    "exception": _raise,
-    "sys.exit": lambda: sys.exit(3),
-    "os._exit": lambda: os._exit(3),
-    "end": lambda: sys.exit(0),
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "bad row": lambda: st.Batch([[0.0]], [[-1]], [1]),
-    "disk full": lambda: setattr(sys.modules["sparsetrain.parallel.saving"], "_write", _full),
-}
-
-
-def main(folder, event="none", deadline="600"):
-    group = st.parallel.mpi(shard="row", parts=4, deadline=float(deadline))
+def train(folder):
+    engine = st.parallel.torch if is_torchrun() else st.parallel.mpi
+    group = engine(shard="row", parts=4)
     trainer = st.Trainer(model(), st.optim.adagrad(0.05), seed=3, parallel=group)
-    rank = trainer.parallel.rank
-    Path(folder, f"rank-{rank}").write_text(f"{os.getpid()} {' '.join(group.comm.hosts)}")
-    for number, batch in enumerate(batches()):
-        if number == STEP and rank == 1:
-            EVENTS[event]()
+    for batch in batches():
         trainer.step(batch)
     trainer.save(Path(folder, "saved"))
-    if rank == 0:
+    if trainer.parallel.rank == 0:
         print(trainer.parallel, group.comm.sent, flush=True)
 
 
+def run_on_a_full_disk(command):
+    if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    sys.argv[1:] = command
+    run_and_exit()
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "full":
+        run_on_a_full_disk(sys.argv[2:])
+    train(sys.argv[1])

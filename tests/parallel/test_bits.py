@@ -50,6 +50,21 @@ CASES = {
         },
         "optimizer": st.optim.adam(LR, mode="dense"),
     },
+    "batch norm, SGD": {
+        "class": st.models.DCNv2,
+        "model": {"batch_norm": True},
+        "optimizer": st.optim.sgd(0.05),
+    },
+    "FTRL and two labels": {
+        "class": st.models.MMoE,
+        "model": {"labels": {"click": "binary", "seconds": "real"}},
+        "optimizer": st.optim.ftrl(0.05),
+    },
+    "lazy Adam, a history": {"class": st.models.DIN, "optimizer": st.optim.adam(LR)},
+    "ratings by two tables a column": {
+        "class": st.models.MatrixFactorization,
+        "optimizer": st.optim.adam(LR, mode="exact"),
+    },
 }
 
 
@@ -60,7 +75,7 @@ def one_program():
 
     def shared(step):
         with lock:
-            key = repr(step._trainer.model.config())
+            key = type(step._trainer.model), repr(step._trainer.model.config())
             return made.setdefault(key, None) or made.update({key: cut(step)}) or made[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -68,13 +83,31 @@ def one_program():
         yield
 
 
-def model(**changes):
-    own = {"rows": TABLES, "dim": 8, "num_dense": 3, "bottom": (8,), "top": (8,)}
-    return st.models.DLRM(**{**own, **changes})
+OWN = {
+    st.models.DLRM: {"rows": TABLES, "dim": 8, "num_dense": 3, "bottom": (8,), "top": (8,)},
+    st.models.DCNv2: {"rows": TABLES, "dim": 8, "num_dense": 3, "hidden": (8,)},
+    st.models.MMoE: {"rows": TABLES, "dim": 8, "num_dense": 3, "expert": (8,), "tower": (4,)},
+    st.models.DIN: {
+        "rows": {"user": 40, "item": 2000, "history": 2000, "shop": 300},
+        "dim": 8,
+        "attention": (8,),
+        "top": (8,),
+        "length": 3,
+        "dropout": 0.3,
+    },
+    st.models.MatrixFactorization: {"rows": {"user": 2000, "item": 300}, "dim": 8},
+}
 
 
-def batches(spike=0.0, **changes):
+def model(cls=st.models.DLRM, **changes):
+    return cls(**{**OWN[cls], **changes})
+
+
+def batches(spike=0.0, cls=st.models.DLRM, **changes):
     """Ids by falling count, as an encoder numbers them; the second's last row has a spike."""
+    if isinstance(OWN[cls]["rows"], dict):
+        yield from columns_of(cls)
+        return
     rng = np.random.default_rng(0)
     for number, size in enumerate(ROWS):
         ids = np.stack([np.minimum(rng.zipf(1.3, size) - 1, rows - 1) for rows in TABLES], axis=1)
@@ -85,12 +118,30 @@ def batches(spike=0.0, **changes):
         weights = rng.random(size) if "row_weights" in changes else None
         dense = rng.normal(size=(size, 3))
         dense[-1, 0] += spike * (number == 1)
-        yield st.Batch(dense, ids, rng.integers(0, 2, size), weights)
+        labels = rng.integers(0, 2, size)
+        if "labels" in changes:
+            labels = np.stack([labels, rng.normal(size=size)], axis=1)
+        yield st.Batch(dense, ids, labels, weights)
+
+
+def columns_of(cls):
+    """Batches of a model of named columns; half of their rows have no history."""
+    rng, rows = np.random.default_rng(0), OWN[cls]["rows"]
+    for size in ROWS:
+        features = []
+        for name in model(cls).features:
+            lengths = np.ones(size, int)
+            if name == "history":
+                lengths = np.where(np.arange(size) < size // 2, 0, rng.integers(0, 5, size))
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            ids = np.minimum(rng.zipf(1.3, ends[-1]) - 1, rows[name] - 1)
+            features.append(st.data.Ragged(ids, ends))
+        yield st.Batch(np.empty((size, 0)), features, rng.integers(0, 2, size))
 
 
 def trained(folder, case, parallel=None):
     """Losses, and the arrays of the checkpoint that all ranks write."""
-    changes = case.get("model", {})
+    changes = {"cls": case.get("class", st.models.DLRM), **case.get("model", {})}
     optimizer = case.get("optimizer", st.optim.adagrad(0.05))
     scale = case.get("loss_scale")
     trainer = st.Trainer(model(**changes), optimizer, seed=3, loss_scale=scale, parallel=parallel)
@@ -130,6 +181,16 @@ def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
         folder = tmp_path / str(parallel is None)
         found.append((trained(folder, CASES[name], parallel), *checkpoint.read(folder)))
     same(*found)
+
+
+def test_bytes_that_are_sent_do_not_depend_on_parts():
+    def work(comm, parts):
+        trainer = st.Trainer(model(), st.optim.adagrad(0.05), parallel=Group(comm, "row", parts))
+        for batch in batches():
+            trainer.step(batch)
+        return comm.sent
+
+    assert all_of(run_ranks(2, lambda c: work(c, 2))) == all_of(run_ranks(2, lambda c: work(c, 8)))
 
 
 @pytest.mark.slow

@@ -64,13 +64,16 @@ class Own(st.models.DLRM):
         return params
 
 
+SEQUENCES = {"history": 9, "item": 9}
 OPTIONS = {"rows": [9, 5], "dim": 4, "num_dense": 3, "bottom": (4,), "top": (4,)}
 
 
 def test_what_is_not_there_is_refused_by_name():
     refused = {
         "tables are float32": lambda: st.models.DLRM(**OPTIONS, table_dtype="bfloat16"),
-        "Own.initialize draws its tables by a rule of its own": lambda: Own(**OPTIONS),
+        "Own.initialize draws weights by a rule of its own": lambda: Own(**OPTIONS),
+        "BPR reads all item vectors as a whole": lambda: st.models.BPR({"user": 9, "item": 5}),
+        "BERT4Rec reads item.weight as a whole": lambda: st.models.BERT4Rec(SEQUENCES),
     }
     for said, make in refused.items():
         with pytest.raises(ConfigError, match=said):
@@ -83,6 +86,22 @@ def test_what_is_not_there_is_refused_by_name():
         trainer.fit([], check_numerics=True)
     with pytest.raises(ConfigError, match="drop accumulate"):
         st.Trainer(st.models.DLRM(**OPTIONS), ADAGRAD, accumulate=2, parallel=st.parallel.local(2))
+
+
+class Crossed(st.models.MatrixFactorization):
+    def forward(self, user, item):
+        return super().forward(user, item) + st.models.model.nn.op.sum(
+            self.item(user), axis=-1, keepdims=True
+        )
+
+
+def test_rows_that_come_in_another_order_from_each_table_are_refused():
+    def work(comm):
+        crossed, group = Crossed({"user": 9, "item": 5}), Group(comm, "table", 2)
+        st.Trainer(crossed, ADAGRAD, parallel=group).compile()
+
+    said = "'user' is looked up in user.weight and in item.weight, which lie apart"
+    assert any(said in str(error) for error in run_ranks(2, work))
 
 
 def test_ranks_that_would_compute_something_else_are_refused():

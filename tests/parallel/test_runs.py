@@ -136,3 +136,19 @@ def test_a_checkpoint_keeps_what_was_trained_when_a_rank_fails_in_the_next(
     assert "of 2 (host" in str(other) and "ResourceError" in str(other)
     assert st.load(tmp_path / "run").steps == 3
     assert not list((tmp_path / "run").glob(".*new*"))
+
+
+def test_a_folder_that_a_rank_does_not_see_is_refused_before_the_first_step(
+    clicks, encoder, tmp_path, monkeypatch
+):
+    seen = type(tmp_path).is_dir
+    monkeypatch.setattr(
+        type(tmp_path), "is_dir", lambda path: path != tmp_path / "run" and seen(path)
+    )
+
+    def work(comm):
+        return fitted(clicks, encoder, tmp_path / "run", Group(comm, "row", 2))
+
+    for error in run_ranks(2, work):
+        assert isinstance(error, st.errors.CheckpointError)
+        assert f"{tmp_path / 'run'} is not seen by rank 0 of 2 (host0)" in str(error)

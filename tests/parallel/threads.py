@@ -57,8 +57,10 @@ def run_ranks(size, work, deadline=600):
     world = World(size, deadline)
 
     def run(rank):
+        comm = ThreadComm(world, rank)
         try:
-            return work(ThreadComm(world, rank))
+            with comm.guard():
+                return work(comm)
         except BaseException as error:
             return error
 

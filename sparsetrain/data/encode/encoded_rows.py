@@ -141,3 +141,12 @@ def skip_rows(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
         if count < piece.size:
             yield piece.at(slice(count, None)) if count else piece
         count = max(0, count - piece.size)
+
+
+def first_rows(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
+    """Yield the first `count` rows of `pieces`; what follows is not asked for."""
+    for piece in pieces if count > 0 else ():
+        yield piece if piece.size <= count else piece.at(slice(count))
+        count -= piece.size
+        if count <= 0:
+            return

@@ -7,6 +7,9 @@ order. Ids beyond their table are found before any row is read where parquet sta
 Memory of a shuffle: two windows (160 bytes a row at 13 + 26 columns), one being emptied, one being
 filled; `prefetch` batches; and a part for each worker above one. A source with a part larger than
 `HELD_ROWS` is read by one worker.
+
+For several readers the rows of an epoch are cut into stretches of equal length, each read, shuffled
+and cut into batches by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, NamedTuple
 
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.encode.bags import read_values
-from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, regroup, skip_rows
+from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
 from sparsetrain.data.encode.rules import PlainIds
@@ -53,6 +56,20 @@ def _check(part: Part, name: str, limit: int) -> None:
 BUFFER_ROWS = 262_144
 
 
+class Stretch(NamedTuple):
+    """One of `of` equal stretches of an epoch's rows; by default all of them."""
+
+    number: int = 0
+    of: int = 1
+
+    def rows(self, total: int) -> range:
+        """Which of so many rows it has, in the order of the epoch."""
+        return range(total * self.number // self.of, total * (self.number + 1) // self.of)
+
+
+WHOLE = Stretch()
+
+
 class _Plan(NamedTuple):
     """One epoch's order and where in it to begin."""
 
@@ -61,6 +78,7 @@ class _Plan(NamedTuple):
     start: Position
     buffer_rows: int
     workers: int
+    stretch: Stretch
 
     @property
     def first_row(self) -> int:
@@ -147,6 +165,7 @@ class Dataset:
         prefetch: int = 4,
         buffer_rows: int = BUFFER_ROWS,
         workers: int = 1,
+        stretch: Stretch = WHOLE,
     ) -> Iterator[Batch]:
         """Yield one epoch, or the rest of one.
 
@@ -173,6 +192,9 @@ class Dataset:
         workers : int
             Threads that read and encode; how many there are does not change the order. Text, and
             parquet with a row group of more than a million rows, is read by one.
+        stretch : Stretch
+            Rows to read instead of all, of a source that knows how many it has. Positions count
+            rows within it.
 
         Raises
         ------
@@ -190,7 +212,7 @@ class Dataset:
             require_int(name, value, least)
         if isinstance(self._source, BatchSource):
             return islice(self._source.batches(), start.batch, None)
-        plan = _Plan(batch_size, seed, start, buffer_rows, workers)
+        plan = _Plan(batch_size, seed, start, buffer_rows, workers, stretch)
         make = partial(self._batches, plan, drop_last, prefetch)
         return prefetched(make, prefetch) if prefetch else make()
 
@@ -218,13 +240,14 @@ class Dataset:
     def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
         """Yield windows; the rows of one are there until the next is asked for."""
         # Filling a window takes long; its own thread does so while batches are yielded.
-        size = plan.buffer_rows if self.num_rows is None else min(plan.buffer_rows, self.num_rows)
-        spare = WindowPool(2 if prefetch else 1, size := max(size, 1))
+        total = plan.buffer_rows if self.num_rows is None else len(plan.stretch.rows(self.num_rows))
+        size = max(1, min(plan.buffer_rows, total))
+        spare = WindowPool(2 if prefetch else 1, size)
+        key = [seed, plan.start.epoch, *([plan.stretch.number] if plan.stretch.of > 1 else [])]
 
         def make() -> Iterator[PermutedRows]:
             filled = windows(self._encoded(plan), size, spare)
-            first = plan.start.row // plan.buffer_rows
-            return shuffled(filled, seed, plan.start.epoch, first)
+            return shuffled(filled, key, plan.start.row // plan.buffer_rows)
 
         made: Any = prefetched(make, 1) if prefetch else make()
         try:
@@ -239,13 +262,15 @@ class Dataset:
         """Yield encoded pieces in the order of the epoch, from the row at which it begins."""
         order = part_order(len(self._parts), plan.seed, plan.start.epoch)
         sizes = [part.num_rows for part, _ in self._parts]
-        order, skip = skip_parts(order, sizes, plan.first_row)
+        rows = None if self.num_rows is None else plan.stretch.rows(self.num_rows)
+        order, skip = skip_parts(order, sizes, plan.first_row + (rows.start if rows else 0))
         if plan.workers == 1 or any(size is None or size > HELD_ROWS for size in sizes):
-            pieces = (rows for index in order for rows in self._part(index))
+            pieces = (piece for index in order for piece in self._part(index))
         else:
             whole = ordered_map(lambda index: list(self._part(index)), order, plan.workers)
-            pieces = (rows for part in whole for rows in part)
-        yield from skip_rows(pieces, skip)
+            pieces = (piece for part in whole for piece in part)
+        left = skip_rows(pieces, skip)
+        yield from left if rows is None else first_rows(left, len(rows) - plan.first_row)
 
     def _part(self, index: int) -> Iterator[Rows]:
         encoder = self._encoder

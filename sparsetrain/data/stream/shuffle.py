@@ -49,11 +49,14 @@ def skip_parts(
 
 
 def shuffled(
-    windows: Iterable[Rows], seed: int, epoch: int, first_window: int = 0
+    windows: Iterable[Rows], key: Sequence[int], first_window: int = 0
 ) -> Iterator[PermutedRows]:
-    """Yield each window, the first of which is window `first_window`, with a permutation."""
+    """Yield each window, the first of which is window `first_window`, with a permutation.
+
+    `key` is the seed, the epoch and, of several stretches of its rows, the number of one.
+    """
     for number, window in enumerate(windows, first_window):
-        rng = np.random.default_rng([seed, epoch, number])
+        rng = np.random.default_rng([*key, number])
         yield PermutedRows(window, rng.permutation(window.size))
 
 

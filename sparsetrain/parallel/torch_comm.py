@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed as the engine, on Gloo: for jobs that torchrun starts.
+
+Gloo waits with a deadline, and sees at once when a connection closes. Why it did is written in the
+store of the launcher before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import socket
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import numpy as np
+
+from sparsetrain.errors import ConfigError, ParallelError
+from sparsetrain.parallel.comm import Comm, Message
+
+_NEWS, _ENDED = "news", "ended"  # keys of the store
+_GRACE = 2.0  # s for which a rank that ends waits for the others
+
+
+class TorchComm(Comm):
+    """The processes that torchrun started.
+
+    Parameters
+    ----------
+    deadline : float
+        Seconds for which another rank may be silent.
+
+    Raises
+    ------
+    ConfigError
+        If PyTorch is missing, or no launcher of it started this process.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._torch, self._distributed = torch, distributed = _import_torch()
+        self._deadline, limit = deadline, timedelta(seconds=deadline)
+        try:
+            store, self.rank, self.size = next(distributed.rendezvous("env://", timeout=limit))
+        except ValueError as error:
+            raise ConfigError(f"torchrun did not start this process: {error}") from None
+        # Apart from what else uses the launcher's store.
+        self._store = distributed.PrefixStore("sparsetrain", store)
+        distributed.init_process_group(
+            "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=limit
+        )
+        warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
+        self.hosts = ["a machine"] * self.size
+        self.hosts = self.gather(socket.gethostname())
+        self.engine = f"PyTorch {torch.__version__}, Gloo"
+        atexit.register(self._leave)
+
+    def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """See `Comm.transfer`."""
+        began = time.monotonic()
+        try:
+            works = [self._distributed.irecv(self._bytes(a), rank) for rank, a in receives]
+            works += [self._distributed.isend(self._bytes(a), rank) for rank, a in sends]
+            for work in works:
+                work.wait()
+        except (RuntimeError, ValueError) as error:
+            self._explain(error, time.monotonic() - began, {r for r, _ in (*receives, *sends)})
+
+    def tell(self, text: str, exit_code: int) -> None:
+        """See `Comm.tell`."""
+        with suppress(RuntimeError):  # of a launcher that has gone
+            if not self._store.check([_NEWS]):
+                self._store.set(_NEWS, text)
+        with suppress(RuntimeError, AssertionError):
+            self._distributed.destroy_process_group()  # others see that connections close
+
+    def _explain(self, error: Exception, passed: float, ranks: set[int]) -> NoReturn:
+        who = ", ".join(map(self.name_of, sorted(ranks)))
+        text = f"{self.name}: no word of {who} for {self._deadline:g} s"
+        if passed < self._deadline:
+            why = str(error).split(". ")[0]
+            text = f"{self.name}: {who} has ended or is out of reach: {why}"
+        with suppress(RuntimeError):
+            if self._store.check([_NEWS]):
+                text = self._store.get(_NEWS).decode()
+        self.tell(text, ParallelError.exit_code)
+        raise ParallelError(text) from None
+
+    def _leave(self) -> None:
+        """End with the others, whose last messages may be on their way."""
+        limit = time.monotonic() + _GRACE
+        with suppress(RuntimeError):
+            ended = self._store.add(_ENDED, 1)
+            while ended < self.size and time.monotonic() < limit:
+                if self._store.check([_NEWS]):
+                    break
+                time.sleep(0.01)
+                ended = self._store.add(_ENDED, 0)
+        with suppress(RuntimeError, AssertionError):
+            self._distributed.destroy_process_group()
+
+    def _bytes(self, array: np.ndarray) -> Any:
+        return self._torch.from_numpy(array.reshape(-1).view(np.uint8))
+
+
+def _import_torch() -> tuple[Any, Any]:
+    try:
+        import torch
+        from torch import distributed
+    except ImportError as error:
+        raise ConfigError(
+            f"torch.distributed cannot be used ({error}): pip install torch, or take MPI"
+        ) from None
+    return torch, distributed
