@@ -18,12 +18,17 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.csv as pc
 
 import sparsetrain as st
 
+COLUMNS = ["label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27))]
 MEMORY = 1_500_000_000  # what the conversions are given
 
 
@@ -66,6 +71,47 @@ def convert_parquet(given: Namespace) -> None:
     _convert(given, "raw.parquet")
 
 
+def arrow_alone(given: Namespace) -> None:
+    """Read the text by Arrow's reader, which infers integers and leaves keys text."""
+    options = pc.ReadOptions(
+        column_names=COLUMNS, use_threads=given.workers > 1, block_size=1 << 25
+    )
+
+    def run() -> None:
+        with pc.open_csv(
+            given.folder / "raw.tsv", options, pc.ParseOptions(delimiter="\t")
+        ) as reader:
+            for _ in reader:
+                pass
+
+    measure("pyarrow's CSV reader alone", given.rows, run)
+
+
+def pandas_alone(given: Namespace) -> None:
+    def run() -> None:
+        with pd.read_csv(
+            given.folder / "raw.tsv", sep="\t", header=None, names=COLUMNS, chunksize=1 << 17
+        ) as chunks:
+            for _ in chunks:
+                pass
+
+    measure("pandas.read_csv alone", given.rows, run)
+
+
+def train_text(given: Namespace) -> None:
+    """Train a small DLRM: tables of width 16, MLPs of 64 and 64."""
+    st.set_num_threads(given.workers)
+    head = given.folder / "head.tsv"  # compiles the step, and the encoder's values are of it
+    with open(given.folder / "raw.tsv", "rb") as file:
+        head.write_bytes(b"".join(islice(file, 200_000)))
+    encoder = st.data.Encoder.fit(head)
+    model = st.models.DLRM(rows=encoder.rows, dim=16, bottom=(64,), top=(64,))
+    trainer = st.Trainer(model, st.optim.adagrad(0.02), encoder=encoder)
+    fit = partial(trainer.fit, batch_size=2048, shuffle=False, progress=None)
+    fit(head)
+    measure("train on raw.tsv", given.rows, lambda: fit(given.folder / "raw.tsv"))
+
+
 def _read(given: Namespace, seed: int | None, epochs: int) -> None:
     out = given.folder / "converted"
     dataset = st.data.Dataset(out, st.data.Encoder.fit(out))
@@ -85,7 +131,10 @@ def read_shuffled(given: Namespace) -> None:
 
 STEPS = {
     step.__name__: step
-    for step in (generate, convert_text, convert_parquet, read_in_order, read_shuffled)
+    for step in (
+        *(generate, arrow_alone, pandas_alone, convert_text, convert_parquet),
+        *(read_in_order, read_shuffled, train_text),
+    )
 }
 
 

@@ -22,7 +22,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, leading_rows, zeros
+from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, zeros
 from sparsetrain.system.locks import with_builder_lock
 
 # What a column held. EIGHT: 8 digits that can be read as hexadecimal or as decimal.
@@ -196,13 +196,12 @@ def read_fields(data: bytes, delimiter: str, is_key: np.ndarray) -> Fields | Non
 
     `data` are lines without quotes and carriage returns.
     """
-    lines, columns = data.count(b"\n") + (not data.endswith(b"\n")), len(is_key)
-    text = empty((len(data) + 1,), "uint8", "a block of text")
+    text = empty((len(data) + (not data.endswith(b"\n")),), "uint8", "a block of text")
     characters = as_numpy(text, writable=True)
-    characters[:-1], characters[-1] = np.frombuffer(data, np.uint8), _NEWLINE
+    characters[: len(data)], characters[-1] = np.frombuffer(data, np.uint8), _NEWLINE
+    lines, columns = int(np.count_nonzero(characters == _NEWLINE)), len(is_key)
     values, valid = empty((columns, lines), "int32"), empty((columns, lines), "uint8")
     found, rows = zeros((columns,), "int32"), zeros((1,), "int64")
-    text = leading_rows(text, len(data) + (not data.endswith(b"\n")))
     arguments = text, ord(delimiter), as_tensor(is_key, "int32"), values, valid, found, rows
     _kernel()(*arguments)
     read = Fields(*map(as_numpy, (values, valid, found)))

@@ -100,12 +100,8 @@ def _from_text(array: Any, hexadecimal: bool) -> Keys:
 
 def _from_spelled(array: Any, hexadecimal: bool) -> Keys:
     values, missing = fill_nulls(array.storage)
-    numbers = values.astype(np.int64)
-    keys = _all_numbers(numbers, missing)
-    if missing.all() or hexadecimal:
-        return keys
-    eights = are_eights(numbers) if array.type.eights else None
-    return keys._replace(eights=eights, hexadecimal=array.type.hexadecimal)
+    keys = _all_numbers(values.astype(np.int64), missing)
+    return keys if missing.all() or hexadecimal else _with_readings(keys, array.type)
 
 
 def _from_nulls(array: Any, nan: NanRule, location: Location) -> Keys:
@@ -255,6 +251,8 @@ def _is_eight(text: bytes) -> bool:
 
 def count_keys(array: Any, nan: NanRule, location: Location) -> tuple[Keys, Array]:
     """Return keys of an Arrow array, and how often each occurs; a dictionary is keyed once."""
+    if arrow_types.kind_of(array.type) == arrow_types.SPELLED:
+        return _count_spelled(array)
     if not has_keyable_dictionary(array):
         plain = array.dictionary_decode() if pt.is_dictionary(array.type) else array
         return split_keys(plain, nan, location), np.ones(len(plain), dtype=np.int64)
@@ -262,6 +260,22 @@ def count_keys(array: Any, nan: NanRule, location: Location) -> tuple[Keys, Arra
     times = np.bincount(codes, minlength=len(array.dictionary))
     used = times > 0  # a value that no row has decides nothing
     return split_keys(array.dictionary.filter(pa.array(used)), nan, location), times[used]
+
+
+def _count_spelled(array: Any) -> tuple[Keys, Array]:
+    """Sort 32-bit numbers, and key each once."""
+    values, missing = fill_nulls(array.storage)
+    numbers, times = np.unique(values, return_counts=True)
+    nulls = np.count_nonzero(missing)
+    if nulls:  # which are 0 there
+        times[0] -= nulls
+    keys = _all_numbers(numbers.astype(np.int64), np.zeros(len(numbers), dtype=bool))
+    return (keys if nulls == len(values) else _with_readings(keys, array.type)), times
+
+
+def _with_readings(keys: Keys, type_: arrow_types.Spelled) -> Keys:
+    eights = are_eights(keys.numbers) if type_.eights else None
+    return keys._replace(eights=eights, hexadecimal=type_.hexadecimal)
 
 
 def has_keyable_dictionary(array: Any) -> bool:

@@ -72,7 +72,7 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                     now = raw.tell()
                     yield Block(data, line, now - before)
                     before = now
-                line += data.count(b"\n")
+                line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == _NEWLINE))
         except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
