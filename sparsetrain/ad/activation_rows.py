@@ -2,7 +2,7 @@
 """`take` from an activation: its cotangent is dense, added where ids of any shape have read.
 
 TVM's scatter reads neither the mode of `take` nor a negative axis (it writes over other memory),
-and knows one row of ids only. So ids become the places that were read, and `add_rows` adds.
+and knows one row of ids only. So ids become the rows that were read, and `scatter_add_rows` adds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
-from sparsetrain.ops.indexing import add_rows, destinations
+from sparsetrain.ops.indexing.reads import Rows, along_axis, rows_read
+from sparsetrain.sparse_tensor.operators import scatter_add_rows
 
 
 def _clip(place: Any, extent: Any) -> Any:
@@ -46,14 +47,15 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
     return builder.emit_te(places, ids, extent)
 
 
-def added_where_read(x: relax.Expr, rows: destinations.Rows, cotangent: relax.Expr) -> relax.Expr:
-    """Zeros in the shape of `x`, with the cotangent added where `rows` were read."""
-    updates = emit(rows.updates(cotangent))
-    added = emit(add_rows(relax.ShapeExpr(rows.shape), rows.places, updates))
+def added_where_read(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> relax.Expr:
+    """Zeros in the shape of `x`, with the cotangent added where `rows` were read, in order."""
+    updates = emit(op.reshape(cotangent, [rows.count, rows.width]))
+    shape = relax.ShapeExpr([rows.height, rows.width])
+    added = emit(scatter_add_rows(shape, rows.places, updates, rows.places, pooled=0))
     return op.reshape(added, x.ty.shape)
 
 
 def scatter_into(x: relax.Expr, ids: relax.Expr, axis: int, cotangent: relax.Expr) -> relax.Expr:
     """Zeros in the shape of `x`, with the cotangent added where ``take(x, ids, axis)`` read."""
-    rows = destinations.of_axis(relax.BlockBuilder.current(), x, ids, axis)
+    rows = rows_read(relax.BlockBuilder.current(), x, along_axis(x, ids, axis))
     return added_where_read(x, rows, cotangent)

@@ -8,8 +8,19 @@ from typing import Any
 from tvm import tirx
 
 from sparsetrain.ad.cotangent import Cotangent, is_row_sparse
-from sparsetrain.ad.non_differentiable_ops import WITHOUT
 from sparsetrain.sparse_tensor import RowSparse
+
+# Operators without a derivative, or with one in this package's form of them -> the way out.
+_WAYS_OUT = {
+    "relax.nn.dropout": "use models.Dropout, or ad.dropout with a key of the step",
+    "relax.nn.attention_var_len": "use attention, with a bias that is low where there is nothing",
+    "relax.median": "use a mean, or weights that depend on no parameter",
+    "relax.dynamic_strided_slice": "use strided_slice",
+    "relax.unique": "make ids unique before the model",
+    "relax.slice_scatter": "join what stays and what is written by concat",
+    "relax.ewise_fma": "use multiply and add",
+    "relax.quantize": "train in floats, quantize what was trained",
+}
 
 
 def call_name(call: Any) -> str:
@@ -47,7 +58,7 @@ def missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
             "accept a dense one with ad.densify around its result or "
             f"densify={parameter.split(', ')}"
         )
-    way_out = f"{WITHOUT[name]}; else " if name in WITHOUT else ""
+    way_out = f"{_WAYS_OUT[name]}; else " if name in _WAYS_OUT else ""
     return (
         f"operator {name!r} has no derivative (needed for parameter {parameter!r}): "
         f"{way_out}register one with ad.defvjp({name!r}, rule), or leave the parameter out of wrt"

@@ -55,8 +55,7 @@ def _target() -> str:
 
 
 def _bfloat16() -> str:
-    from sparsetrain.runtime.host import host_target
-    from sparsetrain.runtime.target_features import has_amx_tiles
+    from sparsetrain.runtime.host import has_amx_tiles, host_target
 
     target = host_target()
     missing = sparsetrain.precision.lacks("bfloat16", target)

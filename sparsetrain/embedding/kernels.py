@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU kernels of embedding lookups, one id or a bag of ids per output row.
+"""Kernels of embedding lookups, one id or a bag of ids per output row, for a CPU and for CUDA.
 
 Preconditions (checked where data enters): ids lie in [0, V), offsets rise from 0 to N. Ids that a
 model computes cannot be checked there: one outside the table reads as NaN, never as other memory,
 and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
 multiplied by a width: V * D may pass 2**31.
 
-A table may be stored in half precision or in rows of int8: an element is widened when it is read,
-in registers, and all else is float32.
+On a CPU a table may be stored in half precision or in rows of int8: an element is widened when it
+is read, in registers, and all else is float32.
 
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
-do not depend on the number of threads. What is vectorised: the columns of a row.
+do not depend on the number of threads. On CUDA, vectors of four columns of all rows, in one long
+row of threads, so that a width of 16 fills a warp with eight rows as a width of 128 fills it with
+one. What is vectorised: the columns of a row; on CUDA loads and stores of 16 bytes where the width
+allows it.
 
 A bag's number is feature-major, ``bag = f * B + b``, because each feature brings its own ids and
 offsets; its result stands at ``[b, f]``, where the interaction wants it.
@@ -18,154 +21,225 @@ offsets; its result stands at ``[b, f]``, where the interaction wants it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
-from tvm.script import tirx as T
+from tvm import DataType, tirx
+from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.embedding.lookup_kernel import lookup_kernel as lookup_kernel
-from sparsetrain.kernels import builder
-from sparsetrain.kernels.builder import SCHEDULED
+from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel
 from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
+from sparsetrain.sparse_tensor.cuda import parts
+from sparsetrain.sparse_tensor.cuda.parts import Number, store_vector
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
-# TVMScript reads every name below as part of the kernel, so the variants are chosen by flags
-# that are Python constants when the script is parsed: no branch is left in the compiled code.
-# Each variant is parsed once: that takes tens of milliseconds, and programs share variants.
+# The rows of a large table are in no cache: a lookup asks for the first lines of later ones, into
+# the first cache, as long as there are not more lines on their way than `LINES`.
+ROW_LINES, LINES = 4, 64
+LINE = 64  # bytes
+LEAST_AHEAD, MOST_AHEAD = 16, 64  # ids between asking for a row and reading it
+
+
+@cache
+def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
+    """``out[n] = table[ids[n]]``; `dtype` is the table's."""
+    tiles, lanes = column_tiles(width)
+    with kernel("lookup") as built:
+        height, count = extents(2)
+        table = buffer("table", (height, stored_width(width, dtype)), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        out = buffer("out", (count, width), computed_in(dtype))
+        with T.parallel(0, count) as n:
+            _ask_ahead(table, ids, n)
+            row = T.Bind(_inside(ids[n], height))
+            there = tirx.Cast("int64", ids[n]) == row
+            with T.serial(0, tiles) as t, T.vectorized(0, lanes) as d:
+                value = read_element(table, row, t * lanes + d)
+                nan = const(float("nan"), value.ty.dtype)
+                T.buffer_store(out, tirx.Select(there, value, nan), [n, t * lanes + d])
+    return built.get()
+
+
+def _ask_ahead(table: Any, ids: Any, n: Any) -> None:
+    """Prefetch the row of a later id to read it."""
+    step = LINE * 8 // DataType(table.dtype).bits
+    columns = range(0, min(int(table.shape[1]), ROW_LINES * step), step)
+    rows = max(LEAST_AHEAD, min(MOST_AHEAD, LINES // len(columns)))
+    later = T.Bind(_inside(ids[tirx.min(n + rows, ids.shape[0] - 1)], table.shape[0]))
+    for column in columns:
+        Prefetch(write=False, near=3).line(table, [later, column])
+
+
+def _inside(index: Any, rows: Any) -> Any:
+    """The nearest row of a table; another number than `index` if that is outside."""
+    wide = tirx.Cast("int64", index)
+    return tirx.max(tirx.min(wide, rows - 1), const(0, "int64"))
+
+
+@contextmanager
+def _each(total: Any, cuda: bool) -> Iterator[Any]:
+    """For each number below `total`, in parallel."""
+    with parts.each_of(total) if cuda else T.parallel(0, total) as n:
+        yield n
+
+
+@contextmanager
+def _each_vector(rows: Any, width: int, dtype: str, cuda: bool) -> Iterator[tuple[Any, Any, int]]:
+    """For each vector of each row, in parallel: yields the row, its first column, the columns."""
+    if cuda:
+        with parts.each_vector(rows, width, dtype) as vector:
+            yield vector
+        return
+    tiles, lanes = column_tiles(width)
+    with T.parallel(0, rows) as n, T.serial(0, tiles) as t:
+        yield n, t * lanes, lanes
+
+
+@cache
+def cuda_lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
+    """`lookup_kernel` on CUDA; an id outside the table reads as NaN."""
+    with kernel("lookup") as built:
+        height, count = extents(2)
+        table = buffer("table", (height, width), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        out = buffer("out", (count, width), dtype)
+        with _each_vector(count, width, dtype, True) as (n, column, lanes):
+            _read(table, ids[n], column, lambda row: store_vector(out, [n, column], lanes, row))
+    return built.get()
 
 
 @cache
 def bag_kernel(
-    width: int, dtype: str, id_dtype: str, features: int, mean: bool, weighted: bool
+    width: int,
+    dtype: str,
+    id_dtype: str,
+    features: int,
+    mean: bool,
+    weighted: bool,
+    cuda: bool = False,
 ) -> PrimFunc:
     """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0."""
-    tiles, lanes = column_tiles(width)
-    columns, out_dtype = stored_width(width, dtype), computed_in(dtype)
-    nan = const(float("nan"), out_dtype)
+    computed = computed_in(dtype)
+    with kernel("embedding_bag") as built:
+        height, count, given, batch = extents(4)
+        table = buffer("table", (height, stored_width(width, dtype)), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        offsets = buffer("offsets", (batch * features + 1,), "int64")
+        weights = buffer("weights", (given,), computed if weighted else "int64")
+        out = buffer("out", (batch, features, width), computed)
+        with _each_vector(batch * features, width, computed, cuda) as (bag, column, lanes):
+            first = T.Bind(offsets[bag])
+            length = T.Bind(offsets[bag + 1] - first)
+            total = T.alloc_local((lanes,), computed)
+            store_vector(total, [0], lanes, lambda lane: const(0, computed))
+            with T.serial(0, length) as n:
+                weight = weights[first + n] if weighted else None
+                _read(table, ids[first + n], column, _adding_to(total, weight))
+            share = tirx.Cast(computed, tirx.max(length, const(1, "int64")))
+            divisor = T.Bind(share if mean else const(1, computed))
+            place = [tirx.floormod(bag, batch), tirx.floordiv(bag, batch), column]
+            store_vector(out, place, lanes, lambda lane: total[lane] / divisor)
+    return built.get()
 
-    @builder.prim_func(s_tir=True, private=True)
-    def embedding_bag(
-        table: T.handle, ids: T.handle, offsets: T.handle, weights: T.handle, out: T.handle
-    ):
-        T.func_attr(SCHEDULED)
-        V, N, W, B = T.int64(), T.int64(), T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, columns), dtype)
-        Ids = T.match_buffer(ids, (N,), id_dtype)
-        Offsets = T.match_buffer(offsets, (B * features + 1,), "int64")
-        Weights = T.match_buffer(weights, (W,), out_dtype if weighted else "int64")
-        Out = T.match_buffer(out, (B, features, width), out_dtype)
-        for k in T.parallel(B * features):
-            first = Offsets[k]
-            count = Offsets[k + 1] - first
-            for t in T.serial(tiles):
-                total = T.alloc_buffer((lanes,), out_dtype, scope="local")
-                for d in T.vectorized(lanes):
-                    total[d] = T.cast(0, out_dtype)
-                for n in T.serial(count):
-                    row = T.int64(Ids[first + n])
-                    if row < T.int64(0) or row >= V:
-                        for d in T.vectorized(lanes):
-                            total[d] = nan
-                    else:
-                        for d in T.vectorized(lanes):
-                            value: T.let = read_element(Table, row, t * lanes + d)
-                            if weighted:
-                                total[d] = total[d] + value * Weights[first + n]
-                            else:
-                                total[d] = total[d] + value
-                divisor = T.cast(T.max(count, T.int64(1)) if mean else 1, out_dtype)
-                for d in T.vectorized(lanes):
-                    Out[k % B, k // B, t * lanes + d] = total[d] / divisor
 
-    return embedding_bag
+# From a lane to a number.
+Vector = Callable[[Any], Any]
+
+
+def _read(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
+    """Let `use` have a vector of a table's row, NaN if there is no such row."""
+    row = T.Bind(tirx.Cast("int64", index))
+    with T.If(tirx.And(row >= 0, row < table.shape[0])):
+        with T.Then():
+            use(lambda lane: read_element(table, row, column + lane))
+        with T.Else():
+            use(lambda lane: const(float("nan"), computed_in(str(table.dtype))))
+
+
+def _adding_to(total: Any, weight: Any) -> Callable[[Vector], None]:
+    """Adds a vector, times its weight if there is one."""
+
+    def add(row: Vector) -> None:
+        def sum_of(lane: Any) -> Any:
+            return total[lane] + (row(lane) if weight is None else row(lane) * weight)
+
+        store_vector(total, [0], int(total.shape[0]), sum_of)
+
+    return add
 
 
 @cache
-def bag_source_kernel(features: int, id_dtype: str) -> PrimFunc:
+def bag_source_kernel(features: int, id_dtype: str, cuda: bool = False) -> PrimFunc:
     """For each id, the row of the (B * F, D) cotangent that its bag's result has."""
-
-    @builder.prim_func(s_tir=True, private=True)
-    def bag_source(offsets: T.handle, ids: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, K = T.int64(), T.int64()
-        Offsets = T.match_buffer(offsets, (K,), "int64")
-        T.match_buffer(ids, (N,), id_dtype)  # only its length is read
-        Out = T.match_buffer(out, (N,), "int32")
-        batch = (K - 1) // features
-        for k in T.parallel(K - 1):
-            for n in T.serial(Offsets[k + 1] - Offsets[k]):
-                Out[Offsets[k] + n] = T.int32(k % batch * features + k // batch)
-
-    return bag_source
+    with kernel("bag_source") as built:
+        count, edges = extents(2)
+        offsets = buffer("offsets", (edges,), "int64")
+        buffer("ids", (count,), id_dtype)  # only its length is read
+        out = buffer("out", (count,), "int32")
+        with _each(edges - 1, cuda) as bag:
+            batch = T.Bind(tirx.floordiv(edges - 1, features))
+            row = tirx.floormod(bag, batch) * features + tirx.floordiv(bag, batch)
+            with T.serial(0, offsets[bag + 1] - offsets[bag]) as n:
+                T.buffer_store(out, tirx.Cast("int32", row), [offsets[bag] + n])
+    return built.get()
 
 
 @cache
-def bag_mean_cotangent_kernel(width: int, dtype: str, features: int) -> PrimFunc:
+def bag_mean_cotangent_kernel(
+    width: int, dtype: str, features: int, cuda: bool = False
+) -> PrimFunc:
     """The cotangent (B, F, D) of a mean, divided by the length of each bag."""
-    tiles, lanes = column_tiles(width)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def bag_mean_cotangent(cotangent: T.handle, offsets: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        B = T.int64()
-        Cotangent = T.match_buffer(cotangent, (B, features, width), dtype)
-        Offsets = T.match_buffer(offsets, (B * features + 1,), "int64")
-        Out = T.match_buffer(out, (B, features, width), dtype)
-        for k in T.parallel(B * features):
-            count = T.max(Offsets[k + 1] - Offsets[k], T.int64(1))
-            for t in T.serial(tiles):
-                for d in T.vectorized(lanes):
-                    Out[k % B, k // B, t * lanes + d] = Cotangent[
-                        k % B, k // B, t * lanes + d
-                    ] / T.cast(count, dtype)
-
-    return bag_mean_cotangent
+    with kernel("bag_mean_cotangent") as built:
+        (batch,) = extents(1)
+        cotangent = buffer("cotangent", (batch, features, width), dtype)
+        offsets = buffer("offsets", (batch * features + 1,), "int64")
+        out = buffer("out", (batch, features, width), dtype)
+        with _each_vector(batch * features, width, dtype, cuda) as (row, column, lanes):
+            b, f = tirx.floordiv(row, features), tirx.floormod(row, features)
+            bag = T.Bind(f * batch + b)
+            length = T.Bind(tirx.max(offsets[bag + 1] - offsets[bag], const(1, "int64")))
+            divisor = tirx.Cast(dtype, length)
+            place = [b, f, column]
+            store_vector(out, place, lanes, lambda lane: cotangent[b, f, column + lane] / divisor)
+    return built.get()
 
 
 @cache
-def weighted_values_kernel(width: int, dtype: str) -> PrimFunc:
+def weighted_values_kernel(width: int, dtype: str, cuda: bool = False) -> PrimFunc:
     """For each id, its weight times the cotangent of its bag: (N, D)."""
-    tiles, lanes = column_tiles(width)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def weighted_values(cotangent: T.handle, source: T.handle, weights: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, M = T.int64(), T.int64()
-        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
-        Source = T.match_buffer(source, (N,), "int32")
-        Weights = T.match_buffer(weights, (N,), dtype)
-        Out = T.match_buffer(out, (N, width), dtype)
-        for n in T.parallel(N):
-            for t in T.serial(tiles):
-                for d in T.vectorized(lanes):
-                    Out[n, t * lanes + d] = (
-                        Weights[n] * Cotangent[T.int64(Source[n]), t * lanes + d]
-                    )
-
-    return weighted_values
+    with kernel("weighted_values") as built:
+        count, bags = extents(2)
+        cotangent = buffer("cotangent", (bags, width), dtype)
+        source = buffer("source", (count,), "int32")
+        weights = buffer("weights", (count,), dtype)
+        out = buffer("out", (count, width), dtype)
+        with _each_vector(count, width, dtype, cuda) as (n, column, lanes):
+            bag = tirx.Cast("int64", source[n])
+            store_vector(
+                out, [n, column], lanes, lambda lane: weights[n] * cotangent[bag, column + lane]
+            )
+    return built.get()
 
 
 @cache
-def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
+def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str, cuda: bool = False) -> PrimFunc:
     """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
-    out_dtype = computed_in(dtype)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def weight_cotangent(
-        table: T.handle, ids: T.handle, cotangent: T.handle, source: T.handle, out: T.handle
-    ):
-        T.func_attr(SCHEDULED)
-        V, N, M = T.int64(), T.int64(), T.int64()
-        Table = T.match_buffer(table, (V, width), dtype)
-        Ids = T.match_buffer(ids, (N,), id_dtype)
-        Cotangent = T.match_buffer(cotangent, (M, width), out_dtype)
-        Source = T.match_buffer(source, (N,), "int32")
-        Out = T.match_buffer(out, (N,), out_dtype)
-        for n in T.parallel(N):
-            row = T.max(T.min(T.int64(Ids[n]), V - 1), T.int64(0))
-            Out[n] = T.cast(0, out_dtype)
-            for d in T.serial(width):
-                value: T.let = read_element(Table, row, d)
-                Out[n] = Out[n] + value * Cotangent[T.int64(Source[n]), d]
-
-    return weight_cotangent
+    computed = computed_in(dtype)
+    with kernel("weight_cotangent") as built:
+        height, count, bags = extents(3)
+        table = buffer("table", (height, width), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        cotangent = buffer("cotangent", (bags, width), computed)
+        source = buffer("source", (count,), "int32")
+        out = buffer("out", (count,), computed)
+        with _each(count, cuda) as n:
+            row = T.Bind(_inside(ids[n], height))
+            total = Number(computed)
+            with T.serial(0, width) as d:
+                value = read_element(table, row, d)
+                total.add(value * cotangent[tirx.Cast("int64", source[n]), d])
+            T.buffer_store(out, total.now, [n])
+    return built.get()

@@ -15,10 +15,9 @@ from tvm import relax
 from tvm.relax import op
 
 from sparsetrain.ad import defvjp, row_sparse_cotangent
-from sparsetrain.embedding import cuda_kernels
-from sparsetrain.embedding import kernels as cpu_kernels
+from sparsetrain.embedding import kernels
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
+from sparsetrain.kernels.relax_op import call_kernel, compiles_for, define_op
 from sparsetrain.kernels.table_formats import computed_in, width_of
 from sparsetrain.ops.operand_shapes import simplified
 from sparsetrain.sparse_tensor import RowSparse
@@ -27,11 +26,12 @@ from sparsetrain.system.argument_checks import require_int
 PLAIN = ("float32", "float64")
 
 
-def _kernels(table: relax.Expr | None = None) -> Any:
-    kernels = for_target(llvm=cpu_kernels, cuda=cuda_kernels)
-    if table is not None and kernels is cuda_kernels and _dtype(table) not in PLAIN:
+def _on_cuda(table: relax.Expr | None = None) -> bool:
+    """Whether kernels are for CUDA, which has none for every table."""
+    on_cuda = compiles_for("cuda")
+    if table is not None and on_cuda and _dtype(table) not in PLAIN:
         raise ConfigError(f"a table of {_dtype(table)} has kernels for the CPU alone: use float32")
-    return kernels
+    return on_cuda
 
 
 def _dtype(expr: relax.Expr) -> str:
@@ -61,7 +61,8 @@ def _lookup_type(call: Any) -> relax.Type:
 def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids = call.args
     width, dtype = _row(table)
-    kernel = _kernels(table).lookup_kernel(width, _dtype(table), _dtype(ids))
+    make = kernels.cuda_lookup_kernel if _on_cuda(table) else kernels.lookup_kernel
+    kernel = make(width, _dtype(table), _dtype(ids))
     if len(ids.ty.shape) == 1:
         return call_kernel(builder, kernel, "lookup", [table, ids], call.ty)
     flat = builder.emit(op.reshape(ids, [-1]))
@@ -111,13 +112,14 @@ def _bag_type(call: Any) -> relax.Type:
 
 def _bag_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids, *_ = call.args
-    kernel = _kernels(table).bag_kernel(
+    kernel = kernels.bag_kernel(
         _row(table)[0],
         _dtype(table),
         _dtype(ids),
         int(call.attrs["features"]),
         bool(call.attrs["mean"]),
         bool(call.attrs["weighted"]),
+        _on_cuda(table),
     )
     return call_kernel(builder, kernel, "embedding_bag", list(call.args), call.ty)
 
@@ -189,14 +191,16 @@ _bag_source = _call_op(
     "bag_source",
     ("offsets", "ids"),
     _vector(1, "int32"),
-    lambda call: _kernels().bag_source_kernel(int(call.attrs["features"]), _dtype(call.args[1])),
+    lambda call: kernels.bag_source_kernel(
+        int(call.attrs["features"]), _dtype(call.args[1]), _on_cuda()
+    ),
 )
 _bag_mean_cotangent = _call_op(
     "bag_mean_cotangent",
     ("cotangent", "offsets"),
     lambda call: call.args[0].ty,
-    lambda call: _kernels().bag_mean_cotangent_kernel(
-        _width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1])
+    lambda call: kernels.bag_mean_cotangent_kernel(
+        _width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1]), _on_cuda()
     ),
 )
 _weighted_values = _call_op(
@@ -205,14 +209,16 @@ _weighted_values = _call_op(
     lambda call: relax.TensorType(
         (call.args[1].ty.shape[0], call.args[0].ty.shape[1]), call.args[0].ty.dtype
     ),
-    lambda call: _kernels().weighted_values_kernel(_width(call.args[0]), _dtype(call.args[0])),
+    lambda call: kernels.weighted_values_kernel(
+        _width(call.args[0]), _dtype(call.args[0]), _on_cuda()
+    ),
 )
 _weight_cotangent = _call_op(
     "weight_cotangent",
     ("table", "ids", "cotangent", "source"),
     _vector(1, 2),
-    lambda call: _kernels(call.args[0]).weight_cotangent_kernel(
-        _width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1])
+    lambda call: kernels.weight_cotangent_kernel(
+        _width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1]), _on_cuda(call.args[0])
     ),
 )
 

@@ -330,16 +330,6 @@ class ClickModel(Model):
             tensors["dense"] = _constant(batch)
         return tensors
 
-    def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """For each storage of (B, F) ids: each feature's first row and number of rows.
-
-        `inputs` refuses other ids, so columns can be sorted one by one.
-        """
-        if self._config["pooling"]:
-            return {}
-        first = self._placement.first_rows.tolist()
-        return {self._storage: tuple(zip(first, self._config["rows"], strict=True))}
-
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """For each storage, the rows that the functions read for what `inputs` returned."""
         return {self._storage: inputs["rows"]}

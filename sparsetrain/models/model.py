@@ -333,10 +333,6 @@ class Model(nn.Module):
             if name not in self.densify
         }
 
-    def columns(self) -> dict[str, tuple[tuple[int, int], ...]]:
-        """For each storage of (B, F) ids: each feature's first row and number of rows."""
-        return {}
-
     def _rows(self, feature: Feature) -> int:
         """Rows of the smallest of a feature's tables; 0 without any."""
         return min(map(self._rows_of, feature.tables), default=0)

@@ -11,14 +11,6 @@ from tvm import relax, te, tirx
 from sparsetrain.ops import indexing
 
 _TVM_LAYER_NORM = tvm.ir.Op.get("relax.nn.layer_norm").get_attr("FLegalize")
-_TVM_BATCH_NORM = tvm.ir.Op.get("relax.nn.batch_norm").get_attr("FLegalize")
-
-
-def _batch_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """By an axis counted from the front: TVM types one from the end, then fails to lower it."""
-    axis = int(call.attrs["axis"]) % len(call.args[0].ty.shape)
-    rest = [call.attrs[name] for name in ("epsilon", "center", "scale", "momentum", "training")]
-    return _TVM_BATCH_NORM(builder, relax.op.nn.batch_norm(*call.args, axis, *rest))
 
 
 def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
@@ -60,7 +52,6 @@ def _layer_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 # Operator -> how it is lowered.
 LEGALIZE = {
     **indexing.LEGALIZE,
-    "relax.nn.batch_norm": _batch_norm,
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.relu": _relu,
 }

@@ -142,10 +142,6 @@ def _gather_elements(call: relax.Call, x: list, ids: list) -> list[Pair]:
     return [Pair(n, limit, at_most=True) for place, (n, limit) in enumerate(sides) if place != axis]
 
 
-def _scatter_elements(call: relax.Call, x: list, ids: list, updates: list) -> list[Pair]:
-    return [*_gather_elements(call, x, ids), *_alike(call, ids, updates)]
-
-
 def _nll_loss(call: relax.Call, x: list, targets: list, weights: Any = ()) -> list[Pair]:
     batch, classes = (x[:1], x[1]) if len(x) > 1 else ([], x[0])
     return [*_alike(call, batch + x[2:], targets), *(Pair(n, classes) for n in weights)]
@@ -176,52 +172,18 @@ def _attention(call: relax.Call, q: list, k: list, v: list, bias: Any = ()) -> l
     ]
 
 
-def _channel_norm(call: relax.Call, x: list, *scales: list) -> list[Pair]:
-    return [Pair(scale[0], x[int(call.attrs["channel_axis"])]) for scale in scales]
-
-
-def _convolution(call: relax.Call, x: list, weight: list) -> list[Pair]:
-    data, kernel = (str(call.attrs[name]) for name in ("data_layout", "kernel_layout"))
-    if len(data) != len(x) or len(kernel) != len(weight):  # channels in blocks
-        return []
-    groups = 1 if name_of(call).endswith("transpose") else int(call.attrs["groups"])
-    return [Pair(x[data.index("C")], weight[kernel.index("I")] * groups)]
-
-
 def _gather_nd(call: relax.Call, x: list, ids: list) -> list[Pair]:
     batch = int(call.attrs["batch_dims"])
     return _alike(call, ids[:batch], x[:batch])
-
-
-def _index_put(call: relax.Call, x: list, *others: list) -> list[Pair]:
-    """Ids that are not of length 1 are equal; values have the shape that ids are repeated to."""
-    rank = max(map(len, others))
-    one = tirx.const(1, "int64")
-    *ids, values = ([*[one] * (rank - len(shape)), *shape] for shape in others)
-    found = []
-    for *extents, written in zip(*ids, values, strict=True):
-        wanted = next((n for n in extents if not is_one(n)), one)
-        found += [Pair(n, wanted) for n in extents if not is_one(n)]
-        found.append(Pair(written, wanted))
-    return found
 
 
 def _one_batch(call: relax.Call, x: list, other: list) -> list[Pair]:
     return [Pair(other[0], x[0])]
 
 
-def _reverse_sequence(call: relax.Call, x: list, lengths: list) -> list[Pair]:
-    return [Pair(lengths[0], x[int(call.attrs["batch_axis"])])]
-
-
 def _squeeze(call: relax.Call, x: list) -> list[Pair]:
     one = tirx.const(1, "int64")
     return [Pair(x[int(axis)], one) for axis in call.attrs["axis"] or ()]
-
-
-def _topk(call: relax.Call, x: list) -> list[Pair]:
-    k = tirx.const(int(call.attrs["k"]), "int64")
-    return [Pair(k, x[int(call.attrs["axis"])], at_most=True)]
 
 
 def _split(call: relax.Call, x: list) -> list[Pair]:
@@ -280,27 +242,15 @@ _PAIRS: dict[str, Callable[..., list[Pair]]] = {
     "relax.matmul": _matmul,
     "relax.einsum": _einsum,
     "relax.gather_elements": _gather_elements,
-    "relax.scatter_elements": _scatter_elements,
     "relax.broadcast_to": _broadcast_to,
     "relax.nn.nll_loss": _nll_loss,
     "relax.nn.cross_entropy_with_logits": _alike,
     "relax.nn.attention": _attention,
     "relax.nn.attention_bias": _attention,
-    "relax.nn.group_norm": _channel_norm,
-    "relax.nn.instance_norm": _channel_norm,
-    **{
-        f"relax.nn.conv{n}d{transposed}": _convolution
-        for n in (1, 2, 3)
-        for transposed in ("", "_transpose")
-    },
     "relax.gather_nd": _gather_nd,
-    "relax.index_put": _index_put,
-    "relax.image.grid_sample": _one_batch,
-    "relax.reverse_sequence": _reverse_sequence,
     "relax.split": _split,
     "relax.squeeze": _squeeze,
     "relax.strided_slice": _strided_slice,
-    "relax.topk": _topk,
     "relax.sparsetrain.embedding_bag": _embedding_bag,
     "relax.sparsetrain.interaction": _one_batch,
 }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.embedding.lookup_kernel import lookup_kernel
+from sparsetrain.embedding.kernels import lookup_kernel
 from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import Comm, tree
 from sparsetrain.parallel.kernels import find_keys, find_places

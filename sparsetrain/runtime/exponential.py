@@ -105,22 +105,4 @@ def _register() -> None:
     tirx.register_intrin_lowering("tirx.exp", "llvm", f=lowered, level=11)
 
 
-def _register_each_lane(function: Any) -> None:
-    """Let a function that TVM has for numbers alone take vectors, one lane after the other."""
-    name = f"tirx.{function.__name__}"
-    stock = tvm.ir.Op.get(name).get_attr("default.FLowerIntrinsic")
-
-    def lowered(call: Any) -> Any:
-        (x,) = call.args
-        lanes = range(tvm.DataType(str(x.ty.dtype)).lanes)
-        if len(lanes) == 1:
-            return stock(call)
-        each = [stock(function(tirx.Shuffle([x], [tirx.const(n)]))) for n in lanes]
-        return tirx.Shuffle(each, [tirx.const(n) for n in lanes])
-
-    tirx.register_intrin_lowering(name, "llvm", f=lowered, level=11)
-
-
 _register()
-for _function in (tirx.sinh, tirx.cosh):
-    _register_each_lane(_function)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target of this machine's CPU, with the instructions it really has.
+"""Target of this machine's CPU, features of targets that decide which kernels are used, CPU levels.
 
 LLVM names a CPU by its model number, and TVM assumes the instructions of that name. In a virtual
 machine both can be wrong: a hypervisor may report an older model, or hide instructions. Linux lists
@@ -9,6 +9,9 @@ that it wrongly implies are removed (``-avx512f``).
 AMX tiles also need the kernel's permission, once per process, before the first use; without it
 there is no AMX. With it, signal stacks of 8 KB are too small, so it is requested only where the CPU
 has tiles.
+
+A level, for programs that are to run on other machines, is LLVM's name of it and the flags of Linux
+that a CPU must list, so that it has the level's instructions. AMX is in none.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import tvm
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_features, target_has_features
+
+from sparsetrain.errors import ConfigError
 
 _CPUINFO = Path("/proc/cpuinfo")
 # Linux's flag -> LLVM's feature, for all that decide which kernels are used.
@@ -119,3 +125,70 @@ def _may_use_tiles() -> bool:
         return ctypes.CDLL(None).syscall(*map(ctypes.c_long, _REQUEST_TILES)) == 0
     except (AttributeError, OSError):
         return False
+
+
+_BF16_DOT, _AMX_BF16 = "avx512bf16", "amx-bf16"
+_BF16_CAPABILITY = 80  # the lowest compute capability whose tensor cores take bfloat16
+
+Choice = TypeVar("Choice")
+
+
+def has_bf16_dot(target: Target | None) -> bool:
+    """Whether a target is a CPU with AVX512_BF16: rounding, and dot products of pairs."""
+    return _has(target, _BF16_DOT)
+
+
+def has_amx_tiles(target: Target | None) -> bool:
+    """Whether a target is a CPU with AMX for bfloat16, and AVX512_BF16 to round for it."""
+    return _has(target, _BF16_DOT, _AMX_BF16)
+
+
+def has_tensor_cores(target: Target | None) -> bool:
+    """Whether a target is a GPU whose tensor cores take float16 and bfloat16: sm_80 or later."""
+    if target is None or target.kind.name != "cuda":
+        return False
+    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
+    return bool(digits) and int(digits) >= _BF16_CAPABILITY
+
+
+def select_by_cpu(choices: Mapping[str, Choice], target: Target | None = None) -> Choice:
+    """The choice for a processor, by the beginning of LLVM's name for it.
+
+    Parameters
+    ----------
+    choices : mapping from str to object
+        Tried in order; ``""`` comes last and matches every name.
+    target : Target, optional
+        This machine's by default, and where the target names no processor.
+    """
+    targets = [host_target()] if target is None else [target, host_target()]
+    name = next(filter(None, (str(each.attrs.get("mcpu", "")) for each in targets)), "")
+    return next(choice for start, choice in choices.items() if name.startswith(start))
+
+
+def _has(target: Target | None, *features: str) -> bool:
+    """Whether a target is a CPU with all of these features, as LLVM calls them."""
+    if target is None or target.kind.name != "llvm":
+        return False
+    return bool(target_has_features([*features], target))
+
+
+_V2 = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
+_V3 = (*_V2, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+LEVELS = {"x86-64-v3": _V3, "x86-64-v4": _V4}
+
+
+def cpu_level(name: str) -> tuple[Target, tuple[str, ...]]:
+    """Return the target of a level, and the flags that a CPU must list.
+
+    Raises
+    ------
+    ConfigError
+        If the name is none.
+    """
+    if name == "native":
+        return without_amx(host_target()), host_flags()  # which names no tile
+    if name not in LEVELS:
+        raise ConfigError(f"cpu is {name!r}; it must be 'x86-64-v3', 'x86-64-v4' or 'native'")
+    return Target({"kind": "llvm", "mcpu": name}), LEVELS[name]

@@ -19,7 +19,7 @@ from sparsetrain.compiler.program import Program
 from sparsetrain.compiler.schedule import KINDS
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import library_cache
-from sparsetrain.runtime.cpu_levels import cpu_level
+from sparsetrain.runtime.host import cpu_level
 from sparsetrain.serving import libraries, manifest
 from sparsetrain.serving.delta import write_delta
 from sparsetrain.serving.encoder_tables import Values, encoder_records

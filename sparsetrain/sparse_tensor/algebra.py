@@ -114,10 +114,10 @@ def to_dense(tensor: Rows) -> relax.Expr:
     """
     rows = _emit(
         scatter_add_rows(
+            relax.ShapeExpr([tensor.num_rows, tensor.width]),
             tensor.indices,
             tensor.values,
             tensor.indices if tensor.source is None else tensor.source,
-            num_rows=tensor.num_rows,
             pooled=int(tensor.source is not None),
         )
     )

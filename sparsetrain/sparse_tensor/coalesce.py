@@ -7,30 +7,21 @@ sort of N ids (`plan_kernel`); nothing is longer than that, however long the tab
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.runtime.target_features import select_by_cpu
 from sparsetrain.runtime.tensors import leading_rows, on_gpu, reshape_view
 from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
-from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.sort_chunks import NOTES, digits_of
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
 
-# Ids from which on all threads sort digit by digit, see `select_by_cpu`. What one thread writes the
-# others read next. Zen 5: one sorts 2,048 in 9 us, two take 23. Zen 3, of a million rows: one sorts
-# 16,384 in 162, two take 287; 53,248 in 640 and 567; of 34 million rows 8,192 in 80 and 90. Intel:
-# one sorts 8,192 in 40, two take 169; 53,248 in 365 and 373; 131,072 in 849 and 729.
-SHARED_FROM = {"znver3": 32_768, "znver": 8192, "": 65_536}
-# And so many times as many are counted by all threads. Zen 5, of 5,652 rows: one counts 8,192 in 14
-# us, two in 15; 16,384 in 25 and 21 to 25; 32,768 in 45 and 31 to 41; 262,144 in 369 and 195.
-COUNTING = 4
+# Ids from which on all threads sort digit by digit: what one thread writes the others read next. On
+# Zen 3, of a million rows, one sorts 16,384 in 162 us, two take 287; 53,248 in 640 and 567.
+SHARED_FROM = 32_768
 
 
 class CoalescePlan:
@@ -117,7 +108,7 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
         sort.begin(indices)
         return CoalescePlan(*sort.wait())
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
-    chunks = chunks_for(count, num_rows) if parallel else 1
+    chunks = chunks_for(count) if parallel else 1
     rows = runtime.empty((count,), index_dtype)
     order = runtime.empty((2, count), "int32")
     offsets = runtime.empty((count + 1,), "int32")
@@ -136,15 +127,9 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     return CoalescePlan(rows, reshape_view(order, (count,)), offsets, used, index_dtype)
 
 
-def chunks_for(count: int, num_rows: int | None = None) -> int:
-    """How many threads sort so many ids; without `num_rows` as if there were many rows."""
-    dear = count // COUNTING if num_rows is not None and num_rows < count else count
-    return runtime.num_threads() if dear >= _shared_from() else 1
-
-
-@cache
-def _shared_from() -> int:
-    return select_by_cpu(SHARED_FROM)
+def chunks_for(count: int) -> int:
+    """How many threads sort so many ids."""
+    return runtime.num_threads() if count >= SHARED_FROM else 1
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:

@@ -13,12 +13,11 @@ from sparsetrain.sparse_tensor.cuda import kernels as cuda_kernels
 
 
 def _scatter_type(call: Any) -> relax.Type:
-    values = call.args[1].ty
-    return relax.TensorType((int(call.attrs["num_rows"]), values.shape[1]), values.dtype)
+    return relax.TensorType(call.args[0], call.args[2].ty.dtype)
 
 
 def _scatter_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    ids, values, source = call.args
+    _, ids, values, source = call.args
     kernel = for_target(llvm=kernels, cuda=cuda_kernels).scatter_add_kernel(
         int(values.ty.shape[1]),
         str(values.ty.dtype),
@@ -28,9 +27,10 @@ def _scatter_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return call_kernel(builder, kernel, "scatter_add_rows", [ids, values, source], call.ty)
 
 
-# (N,) ids, (M, D) values, (N,) sources -> (num_rows, D): zeros, plus the values row by row.
+# The shape (V, D), (N,) ids in [0, V], (M, D) values, (N,) sources -> zeros, plus the values row by
+# row, in order; an id of V is left out.
 scatter_add_rows = define_op(
-    "scatter_add_rows", ("ids", "values", "source"), _scatter_type, _scatter_kernel
+    "scatter_add_rows", ("shape", "ids", "values", "source"), _scatter_type, _scatter_kernel
 )
 
 

@@ -1,25 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU kernel behind a `CoalescePlan`: sort the ids, find the runs of equal ones.
+"""The CPU kernel behind a `CoalescePlan`: a radix sort of the ids, and the runs of equal ones.
 
-It counts where a table has fewer rows than there are ids, which takes a third of the time, and
-sorts digit by digit where it has more; `count_sort` says which threads do. All ways give the same
-plan, to the bit.
+A stable sort from the lowest digit up. A chunk of the entries counts the digits of its share and
+then places them behind those of the chunks before it, so every number of chunks gives the same
+order. Runs are counted and written chunk by chunk too; a chunk begins where a run does, so each
+place has one writer.
+
+What is parallel: chunks, whose number is an extent of an argument. Cost: N entries times the digits
+of the table's rows, not of the dtype, and two passes over the sorted ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
-from tvm.tirx import PrimFunc
+from tvm.tirx import PrimFunc, const
 
-from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
-from sparsetrain.sparse_tensor.count_sort import can_count, count_sort, threads_can_count
-from sparsetrain.sparse_tensor.radix_sort import radix_sort
-from sparsetrain.sparse_tensor.sort_chunks import NOTES
+from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put, scalar
+
+DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
+DIGITS = 1 << DIGIT_BITS
+# What a chunk notes behind its counters, which end where a line of the cache does.
+PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
+NOTES = DIGITS + 16  # numbers of a chunk
+
+Chunks = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
+Entries = Callable[[Any], tuple[Any, Any]]  # place -> id and number of the entry there
+
+
+@cache
+def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[int, int]:
+    """Passes, and bits of each, at most `most`: as few passes as possible, then as few counters."""
+    # Not more bits than an index has: a shift past its width is undefined.
+    bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
+    passes = -(-bits // most)
+    return passes, -(-bits // passes)
 
 
 def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
@@ -27,7 +49,7 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
 
     Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for
     S chunks, rows (N,), offsets (N + 1,), counts (2,), passes, bits, num_rows. `passes` digits of
-    `bits` each are sorted, unless counting does.
+    `bits` each are sorted.
 
     Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
     `offsets` where the run of each begins and the last one ends; padding (ids equal to `num_rows`)
@@ -50,21 +72,143 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
             bits=tirx.Cast("int32", scalar("bits", "int64")),
             num_rows=scalar("num_rows", "int64"),
         )
-        ways = [(can_count(a), lambda: count_sort(a, False))]
-        if parallel:
-            ways.insert(0, (threads_can_count(a), lambda: count_sort(a, True)))
-        _first(ways, lambda: radix_sort(a, T.parallel if parallel else T.serial))
+        _radix_sort(a, T.parallel if parallel else T.serial)
     return built.get()
 
 
-def _first(ways: Sequence[tuple[Any, Callable[[], None]]], otherwise: Callable[[], None]) -> None:
-    """Take the first way whose condition holds."""
-    if not ways:
-        otherwise()
-        return
-    (holds, take), *others = ways
-    with T.If(holds):
-        with T.Then():
-            take()
-        with T.Else():
-            _first(others, otherwise)
+def _share(a: SimpleNamespace, s: Any) -> tuple[Any, Any]:
+    """Begin and end of a chunk's share of the entries."""
+    entries, chunks = a.ids.shape[0], a.notes.shape[0]
+    return T.Bind(entries * s // chunks), T.Bind(entries * (s + 1) // chunks)
+
+
+def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
+    """Make the plan of `a.ids`; `over` loops over chunks."""
+    entries = a.ids.shape[0]
+    _sort_digit(a, over, const(0, "int32"), lambda n: (a.ids[n], tirx.Cast("int32", n)), check=True)
+    with T.serial(0, a.passes - 1) as after:
+        half = T.Bind(
+            (a.passes + 1 + after) % 2
+        )  # TVM 0.27 turns an index that falls (`FlattenBuffer`)
+        _sort_digit(a, over, after + 1, lambda n: (a.keys[half * entries + n], a.order[half, n]))
+    padding, outside = counter(), counter()
+    with T.serial(0, a.notes.shape[0]) as s:
+        put(padding, padding[0] + a.notes[s, PADDING])
+        put(outside, outside[0] + a.notes[s, OUTSIDE])
+    T.buffer_store(a.counts, outside[0], [1])
+    _find_runs(a, over, T.Bind(a.ids.shape[0] - tirx.Cast("int64", padding[0])))
+
+
+def _sort_digit(
+    a: SimpleNamespace, over: Chunks, number: Any, entry: Entries, *, check: bool = False
+) -> None:
+    """Sort what `entry` gives by one digit; the last pass writes to half 0."""
+    entries, chunks = a.ids.shape[0], a.notes.shape[0]
+    digits = T.Bind(const(1, "int32") << a.bits)
+    shift = T.Bind(tirx.Cast(a.ids.dtype, number * a.bits))
+    mask = T.Bind(tirx.Cast(a.ids.dtype, digits - 1))
+    half = T.Bind((a.passes + 1 + number) % 2)
+
+    def digit(key: Any) -> Any:
+        return tirx.Cast("int32", tirx.bitwise_and(key >> shift, mask))
+
+    with over(0, chunks) as s:
+        with T.serial(0, digits) as d:
+            T.buffer_store(a.notes, const(0, "int32"), [s, d])
+        begin, end = _share(a, s)
+        if check:
+            _check(a, s, begin, end)
+        with T.serial(0, end - begin) as n:
+            d = T.Bind(digit(entry(begin + n)[0]))
+            T.buffer_store(a.notes, a.notes[s, d] + 1, [s, d])
+    running = counter()
+    with T.serial(0, digits) as d, T.serial(0, chunks) as s:
+        count = T.Bind(a.notes[s, d])
+        T.buffer_store(a.notes, running[0], [s, d])
+        put(running, running[0] + count)
+    with over(0, chunks) as s:
+        begin, end = _share(a, s)
+        with T.serial(0, end - begin) as n:
+            key, position = (T.Bind(value) for value in entry(begin + n))
+            d = T.Bind(digit(key))
+            place = T.Bind(a.notes[s, d])
+            T.buffer_store(a.notes, place + 1, [s, d])
+            T.buffer_store(a.keys, key, [half * entries + place])
+            T.buffer_store(a.order, position, [half, place])
+
+
+def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
+    """Note how many ids of a chunk are padding, and how many neither that nor a row."""
+    padding, outside = counter(), counter()
+    with T.serial(0, end - begin) as n:
+        row = T.Bind(tirx.Cast("int64", a.ids[begin + n]))
+        beyond = tirx.Or(row < 0, row > a.num_rows)
+        put(padding, padding[0] + tirx.Cast("int32", row == a.num_rows))
+        put(outside, outside[0] + tirx.Cast("int32", beyond))
+    T.buffer_store(a.notes, padding[0], [s, PADDING])
+    T.buffer_store(a.notes, outside[0], [s, OUTSIDE])
+
+
+def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
+    """Of the first `entries` sorted ids, which are no padding."""
+    chunks = a.notes.shape[0]
+
+    def starts(n: Any) -> Any:
+        """Whether a run starts at an entry; not asked of the first."""
+        return a.keys[n] != a.keys[n - 1]
+
+    def chunk(s: Any) -> tuple[Any, Any]:
+        last = s == chunks - 1
+        after = tirx.Cast("int64", a.notes[tirx.min(s + 1, chunks - 1), BEGIN])
+        begin = T.Bind(tirx.Cast("int64", a.notes[s, BEGIN]))
+        return begin, T.Bind(tirx.Select(last, entries, after))
+
+    T.buffer_store(a.notes, const(0, "int32"), [0, BEGIN])
+    with T.serial(0, chunks - 1) as before:
+        s = T.Bind(before + 1)
+        T.buffer_store(a.notes, _next_run(starts, entries * s // chunks, entries), [s, BEGIN])
+    with over(0, chunks) as s:
+        begin, end = chunk(s)
+        runs = counter(tirx.Cast("int32", begin < end))
+        with T.serial(0, tirx.max(end - begin - 1, const(0, "int64"))) as n:
+            put(runs, runs[0] + tirx.Cast("int32", starts(begin + 1 + n)))
+        T.buffer_store(a.notes, runs[0], [s, RUNS])
+    running = counter()
+    with T.serial(0, chunks) as s:
+        count = T.Bind(a.notes[s, RUNS])
+        T.buffer_store(a.notes, running[0], [s, RUNS])
+        put(running, running[0] + count)
+    T.buffer_store(a.counts, running[0], [0])
+    T.buffer_store(a.offsets, const(0, "int32"), [0])
+    with over(0, chunks) as s:
+        begin, end = chunk(s)
+        _write_runs(a, begin, end, starts, a.notes[s, RUNS])
+
+
+def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
+    """The first place from `place` on where a run starts, or the end."""
+    found = counter(tirx.Cast("int32", place))
+    n = tirx.Cast("int64", found[0])
+    inside = tirx.And(n > 0, n < entries)
+    # Not `And`: both of its sides are evaluated, and this one reads.
+    with T.While(tirx.if_then_else(inside, tirx.Not(starts(n)), const(False, "bool"))):
+        put(found, found[0] + 1)
+    return found[0]
+
+
+def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: Any) -> None:
+    """Rows and ends of the runs from `begin` to `end`, without a branch.
+
+    Every entry writes its row, and that its run ends behind it; the last one of a run is right.
+    """
+    run = counter(first)
+
+    def write(n: Any) -> None:
+        T.buffer_store(a.rows, a.keys[n], [run[0]])
+        T.buffer_store(a.offsets, tirx.Cast("int32", n + 1), [run[0] + 1])
+
+    with T.serial(0, tirx.max(end - begin - 1, const(0, "int64"))) as n:
+        write(begin + n)
+        put(run, run[0] + tirx.Cast("int32", starts(begin + n + 1)))
+    with T.If(begin < end), T.Then():
+        write(end - 1)

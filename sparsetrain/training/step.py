@@ -123,8 +123,7 @@ class TrainingStep:
         trainer, state = self._trainer, self._trainer.state
         if self._fused is None or self._ranges is not state.ranges:
             gradient = trainer.program.gradient
-            columns: dict[str, Any] = getattr(trainer.model, "columns", dict)()
-            layout = layout_of(gradient.structure, state, columns)
+            layout = layout_of(gradient.structure, state)
             if layout not in self._programs:
                 module = gradient.module
                 if trainer.policy is not None:  # before the updates, which stay float32

@@ -48,4 +48,7 @@ CASES = [
     _case("expand_dims", X, lambda x: op.expand_dims(x, [0, -1])),
     _case("broadcast_to", {"x": (2, 1)}, lambda x: op.broadcast_to(x, [4, 2, 3])),
     _case("triu", {"x": (2, 3, 3)}, lambda x: op.triu(x, 1)),
+    _case("nn.conv2d", {"x": (2, 3, 5, 4), "w": (4, 3, 3, 2)}, lambda x, w: op.nn.conv2d(x, w)),
+    _case("nn.max_pool2d", {"x": (2, 3, 4, 4)}, lambda x: op.nn.max_pool2d(x, 2, 2)),
+    _case("nn.avg_pool2d", {"x": (2, 3, 4, 4)}, lambda x: op.nn.avg_pool2d(x, 2, 2)),
 ]

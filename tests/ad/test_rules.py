@@ -42,22 +42,9 @@ def _rms_norm(x, axes, weight):
     return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + 0.01) * weight
 
 
-def _group_norm(x, _, gamma, beta):
-    groups = x.reshape(len(x), 2, -1)  # two of two channels
-    ones = np.ones_like(groups[:1])
-    normal = _layer_norm(groups, (2,), ones, 0 * ones).reshape(x.shape)
-    return normal * gamma[:, None] + beta[:, None]
-
-
-def _instance_norm(x, _, gamma, beta):
-    return _layer_norm(x, (2,), gamma[:, None], beta[:, None])
-
-
 NORMS = {
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.rms_norm": _rms_norm,
-    "relax.nn.group_norm": _group_norm,
-    "relax.nn.instance_norm": _instance_norm,
 }
 NORM_CASES = [case for case in CASES if case.rule in NORMS]
 
@@ -84,7 +71,6 @@ def test_rule_of_tvm_agrees_with_central_differences(case):
         ("power", {"x": 0.0, "y": 0.0}, [0.0, 0.0]),
         ("power", {"x": 0.0, "y": 2.0}, [0.0, 0.0]),
         ("power", {"x": 0.0, "y": 1.0}, [1.0, 0.0]),
-        ("atan2", {"x": 0.0, "y": 0.0}, [0.0, 0.0]),
     ],
 )
 def test_at_a_kink_the_gradient_is_pytorchs(name, arguments, expected):
@@ -94,34 +80,6 @@ def test_at_a_kink_the_gradient_is_pytorchs(name, arguments, expected):
     params = {key: np.asarray(value) for key, value in arguments.items()}
     _, found = st.value_and_grad(build(case), "loss", list(params))(params, {})
     np.testing.assert_allclose([g.numpy() / np.cos(1.0) for g in found.values()], expected)
-
-
-@pytest.mark.parametrize("name", ["prod", "cumprod"])
-@pytest.mark.parametrize("zeros", [[0], [2], [1, 3], [0, 1, 4]])
-def test_products_with_zeros_have_a_gradient(name, zeros):
-    case = Case(name, f"relax.{name}", {"x": (5,)}, lambda x: getattr(op, name)(x, axis=0))
-    x = np.array([2.0, -3.0, 0.5, 4.0, -1.5])
-    x[zeros] = 0
-    program = st.value_and_grad(build(case), "loss", ["x"], target=UNOPTIMIZED)
-    st.ad.check_grads(program, {"x": x}, {})
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (lambda x: op.sort(x, -1), [2, 3, 4, 1]),
-        (lambda x: op.topk(x, 2, -1, "values"), [1, 2, 0, 0]),
-        (lambda x: op.topk(x, 2, -1, "values", largest=False), [2, 0, 0, 1]),
-        (lambda x: op.nn.max_pool1d(op.reshape(x, [1, 1, 4]), 4), [1, 0, 0, 0]),
-    ],
-    ids=["sort", "topk", "smallest", "pool"],
-)
-def test_of_equal_elements_that_which_was_taken_has_the_cotangent(body, expected):
-    case = Case("", "", {"x": (4,)}, body)
-    program = st.value_and_grad(build(case), "loss", ["x"], target=UNOPTIMIZED)
-    _, found = program({"x": np.array([1.0, 1.0, 1.0, 0.0])}, {})
-    weights = np.cos(np.array(expected))
-    np.testing.assert_allclose(found["x"].numpy(), np.where(np.array(expected) > 0, weights, 0))
 
 
 def test_the_deviation_of_equal_numbers_has_gradient_0():
@@ -144,6 +102,25 @@ def test_an_einsum_that_sums_axes_without_letters_says_how_to_write_it():
     case = Case("", "relax.einsum", shapes, lambda x, y: op.einsum([x, y], "b...,b...->b"))
     with pytest.raises(st.errors.ConfigError, match="write a letter for every axis"):
         st.ad.gradient(build(case), "loss", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "way_out"),
+    [
+        ("nn.dropout", lambda x: _first(op.nn.dropout(x, 0.1)), "use models.Dropout"),
+        ("nn.batch_norm", lambda x: _first(op.nn.batch_norm(x, x, x, x, x, 0)), "use models.Batch"),
+        ("sort", lambda x: op.sort(x), "register one with ad.defvjp"),
+    ],
+)
+def test_an_operator_without_a_derivative_is_refused_on_one_line(name, body, way_out):
+    case = Case(name, f"relax.{name}", {"x": (3,)}, body)
+    with pytest.raises(st.errors.ConfigError, match=rf"relax.{name}.*{way_out}") as caught:
+        st.value_and_grad(build(case), "loss", ["x"])
+    assert "\n" not in str(caught.value)
+
+
+def _first(expr):
+    return relax.TupleGetItem(emit(expr), 0)
 
 
 def test_a_border_of_copies_has_no_derivative():

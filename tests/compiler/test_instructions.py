@@ -5,7 +5,7 @@ import pytest
 from tvm.target import Target
 
 from sparsetrain.compiler.precision import lacks
-from sparsetrain.runtime import target_features
+from sparsetrain.runtime import host
 
 
 def cpu(name, *changes):
@@ -34,9 +34,9 @@ HAS = [
 @pytest.mark.parametrize("target, has", HAS, ids=[str(target) for target, _ in HAS])
 def test_a_target_has_the_instructions_that_it_names(target, has):
     ask = (
-        target_features.has_bf16_dot,
-        target_features.has_amx_tiles,
-        target_features.has_tensor_cores,
+        host.has_bf16_dot,
+        host.has_amx_tiles,
+        host.has_tensor_cores,
     )
     assert tuple(each(target) for each in ask) == has
 

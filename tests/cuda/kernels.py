@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import tvm
 
 from sparsetrain.compiler.schedule.cuda.running_sum import running_sum_kernel
-from sparsetrain.embedding import cuda_kernels as embedding
+from sparsetrain.embedding import kernels as embedding
 from sparsetrain.models.interaction import cuda
-from sparsetrain.ops.indexing import cuda_kernel as indexing
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.cuda import kernels as optim
@@ -41,18 +40,21 @@ def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
 
 def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for width in WIDTHS:
-        yield f"lookup{width}", embedding.lookup_kernel(width, "float32", "int64")
-        yield f"bag{width}_sum", embedding.bag_kernel(width, "float32", "int32", 26, False, False)
+        yield f"lookup{width}", embedding.cuda_lookup_kernel(width, "float32", "int64")
+        yield (
+            f"bag{width}_sum",
+            embedding.bag_kernel(width, "float32", "int32", 26, False, False, True),
+        )
         yield f"chunks{width}", chunk_sums_kernel(width, "float32", False)
         yield f"sum{width}", segment_sum_kernel(width, "float32", False)
         yield f"pairs{width}", cuda.forward_kernel(26, width, "float32")
         yield f"pairs_back{width}", cuda.backward_kernel(26, width, "float32")
-    yield "bag_mean", embedding.bag_kernel(16, "float32", "int32", 26, True, False)
-    yield "bag_weighted", embedding.bag_kernel(16, "float32", "int32", 26, False, True)
-    yield "bag_source", embedding.bag_source_kernel(26, "int32")
-    yield "mean_back", embedding.bag_mean_cotangent_kernel(16, "float32", 26)
-    yield "weighted", embedding.weighted_values_kernel(16, "float32")
-    yield "weights_back", embedding.weight_cotangent_kernel(16, "float32", "int32")
+    yield "bag_mean", embedding.bag_kernel(16, "float32", "int32", 26, True, False, True)
+    yield "bag_weighted", embedding.bag_kernel(16, "float32", "int32", 26, False, True, True)
+    yield "bag_source", embedding.bag_source_kernel(26, "int32", True)
+    yield "mean_back", embedding.bag_mean_cotangent_kernel(16, "float32", 26, True)
+    yield "weighted", embedding.weighted_values_kernel(16, "float32", True)
+    yield "weights_back", embedding.weight_cotangent_kernel(16, "float32", "int32", True)
     yield "chunks_pooled", chunk_sums_kernel(16, "float32", True)
     yield "sum_pooled", segment_sum_kernel(16, "float32", True)
     for pooled in (False, True):
@@ -64,10 +66,8 @@ def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
 
 def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     """What takes the place of kernels of TVM's."""
-    for width in (*WIDTHS, 1, 300):  # also a number, and more than a block has threads
-        yield f"put_rows{width}", indexing.put_rows_kernel(width, "float32", "add")
-    yield "put_halves", indexing.put_rows_kernel(16, "float16", "max")
-    yield "put_numbers", indexing.put_rows_kernel(1, "int64", "update")
+    for width in (1, 300):  # also a number, and more than a block has threads
+        yield f"scatter{width}", rows.scatter_add_kernel(width, "float32", "int64", False)
     yield "running_sum", running_sum_kernel("float32", "float32", False)
     yield "running_sum_before", running_sum_kernel("int32", "int64", True)
 

@@ -8,7 +8,7 @@ import pytest
 from tvm import relax, tirx
 
 from sparsetrain.compiler import schedule
-from sparsetrain.compiler.schedule.cuda.sum_of_pieces import sum_kernel
+from sparsetrain.compiler.schedule.cuda.long_product import sum_kernel
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import BFLOAT16
 from tests.cuda import device

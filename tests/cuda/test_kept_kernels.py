@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
-from sparsetrain.embedding.cuda_kernels import lookup_kernel
+from sparsetrain.embedding.kernels import cuda_lookup_kernel
 from sparsetrain.runtime import compiling, gpu, library_cache
 from tests.cuda.test_kernels import there
 
@@ -29,7 +29,7 @@ def compiled(cuda, monkeypatch, tmp_path):
 
 
 def look_up(width: int) -> np.ndarray:
-    kernel = compiling.compile_kernel(lookup_kernel(width, "float32", "int32"), gpu.target())
+    kernel = compiling.compile_kernel(cuda_lookup_kernel(width, "float32", "int32"), gpu.target())
     out = there(np.zeros((2, width), "f4"), "cuda")
     kernel(there(np.arange(5 * width, dtype="f4").reshape(5, width), "cuda"), ids(), out)
     return runtime.as_numpy(out)[:, 0] / width

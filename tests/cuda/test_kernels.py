@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
-from sparsetrain.embedding import cuda_kernels
 from sparsetrain.embedding import kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.optim.gradients import global_norm, nonfinite
@@ -209,11 +208,10 @@ def test_a_mean_over_bags_and_its_cotangent(target):
     ids = rng.integers(0, 9, offsets[-1]).astype("i4")
     table = rng.standard_normal((9, width)).astype("f4")
     cotangent = rng.standard_normal((batch, features, width)).astype("f4")
-    module = embedding_kernels if target == "cpu" else cuda_kernels
-    where = resolve_target(target)
-    pool = module.bag_kernel(width, "float32", "int32", features, True, False)
+    where, on_cuda = resolve_target(target), target == "cuda"
+    pool = embedding_kernels.bag_kernel(width, "float32", "int32", features, True, False, on_cuda)
     pool = compile_kernel(pool, where)
-    back = module.bag_mean_cotangent_kernel(width, "float32", features)
+    back = embedding_kernels.bag_mean_cotangent_kernel(width, "float32", features, on_cuda)
     back = compile_kernel(back, where)
     edges = there(offsets, target)
 

@@ -13,8 +13,7 @@ from sparsetrain.compiler.precision import BFLOAT16, policy_for, to_half
 from sparsetrain.models.interaction import amx, bf16
 from sparsetrain.runtime import as_numpy, as_tensor, empty
 from sparsetrain.runtime.compiling import compile_kernel
-from sparsetrain.runtime.host import host_target
-from sparsetrain.runtime.target_features import has_amx_tiles, has_bf16_dot
+from sparsetrain.runtime.host import has_amx_tiles, has_bf16_dot, host_target
 from tests.models.interactions import in_numpy, module, vjp_in_numpy
 
 CASES = [

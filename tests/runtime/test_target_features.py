@@ -5,10 +5,7 @@ import pytest
 from tvm.target import Target
 
 from sparsetrain.compiler.schedule.processor_families import make_of
-from sparsetrain.embedding import lookup_kernel
-from sparsetrain.optim.row_prefetch import PREFETCH
-from sparsetrain.runtime import target_features
-from sparsetrain.sparse_tensor.coalesce import SHARED_FROM
+from sparsetrain.runtime import host
 
 CHOICES = {"znver": "Zen", "": "others"}
 
@@ -19,23 +16,14 @@ CHOICES = {"znver": "Zen", "": "others"}
 )
 def test_the_name_of_the_processor_decides(name, choice, monkeypatch):
     target = Target({"kind": "llvm"} if name is None else {"kind": "llvm", "mcpu": name})
-    monkeypatch.setattr(target_features, "host_target", lambda: target)
-    assert target_features.select_by_cpu(CHOICES) == choice
-
-
-@pytest.mark.parametrize(
-    "choices",
-    [PREFETCH, SHARED_FROM, lookup_kernel.PREFETCH],
-    ids=["rows ahead", "shared sort", "lookup"],
-)
-def test_every_table_ends_with_a_choice_for_all_others(choices):
-    assert [*choices][-1] == ""
+    monkeypatch.setattr(host, "host_target", lambda: target)
+    assert host.select_by_cpu(CHOICES) == choice
 
 
 def test_a_target_that_names_none_is_for_this_machine(monkeypatch):
     zen = Target({"kind": "llvm", "mcpu": "znver5"})
-    monkeypatch.setattr(target_features, "host_target", lambda: zen)
-    assert target_features.select_by_cpu(CHOICES, Target("llvm")) == "Zen"
+    monkeypatch.setattr(host, "host_target", lambda: zen)
+    assert host.select_by_cpu(CHOICES, Target("llvm")) == "Zen"
 
 
 @pytest.mark.parametrize(("mcpu", "steadily"), [("znver5", False), ("sapphirerapids", True)])

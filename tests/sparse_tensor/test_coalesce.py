@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coalescing: unique sorted rows, and sums whose order, hence bits, is fixed."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from tvm.sym import Analyzer
-from tvm.tirx import const
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
-from sparsetrain.sparse_tensor import RowSparse, coalesce, count_sort
+from sparsetrain.sparse_tensor import RowSparse, coalesce
 from sparsetrain.sparse_tensor.coalesce import make_plan
-from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.sort_chunks import NOTES, digits_of
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)
@@ -150,7 +145,7 @@ def test_the_squared_norm_of_nothing_is_zero():
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_made_without_the_threads_is_the_same(name, monkeypatch):
-    monkeypatch.setattr(coalesce, "_shared_from", lambda: 1)  # however few the ids
+    monkeypatch.setattr(coalesce, "SHARED_FROM", 1)  # however few the ids
     indices, rows = CASES[name]
     tensor = RowSparse.from_numpy(np.array(indices, "int32"), np.zeros((len(indices), 1)), rows)
     alone = make_plan(tensor.indices, rows, parallel=False)
@@ -178,61 +173,15 @@ def test_one_thread_sorts_by_any_number_of_digits(spread, rows, dtype):
         assert_same_bits(plan.rows, np.unique(indices[indices < rows]))
 
 
-@pytest.mark.parametrize("repeated", [1, 10])  # the second time fewer rows than ids, if but 5
+@pytest.mark.parametrize("repeated", [1, 10])
 @pytest.mark.parametrize("rows", [5, 2048, 2**22])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_indices_outside_the_rows_are_counted(rows, parallel, repeated, monkeypatch):
-    monkeypatch.setattr(coalesce, "_shared_from", lambda: 1)
+    monkeypatch.setattr(coalesce, "SHARED_FROM", 1)
     some = [0, rows + 1, rows, -1, 2**31 - 1, -(2**31), rows - 1]
     indices = np.array(some * repeated, "int32")
     with pytest.raises(DataError, match=f"{4 * repeated} of {7 * repeated}"):
         make_plan(runtime.as_tensor(indices), rows, parallel=parallel)
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("rows", [1, 15, 16, 31, 32, 500, 511, 512, 1023])  # counters fill lines
-@pytest.mark.parametrize("spread", SPREADS)
-def test_counting_gives_the_plan_of_sorting(spread, rows, dtype, monkeypatch):
-    """In one thread, the first time without any, and in more where their counters fit."""
-    count = 1024
-    indices = SPREADS[spread](rows, count).astype(dtype)
-    ids, order = runtime.as_tensor(indices), np.argsort(indices, kind="stable").astype("i4")
-    used = np.unique(indices[indices < rows])
-    monkeypatch.setattr(count_sort, "THREADS_FROM", 1)
-    for chunks, of_each in [(None, 16), (1, 16), (2, 16), (2, 1), (3, 1), (7, 1)]:
-        monkeypatch.setattr(count_sort, "OF_EACH", of_each)
-        made = _arrays(count, chunks or 1, dtype)
-        sort = compile_kernel(plan_kernel(dtype, chunks is not None), host_target(), "sort")
-        sort(ids, *made, *digits_of(rows, dtype), rows)
-        _, found, _, unique, offsets, counts = map(runtime.as_numpy, made)
-        assert counts.tolist() == [len(used), 0]
-        assert_same_bits(unique[: len(used)], used)
-        assert_same_bits(found[0], order)
-        ends = np.searchsorted(indices[order], used, side="right").astype("i4")
-        assert_same_bits(offsets[: len(used) + 1], np.append(0, ends).astype("i4"))
-
-
-@pytest.mark.parametrize(
-    ("count", "rows", "chunks", "way"),
-    [
-        (2**15, 1000, 1, "one"),
-        (2**15, 1000, 2, "all"),
-        (2**15 - 1, 1000, 2, "one"),  # too few ids
-        (2**15, 1024, 2, "one"),  # too many counters
-        (2**15, 2**15 - 1, 2, "one"),
-        (2**15, 2**15, 2, "none"),
-        (2**15, 1024, 3, "none"),
-    ],
-)
-def test_threads_count_where_they_are_faster(count, rows, chunks, way):
-    extents = {"ids": count, "notes": chunks}
-    a = SimpleNamespace(
-        **{name: SimpleNamespace(shape=(const(n, "int64"),)) for name, n in extents.items()},
-        num_rows=const(rows, "int64"),
-    )
-    ways = {"all": count_sort.threads_can_count(a), "one": count_sort.can_count(a)}
-    holds = [name for name, holds in ways.items() if Analyzer().simplify(holds).value]
-    assert [*holds, "none"][0] == way
 
 
 def test_all_rows_occur_once():
@@ -241,15 +190,6 @@ def test_all_rows_occur_once():
         indices = RNG.permutation(count - 1).astype("int32")
         plan = make_plan(runtime.as_tensor(np.append(indices, np.int32(0))), count - 1)
         assert_same_bits(plan.rows, np.arange(count - 1, dtype="int32"))
-
-
-@pytest.mark.parametrize(("ids", "rows", "threads"), [(99, 99, 1), (99, 98, 1), (400, 99, 3)])
-def test_threads_count_from_four_times_as_many_ids_on(ids, rows, threads, monkeypatch):
-    monkeypatch.setattr(coalesce, "_shared_from", lambda: 100)
-    monkeypatch.setattr(coalesce.runtime, "num_threads", lambda: 3)
-    assert coalesce.chunks_for(ids, rows) == threads
-    assert coalesce.chunks_for(100) == coalesce.chunks_for(100, 100) == 3
-    assert coalesce.chunks_for(399, 398) == 1
 
 
 def _arrays(count: int, chunks: int, dtype: str) -> list[runtime.NDArray]:

@@ -9,16 +9,12 @@ from sparsetrain.ad.dense_rules import (
     batch_norm,
     binary,
     by_ids,
-    convolution,
     copies,
     dropout,
     einsum,
     elementwise,
     losses,
     normalization,
-    ordering,
-    pooling,
-    products,
     ragged,
     reductions,
     shapes,
@@ -29,8 +25,8 @@ from sparsetrain.ad.dense_rules.softmax_loss import linear_cross_entropy as line
 from sparsetrain.ad.rules import defvjp
 
 _MODULES = (
-    *(elementwise, binary, by_ids, shapes, copies, reductions, products, ordering),
-    *(einsum, normalization, attention, convolution, pooling, losses, dropout, batch_norm),
+    *(elementwise, binary, by_ids, shapes, copies, reductions),
+    *(einsum, normalization, attention, losses, dropout, batch_norm),
     *(ragged, softmax_loss),
 )
 for _module in _MODULES:

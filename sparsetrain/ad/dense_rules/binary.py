@@ -7,7 +7,6 @@ from typing import Any
 
 from tvm.relax import op
 
-from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import constant, fitted
 
 
@@ -41,53 +40,7 @@ def _log_add_exp(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
     ]
 
 
-def _atan2(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: the angle of (x, y). Backward: ``x / (x**2 + y**2)`` for y, ``-y / ...`` for x.
-
-    0 at the origin, as in PyTorch.
-    """
-    y, x = call.args
-    square = emit(op.add(op.multiply(x, x), op.multiply(y, y)))
-    zero, origin = constant(0, output), emit(op.equal(square, constant(0, output)))
-    inverse = op.divide(cotangent, op.where(origin, constant(1, output), square))
-    share = emit(op.where(origin, zero, inverse))
-    return [
-        fitted(op.multiply(x, share), output, y),
-        fitted(op.negative(op.multiply(y, share)), output, x),
-    ]
-
-
-def _floor_mod(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: ``x - y floor(x / y)``. Backward: 1 and ``-floor(x / y)``."""
-    x, y = call.args
-    times = op.multiply(cotangent, op.floor_divide(x, y))
-    return [fitted(cotangent, output, x), fitted(op.negative(times), output, y)]
-
-
-def _mod(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: ``x - y trunc(x / y)``. Backward: 1 and ``-trunc(x / y)``."""
-    x, y = call.args
-    times = op.multiply(cotangent, op.trunc(op.divide(x, y)))
-    return [fitted(cotangent, output, x), fitted(op.negative(times), output, y)]
-
-
-def _flat(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: steps. Backward: 0, as in PyTorch."""
-    return [op.zeros_like(argument) for argument in call.args]
-
-
-def _outer(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: ``z[i, j] = x[i] y[j]``. Backward: products with the cotangent."""
-    x, y = call.args
-    return [op.matmul(cotangent, y), op.matmul(x, cotangent)]
-
-
 RULES = {
-    "relax.outer": _outer,
-    "relax.atan2": _atan2,
-    "relax.floor_mod": _floor_mod,
-    "relax.mod": _mod,
-    "relax.floor_divide": _flat,
     "relax.where": _where,
     "relax.power": _power,
     "relax.log_add_exp": _log_add_exp,

@@ -139,31 +139,8 @@ def _slope(slope: Callable[[relax.Expr, relax.Var], relax.Expr]) -> Rule:
     return rule
 
 
-def _one(like: relax.Expr) -> relax.Expr:
-    return constant(1, like)
-
-
-def _selu(x: relax.Expr, y: relax.Expr) -> relax.Expr:
-    """Forward: ``scale x`` above 0, ``scale alpha (exp(x) - 1)`` elsewhere (arXiv:1706.02515)."""
-    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
-    below = op.add(y, constant(scale * alpha, x))
-    return op.where(op.greater(x, constant(0, x)), constant(scale, x), below)
-
-
 RULES = {
     "relax.abs": _slope(lambda x, y: op.sign(x)),  # 0 at 0, as in PyTorch
-    "relax.tan": _slope(lambda x, y: op.add(_one(x), op.multiply(y, y))),
-    "relax.sinh": _slope(lambda x, y: op.cosh(x)),
-    "relax.cosh": _slope(lambda x, y: op.sinh(x)),
-    "relax.asin": _slope(lambda x, y: op.rsqrt(op.subtract(_one(x), op.multiply(x, x)))),
-    "relax.acos": _slope(
-        lambda x, y: op.negative(op.rsqrt(op.subtract(_one(x), op.multiply(x, x))))
-    ),
-    "relax.atan": _slope(lambda x, y: op.divide(_one(x), op.add(_one(x), op.multiply(x, x)))),
-    "relax.asinh": _slope(lambda x, y: op.rsqrt(op.add(op.multiply(x, x), _one(x)))),
-    "relax.acosh": _slope(lambda x, y: op.rsqrt(op.subtract(op.multiply(x, x), _one(x)))),
-    "relax.atanh": _slope(lambda x, y: op.divide(_one(x), op.subtract(_one(x), op.multiply(x, x)))),
-    "relax.nn.selu": _slope(_selu),
     "relax.sign": _flat,
     "relax.floor": _flat,
     "relax.ceil": _flat,

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules: the passes that turn a Relax module into fast kernels for a target.
 
-`pipeline` lists the passes in order. Graph passes come first (`lower_attention`,
-`cancel_transpose`, `fold_rounding`, `fold_transpose`, `fold_permutation`, `row_product`), with a
-hand-written kernel for `softmax`. `apply_rules` then picks a rule for each kernel: `matmul`,
-`elementwise`, `reduction`, `fallback`; `bf16` and `amx` for bfloat16; all of `cuda` on a GPU.
-`hoist_allocations` and the `elide_*` passes come last. `product`, `operands`, `register_tile`,
-`half_bits`, `half_match`, `epilogue`, `last_panel` and the prefetch modules are parts of the
-schedule of a product.
+`pipeline` lists the passes in order. Graph passes come first (`lower_attention`, `transposes`,
+`fold_rounding`, `fold_permutation`, `row_product`), with a hand-written kernel for `softmax`.
+`apply_rules` then picks a rule for each kernel: `matmul`, `elementwise`, `reduction`, `fallback`;
+`bf16` and `amx` for bfloat16; all of `cuda` on a GPU. `hoist_allocations` and the `elide_*` passes
+come last. `product`, `operands`, `register_tile`, `half_products` and the prefetch modules are
+parts of the schedule of a product.
 """
 
 from sparsetrain.compiler.schedule.hoist_allocations import KINDS as KINDS

@@ -7,7 +7,7 @@ take as long as the products. The pass permutes the index expressions of the pro
 
 Invariant: values are unchanged. An operand is read in place if its last axis is one of its
 matrices', a result is written in place if its columns stay last, as the schedule of a product
-requires. Products of two matrices are left to `fold_transpose`.
+requires. Products of two matrices are left to `transposes`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from sparsetrain.compiler.schedule.definitions import Definitions
-from sparsetrain.compiler.schedule.fold_transpose import is_call, is_outer
+from sparsetrain.compiler.schedule.transposes import Definitions, is_call, is_outer
 from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
 
 

@@ -3,7 +3,8 @@
 
 `matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` reads x and w in
 place. An operand that is rounded here is never stored as bfloat16: the kernel rounds it while it
-packs. One that an earlier kernel stored as bfloat16 is read as it is. `half_bits` has the loops.
+packs. One that an earlier kernel stored as bfloat16 is read as it is. `half_products` has the
+loops.
 """
 
 import tvm
@@ -11,9 +12,13 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.compiler.schedule.cuda.long_product import long_product
-from sparsetrain.compiler.schedule.definitions import Definitions
-from sparsetrain.compiler.schedule.fold_transpose import is_call, transposed_source
-from sparsetrain.compiler.schedule.half_bits import HALVES, half_product
+from sparsetrain.compiler.schedule.half_products import HALVES, half_product
+from sparsetrain.compiler.schedule.transposes import (
+    Definitions,
+    is_call,
+    is_half_matmul,
+    transposed_source,
+)
 from sparsetrain.kernels.relax_op import rewrite_functions
 
 _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
@@ -93,17 +98,4 @@ def is_rounding(value: relax.Expr | None) -> bool:
         and is_call(value, "relax.astype")
         and str(value.ty.dtype) in HALVES
         and str(value.args[0].ty.dtype) == "float32"
-    )
-
-
-def is_half_matmul(call: relax.Call) -> bool:
-    """A product of two matrices of halves that is accumulated in float32."""
-    if not is_call(call, "relax.matmul") or str(call.ty.dtype) != "float32":
-        return False
-    operands = [operand.ty for operand in call.args]
-    halves = {str(t.dtype) for t in operands}
-    return (
-        all(t.ndim == 2 and t.shape is not None for t in operands)
-        and len(halves) == 1
-        and halves <= HALVES.keys()
     )

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from sparsetrain.compiler.schedule.fold_transpose import is_call
+from sparsetrain.compiler.schedule.transposes import is_call
 from sparsetrain.kernels.relax_op import rewrite_functions
 from sparsetrain.ops.attention import attention, has_scale
 

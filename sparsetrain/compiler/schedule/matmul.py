@@ -23,13 +23,13 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.epilogue import inline_all_but_last, single_consumer
-from sparsetrain.compiler.schedule.last_panel import narrow_last_panel
 from sparsetrain.compiler.schedule.operands import (
+    inline_all_but_last,
     pack_nearby,
     pack_panels,
     pack_row_blocks,
     read_in_place,
+    single_consumer,
 )
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
 from sparsetrain.compiler.schedule.processor_families import Make, make_of
@@ -43,7 +43,6 @@ from sparsetrain.compiler.schedule.rule import (
     vectorize_if_whole,
 )
 from sparsetrain.compiler.schedule.steady_prefetch import Tile, next_rows, prefetch_steadily
-from sparsetrain.compiler.schedule.vector_bounds_checks import copy_whole_vectors
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
 _TILES_PER_ROW_BLOCK = 16
@@ -117,7 +116,8 @@ def _apply_tile(
     final = inline_all_but_last(sch, others)
     sch.pad_einsum(block, _padding(product, tile))
     epilogue = single_consumer(sch, block, final)
-    packing = None if is_small else pack_panels(sch, block, right, tile.columns, lanes)
+    if not is_small:
+        pack_panels(sch, block, right, tile.columns, lanes)
     in_place = left.contracted_is_contiguous
     if in_place:
         read_in_place(sch, block, left)
@@ -126,8 +126,8 @@ def _apply_tile(
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], lanes)
     if not in_place:
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
-    if packing is None:
-        packing = pack_nearby(sch, block, right, tile.columns, lanes, loops.task)
+    if is_small:
+        pack_nearby(sch, block, right, tile.columns, lanes, loops.task)
     source = sch.get(block).reads[left.read].source
     init = _accumulate_in_registers(sch, block, loops)
     if make.asks_steadily:
@@ -136,10 +136,6 @@ def _apply_tile(
         prefetch_steadily(sch, within, following)
     else:
         prefetch_epilogue(sch, block, epilogue, loops.tile)
-    copy_whole_vectors(sch, packing)
-    if tile.columns == 2 * lanes:
-        vectors = [sch.get_loops(init)[-1], loops.column]
-        narrow_last_panel(sch, init, loops.tile, vectors, product.columns)
 
 
 def _is_small(sch: s_tir.Schedule, product: Product) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of a product on their way to the registers: packed into panels, or read in place.
+"""Operands of a product on their way to the registers, packed or read in place, and its epilogue.
 
 A panel holds, for every step of `k`, as many neighbours as a register tile is wide, so that the
 inner loop reads it front to back. Rows of memory that are a power of two apart would evict each
@@ -11,9 +11,12 @@ other from the first-level cache; panels cannot.
 - The left operand is read in place if `k` is contiguous in it (NN, NT). Otherwise (TN) each block
   of rows is packed by the thread that is about to use it, and stays in its second-level cache.
 
-Cost: one copy of the packed operand, in whole vectors (`vector_bounds_checks.py`), with some rows
-prefetched (`prefetch.py`). Invariant: values are unchanged; padding is never stored.
+Cost: one copy of the packed operand, with some rows prefetched (`prefetch.py`). Invariant: values
+are unchanged; padding is never stored. The blocks after a product are merged into one, its
+epilogue, which is applied before the store.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
@@ -21,6 +24,7 @@ from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import Range
+from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from sparsetrain.compiler.schedule.prefetch import prefetch_rows_ahead
@@ -35,8 +39,8 @@ _PACKED_STRETCH = 256
 
 def pack_panels(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int
-) -> SBlockRV:
-    """Pack an operand in a parallel pass of its own; return the block that copies.
+) -> None:
+    """Pack an operand in a parallel pass of its own.
 
     A task copies a stretch of `k` for a few panels: it reads whole cache lines and writes few
     streams. Vectors run along the panel. Where the source is contiguous in `k` instead, they are
@@ -60,12 +64,11 @@ def pack_panels(
     parallel_over(sch, [*batch, group, stretch])
     if not operand.contracted_is_contiguous:
         prefetch_rows_ahead(sch, packing, operand.contracted, k)
-    return packing
 
 
 def pack_nearby(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int, task: LoopRV
-) -> SBlockRV:
+) -> None:
     """Pack a small operand inside the loop over tasks, which all of a task's tiles read."""
     packing = _lay_out_in_panels(sch, block, operand, width)
     # Before any split, as in `pack_row_blocks`.
@@ -76,7 +79,6 @@ def pack_nearby(
     if operand.contracted_is_contiguous:
         sch.reorder(panel, k, lane)
     sch.vectorize(lane)
-    return packing
 
 
 def pack_row_blocks(
@@ -150,3 +152,22 @@ def _panels_per_task(extent: int | None, width: int) -> int:
     """Panels copied side by side: a divisor of their number, so that the copy needs no guard."""
     wanted = max(1, _PACKED_TOGETHER // width)
     return wanted if extent is None else gcd(wanted, extent // width)
+
+
+def inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:
+    """Merge the elementwise blocks into the last one, and return that."""
+    for info in blocks[:-1]:
+        sch.compute_inline(info.block_rv)
+    return blocks[-1].block_rv if blocks else None
+
+
+def single_consumer(sch: s_tir.Schedule, block: SBlockRV, final: SBlockRV | None) -> SBlockRV:
+    """The one block that stores the product: epilogue, removal of the padding, or a plain copy."""
+    consumers = sch.get_consumers(block)
+    if not consumers:
+        return sch.cache_write(block, 0, "global")
+    if final is None:
+        return consumers[0]
+    if sch.get(consumers[0]).name_hint != sch.get(final).name_hint:
+        sch.compute_inline(consumers[0])
+    return final

@@ -23,13 +23,11 @@ from sparsetrain.compiler.schedule import cuda, softmax
 from sparsetrain.compiler.schedule.amx import TileMatmul
 from sparsetrain.compiler.schedule.apply_rules import ApplyRules
 from sparsetrain.compiler.schedule.bf16 import HalfMatmul
-from sparsetrain.compiler.schedule.cancel_transpose import CancelTranspose
 from sparsetrain.compiler.schedule.elementwise import Elementwise
 from sparsetrain.compiler.schedule.elide_argument_checks import ElideArgumentChecks
 from sparsetrain.compiler.schedule.fallback import Fallback
 from sparsetrain.compiler.schedule.fold_permutation import FoldPermutationIntoMatmul
 from sparsetrain.compiler.schedule.fold_rounding import FoldIntoHalfMatmul
-from sparsetrain.compiler.schedule.fold_transpose import FoldTransposeIntoMatmul
 from sparsetrain.compiler.schedule.hand_written import KeepHandWrittenKernels
 from sparsetrain.compiler.schedule.hoist_allocations import HoistAllocations
 from sparsetrain.compiler.schedule.lower_attention import LowerAttention
@@ -38,6 +36,7 @@ from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleRed
 from sparsetrain.compiler.schedule.row_product import TakeRowProducts
 from sparsetrain.compiler.schedule.shape_functions import ShapeFunctionsDoNotAlias
 from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
+from sparsetrain.compiler.schedule.transposes import CancelTranspose, FoldTransposeIntoMatmul
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops import legalize
 

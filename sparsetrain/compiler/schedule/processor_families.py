@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tvm.target import Target
 
-from sparsetrain.runtime.target_features import select_by_cpu
+from sparsetrain.runtime.host import select_by_cpu
 
 
 class Make(NamedTuple):

@@ -22,7 +22,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from sparsetrain.compiler.schedule.elementwise import schedule_map
-from sparsetrain.compiler.schedule.epilogue import inline_all_but_last
+from sparsetrain.compiler.schedule.operands import inline_all_but_last
 from sparsetrain.compiler.schedule.register_tile import vector_unit
 from sparsetrain.compiler.schedule.rule import CpuRule, output_dtype, parallel_over, static_extent
 

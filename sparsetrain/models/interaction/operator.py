@@ -24,7 +24,7 @@ from sparsetrain.ad import defvjp
 from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
 from sparsetrain.models.interaction import amx, bf16, cpu, cuda
 from sparsetrain.models.interaction.result_layout import output_width
-from sparsetrain.runtime.target_features import has_amx_tiles, has_bf16_dot
+from sparsetrain.runtime.host import has_amx_tiles, has_bf16_dot
 
 # Test of a target -> kernels that round with its instructions, the fastest first. Where AVX512_BF16
 # is slow (Intel: 0.4 vector products a cycle) its kernels take about as long as the float32 ones,

@@ -1,105 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that read by ids: each element of the result looks for its place and reads it or NaN.
+"""Operators that read by ids: what each id stands for, the kernel, and the rows that were read.
 
-One pass over the result, which schedules and fuses like any map. `take` of rows is a lookup
-(`embedding`); what is left of it, along other axes or of other dtypes, is here.
+All have one form, ``y[index, rest] = x[places, rest]``: ids choose a place along the leading axes
+of x for each index. The kernel is one pass over the result, which schedules and fuses like any map.
+`take` of rows is a lookup (`embedding`); what is left of it, along other axes or of other dtypes,
+is here.
+
+As in NumPy a negative id counts from the end. An id that is still outside reads as NaN, as `False`
+for booleans, and as the lowest integer (of unsigned ones the highest): such a number is outside
+every axis when it is used as an id itself. This is what `jax.numpy` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax, te, tirx
 
-from sparsetrain.ops.indexing.places import Place, place, read
-from sparsetrain.ops.operand_shapes import is_one
+from sparsetrain.ops.operand_shapes import is_one, size_of
 
 
-def at_tuples(x: te.Tensor, ids: te.Tensor, batch_dims: int = 0) -> te.Tensor:
+class Place(NamedTuple):
+    """An index along an axis, and whether it may be used."""
+
+    index: Any
+    inside: Any
+
+
+def _sure(index: Any) -> Place:
+    return Place(index, tirx.const(True, "bool"))
+
+
+def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, *, from_end: bool = True) -> Place:
+    """What ``ids[where]`` stands for along an axis; not `from_end`, ids below 0 are outside."""
+    index = tirx.Cast("int64", ids(*where))
+    if from_end:
+        index = tirx.Select(index < 0, index + extent, index)
+    return Place(index, tirx.all(index >= 0, index < extent))
+
+
+class Read(NamedTuple):
+    """How a call goes by ids.
+
+    Parameters
+    ----------
+    ids : list of relax.Expr
+        The tensors of ids.
+    axes : int
+        Leading axes of the tensor along which they choose.
+    extents : callable
+        From the tensor's shape and those of the ids to the extents of the index.
+    places : callable
+        From the tensor's shape, the ids and an index to a place for each of the axes.
+    """
+
+    ids: list[relax.Expr]
+    axes: int
+    extents: Callable[[Sequence[Any], Sequence[Sequence[Any]]], list[Any]]
+    places: Callable[[Sequence[Any], Sequence[te.Tensor], Sequence[Any]], list[Place]]
+
+
+def read_of(builder: relax.BlockBuilder, call: Any) -> Read:
+    """How a call of an operator of `LEGALIZE` goes by ids."""
+    return _READS[call.op.name](builder, call)
+
+
+def _tuples(builder: relax.BlockBuilder, call: Any) -> Read:
     """``y[b, i] = x[b, *ids[b, i]]``: the last axis of ids has an id for each leading axis of x."""
-    lead, depth = len(ids.shape) - 1, int(ids.shape[-1])
-    rest = x.shape[batch_dims + depth :]
+    ids, batch = call.args[1], int(call.attrs["batch_dims"])
+    depth = int(ids.ty.shape[-1])
 
-    def element(*index: Any) -> Any:
-        row, inner = index[:lead], index[lead:]
-        found = [place(ids, [*row, m], x.shape[batch_dims + m]) for m in range(depth)]
-        return _read(x, row[:batch_dims], found, inner)
+    def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
+        chosen = (_place(ids[0], [*at, m], shape[batch + m]) for m in range(depth))
+        return [*map(_sure, at[:batch]), *chosen]
 
-    return te.compute([*ids.shape[:-1], *rest], element, "gather_nd")
-
-
-def at_elements(x: te.Tensor, ids: te.Tensor, axis: int) -> te.Tensor:
-    """``y[i, j] = x[i, ids[i, j]]`` along `axis`."""
-
-    def element(*index: Any) -> Any:
-        found = place(ids, index, x.shape[axis])
-        return _read(x, index[:axis], [found], index[axis + 1 :])
-
-    return te.compute(ids.shape, element, "gather_elements")
+    return Read([ids], batch + depth, lambda shape, of: [*of[0][:-1]], places)
 
 
-def at_tensors(x: te.Tensor, ids: Sequence[te.Tensor]) -> te.Tensor:
+def _elements(builder: relax.BlockBuilder, call: Any) -> Read:
+    """``y[i, j] = x[i, ids[i, j]]`` along an axis. Ids may be shorter than x along any other."""
+    x, ids = call.args
+    axis = _front(call.attrs["axis"], x)
+
+    def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
+        found = [*map(_sure, at)]
+        found[axis] = _place(ids[0], at, shape[axis])
+        return found
+
+    return Read([ids], len(x.ty.shape), lambda shape, of: [*of[0]], places)
+
+
+def _tensors(builder: relax.BlockBuilder, call: Any) -> Read:
     """``y[i] = x[ids[0][i], ids[1][i], ...]``, ids broadcast to one another."""
-    shape = broadcast([tensor.shape for tensor in ids])
+    ids = _fields(builder, call.args[1])
 
-    def element(*index: Any) -> Any:
-        row, inner = index[: len(shape)], index[len(shape) :]
-        found = [
-            place(tensor, broadcast_index(row, tensor.shape), x.shape[n])
-            for n, tensor in enumerate(ids)
-        ]
-        return _read(x, [], found, inner)
+    def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
+        pairs = zip(ids, shape, strict=False)
+        return [_place(tensor, _broadcast_index(at, tensor.shape), n) for tensor, n in pairs]
 
-    return te.compute([*shape, *x.shape[len(ids) :]], element, "index_tensor")
+    return Read(ids, len(ids), lambda shape, of: _broadcast(of), places)
 
 
-def along_axis(x: te.Tensor, ids: te.Tensor, axis: int) -> te.Tensor:
-    """``y[i, n, j] = x[i, ids[n], j]`` along `axis`; an id below 0 is outside, as in a lookup."""
-    rank = len(ids.shape)
+def along_axis(x: relax.Expr, ids: relax.Expr, axis: int) -> Read:
+    """``y[i, n, j] = x[i, ids[n], j]``; an id below 0 is outside, as in a lookup."""
+    axis = _front(axis, x)
 
-    def element(*index: Any) -> Any:
-        found = place(ids, index[axis : axis + rank], x.shape[axis], from_end=False)
-        return _read(x, index[:axis], [found], index[axis + rank :])
+    def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
+        chosen = _place(ids[0], at[axis:], shape[axis], from_end=False)
+        return [*map(_sure, at[:axis]), chosen]
 
-    return te.compute([*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]], element, "take")
-
-
-def reversed_parts(x: te.Tensor, lengths: te.Tensor, axis: int, batch: int) -> te.Tensor:
-    """The first ``lengths[b]`` elements along `axis` in reverse; longer than the axis reads NaN."""
-
-    def element(*index: Any) -> Any:
-        length = tirx.Cast("int64", lengths(index[batch]))
-        here = index[axis]
-        there = tirx.Select(here < length, length - 1 - here, here)
-        return _read(x, index[:axis], [Place(there, there < x.shape[axis])], index[axis + 1 :])
-
-    return te.compute(x.shape, element, "reverse_sequence")
+    return Read([ids], axis + 1, lambda shape, of: [*shape[:axis], *of[0]], places)
 
 
-def _read(x: te.Tensor, before: Sequence[Any], found: Sequence[Place], after: Sequence[Any]) -> Any:
-    index = [*before, *(p.index for p in found), *after]
-    return read(x, index, [p.inside for p in found])
-
-
-def broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
+def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
     """The shape that all are repeated to: of each axis the extent that is not 1."""
     rank = max(map(len, shapes))
     axes = [[shape[n] for shape in shapes if -n <= len(shape)] for n in range(-rank, 0)]
     return [next((n for n in axis if not is_one(n)), axis[0]) for axis in axes]
 
 
-def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
+def _broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
     """Where a tensor of `shape` has what stands at `index` of what it is repeated to."""
     own = index[len(index) - len(shape) :]
     return [0 if is_one(n) else i for i, n in zip(own, shape, strict=True)]
 
 
-# --- How operators are lowered ------------------------------------------------------------------
-
-
-def fields(builder: relax.BlockBuilder, ids: relax.Expr) -> list[relax.Expr]:
+def _fields(builder: relax.BlockBuilder, ids: relax.Expr) -> list[relax.Expr]:
     """The tensors of ids that an operator is given: one, a tuple written out or a variable."""
     if isinstance(ids.ty, relax.TensorType):
         return [ids]
@@ -108,42 +137,91 @@ def fields(builder: relax.BlockBuilder, ids: relax.Expr) -> list[relax.Expr]:
     return [builder.emit(relax.TupleGetItem(ids, n)) for n in range(len(ids.ty.fields))]
 
 
-def front(axis: Any, x: relax.Expr) -> int:
+def _front(axis: Any, x: relax.Expr) -> int:
     """An axis counted from the front; none given is the only one."""
     return int(axis or 0) % len(x.ty.shape)
 
 
-def _gather_nd(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    return builder.call_te(at_tuples, *call.args, int(call.attrs["batch_dims"]))
+class Rows(NamedTuple):
+    """A tensor as rows (height, width), and the row of each id (count,); `height` for none.
+
+    A row spans the axes along which ids choose nothing, if their lengths are known when compiling;
+    otherwise each element is one.
+    """
+
+    height: Any
+    width: int
+    count: Any
+    places: relax.Var
 
 
-def _gather_elements(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    return builder.call_te(at_elements, *call.args, front(call.attrs["axis"], call.args[0]))
+def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
+    """What a read of `x` read, as rows; bound in the block that is being built."""
+    shape = list(x.ty.shape)
+    rest = shape[read.axes :]
+    by_row = all(isinstance(n, tirx.IntImm) for n in rest)
+    behind = read.axes if by_row else len(shape)
+
+    def places(x: te.Tensor, *ids: te.Tensor) -> te.Tensor:
+        extents = read.extents(x.shape, [tensor.shape for tensor in ids])
+        each = x.shape[read.axes : behind]
+
+        def element(*index: Any) -> Any:
+            at, inner = index[: len(extents)], index[len(extents) :]
+            found = [*read.places(x.shape, ids, at), *map(_sure, inner)]
+            flat: Any = tirx.const(0, "int64")
+            for place, extent in zip(found, x.shape, strict=False):
+                flat = flat * extent + place.index
+            inside = tirx.all(*(place.inside for place in found))
+            return tirx.Select(inside, flat, size_of(x.shape[:behind]))
+
+        return te.compute([*extents, *each], element, "places")
+
+    found = builder.emit_te(places, x, *read.ids)
+    count = size_of(
+        [*read.extents(shape, [list(i.ty.shape) for i in read.ids]), *shape[read.axes : behind]]
+    )
+    if len(found.ty.shape) != 1:
+        found = builder.emit(relax.op.reshape(found, [count]))
+    return Rows(size_of(shape[:behind]), prod(map(int, shape[behind:])), count, found)
 
 
-def _index_tensor(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    x, ids = call.args
-    return builder.call_te(at_tensors, x, fields(builder, ids))
-
-
-def _take(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    if str(call.attrs["mode"]) != "fast":
+def _legalized(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    name = call.op.name.removeprefix("relax.")
+    if name == "take" and str(call.attrs["mode"]) != "fast":
         return _TVM_TAKE(builder, call)
-    return builder.call_te(along_axis, *call.args, front(call.attrs["axis"], call.args[0]))
+    read = read_of(builder, call)
+
+    def kernel(x: te.Tensor, *ids: te.Tensor) -> te.Tensor:
+        extents = read.extents(x.shape, [tensor.shape for tensor in ids])
+        outside = tirx.const(_nothing(str(x.dtype)), x.dtype)
+
+        def element(*index: Any) -> Any:
+            at, inner = index[: len(extents)], index[len(extents) :]
+            found = read.places(x.shape, ids, at)
+            value = x(*(place.index for place in found), *inner)
+            return tirx.if_then_else(tirx.all(*(place.inside for place in found)), value, outside)
+
+        return te.compute([*extents, *x.shape[read.axes :]], element, name)
+
+    return builder.call_te(kernel, call.args[0], *read.ids, primfunc_name_hint=name)
 
 
-def _reverse_sequence(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    x, lengths = call.args
-    axes = (front(call.attrs[name], x) for name in ("seq_axis", "batch_axis"))
-    return builder.call_te(reversed_parts, x, lengths, *axes)
+def _nothing(dtype: str) -> Any:
+    if dtype == "bool":
+        return False
+    if "float" in dtype:
+        return float("nan")
+    return tirx.max_value(dtype).value if dtype.startswith("uint") else tirx.min_value(dtype).value
 
 
 _TVM_TAKE = tvm.ir.Op.get("relax.take").get_attr("FLegalize")
-
-LEGALIZE = {
-    "relax.gather_nd": _gather_nd,
-    "relax.gather_elements": _gather_elements,
-    "relax.index_tensor": _index_tensor,
-    "relax.take": _take,
-    "relax.reverse_sequence": _reverse_sequence,
+_READS: dict[str, Callable[[relax.BlockBuilder, Any], Read]] = {
+    "relax.gather_nd": _tuples,
+    "relax.gather_elements": _elements,
+    "relax.index_tensor": _tensors,
+    "relax.take": lambda _, call: along_axis(call.args[0], call.args[1], call.attrs["axis"]),
 }
+
+# Operator -> how it is lowered, in place of TVM's way.
+LEGALIZE = dict.fromkeys(_READS, _legalized)

@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.sparse_tensor.kernels import column_tiles
+from sparsetrain.ops.ragged.kernels import columns, each_row, put
 
 BLOCK = 8
 
@@ -69,7 +69,7 @@ def attention_kernel(of: Attention) -> PrimFunc:
             )
             with T.serial(0, count) as i:
                 total = T.Bind(stats[first + i, of.heads + h])
-                _columns(of, h, lambda c, _: _put(out, first + i, c, out[first + i, c] / total))
+                _columns(of, h, lambda c, _: put(out, first + i, c, out[first + i, c] / total))
 
         _each_row(of, ends, stats, head)
     return built.get()
@@ -95,8 +95,8 @@ def attention_cotangent_kernel(of: Attention) -> PrimFunc:
             _each_block(of, first, count, h, (k,), lambda block: _measure_(of, block, q, stats))
             with T.serial(0, count) as i:  # from here on: log of the sum, and cotangent . out
                 n = T.Bind(first + i)
-                _put(stats, n, h, stats[n, h] + tirx.log(stats[n, of.heads + h]))
-                _put(stats, n, of.heads + h, _dot(of, h, cotangent, out, n))
+                put(stats, n, h, stats[n, h] + tirx.log(stats[n, of.heads + h]))
+                put(stats, n, of.heads + h, _dot(of, h, cotangent, out, n))
             _each_block(
                 of,
                 first,
@@ -121,14 +121,11 @@ class _Block(NamedTuple):
 
 
 def _each_row(of: Attention, ends: Any, stats: Any, head: Callable[[Any, Any, Any], None]) -> None:
-    with T.parallel(0, ends.shape[0]) as b:
-        begin = T.Bind(tirx.if_then_else(b > 0, ends[tirx.max(b - 1, wide(0))], wide(0)))
-        count = T.Bind(ends[b] - begin)
-        with T.serial(0, wide(of.heads)) as h:
-            with T.serial(0, count) as i:
-                _put(stats, begin + i, h, of.number(float("-inf")))
-                _put(stats, begin + i, of.heads + h, of.number(0))
-            head(begin, count, h)
+    with each_row(ends) as (_, begin, count), T.serial(0, wide(of.heads)) as h:
+        with T.serial(0, count) as i:
+            put(stats, begin + i, h, of.number(float("-inf")))
+            put(stats, begin + i, of.heads + h, of.number(0))
+        head(begin, count, h)
 
 
 def _each_block(
@@ -188,9 +185,9 @@ def _weigh_(of: Attention, block: _Block, stats: Any, scores: Any, i: Any) -> An
     T.buffer_store(state, tirx.exp(before - state[0]), [1])
     with T.vectorized(0, wide(BLOCK)) as j:
         T.buffer_store(scores, tirx.exp(scores[j] - state[0]), [j])
-    _put(stats, n, block.head, state[0])
+    put(stats, n, block.head, state[0])
     total = stats[n, of.heads + block.head] * state[1] + _pairs(lambda a, b: a + b, scores)
-    _put(stats, n, of.heads + block.head, total)
+    put(stats, n, of.heads + block.head, total)
     return state[1]
 
 
@@ -208,7 +205,7 @@ def _attend_(of: Attention, block: _Block, q: Any, v: Any, out: Any, stats: Any)
             kept = out[n, c] * factor
             for j in range(BLOCK):
                 kept = kept + weights[j] * v[_token(block, j), c]
-            _put(out, n, c, kept)
+            put(out, n, c, kept)
 
         _columns(of, block.head, column)
 
@@ -239,10 +236,10 @@ def _attend_back_(
             total = dq[n, c]
             for j in range(BLOCK):
                 total = total + slopes[j] * k[_token(block, j), c]
-            _put(dq, n, c, total)
+            put(dq, n, c, total)
             for j in range(BLOCK):
-                _put(by_key[0], j, d, by_key[0][j, d] + slopes[j] * q[n, c])
-                _put(by_key[1], j, d, by_key[1][j, d] + weights[j] * cotangent[n, c])
+                put(by_key[0], j, d, by_key[0][j, d] + slopes[j] * q[n, c])
+                put(by_key[1], j, d, by_key[1][j, d] + weights[j] * cotangent[n, c])
 
         _columns(of, block.head, column)
 
@@ -255,7 +252,7 @@ def _attend_back_(
 def _copy_(of: Attention, block: _Block, source: Any, target: Any, j: Any) -> None:
     """Copy a row of a block's local array to its token of `target`."""
     token = T.Bind(block.first + block.start + j)
-    _columns(of, block.head, lambda c, d: _put(target, token, c, source[j, d]))
+    _columns(of, block.head, lambda c, d: put(target, token, c, source[j, d]))
 
 
 def _token(block: _Block, j: int) -> Any:
@@ -265,9 +262,7 @@ def _token(block: _Block, j: int) -> Any:
 
 def _columns(of: Attention, h: Any, do: Callable[[Any, Any], None]) -> None:
     """For each column of a head, and its number within the head; in vectors."""
-    tiles, lanes = column_tiles(of.size)
-    with T.serial(0, wide(tiles)) as t, T.vectorized(0, wide(lanes)) as d:
-        do(h * of.size + t * lanes + d, t * lanes + d)
+    columns(of.size, lambda d: do(h * of.size + d, d))
 
 
 def _clear_(of: Attention, first: Any, count: Any, h: Any, arrays: tuple[Any, ...]) -> None:
@@ -275,7 +270,7 @@ def _clear_(of: Attention, first: Any, count: Any, h: Any, arrays: tuple[Any, ..
 
         def clear(c: Any, _: Any) -> None:
             for array in arrays:
-                _put(array, first + i, c, of.number(0))
+                put(array, first + i, c, of.number(0))
 
         _columns(of, h, clear)
 
@@ -295,10 +290,6 @@ def _pairs(combine: Callable[[Any, Any], Any], numbers: Any) -> Any:
     while len(parts) > 1:
         parts = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
-
-
-def _put(array: Any, row: Any, column: Any, value: Any) -> None:
-    T.buffer_store(array, value, [row, column])
 
 
 def wide(value: int) -> Any:

@@ -10,271 +10,203 @@ so the bits do not depend on the number of threads. What is vectorised: the colu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
-from tvm.script import tirx as T
-from tvm.tirx import PrimFunc
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc, const
 
-from sparsetrain.kernels import builder
-from sparsetrain.kernels.builder import SCHEDULED
+from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.sparse_tensor.kernels import column_tiles
+
+
+def first_of(ends: Any, b: Any) -> Any:
+    """The first token of a row."""
+    zero = const(0, "int64")
+    return T.Bind(tirx.if_then_else(b > 0, ends[tirx.max(b - 1, zero)], zero))
+
+
+@contextmanager
+def each_row(ends: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """For each row its number, first token and number of tokens, in parallel."""
+    with T.parallel(0, ends.shape[0]) as b:
+        first = first_of(ends, b)
+        yield b, first, T.Bind(ends[b] - first)
+
+
+def columns(width: int, do: Callable[[Any], None]) -> None:
+    """For each of `width` columns, in vectors."""
+    tiles, lanes = column_tiles(width)
+    with T.serial(0, const(tiles, "int64")) as t, T.vectorized(0, const(lanes, "int64")) as d:
+        do(t * lanes + d)
+
+
+def put(array: Any, row: Any, column: Any, value: Any) -> None:
+    """Write an element."""
+    T.buffer_store(array, value, [row, column])
+
+
+@contextmanager
+def _kernel(name: str, width: int, dtype: str) -> Iterator[tuple[Any, Any, Any]]:
+    """Begin a kernel with its arguments tokens (N, width) and ends (B,); yields it and these."""
+    with kernel(name) as built:
+        tokens, rows = extents(2)
+        values = buffer("values", (tokens, width), dtype)
+        yield built, values, buffer("ends", (rows,), "int64")
 
 
 @cache
 def sum_kernel(width: int, dtype: str) -> PrimFunc:
     """``out[b] = sum of values[n]`` over the tokens of row b."""
-    tiles, lanes = column_tiles(width)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_sum(values: T.handle, ends: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, B = T.int64(), T.int64()
-        Values = T.match_buffer(values, (N, width), dtype)
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Out = T.match_buffer(out, (B, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            count = Ends[b] - first
-            for t in T.serial(tiles):
-                total = T.alloc_buffer((lanes,), dtype, scope="local")
-                for d in T.vectorized(lanes):
-                    total[d] = T.cast(0, dtype)
-                for n in T.serial(count):
-                    for d in T.vectorized(lanes):
-                        total[d] = total[d] + Values[first + n, t * lanes + d]
-                for d in T.vectorized(lanes):
-                    Out[b, t * lanes + d] = total[d]
-
-    return ragged_sum
+    with _kernel("ragged_sum", width, dtype) as (built, values, ends):
+        out = buffer("out", (ends.shape[0], width), dtype)
+        with each_row(ends) as (b, first, count):
+            columns(width, lambda c: put(out, b, c, const(0, dtype)))
+            with T.serial(0, count) as n:
+                columns(width, lambda c: put(out, b, c, out[b, c] + values[first + n, c]))
+    return built.get()
 
 
 @cache
 def expand_kernel(width: int, dtype: str, like_width: int, like_dtype: str) -> PrimFunc:
     """``out[n] = rows[b]`` for each token n of row b."""
-    tiles, lanes = column_tiles(width)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_expand(rows: T.handle, ends: T.handle, like: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, B = T.int64(), T.int64()
-        Rows = T.match_buffer(rows, (B, width), dtype)
-        Ends = T.match_buffer(ends, (B,), "int64")
-        T.match_buffer(like, (N, like_width), like_dtype)  # only its length is read
-        Out = T.match_buffer(out, (N, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            for n in T.serial(Ends[b] - first):
-                for t in T.serial(tiles):
-                    for d in T.vectorized(lanes):
-                        Out[first + n, t * lanes + d] = Rows[b, t * lanes + d]
-
-    return ragged_expand
+    with kernel("ragged_expand") as built:
+        tokens, count = extents(2)
+        rows, ends = buffer("rows", (count, width), dtype), buffer("ends", (count,), "int64")
+        buffer("like", (tokens, like_width), like_dtype)  # only its length is read
+        out = buffer("out", (tokens, width), dtype)
+        with each_row(ends) as (b, first, length), T.serial(0, length) as n:
+            columns(width, lambda c: put(out, first + n, c, rows[b, c]))
+    return built.get()
 
 
 @cache
 def positions_kernel(width: int, dtype: str) -> PrimFunc:
     """For each token of `width` numbers, its number within its row, from 0."""
-
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_positions(tokens: T.handle, ends: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, B = T.int64(), T.int64()
-        T.match_buffer(tokens, (N, width), dtype)  # only its length is read
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Out = T.match_buffer(out, (N,), "int64")
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            for n in T.serial(Ends[b] - first):
-                Out[first + n] = n
-
-    return ragged_positions
+    with _kernel("ragged_positions", width, dtype) as (built, values, ends):
+        out = buffer("out", (values.shape[0],), "int64")
+        with each_row(ends) as (_, first, count), T.serial(0, count) as n:
+            T.buffer_store(out, n, [first + n])
+    return built.get()
 
 
 @cache
 def max_kernel(width: int, dtype: str) -> PrimFunc:
     """``out[b] = max of values[n]`` over the tokens of row b, column by column; 0 without any."""
-    tiles, lanes = column_tiles(width)
+    with _kernel("ragged_max", width, dtype) as (built, values, ends):
+        out = buffer("out", (ends.shape[0], width), dtype)
 
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_max(values: T.handle, ends: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, B = T.int64(), T.int64()
-        Values = T.match_buffer(values, (N, width), dtype)
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Out = T.match_buffer(out, (B, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            count = Ends[b] - first
-            for t in T.serial(tiles):
-                top = T.alloc_buffer((lanes,), dtype, scope="local")
-                for d in T.vectorized(lanes):
-                    top[d] = T.if_then_else(
-                        count > 0, Values[T.min(first, N - 1), t * lanes + d], T.cast(0, dtype)
-                    )
-                for n in T.serial(T.max(count - 1, T.int64(0))):
-                    for d in T.vectorized(lanes):
-                        # NaN stays, wherever it stands.
-                        top[d] = T.Select(
-                            Values[first + 1 + n, t * lanes + d] <= top[d],
-                            top[d],
-                            T.Select(
-                                top[d] == top[d], Values[first + 1 + n, t * lanes + d], top[d]
-                            ),
-                        )
-                for d in T.vectorized(lanes):
-                    Out[b, t * lanes + d] = top[d]
+        def larger(value: Any, top: Any) -> Any:
+            """NaN stays, wherever it stands."""
+            return tirx.Select(value <= top, top, tirx.Select(top == top, value, top))
 
-    return ragged_max
+        with each_row(ends) as (b, first, count):
+            near = T.Bind(tirx.min(first, values.shape[0] - 1))
+            start = count > 0, const(0, dtype)
+            columns(
+                width,
+                lambda c: put(out, b, c, tirx.if_then_else(start[0], values[near, c], start[1])),
+            )
+            with T.serial(0, tirx.max(count - 1, const(0, "int64"))) as n:
+                columns(
+                    width, lambda c: put(out, b, c, larger(values[first + 1 + n, c], out[b, c]))
+                )
+    return built.get()
 
 
 @cache
 def max_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
     """The cotangent of `max_kernel`'s values: all of it goes to the first largest token."""
-
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_max_cotangent(
-        values: T.handle, ends: T.handle, top: T.handle, cotangent: T.handle, out: T.handle
-    ):
-        T.func_attr(SCHEDULED)
-        N, B = T.int64(), T.int64()
-        Values = T.match_buffer(values, (N, width), dtype)
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Top = T.match_buffer(top, (B, width), dtype)
-        Cotangent = T.match_buffer(cotangent, (B, width), dtype)
-        Out = T.match_buffer(out, (N, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            open_ = T.alloc_buffer((width,), "bool", scope="local")
-            for d in T.serial(width):
-                open_[d] = True
-            for n in T.serial(Ends[b] - first):
-                for d in T.serial(width):
-                    here = T.And(open_[d], Values[first + n, d] == Top[b, d])
-                    Out[first + n, d] = T.Select(here, Cotangent[b, d], T.cast(0, dtype))
-                    open_[d] = T.And(open_[d], Values[first + n, d] != Top[b, d])
-
-    return ragged_max_cotangent
+    with _kernel("ragged_max_cotangent", width, dtype) as (built, values, ends):
+        top, cotangent = (buffer(n, (ends.shape[0], width), dtype) for n in ("top", "cotangent"))
+        out = buffer("out", values.shape, dtype)
+        with each_row(ends) as (b, first, count):
+            is_open = T.alloc_buffer((width,), "bool", scope="local")
+            with T.serial(0, width) as d:
+                T.buffer_store(is_open, const(True, "bool"), [d])
+            with T.serial(0, count) as n, T.serial(0, width) as d:
+                is_top = T.Bind(values[first + n, d] == top[b, d])
+                here = tirx.And(is_open[d], is_top)
+                put(out, first + n, d, tirx.Select(here, cotangent[b, d], const(0, dtype)))
+                T.buffer_store(is_open, tirx.And(is_open[d], tirx.Not(is_top)), [d])
+    return built.get()
 
 
 @cache
 def last_kernel(width: int, dtype: str) -> PrimFunc:
     """``out[b] =`` the last token of row b; 0 without any."""
-    tiles, lanes = column_tiles(width)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_last(values: T.handle, ends: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, B = T.int64(), T.int64()
-        Values = T.match_buffer(values, (N, width), dtype)
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Out = T.match_buffer(out, (B, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            for t in T.serial(tiles):
-                for d in T.vectorized(lanes):
-                    Out[b, t * lanes + d] = T.if_then_else(
-                        Ends[b] > first, Values[Ends[b] - 1, t * lanes + d], T.cast(0, dtype)
-                    )
-
-    return ragged_last
+    with _kernel("ragged_last", width, dtype) as (built, values, ends):
+        out = buffer("out", (ends.shape[0], width), dtype)
+        with each_row(ends) as (b, _, count):
+            last, none = ends[b] - 1, const(0, dtype)
+            columns(
+                width,
+                lambda c: put(out, b, c, tirx.if_then_else(count > 0, values[last, c], none)),
+            )
+    return built.get()
 
 
 @cache
 def last_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
     """The cotangent of `last_kernel`'s values."""
-    tiles, lanes = column_tiles(width)
+    with _kernel("ragged_last_cotangent", width, dtype) as (built, values, ends):
+        cotangent = buffer("cotangent", (ends.shape[0], width), dtype)
+        out = buffer("out", values.shape, dtype)
+        with each_row(ends) as (b, first, count), T.serial(0, count) as n:
+            is_last, none = n == count - 1, const(0, dtype)
+            columns(
+                width,
+                lambda c: put(out, first + n, c, tirx.Select(is_last, cotangent[b, c], none)),
+            )
+    return built.get()
 
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_last_cotangent(values: T.handle, ends: T.handle, cotangent: T.handle, out: T.handle):
-        T.func_attr(SCHEDULED)
-        N, B = T.int64(), T.int64()
-        T.match_buffer(values, (N, width), dtype)  # only its length is read
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Cotangent = T.match_buffer(cotangent, (B, width), dtype)
-        Out = T.match_buffer(out, (N, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            for n in T.serial(Ends[b] - first):
-                for t in T.serial(tiles):
-                    for d in T.vectorized(lanes):
-                        Out[first + n, t * lanes + d] = T.Select(
-                            first + n == Ends[b] - 1,
-                            Cotangent[b, t * lanes + d],
-                            T.cast(0, dtype),
-                        )
 
-    return ragged_last_cotangent
+@contextmanager
+def _each_place(places: Any, place_ends: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+    """For each place of a row its number, and the place."""
+    begin = first_of(place_ends, b)
+    with T.serial(0, place_ends[b] - begin) as m:
+        number = T.Bind(begin + m)
+        yield number, T.Bind(places[number])
 
 
 @cache
 def take_kernel(width: int, dtype: str) -> PrimFunc:
     """``out[m] = values[first token of the row + places[m]]``; NaN for a place outside the row."""
-    tiles, lanes = column_tiles(width)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_take(
-        values: T.handle, ends: T.handle, places: T.handle, place_ends: T.handle, out: T.handle
-    ):
-        T.func_attr(SCHEDULED)
-        N, B, M = T.int64(), T.int64(), T.int64()
-        Values = T.match_buffer(values, (N, width), dtype)
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Places = T.match_buffer(places, (M,), "int64")
-        PlaceEnds = T.match_buffer(place_ends, (B,), "int64")
-        Out = T.match_buffer(out, (M, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            begin = T.if_then_else(b > 0, PlaceEnds[b - 1], T.int64(0))
-            for m in T.serial(PlaceEnds[b] - begin):
-                place: T.let = Places[begin + m]
-                inside: T.let = T.And(place >= 0, first + place < Ends[b])
-                for t in T.serial(tiles):
-                    for d in T.vectorized(lanes):
-                        Out[begin + m, t * lanes + d] = T.if_then_else(
-                            inside,
-                            Values[first + place, t * lanes + d],
-                            T.cast(T.float32("nan"), dtype),
-                        )
-
-    return ragged_take
+    with _kernel("ragged_take", width, dtype) as (built, values, ends):
+        (taken,) = extents(1)
+        places = buffer("places", (taken,), "int64")
+        place_ends = buffer("place_ends", ends.shape, "int64")
+        out = buffer("out", (taken, width), dtype)
+        with each_row(ends) as (b, first, count), _each_place(places, place_ends, b) as (m, place):
+            inside, nan = tirx.And(place >= 0, place < count), const(float("nan"), dtype)
+            columns(
+                width,
+                lambda c: put(out, m, c, tirx.if_then_else(inside, values[first + place, c], nan)),
+            )
+    return built.get()
 
 
 @cache
 def take_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
     """The cotangent of `take_kernel`'s values; that of a token taken twice is the sum."""
-    tiles, lanes = column_tiles(width)
-
-    @builder.prim_func(s_tir=True, private=True)
-    def ragged_take_cotangent(
-        values: T.handle,
-        ends: T.handle,
-        places: T.handle,
-        place_ends: T.handle,
-        cotangent: T.handle,
-        out: T.handle,
-    ):
-        T.func_attr(SCHEDULED)
-        N, B, M = T.int64(), T.int64(), T.int64()
-        T.match_buffer(values, (N, width), dtype)  # only its length is read
-        Ends = T.match_buffer(ends, (B,), "int64")
-        Places = T.match_buffer(places, (M,), "int64")
-        PlaceEnds = T.match_buffer(place_ends, (B,), "int64")
-        Cotangent = T.match_buffer(cotangent, (M, width), dtype)
-        Out = T.match_buffer(out, (N, width), dtype)
-        for b in T.parallel(B):
-            first = T.if_then_else(b > 0, Ends[b - 1], T.int64(0))
-            begin = T.if_then_else(b > 0, PlaceEnds[b - 1], T.int64(0))
-            for n in T.serial(Ends[b] - first):
-                for t in T.serial(tiles):
-                    for d in T.vectorized(lanes):
-                        Out[first + n, t * lanes + d] = T.cast(0, dtype)
-            for m in T.serial(PlaceEnds[b] - begin):
-                n = first + Places[begin + m]
-                if n >= first and n < Ends[b]:
-                    for t in T.serial(tiles):
-                        for d in T.vectorized(lanes):
-                            Out[n, t * lanes + d] = (
-                                Out[n, t * lanes + d] + Cotangent[begin + m, t * lanes + d]
-                            )
-
-    return ragged_take_cotangent
+    with _kernel("ragged_take_cotangent", width, dtype) as (built, values, ends):
+        (taken,) = extents(1)
+        places = buffer("places", (taken,), "int64")
+        place_ends = buffer("place_ends", ends.shape, "int64")
+        cotangent = buffer("cotangent", (taken, width), dtype)
+        out = buffer("out", values.shape, dtype)
+        with each_row(ends) as (b, first, count):
+            with T.serial(0, count) as n:
+                columns(width, lambda c: put(out, first + n, c, const(0, dtype)))
+            with (
+                _each_place(places, place_ends, b) as (m, place),
+                T.If(tirx.And(place >= 0, place < count)),
+                T.Then(),
+            ):
+                n = T.Bind(first + place)
+                columns(width, lambda c: put(out, n, c, out[n, c] + cotangent[m, c]))
+    return built.get()

@@ -14,7 +14,6 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.sym import Analyzer
 
 from sparsetrain.kernels.table_formats import computed_in, seen_as
 from sparsetrain.optim.formula import KernelSpec
@@ -38,9 +37,7 @@ from sparsetrain.optim.update.layout import (
 from sparsetrain.optim.update.rows_kernel import RowsKind, rows_kernel
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.column_plan import column_plan_kernel, column_table
-from sparsetrain.sparse_tensor.plan_kernel import plan_kernel
-from sparsetrain.sparse_tensor.sort_chunks import NOTES, digits_of
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
 from sparsetrain.system.locks import with_builder_lock
 
 
@@ -56,8 +53,7 @@ def append_update(
     function : str
         Keeps its name; returns the loss alone. Arguments are added at the end: the slots of
         each parameter, `NUMBERS` (`numbers_shape`) float64, `KEYS` (`keys_shape`) int64, `WORK`
-        (S, NOTES) int32 for a sort in S chunks, at least `min_chunks` of the layout, `REPORT`
-        (`report_size`,) int64, which is written.
+        (S, NOTES) int32 for a sort in S chunks, `REPORT` (`report_size`,) int64, which is written.
     structure : mapping
         Parameter -> kind of its gradient.
     layout : Layout
@@ -220,7 +216,7 @@ class _Tail:
     def check(self) -> None:
         """Make the plans, search all values, and write the report."""
         sparse = {name: self.gradients[name] for name in self.tables}
-        self.plans = {name: self._plan(name, gradient) for name, gradient in sparse.items()}
+        self.plans = {name: self._plan(gradient) for name, gradient in sparse.items()}
         values = [
             self.loss,
             *(sparse[n].values if n in sparse else g for n, g in self.gradients.items()),
@@ -232,7 +228,7 @@ class _Tail:
         verdict = verdict_kernel(len(values), len(counts))
         self._call("verdict", verdict, [found, *counts, self.step[REPORT]])
 
-    def _plan(self, name: str, gradient: RowSparse) -> dict[str, Any]:
+    def _plan(self, gradient: RowSparse) -> dict[str, Any]:
         entries, dtype = gradient.indices.ty.shape[0], str(gradient.indices.ty.dtype)
         plan = {
             "keys": self._array((2 * entries,), dtype),
@@ -242,20 +238,10 @@ class _Tail:
             "offsets": self._array((entries + 1,), "int32"),
             "counts": self._array((2,), "int32"),
         }
-        kernel, how = self._sort(name, gradient)
-        self._call("sort_of_rows", kernel, [gradient.indices, *plan.values(), *how])
-        return plan
-
-    def _sort(self, name: str, gradient: RowSparse) -> tuple[tvm.tirx.PrimFunc, list[Any]]:
-        """Return the kernel that makes a plan, and its last arguments."""
-        columns = dict(self.layout.columns).get(name, ())
-        entries, features = gradient.indices.ty.shape[0], len(columns)
-        dtype = str(gradient.indices.ty.dtype)
-        if features and gradient.source is None and _is_multiple(entries, features):
-            table = relax.const(column_table(columns, dtype))
-            return column_plan_kernel(dtype, features), [table]
         numbers = (*digits_of(gradient.num_rows, dtype), gradient.num_rows)
-        return plan_kernel(dtype), [relax.prim_value(n) for n in numbers]
+        last = [relax.prim_value(n) for n in numbers]
+        self._call("sort_of_rows", plan_kernel(dtype), [gradient.indices, *plan.values(), *last])
+        return plan
 
     def update_dense(self, update: DenseUpdate) -> None:
         """Update some parameters by their dense gradients."""
@@ -320,8 +306,3 @@ def leaves_of(loss: NDArray, gradients: Mapping[str, NDArray | RowSparse]) -> di
         else:
             leaves[f"{name}:gradient"] = gradient
     return leaves
-
-
-def _is_multiple(extent: Any, of: int) -> bool:
-    """Return whether a length is a multiple, whatever its symbols stand for."""
-    return bool(Analyzer().can_prove_equal(tvm.tirx.floormod(extent, of), 0))

@@ -15,7 +15,6 @@ from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.state import State
 from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.column_plan import Columns, are_sorted_apart
 
 # Parameter -> None for a dense gradient, or a traced row-sparse one; in the order of the results.
 Structure = Mapping[str, RowSparse | None]
@@ -74,30 +73,15 @@ class Layout(NamedTuple):
         Those of the rules, by number.
     dense, rows : tuple
         The kernel calls.
-    columns : tuple
-        Name and `Columns` of each parameter whose ids can be sorted column by column.
     """
 
     specs: tuple[KernelSpec, ...]
     dense: tuple[DenseUpdate, ...]
     rows: tuple[RowsUpdate, ...]
-    columns: tuple[tuple[str, Columns], ...] = ()
 
 
-def layout_of(
-    structure: Structure, state: State, columns: Mapping[str, Columns] | None = None
-) -> Layout:
-    """Lay out the update of gradients of this structure by the rules of a state.
-
-    Parameters
-    ----------
-    structure : mapping
-        Parameter -> kind of its gradient.
-    state : State
-        Its ranges hold the rules.
-    columns : mapping, optional
-        For parameters that are looked up by (B, F) ids: the rows that each feature reads.
-    """
+def layout_of(structure: Structure, state: State) -> Layout:
+    """Lay out the update of gradients of this structure by the rules of a state."""
     rules = state.rules(structure)
     together: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     dense: list[DenseUpdate] = []
@@ -125,8 +109,7 @@ def layout_of(
         for (rule, _), names in together.items()
         for start in range(0, len(names), MOST)
     ]
-    apart = [each for each in (columns or {}).items() if are_sorted_apart(each[1])]
-    return Layout(tuple(rule.spec for rule in rules), tuple(dense), tuple(rows), tuple(apart))
+    return Layout(tuple(rule.spec for rule in rules), tuple(dense), tuple(rows))
 
 
 def report_size(structure: Structure) -> int:
@@ -152,8 +135,3 @@ def numbers_shape(layout: Layout) -> tuple[int, int]:
 def keys_shape(layout: Layout) -> tuple[int, int]:
     """Return the shape of `KEYS`: for each rows update two noise keys and the step's number."""
     return max(1, len(layout.rows)), 3
-
-
-def min_chunks(layout: Layout) -> int:
-    """Return the least number of chunks in `WORK`."""
-    return max((len(columns) for _, columns in layout.columns), default=1)

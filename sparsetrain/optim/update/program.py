@@ -30,7 +30,6 @@ from sparsetrain.optim.update.layout import (
     Layout,
     Structure,
     keys_shape,
-    min_chunks,
     numbers_shape,
     report_size,
     slot_name,
@@ -38,7 +37,7 @@ from sparsetrain.optim.update.layout import (
 )
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor.coalesce import chunks_for
-from sparsetrain.sparse_tensor.sort_chunks import NOTES
+from sparsetrain.sparse_tensor.plan_kernel import NOTES
 
 
 class UpdateProgram(Program):
@@ -187,8 +186,8 @@ class UpdateStep:
             self._bound, self._arguments = (names, tensors), {**params, **slots, **own}
             self._lookups = -1
         if lookups != self._lookups:
-            chunks = max(chunks_for(lookups), min_chunks(self.program.layout))
-            self._arguments = {**self._arguments, WORK: runtime.empty((chunks, NOTES), "int32")}
+            work = runtime.empty((chunks_for(lookups), NOTES), "int32")
+            self._arguments = {**self._arguments, WORK: work}
             self._lookups = lookups
         return self._arguments
 

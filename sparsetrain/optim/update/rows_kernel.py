@@ -8,7 +8,7 @@ to be updated: then their gradient is 0.
 
 What is parallel: rows, with one writer each; the bits do not depend on the number of threads.
 What is vectorized: the columns of a row. Touched rows of a large table are in no cache, so they are
-prefetched (`row_prefetch`).
+prefetched, one by one, while others are updated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import (
@@ -31,9 +31,11 @@ from sparsetrain.optim.kernel_parts import (
     declare_report,
     zero,
 )
-from sparsetrain.optim.row_prefetch import with_prefetched_rows
 
 ROWS = 256  # that one task goes through where every row is updated
+LINES = 256  # prefetched and not used yet
+LINE = 64  # bytes
+VALUE_LINES = 8  # of a row of the gradient; more than of a weight, as nothing is computed
 
 
 class RowsKind(NamedTuple):
@@ -154,7 +156,40 @@ def update_rows(
         if last is not None:
             T.buffer_store(last, now, [row])
 
-    with_prefetched_rows(parameter, runs, span, last, update)
+    (first, end), ask = span, Prefetch(write=False, near=3).line
+    lines, value_columns = _lines_of(parameter), _line_starts(runs.values, VALUE_LINES)
+    per_row = [slot for slot in parameter.slots if len(slot.shape) == 1]
+    count = sum(len(columns) for _, columns in lines) + len(per_row) + len(value_columns)
+    ahead = max(16, min(64, LINES // count))
+    with T.parallel(0, end - first) as task:
+        run = T.Bind(first + task)
+        later = T.Bind(tirx.min(run + ahead, end - 1))
+        row = tirx.Cast("int64", runs.rows[later])
+        for array, columns in lines:
+            for column in columns:
+                ask(array, [row, column])
+        for array in per_row if last is None else (*per_row, last):
+            ask(array, [row])
+        for column in value_columns:
+            ask(runs.values, [runs.value_row(runs.offsets[later]), column])
+        update(run)
+
+
+def _lines_of(parameter: Parameter) -> list[tuple[Any, range]]:
+    """Weights and slots of a row that are prefetched: arrays, and the columns where lines begin.
+
+    At most four lines of each. Of a half table eight: rounding takes so many instructions that the
+    processor, by itself, does not see the loads of the next rows.
+    """
+    most = 8 if is_half(parameter.stored) else 4
+    arrays = [parameter.weight, *(slot for slot in parameter.slots if len(slot.shape) > 1)]
+    return [(array, _line_starts(array, most)) for array in arrays]
+
+
+def _line_starts(array: Any, most: int) -> range:
+    """The first column of each line of a row of an array, of the first `most` lines."""
+    step = LINE * 8 // array.dtype.bits
+    return range(0, min(int(array.shape[1]), most * step), step)
 
 
 def update_every_row(

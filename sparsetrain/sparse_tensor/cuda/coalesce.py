@@ -23,7 +23,7 @@ from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
 from sparsetrain.sparse_tensor.cuda.sort import blocks_of
 from sparsetrain.sparse_tensor.cuda.tile import DIGIT_BITS, DIGITS, TILE
-from sparsetrain.sparse_tensor.sort_chunks import digits_of
+from sparsetrain.sparse_tensor.plan_kernel import digits_of
 
 Arrays = tuple[NDArray, NDArray, NDArray]
 

@@ -9,8 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.compiler.schedule.amx.helpers import BEGIN_AND_END, PRODUCT, SIDE
 from sparsetrain.kernels.builder import SCHEDULED
-from sparsetrain.runtime.host import host_target
-from sparsetrain.runtime.target_features import has_amx_tiles
+from sparsetrain.runtime.host import has_amx_tiles, host_target
 
 pytestmark = pytest.mark.skipif(not has_amx_tiles(host_target()), reason="the CPU has no AMX_BF16")
 

@@ -8,8 +8,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import sparsetrain as st
-from sparsetrain.compiler.schedule.cancel_transpose import CancelTranspose
-from sparsetrain.compiler.schedule.fold_transpose import FoldTransposeIntoMatmul
+from sparsetrain.compiler.schedule.transposes import CancelTranspose, FoldTransposeIntoMatmul
 
 
 @I.ir_module

@@ -7,8 +7,8 @@ from tvm import relax
 from tvm.target import Target
 
 from sparsetrain.compiler.schedule import pipeline
-from sparsetrain.compiler.schedule.fold_transpose import FoldTransposeIntoMatmul
 from sparsetrain.compiler.schedule.register_tile import RegisterTile, register_tile
+from sparsetrain.compiler.schedule.transposes import FoldTransposeIntoMatmul
 from sparsetrain.errors import ConfigError
 from tests.compiler.schedule.relax_programs import TARGETS, function
 

@@ -12,9 +12,7 @@ from tvm.relax import op
 import sparsetrain as st
 from sparsetrain.ad.dense_rules.by_ids import RULES
 from sparsetrain.ad.rules import DENSE
-from sparsetrain.errors import ConfigError
 from sparsetrain.ops.indexing import LEGALIZE
-from tests.ad.cases import Case, build
 from tests.helpers import assert_same_bits
 from tests.ops.indexing.programs import module, of_variables
 
@@ -31,24 +29,6 @@ def gradients(body, arrays, wrt, target="cpu"):
     program = st.value_and_grad(module(loss, arrays, computed=True), "out", wrt, target=target)
     params = {name: arrays[name] for name in wrt}
     return {n: g.numpy() for n, g in program(params, arrays)[1].items()}
-
-
-def test_of_equal_ids_the_last_writer_has_the_gradient(target):
-    given = {
-        "x": np.full((4, 2), 5.0, "float32"),
-        "ids": np.array([[1], [3], [-3], [9]]),
-        "y": np.arange(8, dtype="float32").reshape(4, 2) + 1,
-    }
-    found = gradients(lambda x, ids, y: op.scatter_nd(x, ids, y), given, ["x", "y"], target)
-    np.testing.assert_array_equal(found["x"], [[10, 10], [0, 0], [10, 10], [0, 0]])
-    np.testing.assert_array_equal(found["y"], [[0, 0], [6, 8], [10, 12], [0, 0]])
-
-
-def test_what_is_added_outside_has_no_gradient(target):
-    given = {"x": np.ones(3, "float32"), "i": np.array([2, 2, 3, -4]), "y": np.ones(4, "float32")}
-    found = gradients(lambda x, i, y: op.index_put(x, i, y, True), given, ["x", "y"], target)
-    np.testing.assert_array_equal(found["x"], [2, 2, 6])
-    np.testing.assert_array_equal(found["y"], [6, 6, 0, 0])
 
 
 def test_what_take_reads_outside_gets_no_gradient_and_writes_nowhere(target):
@@ -98,24 +78,9 @@ def test_a_batch_has_the_gradient_of_each_of_its_parts(name, target):
     assert gradient(0).shape == (0, 3, 5)
 
 
-@pytest.mark.parametrize(
-    ("name", "body"),
-    [
-        ("scatter_nd", lambda x, y, ids: op.scatter_nd(x, ids, y, "mul")),
-        ("scatter_elements", lambda x, y, ids: op.scatter_elements(x, ids, y, 0, "max")),
-    ],
-)
-def test_writes_that_neither_update_nor_add_say_that_they_have_no_derivative(name, body):
-    shapes = {"x": (4, 1), "y": ("N", 1)}
-    case = Case(name, f"relax.{name}", shapes, body, {"ids": ("N", 1)})
-    with pytest.raises(ConfigError, match=rf"^relax\.{name}: no derivative for reduction '.*'; it"):
-        st.ad.gradient(build(case), "loss", ["x"])
-
-
 def test_all_that_goes_by_ids_has_a_derivative_and_the_guide_does_not_deny_it():
     assert set(LEGALIZE) <= set(DENSE)
     text = GUIDE.read_text()
     denied = re.search(r"\*\*Derivatives\.\*\*.*?have none", text, re.DOTALL)
     named = {f"relax.{name}" for name in re.findall(r"`([\w*]+)`", denied.group())}
     assert not named & set(RULES)
-    assert "relax.scatter_*" not in named

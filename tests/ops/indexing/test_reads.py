@@ -47,13 +47,6 @@ READS = {
         {"x": X, "ids": np.array([0, 4, 2, -1])},
         lambda x, ids: x[ids],
     ),
-    "reverse_sequence": (
-        lambda x, ids: op.reverse_sequence(x, ids, seq_axis=1, batch_axis=0),
-        {"x": X[:4], "ids": np.array([0, 3, 4, 9])},
-        lambda x, ids: np.stack(
-            [np.concatenate([x[b, :n][::-1], x[b, n:]]) for b, n in enumerate(ids)]
-        ),
-    ),
 }
 
 

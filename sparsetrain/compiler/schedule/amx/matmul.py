@@ -18,7 +18,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.amx.helpers import BEGIN_AND_END, PRODUCT, SIDE
+from sparsetrain.compiler.schedule.amx.helpers import BEGIN_AND_END, PACKING, PRODUCT, SIDE
 from sparsetrain.compiler.schedule.amx.pack import (
     interleave_panel,
     is_stored_in_steps,
@@ -26,7 +26,6 @@ from sparsetrain.compiler.schedule.amx.pack import (
     round_left,
     to_steps,
 )
-from sparsetrain.compiler.schedule.amx.pack_helpers import PACKING
 from sparsetrain.compiler.schedule.amx.tiling import Shape, choose_shape
 from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
 from sparsetrain.compiler.schedule.bf16.pack import (
@@ -37,14 +36,13 @@ from sparsetrain.compiler.schedule.bf16.pack import (
     rewrite,
     to_pairs,
 )
-from sparsetrain.compiler.schedule.bf16.prepare import prepare
 from sparsetrain.compiler.schedule.bf16.store import store_masked, store_rounded
 from sparsetrain.compiler.schedule.bf16.tiling import LANES
-from sparsetrain.compiler.schedule.half_match import HalfProduct, match_half_product
+from sparsetrain.compiler.schedule.half_products import HalfProduct, match_half_product, prepare
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
 from sparsetrain.compiler.schedule.product import Product
 from sparsetrain.compiler.schedule.rule import CpuRule, vectorize_if_whole
-from sparsetrain.runtime.target_features import has_amx_tiles
+from sparsetrain.runtime.host import has_amx_tiles
 
 
 class TileMatmul(CpuRule):

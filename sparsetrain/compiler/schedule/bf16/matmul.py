@@ -27,14 +27,12 @@ from sparsetrain.compiler.schedule.bf16.pack import (
     round_left,
     to_pairs,
 )
-from sparsetrain.compiler.schedule.bf16.prepare import prepare
 from sparsetrain.compiler.schedule.bf16.store import store_rounded
 from sparsetrain.compiler.schedule.bf16.tiling import LANES, Shape, choose_shape
-from sparsetrain.compiler.schedule.half_match import HalfProduct, match_half_product
-from sparsetrain.compiler.schedule.last_panel import narrow_last_panel
+from sparsetrain.compiler.schedule.half_products import HalfProduct, match_half_product, prepare
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue, prefetch_next_rows
 from sparsetrain.compiler.schedule.rule import CpuRule, dtype_of, vectorize_if_whole
-from sparsetrain.runtime.target_features import has_bf16_dot
+from sparsetrain.runtime.host import has_bf16_dot
 
 
 class HalfMatmul(CpuRule):
@@ -81,9 +79,6 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     if left is not None and not by_task:
         rows = shape.rows * shape.tiles
         prefetch_next_rows(sch, init, loops.tile, source, rows, product.columns)
-    if shape.vectors == 2:
-        halved = [sch.get_loops(init)[-2], loops.vector]
-        narrow_last_panel(sch, init, loops.tile, halved, product.columns)
 
 
 class _TileLoops(NamedTuple):

@@ -13,7 +13,7 @@ from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.compiler.schedule.cuda.epilogue import moved
-from sparsetrain.compiler.schedule.epilogue import inline_all_but_last
+from sparsetrain.compiler.schedule.operands import inline_all_but_last
 from sparsetrain.kernels.builder import kernel
 
 _THREADS = 256

@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.sym import Analyzer
 
 from sparsetrain.compiler.schedule.cuda.tiles import Store
-from sparsetrain.compiler.schedule.epilogue import inline_all_but_last
+from sparsetrain.compiler.schedule.operands import inline_all_but_last
 from sparsetrain.compiler.schedule.product import Extent, Product
 
 

@@ -4,6 +4,8 @@
 Each element of a weight's gradient is a sum over the batch. One block per tile would leave most of
 the device idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces, whose products are
 computed side by side and added in order. The number of pieces depends on the layer's shape alone.
+In their sum each element is a column of the sums in `column_sums.py`, each piece a row. The more
+pieces, the more threads share an element: one thread would wait for memory a hundred times.
 
 Cost: the partial products are written and read once, 17 MB at most; a layer of more than 264 tiles
 has one piece, as large as its gradient.
@@ -17,12 +19,43 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.cuda.sum_of_pieces import sum_kernel
+from sparsetrain.compiler.schedule.cuda.column_sums import THREADS, Columns, launch
 from sparsetrain.compiler.schedule.cuda.tile_kinds import kind_of, scheduled
 from sparsetrain.compiler.schedule.cuda.tiles import Store, TiledProduct, wide
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.relax_op import compiles_for
-from sparsetrain.runtime.target_features import has_tensor_cores
+from sparsetrain.runtime.host import has_tensor_cores
+
+_ALONE = 8  # pieces that a thread adds by itself
+_MOST = 32  # threads that share an element
+
+
+def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
+    """Add the pieces (P, rows, columns) of each element, in float32."""
+    rows, columns = shape
+    with kernel("sum_of_pieces") as built:
+        parts = buffer("parts", (pieces, rows, columns), "float32")
+        out = buffer("out", (rows, columns), "float32")
+
+        def place(element: Any) -> tuple[Any, Any]:
+            return tirx.floordiv(element, columns), tirx.floormod(element, columns)
+
+        def part(piece: Any, element: Any) -> Any:
+            row, column = place(element)
+            return parts[piece, row, column]
+
+        def store(_piece: Any, element: Any, total: Any) -> None:
+            T.buffer_store(out, total, list(place(element)))
+
+        sums = Columns(part, tirx.const(pieces, "int64"), rows * columns)
+        launch(sums, store, THREADS * sums.lanes // _threads_of_an_element(pieces), 1)
+    return built.get()
+
+
+def _threads_of_an_element(pieces: int) -> int:
+    """A power of two."""
+    return min(_MOST, 1 << max(0, (pieces - 1) // _ALONE).bit_length())
+
 
 _THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
 

@@ -3,16 +3,71 @@
 
 Most are TVM's own, each on a copy of the function, so that one which fails half-way declines.
 Every kernel gets a thread binding: the last rule never declines. Sums are taken in an order that
-the shapes decide, so results have the same bits in every run.
+the shapes decide, so results have the same bits in every run. `Total`, for reductions to one number
+such as the mean loss of a batch, is ours: TVM's rules fail on such a function or launch one thread
+per term. One block of threads: each adds every 1024th term, then their sums are added in a tree.
 """
+
+from __future__ import annotations
 
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight import gpu as dlight
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.cuda.scalar_reduction import Total
 from sparsetrain.compiler.schedule.rule import has_blocks
+from sparsetrain.ops.operand_shapes import is_one
+
+_THREADS = 1024
+
+
+class Total(ScheduleRule):
+    """Schedule a function with one reduction, of all axes, maps before and numbers after it."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        """Return a schedule of `func`, or None if it is no such function."""
+        del target, tunable
+        sch = s_tir.Schedule(func)
+        blocks = normalize_prim_func(sch) or []
+        sums = [n for n, info in enumerate(blocks) if not info.is_injective()]
+        if len(sums) != 1 or not _reduces_all(blocks[sums[0]]):
+            return None
+        if not all(map(_is_one_number, blocks[sums[0] + 1 :])):
+            return None
+        for info in blocks[: sums[0]]:
+            sch.compute_inline(info.block_rv)
+        _spread(sch, blocks[sums[0]].block_rv)
+        for info in blocks[sums[0] + 1 :]:
+            _one_thread(sch, info.block_rv)
+        return sch
+
+
+def _reduces_all(info: SBlockInfo) -> bool:
+    kinds = info.dom_kind()
+    spatial = (n for kind, n in zip(kinds, info.dom(), strict=True) if kind != "R")
+    return "R" in kinds and all(map(is_one, spatial))
+
+
+def _is_one_number(info: SBlockInfo) -> bool:
+    return all(map(is_one, info.dom()))
+
+
+def _spread(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    loops = sch.get_loops(block)
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    step, thread = sch.split(fused, [None, _THREADS])
+    sch.reorder(thread, step)
+    sch.bind(sch.add_unit_loop(thread), "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+
+
+def _one_thread(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    loops = sch.get_loops(block)
+    inner = loops[-1] if loops else sch.add_unit_loop(block)
+    sch.bind(inner, "threadIdx.x")
+    sch.bind(sch.add_unit_loop(inner), "blockIdx.x")
 
 
 class Guarded(ScheduleRule):

@@ -19,9 +19,9 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.fold_transpose import is_call, is_plain_matmul, transposed_source
 from sparsetrain.compiler.schedule.row_product.kernel import row_product
 from sparsetrain.compiler.schedule.row_product.tiling import Shape, shape_of
+from sparsetrain.compiler.schedule.transposes import is_call, is_plain_matmul, transposed_source
 from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
 
 _DTYPES = ("float32", "float64")

@@ -1,21 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that folds transposes into matrix products, so that none is materialized.
+"""Passes that cancel transposes, and fold them into matrix products, so that none is materialized.
 
-Reverse-mode autodiff writes `matmul(permute_dims(x), g)` and a linear layer `matmul(x,
-permute_dims(w))`. Operator fusion never moves a transpose into a product, so each would cost one
-copy of the matrix per step. The pass transposes the index expressions instead.
+A linear layer is `matmul(x, permute_dims(w))`. Its reverse pass contains
+`permute_dims(permute_dims(w))`, which is the weight, and computes the weight's gradient as
+`permute_dims(matmul(x', g))`, which is `matmul(g', x)`. Operator fusion never moves a transpose
+into a product, so each would cost one copy of the matrix per step. The passes transpose the index
+expressions instead.
 
-Invariant: only 2-D products of one dtype are rewritten, values are unchanged. A later pass removes
-dead code.
+Invariant: only 2-D tensors are touched, products of one dtype; values are unchanged. A later pass
+removes dead code.
 """
+
+from __future__ import annotations
+
+from typing import Any
 
 import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.compiler.schedule.cuda.long_product import long_product
-from sparsetrain.compiler.schedule.definitions import Definitions
+from sparsetrain.compiler.schedule.half_products import HALVES
 from sparsetrain.kernels.relax_op import rewrite_functions
+
+
+class Definitions:
+    """Those of a function, for a pass that looks at what its operands were made of."""
+
+    def __init__(self, function: relax.Function) -> None:
+        self._values = relax.analysis.get_var2val(function)
+        first = function.body.blocks[0] if function.body.blocks else None
+        is_dataflow = isinstance(first, relax.DataflowBlock)
+        self._uses = relax.analysis.udchain(first) if is_dataflow else {}
+
+    def of(self, value: relax.Expr) -> Any:
+        """What a variable is bound to, None for an argument; anything else itself."""
+        return self._values.get(value) if isinstance(value, relax.Var) else value
+
+    def is_read_once(self, value: relax.Expr) -> bool:
+        """Whether nothing reads it but one binding of its block; others are seen outside, too."""
+        return isinstance(value, relax.DataflowVar) and len(self._uses.get(value, ())) == 1
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldTransposeIntoMatmul")
@@ -91,6 +115,19 @@ def is_plain_matmul(call: relax.Call) -> bool:
     )
 
 
+def is_half_matmul(call: relax.Call) -> bool:
+    """A product of two matrices of halves that is accumulated in float32."""
+    if not is_call(call, "relax.matmul") or str(call.ty.dtype) != "float32":
+        return False
+    operands = [operand.ty for operand in call.args]
+    halves = {str(t.dtype) for t in operands}
+    return (
+        all(t.ndim == 2 and t.shape is not None for t in operands)
+        and len(halves) == 1
+        and halves <= HALVES.keys()
+    )
+
+
 def is_outer(call: relax.Call) -> bool:
     """Whether a product is summed over a single element."""
     inner = call.args[0].ty.shape[-1]
@@ -110,3 +147,47 @@ def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -
     k = te.reduce_axis((0, inner), name="k")
 
     return te.compute(shape, lambda i, j: te.sum(term(i, j, k), axis=k), name="matmul")
+
+
+@tvm.transform.module_pass(opt_level=0, name="CancelTranspose")
+class CancelTranspose:
+    """Rewrite transposes of transposes and of products; run before `FoldTransposeIntoMatmul`."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Rewrite every Relax function of `mod`."""
+        canceller = _Canceller(mod)
+        return rewrite_functions(mod, canceller, canceller.cancel)
+
+
+@mutator
+class _Canceller(PyExprMutator):
+    def cancel(self, function: relax.Function) -> relax.Function:
+        self._definitions = Definitions(function)
+        return self.visit_expr(function)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        source = transposed_source(call)
+        if source is None:
+            return super().visit_call_(call)
+        inner = self._definitions.of(source)
+        original = transposed_source(inner)
+        if original is not None:
+            return self.visit_expr(original)
+        if inner is not None and _is_product(inner) and self._definitions.is_read_once(source):
+            left, right = (self._transposed(operand) for operand in inner.args)
+            return self.builder_.normalize(
+                relax.op.matmul(right, left, out_dtype=str(inner.ty.dtype))
+            )
+        return super().visit_call_(call)
+
+    def _transposed(self, operand: relax.Expr) -> relax.Expr:
+        source = transposed_source(self._definitions.of(operand))
+        if source is not None:
+            return self.visit_expr(source)
+        return self.builder_.emit(relax.op.permute_dims(self.visit_expr(operand)))
+
+
+def _is_product(call: relax.Call) -> bool:
+    return is_plain_matmul(call) or is_half_matmul(call)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CUDA asks of kernels: names that are identifiers of C++, and threads of the device.
+
+The source of a CUDA kernel contains its name, and `emit_te` names a kernel after its Python
+function, which may be ``<lambda>``. TVM compiles code outside any thread binding for the host,
+where it would write device memory and end the process; a kernel of a user's own without blocks, or
+one that no rule could spread, is refused by name. Cost: a look at each kernel at compile time.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import GlobalVar
+from tvm_ffi import WalkResult
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.relax_op import compiles_for
+
+_NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@tvm.transform.module_pass(opt_level=0, name="NameForC")
+class NameForC:
+    """Rename kernels whose names are no identifiers of C++."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Leave a module for another target as it is, and other names."""
+        if not compiles_for("cuda"):
+            return mod
+        renamed = _renamed(mod)
+        if not renamed:
+            return mod
+
+        def new(var: GlobalVar) -> GlobalVar:
+            return renamed.get(var.name_hint, var)
+
+        functions = {}
+        for var, function in mod.functions_items():
+            function = tvm_ffi.structural_map(function, (GlobalVar, new))
+            if var.name_hint in renamed:
+                function = function.without_attr("global_symbol")
+            functions[new(var)] = function
+        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _renamed(mod: tvm.IRModule) -> dict[str, GlobalVar]:
+    """Old name -> the variable that takes its place."""
+    taken = {var.name_hint for var in mod.get_global_vars()}
+    renamed: dict[str, GlobalVar] = {}
+    for var, function in mod.functions_items():
+        if isinstance(function, tirx.PrimFunc) and not _IDENTIFIER.fullmatch(var.name_hint):
+            plain = _NOT_IN_NAMES.sub("_", f"kernel_{var.name_hint}")
+            name = next(n for n in (f"{plain}{k or ''}" for k in count()) if n not in taken)
+            taken.add(name)
+            renamed[var.name_hint] = GlobalVar(name)
+            relax.expr._update_type(renamed[var.name_hint], var.ty)
+    return renamed
+
+
+_LAUNCHES = ("thread_extent", "virtual_thread")
+
+
+@tvm.transform.module_pass(opt_level=0, name="RequireThreads")
+class RequireThreads:
+    """Refuse kernels that would run on the host of a CUDA device."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """The module as it is.
+
+        Raises
+        ------
+        ConfigError
+            If a kernel writes something that no thread of the device writes.
+        """
+        if not compiles_for("cuda"):
+            return mod
+        for name, function in mod.functions_items():
+            if isinstance(function, tirx.PrimFunc) and writes_on_the_host(function):
+                raise ConfigError(
+                    f"kernel {name.name_hint!r} has no threads, so CUDA would run it on the host: "
+                    "bind its loops to blockIdx.x and threadIdx.x, or write it in blocks with "
+                    "extents of int64, which are scheduled"
+                )
+        return mod
+
+
+def writes_on_the_host(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel stores anything outside of the loops that are bound to threads."""
+    stores: list[tirx.BufferStore] = []
+
+    def loop(statement: tirx.For) -> WalkResult | None:
+        return WalkResult.SKIP if statement.kind == tirx.ForKind.THREAD_BINDING else None
+
+    def attribute(statement: tirx.AttrStmt) -> WalkResult | None:
+        return WalkResult.SKIP if statement.attr_key in _LAUNCHES else None
+
+    looks = [(tirx.For, loop), (tirx.AttrStmt, attribute), (tirx.BufferStore, stores.append)]
+    tvm_ffi.structural_walk(kernel.body, looks, order="pre")
+    return bool(stores)
