@@ -12,9 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.data.conversion import chunks, learn_chunks, passes, write_files
-from sparsetrain.data.conversion.merge_counts import NUMBERS, TEXTS, merge_runs
-from sparsetrain.data.read import parquet
+from sparsetrain.data.conversion import chunks, passes, write_files
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
 from tests.data.criteo_tables import (
@@ -83,46 +81,19 @@ def test_conversion_learns_and_encodes_as_fitting_does(raw, tmp_path, options):
     assert_batches_equal(converted.encode(table(ROWS)), expected.encode(table(ROWS)))
 
 
-@pytest.fixture
-def cut_groups(monkeypatch):
-    """Row groups of more than 50 rows are cut into slices of 32 (a piece has 16)."""
-    monkeypatch.setattr(chunks, "HELD_ROWS", 50)
-    monkeypatch.setattr(chunks, "SLICE_ROWS", 32)
-    monkeypatch.setattr(parquet, "PIECE_ROWS", 16)
-    monkeypatch.setattr(parquet, "_LARGE", 0)
-
-
-def one_group(path, rows):
-    """Write all rows as one row group, between two small ones."""
-    with pq.ParquetWriter(path, rows.schema) as writer:
-        for part in (
-            rows.slice(0, 20),
-            rows.slice(20, rows.num_rows - 30),
-            rows.slice(rows.num_rows - 10),
-        ):
-            writer.write_table(part, row_group_size=rows.num_rows)
-    return str(path)
-
-
-def test_a_large_row_group_is_cut_and_converts_to_the_same(raw, tmp_path, cut_groups, monkeypatch):
+@pytest.mark.parametrize("held", [50, 1000])
+def test_a_large_row_group_converts_piece_by_piece_to_the_same(raw, tmp_path, monkeypatch, held):
+    monkeypatch.setattr(write_files, "HELD_ROWS", held)
     rows = pa.concat_tables(table(make_rows(seed)) for seed in range(4))
-    path = one_group(tmp_path / "one.parquet", rows)
-    learn, most = passes.learn_chunk, []
-
-    def counted(task, chunk):
-        seen = learn(task, chunk)
-        most.append(seen.rows)
-        return seen
-
-    monkeypatch.setattr(passes, "learn_chunk", counted)
+    path = str(tmp_path / "one.parquet")
+    pq.write_table(rows, path)
     convert_files(path, tmp_path / "out", min_count=2, workers=2)
-    assert sum(most) == 240 and max(most) <= 32
     encoder = Encoder.fit(path, min_count=2)
     assert Encoder.fit(tmp_path / "out").fingerprint == encoder.fingerprint
     assert_batches_equal(read(tmp_path / "out", encoder), read(path, encoder))
 
 
-def test_bad_rows_of_a_large_row_group_are_left_out_with_their_numbers(tmp_path, cut_groups):
+def test_bad_rows_are_left_out_with_their_numbers(tmp_path):
     values = {name: list(column) for name, column in make_rows(0).items()}
     for row in (25, 33, 41):
         values["label"][row] = None
@@ -135,31 +106,6 @@ def test_bad_rows_of_a_large_row_group_are_left_out_with_their_numbers(tmp_path,
     lines = (tmp_path / "out" / "_quarantine.jsonl").read_text().splitlines()
     assert [json.loads(line)["row"] for line in lines] == [25, 33, 41]
     assert_converted(tmp_path / "out", without((25, 33, 41), make_rows(0)))
-
-
-@pytest.mark.parametrize("stop", range(1, 12, 2))
-def test_an_interruption_inside_a_row_group_goes_on_from_its_rows(
-    raw, tmp_path, cut_groups, monkeypatch, stop
-):
-    rows = pa.concat_tables(table(make_rows(seed)) for seed in range(4))
-    path = one_group(tmp_path / "one.parquet", rows)
-    convert_files(path, tmp_path / "whole", workers=2)
-    calls = []
-    learn = learn_chunks._learn
-
-    def dying(task, chunk, result):
-        calls.append(chunk.index)
-        if len(calls) == stop:
-            raise Killed
-        learn(task, chunk, result)
-
-    monkeypatch.setattr(learn_chunks, "_learn", dying)
-    try:
-        convert_files(path, tmp_path / "cut")
-    except Killed:
-        convert_files(path, tmp_path / "cut")
-        assert calls[stop - 1] == calls[stop] and len(set(calls)) == len(calls) - 1
-    assert same_folders(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize("make", [m for m in LAYOUTS.values()][:10])
@@ -278,18 +224,13 @@ def test_data_refused_at_their_first_row_leave_nothing_behind(tmp_path):
     assert os.listdir(tmp_path / "own") == []
 
 
-def test_what_was_read_before_a_bad_row_is_used_when_bad_rows_are_skipped(tmp_path, monkeypatch):
+def test_data_refused_at_a_late_row_leave_nothing_behind(tmp_path):
     rows = table(ROWS)
     bad = rows.slice(59).set_column(0, "label", pa.array([9], rows.schema.field("label").type))
     path = write(tmp_path / "raw.parquet", pa.concat_tables([rows.slice(0, 59), bad]))
-    convert_files(path, tmp_path / "whole", bad_rows="skip")
-    with pytest.raises(DataError, match="row 59.*kept in .*_work: run again with bad_rows='skip'"):
+    with pytest.raises(DataError, match="row 59, column label: the label is 9"):
         convert_files(path, tmp_path / "out")
-    learnt = []
-    monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
-    convert_files(path, tmp_path / "out", bad_rows="skip")
-    assert [is_there for is_there in learnt if is_there] and not all(learnt)
-    assert same_folders(tmp_path / "whole", tmp_path / "out")
+    assert convert_files(path, tmp_path / "out", bad_rows="skip")["rows"] == 59
 
 
 def _noting(learn, found):
@@ -344,56 +285,22 @@ def test_an_encoder_that_would_not_fit_is_refused_before_anything_is_read(
     assert not (tmp_path / "out").exists()
 
 
-LATER = {"min_count": 3, "max_rows": 9, "dense_fill": 1.0, "missing_flags": True}
-
-
-@pytest.mark.parametrize("name, value", LATER.items(), ids=LATER.keys())
-def test_what_was_read_is_used_with_other_settings_of_later_passes(
-    raw, tmp_path, monkeypatch, name, value
-):
-    with pytest.raises(Killed):
-        convert_files(raw, tmp_path / "out", min_count=2, progress=kill_while("writing"))
-    assert (tmp_path / "out" / "part-00000.parquet").exists()
-    learnt = []
-    monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
-    convert_files(raw, tmp_path / "out", **{"min_count": 2, name: value})
-    assert all(learnt)
-    convert_files(raw, tmp_path / "whole", **{"min_count": 2, name: value})
-    assert same_folders(tmp_path / "whole", tmp_path / "out")
-
-
-def test_a_rule_of_one_column_is_of_later_passes_too(raw, tmp_path, monkeypatch):
-    schema = {"label": "label", "dense": ["I1", "I2"], "categories": ["C1", "C2"]}
-    ruled = schema | {"columns": {"C1": {"min_count": 3}}}
+def test_what_was_read_is_used_with_more_memory(raw, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(ResourceError, match="is kept in .*_work"):
         patch.setattr(passes, "_VALUE", 1 << 26)
-        convert_files(raw, tmp_path / "out", schema_file=Schema.from_dict(schema), **SMALL)
+        convert_files(raw, tmp_path / "out", **SMALL)
     learnt = []
     monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
-    convert_files(raw, tmp_path / "out", schema_file=Schema.from_dict(ruled))
-    assert all(learnt)
+    convert_files(raw, tmp_path / "out")
+    assert learnt and all(learnt)
 
 
 def test_other_settings_of_reading_are_refused_in_an_unfinished_conversion(raw, tmp_path):
     with pytest.raises(Killed):
         convert_files(raw, tmp_path / "out", progress=kill_while("reading"))
     with pytest.raises(ConfigError, match="unfinished conversion of other files or settings"):
-        convert_files(raw, tmp_path / "out", nan="missing")
+        convert_files(raw, tmp_path / "out", min_count=3)
     assert any((tmp_path / "out" / "_work").glob("values-*"))
-
-
-def test_values_that_would_not_fit_are_refused_before_all_are_collected(tmp_path):
-    runs = [(np.arange(1 << 18), np.full(1 << 18, 3))]
-    seen = []
-
-    def check(count):
-        seen.append(count)
-        if count > 1 << 16:
-            raise ResourceError("too many")
-
-    with pytest.raises(ResourceError, match="too many"):
-        merge_runs(NUMBERS, runs, 2, 10**9, tmp_path / "n", check)
-    assert seen == [1 << 16, 1 << 17]
 
 
 def test_a_file_that_is_not_there_is_named_and_leaves_nothing_behind(raw, tmp_path):
@@ -514,34 +421,20 @@ def test_no_flipped_bit_is_silent(raw, tmp_path, name):
             np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("limit", [64, 500, 10**9])
-@pytest.mark.parametrize("min_count", [1, 3])
-def test_runs_are_merged_exactly_in_any_memory(tmp_path, limit, min_count):
+TEXTS = ["12345678", "6fd1e6a4", "site", "-5", "7", "012", "true", ""]
+
+
+@pytest.mark.parametrize("texts", [TEXTS, [text for text in TEXTS if text != "6fd1e6a4"]])
+def test_counts_of_chunks_add_up_to_those_of_all(tmp_path, texts):
     rng = np.random.default_rng(0)
-    samples = [rng.zipf(1.3, 300) % 1000 for _ in range(9)]
-    whole, counts = np.unique(np.concatenate(samples), return_counts=True)
-    numbers = [np.unique(sample, return_counts=True) for sample in samples]
-    total = merge_runs(NUMBERS, numbers, min_count, limit, tmp_path / "n")
-    assert total.distinct == len(whole)
-    np.testing.assert_array_equal(total.keys, whole[counts >= min_count])
-    np.testing.assert_array_equal(total.counts, counts[counts >= min_count])
-    assert total.left_out == counts[counts < min_count].sum()
-
-    def texts(keys):
-        named = sorted(str(key).encode() for key in keys)
-        return pa.array(named, pa.large_binary())
-
-    runs = []
-    for keys, times in numbers:
-        by_name = dict(zip((str(k).encode() for k in keys), times, strict=True))
-        array = texts(keys)
-        runs.append((array, np.array([by_name[k] for k in array.to_pylist()])))
-    total = merge_runs(TEXTS, runs, min_count, limit, tmp_path / "t")
-    assert total.distinct == len(whole)
-    expected = dict(zip((str(k).encode() for k in whole), counts, strict=True))
-    expected = {k: n for k, n in sorted(expected.items()) if n >= min_count}
-    assert dict(zip(total.keys.to_pylist(), total.counts, strict=True)) == expected
-    assert list(tmp_path.iterdir()) == []
+    values = [texts[i] for i in rng.zipf(1.5, 240) % len(texts)]
+    columns = ROWS | {"C1": values[:60]}
+    for part in range(4):
+        write(tmp_path / f"raw{part}.parquet", table(columns | {"C1": values[60 * part :][:60]}))
+    raw = str(tmp_path / "raw*.parquet")
+    summary = convert_files(raw, tmp_path / "out", min_count=3)
+    assert Encoder.fit(tmp_path / "out").fingerprint == Encoder.fit(raw, min_count=3).fingerprint
+    assert summary["categories"]["C1"]["distinct"] == len({*values} - {""})
 
 
 def test_a_conversion_knows_which_share_of_the_values_was_rare(raw, tmp_path):

@@ -3,8 +3,8 @@
 
 Three passes, each a sequence of tasks with one atomically written file as result; a second run
 skips tasks whose file exists. `chunks` splits the input, `strict_reader` and `learn_chunks` read a
-chunk's values and bad rows, `merge_counts` adds up a column's counts over all chunks, `write_files`
-writes the result, `passes` runs the three, `convert` is the entry point.
+chunk's values and bad rows, `write_files` writes the result, `passes` runs the three, `convert` is
+the entry point.
 """
 
 from sparsetrain.data.conversion.convert import convert_files as convert_files

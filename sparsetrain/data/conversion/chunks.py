@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chunks of the input, determined by the input alone: not by memory, workers or earlier runs.
 
-A chunk is a run of row groups of one parquet file, a slice of a very large row group, or a block of
-lines of a text file. Slices and blocks cannot be read again from the middle, so their rows are read
-while chunking and travel with the chunk.
+A chunk is a run of row groups of one parquet file, or a block of lines of a text file. Blocks
+cannot be read again from the middle, so their lines are read while chunking and travel with the
+chunk.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
 from sparsetrain.data.read.hive_partitions import WithPartitions, with_partitions
-from sparsetrain.data.read.source import HELD_ROWS, Part
+from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block
 from sparsetrain.data.schema.columns import Columns, check_same_row_weights
 from sparsetrain.data.values.location import Location
 
 CHUNK_ROWS = 1 << 18
-SLICE_ROWS = 1 << 17  # its rows are in memory as well as its values
 
-Piece = tuple[Location, pa.RecordBatch]
-Pieces = Iterator[Piece]
+Pieces = Iterator[tuple[Location, pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -38,37 +36,28 @@ class Chunk:
     index: int  # among all chunks
     location: Location  # the file
     columns: Columns  # to read
-    parts: tuple[Part, ...] = ()  # where to read them; none for text and slices
-    held: tuple[Piece, ...] | None = None  # the rows of a slice of a row group
+    parts: tuple[Part, ...] = ()  # where to read them
     block: Block | None = None  # the lines of a text chunk
     dialect: Dialect | None = None
     file_rows: int = 0  # of the whole parquet file
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the rows cannot be read again, so that this chunk's task must keep them."""
-        return not self.parts
-
-    def without_rows(self) -> Chunk:
-        """Return the chunk without what goes along with it."""
-        return replace(self, block=None, held=None)
+    def rows(self) -> int:
+        """Rows of the row groups."""
+        return sum(part.num_rows or 0 for part in self.parts)
 
     @property
     def input_bytes(self) -> float:
         """About how many bytes of its file the chunk is."""
         if self.block is not None:
             return self.block.file_bytes
-        rows = sum(part.num_rows or 0 for part in self.parts)
-        rows += sum(piece.num_rows for _, piece in self.held or ())
-        return size_and_time(self.location.name)[0] * rows / max(1, self.file_rows)
+        return size_and_time(self.location.name)[0] * self.rows / max(1, self.file_rows)
 
     def pieces(self, encoder: Encoder, numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
         """Return the record batches with their locations, and the lines that are no rows.
 
         With `numbers`, those that text spells come as such; see `Part.pieces`.
         """
-        if self.held is not None:
-            return iter(self.held), []
         if self.block is None or self.dialect is None:
             found = (item for part in self.parts for item in part.pieces(self.columns.names))
             return found, []
@@ -100,12 +89,12 @@ def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
 
 
 def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks of all inputs, numbered; blocks and slices are read on the way."""
+    """Yield the chunks of all inputs, numbered; blocks are read on the way."""
     index = 0
     for source in inputs:
         for chunk in _split_text(source) if source.dialect else _split_row_groups(source):
             yield replace(chunk, index=index)
-            del chunk  # and its rows, before the next is read
+            del chunk  # and its lines, before the next is read
             index += 1
 
 
@@ -119,12 +108,6 @@ def _split_row_groups(source: Chunk) -> Iterator[Chunk]:
     open_: list[Part] = []
     rows = 0
     for part in source.parts:
-        if (part.num_rows or 0) > HELD_ROWS:
-            if open_:
-                yield replace(source, parts=tuple(open_))
-            open_, rows = [], 0
-            yield from _split_large_group(replace(source, parts=()), part)
-            continue
         if open_ and rows + (part.num_rows or 0) > CHUNK_ROWS:
             yield replace(source, parts=tuple(open_))
             open_, rows = [], 0
@@ -132,17 +115,3 @@ def _split_row_groups(source: Chunk) -> Iterator[Chunk]:
         rows += part.num_rows or 0
     if open_:
         yield replace(source, parts=tuple(open_))
-
-
-def _split_large_group(source: Chunk, part: Part) -> Iterator[Chunk]:
-    held: list[Piece] = []
-    rows = 0
-    for location, piece in part.pieces(source.columns.names):
-        held.append((location, piece))
-        rows += piece.num_rows
-        if rows >= SLICE_ROWS:
-            whole, held, rows = tuple(held), [], 0
-            yield replace(source, held=whole)
-            del whole
-    if held:
-        yield replace(source, held=tuple(held))

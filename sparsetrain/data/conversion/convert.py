@@ -28,14 +28,12 @@ from sparsetrain.data.conversion.passes import (
     learn_chunks,
     learn_values,
     no_progress,
-    reading_plan,
     write_files,
 )
 from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import (
     QUARANTINE,
     describe,
-    remove_written,
     write_bad_rows,
 )
 from sparsetrain.data.encode.column_matching import (
@@ -80,8 +78,7 @@ def convert_files(
 ) -> dict[str, Any]:
     """Convert raw logs to encoded parquet, and return what its ``dataset.json`` holds.
 
-    Run again after an interruption with the same arguments, it goes on from where it was; with
-    other `min_count`, `max_rows`, `dense_fill` or `missing_flags`, from what was read.
+    Run again after an interruption with the same arguments, it goes on from where it was.
 
     Parameters
     ----------
@@ -100,7 +97,8 @@ def convert_files(
         What happens at a bad row: the run ends, or the row is left out and counted; with
         "quarantine" it is also written to ``_quarantine.jsonl``.
     memory : int
-        Bytes the run may take, at least half a GiB. The values that get a row must fit in it.
+        Bytes the run may take, at least half a GiB. The values that get a row must fit in it, and
+        the counts of all values of one column.
     workers : int
         Threads.
     progress : callable, optional
@@ -202,23 +200,18 @@ def _new_folders(job: Job) -> list[Path]:
 
 
 def _adopt_work(job: Job) -> None:
-    """Keep what an earlier run did as far as this one can use it, and note whose it is now."""
+    """Note whose work is in the folder; refuse that of another conversion."""
     path, plan = job.work / PLAN, job.plan()
-    before = read_json(path) if path.is_file() else plan
-    if before.get("bad_rows") == "error":  # then no bad row was met, whatever the rule is now
-        before["bad_rows"] = plan["bad_rows"]
-    if reading_plan(before) != reading_plan(plan):
+    if path.is_file() and read_json(path) != plan:
         raise ConfigError(
             f"{job.out}: holds an unfinished conversion of other files or settings; remove "
             "the folder or name another one"
         )
-    if before != plan:
-        remove_written(job.work, job.out)
     write_json(path, plan)
 
 
 def _run(job: Job, new: Sequence[Path]) -> dict[str, Any]:
-    """Convert; if the data are refused, keep what another run can use, or leave nothing behind."""
+    """Convert; if the data are refused, leave nothing behind."""
     with exclusive_lock(job.work / LOCK, str(job.out)):
         for folder in (job.out, job.work):
             remove_temporaries(folder)
@@ -227,22 +220,19 @@ def _run(job: Job, new: Sequence[Path]) -> dict[str, Any]:
             check_known(job)
             return _convert(job)
         except (DataError, ConfigError, ResourceError) as error:
-            if any(job.work.glob(f"{VALUES}*")):
-                raise type(error)(f"{error} ({_resume_hint(job, error)})") from None
+            if isinstance(error, ResourceError) and any(job.work.glob(f"{VALUES}*")):
+                raise ResourceError(
+                    f"{error} (what was read is kept in {job.work}: run the same again to go on, "
+                    "or remove the folder)"
+                ) from None
+            for path in job.out.glob("part-*.parquet"):
+                path.unlink()
+            (job.out / ENCODER_FILE).unlink(missing_ok=True)
             shutil.rmtree(job.work)
             with suppress(OSError):  # somebody else may have written there meanwhile
                 for folder in new:
                     folder.rmdir()
             raise
-
-
-def _resume_hint(job: Job, error: Exception) -> str:
-    if isinstance(error, ResourceError):
-        what, other = "what was read", ""
-    else:
-        what = "what was read of other rows"
-        other = " with bad_rows='skip' or 'quarantine'" if job.bad_rows == "error" else ""
-    return f"{what} is kept in {job.work}: run again{other} to go on, or remove the folder"
 
 
 def _convert(job: Job) -> dict[str, Any]:
@@ -252,13 +242,11 @@ def _convert(job: Job) -> dict[str, Any]:
     chunks = learn_chunks(job, task, inputs)
     rows = sum(seen.rows for seen in chunks)
     if not rows:
-        for path in job.work.glob(f"{VALUES}*"):  # nothing in them is of use to another run
-            path.unlink()
         others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
         raise DataError(f"{job.files[0]}: no good row in it{others}")
     learnt = learn_values(job, task, chunks)
     write_encoder(job.out / ENCODER_FILE, learnt.encoder)
-    files = write_files(job, task._replace(encoder=learnt.encoder), chunks)
+    files = write_files(job, task._replace(encoder=learnt.encoder), inputs, chunks)
     summary = describe(learnt, chunks, files, digest(job.plan()))
     if job.bad_rows == "quarantine":
         write_bad_rows(job.out / QUARANTINE, task, chunks)

@@ -3,9 +3,8 @@
 
 The result is one Arrow file: one row of lists, four per column, ascending, so that a later pass
 reads one column alone, and a summary in its metadata. A column that shares another's table has
-empty lists; its values are with the other. A chunk of text, or a slice of a row group, also leaves
-its good rows in another, so it is read once. Memory: the rows of such a chunk, or a piece of
-another, and the distinct values of one chunk.
+empty lists; its values are with the other. Memory: a block of text or a piece of parquet, and the
+distinct values of one chunk.
 """
 
 from __future__ import annotations
@@ -99,15 +98,10 @@ class Task(NamedTuple):
         """Return the file of a chunk's values."""
         return self.folder / f"{VALUES}{index:07d}.arrow"
 
-    def rows_of(self, index: int) -> Path:
-        """Return the file of the rows of a chunk that is read once."""
-        return self.folder / f"rows-{index:07d}.arrow"
-
 
 class ChunkSummary(NamedTuple):
-    """A chunk that was read, without its rows, and the light part of what is known about it."""
+    """The light part of what is known about a chunk."""
 
-    chunk: Chunk
     rows: int
     positive: int
     missing: dict[str, int]
@@ -126,7 +120,6 @@ def learn_chunk(task: Task, chunk: Chunk) -> ChunkSummary:
     summary = read_summary(path)
     names = [fault["column"] or "fields" for fault in summary["bad"]]
     return ChunkSummary(
-        chunk.without_rows(),
         summary["rows"],
         summary["positive"],
         summary["missing"],
@@ -139,14 +132,11 @@ def learn_chunk(task: Task, chunk: Chunk) -> ChunkSummary:
 
 
 def _learn(task: Task, chunk: Chunk, path: Path) -> None:
-    state, kept = _read_numbers(task, chunk) or _read(task, chunk)
-    if chunk.is_kept:
-        schema = None if kept else pa.schema([(name, pa.binary()) for name in chunk.columns.names])
-        _write(task.rows_of(chunk.index), pa.Table.from_batches(kept, schema))
+    state = _read_numbers(task, chunk) or _read(task, chunk)
     write_values(path, state.counts if task.learn else [], state.summary())
 
 
-def _read_numbers(task: Task, chunk: Chunk) -> tuple[_Learner, list[pa.RecordBatch]] | None:
+def _read_numbers(task: Task, chunk: Chunk) -> _Learner | None:
     """Read a chunk of text by the numbers it spells; None if a row is bad: its text is reported."""
     if chunk.block is None:
         return None
@@ -155,8 +145,8 @@ def _read_numbers(task: Task, chunk: Chunk) -> tuple[_Learner, list[pa.RecordBat
     return None
 
 
-def _read(task: Task, chunk: Chunk, numbers: bool = False) -> tuple[_Learner, list[pa.RecordBatch]]:
-    """Return what is learnt of a chunk, and its good rows if they cannot be read again."""
+def _read(task: Task, chunk: Chunk, numbers: bool = False) -> _Learner:
+    """Return what is learnt of a chunk."""
     state = _Learner(task, chunk)
     pieces, bad_lines = chunk.pieces(task.encoder, numbers)
     for bad in bad_lines:
@@ -164,8 +154,9 @@ def _read(task: Task, chunk: Chunk, numbers: bool = False) -> tuple[_Learner, li
         if task.bad_rows == "error":
             raise error
         state.refuse(BadRow(-1, bad.number, None, str(error)), {"text": bad.text})
-    kept = [state.add(location, piece) for location, piece in pieces]
-    return state, kept
+    for location, piece in pieces:
+        state.add(location, piece)
+    return state
 
 
 class _Read(NamedTuple):
@@ -196,8 +187,8 @@ class _Learner:
         where = {"file": self._chunk.location.name, self._chunk.location.unit: fault.number}
         self._bad.append({**where, "column": fault.column, "reason": fault.reason, **values})
 
-    def add(self, location: Location, piece: pa.RecordBatch) -> pa.RecordBatch:
-        """Take a piece in and return its good rows."""
+    def add(self, location: Location, piece: pa.RecordBatch) -> None:
+        """Take the good rows of a piece in."""
         try:
             read = self._read(location, piece)
         except RowError:
@@ -208,7 +199,6 @@ class _Learner:
         self._seen += piece.num_rows
         self._rows += piece.num_rows
         self._take(read)
-        return piece
 
     def _without_bad(
         self, location: Location, piece: pa.RecordBatch
@@ -266,17 +256,11 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, (int, str, type(None))) else str(value)
 
 
-def chunk_rows(task: Task, chunk: Chunk) -> Iterator[tuple[Location, pa.RecordBatch]]:
-    """Yield the good rows of a chunk again, from wherever they are now."""
-    location = chunk.location
-    if chunk.is_kept:
-        with pa.memory_map(str(task.rows_of(chunk.index))) as file, pa.ipc.open_file(file) as rows:
-            for index in range(rows.num_record_batches):
-                yield location, rows.get_batch(index)
-        return
+def good_rows(task: Task, chunk: Chunk) -> Iterator[tuple[Location, pa.RecordBatch]]:
+    """Yield the rows of a chunk again, without those that were bad in the first pass."""
     summary = read_summary(task.result_of(chunk.index))
     dropped, first = np.array(summary["dropped"], dtype=np.int64), 0
-    for here, piece in chunk.pieces(task.encoder)[0]:
+    for here, piece in chunk.pieces(task.encoder, numbers=not summary["bad"])[0]:
         rows = piece.num_rows
         bad = dropped[(dropped >= first) & (dropped < first + rows)] - first
         if len(bad):

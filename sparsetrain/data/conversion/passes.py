@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Job`, the arguments of one conversion, and its three passes over all chunks.
 
-The passes learn each chunk, merge each table's counts and write the files. Each is an ordered map
-over tasks on some threads. Values that would not fit into memory are refused before they are
-collected.
-
-A job's plan holds everything that decides the result, and identifies its work folder. Work under
-another plan can be reused if only rules differ that do not affect reading.
+The passes learn each chunk, add up each table's counts and write the files. Values that would not
+fit into memory while encoding are refused. A job's plan holds everything that decides the result,
+and identifies its work folder.
 """
 
 from __future__ import annotations
@@ -17,33 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, learn_chunk, read_column
-from sparsetrain.data.conversion.merge_counts import NUMBERS, TEXTS, Total, merge_runs
-from sparsetrain.data.conversion.write_files import (
-    Group,
-    LearnedEncoder,
-    group_chunks,
-    is_written,
-    write_group,
-)
+from sparsetrain.data.conversion.write_files import LearnedEncoder, write_parts
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.encoder_state import write_manifest
 from sparsetrain.data.encode.learn import make_vocabulary, plain_rules
+from sparsetrain.data.encode.value_counts import Keys, ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.file_systems import is_url, size_and_time
 from sparsetrain.data.stream.threads import ordered_map
-from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ResourceError
 
 WORK = "_work"  # the folder inside the result
-
-# Settings that affect ids and numbers, but not the counts of a chunk.
-_RULES = ("min_count", "max_rows")
-_SETTINGS = (*_RULES, "dense_fill", "missing_flags")
-_NO_RULE = {"keep": "first"}
 
 
 class Progress(Protocol):
@@ -92,23 +79,6 @@ class Job:
         return values
 
 
-def reading_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a plan on which the first pass depends."""
-    encoder = plan["encoder"]
-    if not isinstance(encoder, dict):
-        return plan
-    rules = {
-        name: _without(rule, _RULES) for name, rule in encoder["schema"].get("columns", {}).items()
-    }
-    schema = encoder["schema"] | {"columns": {n: r for n, r in rules.items() if r != _NO_RULE}}
-    settings = _without(encoder["settings"], _SETTINGS)
-    return plan | {"encoder": encoder | {"settings": settings, "schema": schema}}
-
-
-def _without(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in names}
-
-
 def digest(values: dict[str, Any]) -> str:
     """Return a digest of plain values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
@@ -124,10 +94,9 @@ def _identity(files: Sequence[str]) -> list[dict[str, object]]:
 
 
 BASE = 300 << 20  # Python, Arrow and what their allocators keep
-WORKER = 250 << 20  # a block of text and its columns, a slice, or the distinct values of a chunk
+WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
 _ALMOST = 0.99
 _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
-_JOINING = 6  # how much more than the counts themselves it takes to join them
 
 
 def learn_chunks(job: Job, task: Task, inputs: Sequence[Chunk]) -> list[ChunkSummary]:
@@ -179,44 +148,24 @@ def learn_values(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> Learne
     )
 
 
-class _Counts(NamedTuple):
-    """Merged counts, as a vocabulary takes them."""
-
-    number_total: Total
-    text_total: Total
-    hexadecimal: bool | None
-
-    def numbers(self) -> tuple[Array, Array]:
-        return self.number_total.keys, self.number_total.counts
-
-    def texts(self) -> tuple[list[bytes], Array]:
-        return self.text_total.keys.to_pylist(), self.text_total.counts
-
-    def left_out(self) -> int:
-        return self.number_total.left_out + self.text_total.left_out
-
-
 def _merge_column(
     job: Job, task: Task, chunks: Sequence[ChunkSummary], index: int
 ) -> tuple[Vocabulary, int]:
-    name, blank = job.blank.columns[index], job.blank
-    min_count, _ = blank.settings.limits(blank.schema.rule(name))
-    limit = (job.memory - BASE) // (2 * _JOINING * job.workers)
-    totals = [
-        merge_runs(
-            kind,
-            (read_column(task.result_of(seen.chunk.index), index)[part] for seen in chunks),
-            min_count,
-            limit,
-            task.folder / f"spill-{index}-{part}",
-            partial(_check_values, job, name, (part + 1) * _VALUE),
+    """Add up the counts of one column; return its vocabulary, and how many values it had."""
+    counts, blank = ValueCounts(), job.blank
+    for number, seen in enumerate(chunks):
+        (numbers, times), (texts, text_times) = read_column(task.result_of(number), index)
+        keys = Keys(
+            numbers=np.concatenate([numbers, np.zeros(len(texts), np.int64)]),
+            missing=np.zeros(len(numbers) + len(texts), dtype=bool),
+            is_text=np.arange(len(numbers) + len(texts)) >= len(numbers),
+            texts=texts,
+            hexadecimal=seen.hexadecimal[index],
         )
-        for part, kind in enumerate((NUMBERS, TEXTS))
-    ]
-    seen = [chunk.hexadecimal[index] for chunk in chunks if chunk.hexadecimal[index] is not None]
-    counts = _Counts(totals[0], totals[1], any(seen) if seen else None)
-    vocabulary = make_vocabulary(name, counts, blank.settings, blank.schema)
-    return vocabulary, sum(total.distinct for total in totals)
+        counts.add_keys(keys, np.concatenate([times, text_times]))
+    distinct = len(counts.numbers()[0]) + len(counts.texts()[0])
+    vocabulary = make_vocabulary(blank.columns[index], counts, blank.settings, blank.schema)
+    return vocabulary, distinct
 
 
 def _check_memory(job: Job, vocabularies: Mapping[int, Vocabulary]) -> None:
@@ -225,12 +174,8 @@ def _check_memory(job: Job, vocabularies: Mapping[int, Vocabulary]) -> None:
         index: _VALUE * len(v.numbers) + sum(2 * _VALUE + len(text) for text in v.texts)
         for index, v in vocabularies.items()
     }
-    _check_values(job, job.blank.columns[max(sizes, key=sizes.__getitem__)], 1, sum(sizes.values()))
-
-
-def _check_values(job: Job, most: str, each: int, count: int) -> None:
-    """Refuse `count` values of `each` bytes that would not fit; a cap does not make them fewer."""
-    if each * count > (job.memory - BASE) // 2:
+    if sum(sizes.values()) > (job.memory - BASE) // 2:
+        most = job.blank.columns[max(sizes, key=sizes.__getitem__)]
         whose = "of the encoder" if job.known else "seen min_count times"
         other = "an encoder of fewer values" if job.known else "a higher min_count"
         raise ResourceError(
@@ -239,16 +184,13 @@ def _check_values(job: Job, most: str, each: int, count: int) -> None:
         )
 
 
-def write_files(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> list[dict[str, Any]]:
+def write_files(
+    job: Job, task: Task, inputs: Sequence[Chunk], chunks: Sequence[ChunkSummary]
+) -> list[dict[str, Any]]:
     """Write the encoded files and return their entries."""
     total = sum(seen.rows for seen in chunks)
     entries, rows = [], 0
-
-    def write(group: Group) -> tuple[dict[str, Any], bool]:
-        is_new = not is_written(task, group, job.out)
-        return write_group(task, group, job.out), is_new
-
-    for entry, is_new in ordered_map(write, group_chunks(chunks), job.workers):
+    for entry, is_new in write_parts(task, inputs, chunks, job.out, job.workers):
         entries.append(entry)
         rows += entry["rows"]
         job.progress("writing", entry["rows"] * is_new, rows / total)

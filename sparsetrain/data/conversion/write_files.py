@@ -3,6 +3,7 @@
 
 Label and dense columns are float32, ids int32 (lists of them for bags), rows in the order of the
 input, with page checksums and the encoder's fingerprint. A file depends on its chunks alone.
+Chunks are encoded by threads, and written one after another.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,14 +21,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write, read_json, write_json
-from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, chunk_rows, read_summary
+from sparsetrain.data.conversion.chunks import Chunk, split_chunks
+from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, good_rows, read_summary
 from sparsetrain.data.encode.bags import as_lists
 from sparsetrain.data.encode.column_matching import dense_names, label_names, weight_names
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter
 from sparsetrain.data.read.converted_files import MARK, footer_checksum
+from sparsetrain.data.read.source import HELD_ROWS
 from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.stream.threads import ordered_map
 
 FILE_ROWS = 1 << 20
 GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle
@@ -42,85 +47,92 @@ class LearnedEncoder(NamedTuple):
     distinct: Sequence[int | None]
 
 
-class Group(NamedTuple):
-    """The chunks of one file, and what is known about them."""
-
-    number: int
-    chunks: Sequence[ChunkSummary]
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return f"part-{self.number:05d}.parquet"
+Encoded = tuple[Iterable[Rows], ReservedMeter]  # of a chunk; the meter is right at the end
 
 
-def group_chunks(chunks: Iterable[ChunkSummary]) -> Iterator[Group]:
-    """Yield runs of chunks of at least `FILE_ROWS` rows; the last may have fewer."""
+def group_chunks(chunks: Iterable[ChunkSummary]) -> Iterator[list[ChunkSummary]]:
+    """Yield the chunks of each file, of at least `FILE_ROWS` rows; the last may have fewer."""
     open_: list[ChunkSummary] = []
-    index = rows = 0
     for seen in chunks:
         open_.append(seen)
-        rows += seen.rows
-        if rows >= FILE_ROWS:
-            yield Group(index, tuple(open_))
-            open_, index, rows = [], index + 1, 0
-    if rows:
-        yield Group(index, tuple(open_))
+        if sum(each.rows for each in open_) >= FILE_ROWS:
+            yield open_
+            open_ = []
+    if any(seen.rows for seen in open_):
+        yield open_
 
 
-def write_group(task: Task, group: Group, out: Path) -> dict[str, Any]:
-    """Write one file, unless it is there; return its entry of `dataset.json`."""
-    notes = _notes_of(task, group)
-    if not is_written(task, group, out):
-        _write(task, group, out / group.name, notes)
-    return read_json(notes)
+def write_parts(
+    task: Task, inputs: Sequence[Chunk], chunks: Sequence[ChunkSummary], out: Path, workers: int
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield the entry of each file in `dataset.json`, and whether it was written now."""
+    groups = list(group_chunks(chunks))
+    names = [f"part-{number:05d}.parquet" for number in range(len(groups))]
+    notes = [task.folder / f"{name}.json" for name in names]
+    there = [
+        note.exists() and (out / name).exists() for name, note in zip(names, notes, strict=True)
+    ]
+    done = (*there, False).index(False)
+    begun = sum(map(len, groups[:done]))
+    left = (chunk for chunk in split_chunks(inputs) if chunk.index >= begun)
+    encoded = ordered_map(partial(_encode, task), left, workers)
+    schema = _schema(task.encoder, inputs[0].columns)
+    for number, group in enumerate(groups):
+        if number >= done:
+            rows = sum(seen.rows for seen in group)
+            own = islice(encoded, len(group))
+            _write(task.encoder, schema, own, rows, out / names[number], notes[number])
+        yield read_json(notes[number]), number >= done
 
 
-def is_written(task: Task, group: Group, out: Path) -> bool:
-    """Return whether a file and what is noted about it are there."""
-    return (out / group.name).exists() and _notes_of(task, group).exists()
+def _encode(task: Task, chunk: Chunk) -> Encoded:
+    """Encode a chunk; one of very many rows only when it is written, a piece at a time."""
+    meter = ReservedMeter(task.encoder.columns)
+
+    def encoded() -> Iterator[Rows]:
+        for location, piece in good_rows(task, chunk):
+            rows = task.encoder.encode_piece(piece, chunk.columns, location)
+            meter.add(rows)
+            yield rows
+
+    return (encoded() if chunk.rows > HELD_ROWS else list(encoded())), meter
 
 
-def _notes_of(task: Task, group: Group) -> Path:
-    return task.folder / f"{group.name}.json"
+def _write(
+    encoder: Encoder,
+    schema: pa.Schema,
+    chunks: Iterable[Encoded],
+    count: int,
+    path: Path,
+    notes: Path,
+) -> None:
+    """Write one file of `count` rows, and what is noted about it."""
+    meters: list[ReservedMeter] = []
 
+    def rows_of_all() -> Iterator[Rows]:
+        for rows, meter in chunks:
+            meters.append(meter)
+            yield from rows
 
-def remove_written(folder: Path, out: Path) -> None:
-    """Remove all files, and what is noted about them."""
-    for path in (*folder.glob("part-*.json"), *out.glob("part-*.parquet")):
-        path.unlink(missing_ok=True)
-
-
-def _write(task: Task, group: Group, path: Path, notes: Path) -> None:
-    encoder = task.encoder
-    meter = ReservedMeter(encoder.columns)
-    schema = _schema(encoder, group.chunks[0].chunk.columns)
     with (
         atomic_write(path) as file,
         # Of zstd's files, a fifth smaller, reading took twice as long.
         pq.ParquetWriter(file, schema, compression="lz4", write_page_checksum=True) as writer,
     ):
-        for rows in regroup(_encoded(task, group, meter), GROUP_ROWS):
+        for rows in regroup(rows_of_all(), GROUP_ROWS):
             writer.write_table(_table(rows, schema, weight_names(encoder)))
     with open(path, "rb") as written:
         size = written.seek(-8, 2) + 8
         length = int.from_bytes(written.read(4), "little")
         written.seek(size - 8 - length)
         footer = footer_checksum(written.read(length))
-    counted = {share.column: [share.ids, share.missing, share.unseen] for share in meter.shares}
-    rows_written = sum(seen.rows for seen in group.chunks)
+    counted = {
+        shares[0].column: [sum(share[field] for share in shares) for field in (1, 2, 3)]
+        for shares in zip(*(meter.shares for meter in meters), strict=True)
+    }
     write_json(
-        notes,
-        {"name": path.name, "rows": rows_written, "footer": footer, "bytes": size, "ids": counted},
+        notes, {"name": path.name, "rows": count, "footer": footer, "bytes": size, "ids": counted}
     )
-
-
-def _encoded(task: Task, group: Group, meter: ReservedMeter) -> Iterator[Rows]:
-    for seen in group.chunks:
-        for location, piece in chunk_rows(task, seen.chunk):
-            rows = task.encoder.encode_piece(piece, seen.chunk.columns, location)
-            meter.add(rows)
-            yield rows
 
 
 def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
@@ -218,8 +230,6 @@ def _categories(
 def write_bad_rows(path: Path, task: Task, chunks: Sequence[ChunkSummary]) -> None:
     """Write one JSON object for each bad row, in the order of the input."""
     with atomic_write(path) as file:
-        for seen in chunks:
-            if not seen.bad:
-                continue
-            for fault in read_summary(task.result_of(seen.chunk.index))["bad"]:
+        for index, seen in enumerate(chunks):
+            for fault in read_summary(task.result_of(index))["bad"] if seen.bad else ():
                 file.write(json.dumps(fault, ensure_ascii=False).encode() + b"\n")
