@@ -245,10 +245,10 @@ class _Estimator(BaseEstimator):
             found, self.constant_ = _of_numbers(columns, constant), constant
         else:
             try:
-                found = data.Schema.inferred({**columns, label: labels}, label)
+                found = data.infer({**columns, label: labels}, label).schema
             except ConfigError:  # there is no category
                 named = {**columns, **zeros, label: labels}
-                found = data.Schema.inferred(named, label, categories=[constant])
+                found = data.infer(named, label, categories=[constant]).schema
                 self.constant_ = constant
         if self.constant_ is not None:
             columns.update(zeros)

@@ -9,7 +9,6 @@ import typer
 
 from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, format_share, format_table
-from sparsetrain.cli.plot import check_plot, draw_profile
 from sparsetrain.cli.saved_model import ModelClass, import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -31,10 +30,6 @@ def inspect(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="Data, a converted folder, encoder, model, run.")
     ],
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Plot data to this file: .png, .svg or .pdf."),
-    ] = None,
     schema: setting_type("--schema") = None,  # type: ignore[valid-type]
     max_rows: Annotated[
         int, typer.Option("--max-rows", min=1, help="Read about this many rows of data.")
@@ -43,21 +38,17 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Summarize a dataset, an encoder, a model or a run."""
-    if plot is not None:
-        check_plot("--plot", plot)
     is_encoder = path.name == "_encoder.parquet"
     is_model = path.is_dir() and any((path / name).is_file() for name in _MODEL_FILES)
     if model_class is not None and not is_model:
         raise ConfigError(f"--model: {path} is not a saved model")
-    if plot is not None and (is_model or is_encoder):
-        raise ConfigError(f"--plot: {path} is not data; only data can be plotted")
     with StopSignals():
         if is_encoder:
             result, text = _encoder(path)
         elif is_model:
             result, text = _model(path, import_class(model_class))
         else:
-            result, text = _data(path, schema, max_rows, plot)
+            result, text = _data(path, schema, max_rows)
     emit(result, text, as_json)
 
 
@@ -160,7 +151,7 @@ def _describe_best(run: "st.Run") -> list[str]:
     return [f"this is the latest checkpoint; the best is {run.best.name}: {use}"]
 
 
-def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> Summary:
+def _data(path: Path, schema: str | None, max_rows: int) -> Summary:
     import sparsetrain as st
 
     profile = st.data.profile(str(path), schema=st.data.Schema.read(schema), max_rows=max_rows)
@@ -170,9 +161,6 @@ def _data(path: Path, schema: str | None, max_rows: int, plot: Path | None) -> S
     notes = path / "dataset.json"
     if notes.is_file():
         result["dataset"] = json.loads(notes.read_text(encoding="utf-8"))
-    if plot is not None:
-        draw_profile(profile, plot)
-        result["plot"] = str(plot)
     return result, _describe(profile)
 
 
@@ -204,8 +192,6 @@ def _describe(profile: Any) -> str:
 
 
 def _clicks(profile: Any) -> str:
-    if not profile.label_rates:
+    if profile.positive is None:
         return "" if ", label" in profile.layout else ", no label"
-    rates = [rate for _, rate in profile.label_rates]
-    mean = profile.positive / profile.rows
-    return f", {mean:.2%} clicks (from {min(rates):.2%} to {max(rates):.2%} along the file)"
+    return f", {profile.positive / profile.rows:.2%} clicks"

@@ -43,7 +43,7 @@ def run_training(
         `settings`; with `profile`, `profile` (as `StepProfile.to_dict`, or None after too few
         steps).
     """
-    settings = with_parts(settings)
+    settings = with_parts(settings, earlier is None)
     resumes = earlier is not None and earlier.resumes
     if files.out is not None and not resumes:
         _require_new_run(files.out)

@@ -13,7 +13,7 @@ from sparsetrain.cli.output import note
 from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.train_files import Rows
-from sparsetrain.errors import CheckpointError
+from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.system.launcher import is_torchrun, processes_started
 from sparsetrain.training.progress import format_count
 
@@ -141,8 +141,18 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
     )
 
 
-def with_parts(settings: Settings) -> Settings:
-    """Settings with the parts into which several processes cut a batch, for who resumes."""
+def with_parts(settings: Settings, is_new: bool) -> Settings:
+    """Settings with the parts into which several processes cut a batch, for who resumes.
+
+    Raises
+    ------
+    ConfigError
+        If a new run has both parts and micro-batches, which these settings become.
+    """
+    if is_new and settings.train.parts is not None and settings.optimizer.accumulate > 1:
+        raise ConfigError(
+            "optimizer.accumulate and train.parts both cut a batch into parts: drop the former"
+        )
     if processes_started() == 1 or settings.train.parts is not None:
         return settings
     parts = processes_started() * settings.optimizer.accumulate

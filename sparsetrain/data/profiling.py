@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`profile`: statistics of raw or converted rows.
 
-Click rates along the file, missing values, frequent ids. Rows are read from the beginning up to a
+Clicks, missing values, frequent ids. Rows are read from the beginning up to a
 limit; counts are exact for what was read. Memory: the distinct values of every category column.
 """
 
@@ -24,14 +24,12 @@ from sparsetrain.data.read.source import BatchSource, Part
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values import arrow_types
-from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.labels import read_labels
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataError
 from sparsetrain.system.argument_checks import require_int
 
-_CURVE = 200  # points of a frequency curve
 _TOP = 5
 
 
@@ -62,8 +60,6 @@ class CategoryProfile(NamedTuple):
         Of converted data, the values that share the row for rare ones; they are no one's others.
     top : list of (str, int)
         The most frequent values and their counts.
-    curve : list of (int, int)
-        Rank and count at ranks that are evenly spaced in the logarithm.
     """
 
     column: str
@@ -73,7 +69,6 @@ class CategoryProfile(NamedTuple):
     once: int
     rare: int | None
     top: list[tuple[str, int]]
-    curve: list[tuple[int, int]]
 
 
 class Profile(NamedTuple):
@@ -88,8 +83,6 @@ class Profile(NamedTuple):
         Rows there are; None where only reading would tell.
     positive : int or None
         Clicks among the rows read; None without labels of clicks.
-    label_rates : list of (int, float)
-        For each stretch of rows, where it begins and its share of clicks; empty without labels.
     dense : list of DenseProfile
     categories : list of CategoryProfile
     """
@@ -99,7 +92,6 @@ class Profile(NamedTuple):
     rows: int
     total_rows: int | None
     positive: int | None
-    label_rates: list[tuple[int, float]]
     dense: list[DenseProfile]
     categories: list[CategoryProfile]
 
@@ -155,7 +147,7 @@ class _Seen:
         self._is_converted = bool(encoder.categories) and not encoder.encoded
         self._is_clicks = encoder.schema.is_clicks
         self.rows = 0
-        self._labels: list[Array] = []
+        self._positive: int | None = None
         self._counts = [ValueCounts() for _ in encoder.columns]
         self._ids = [0] * len(encoder.columns)
         self._is_unsigned = [False] * len(encoder.columns)
@@ -166,7 +158,7 @@ class _Seen:
         self.rows += piece.num_rows
         for name in columns.labels if self._is_clicks else ():
             labels = read_labels(piece.column(name), location.of_column(name))
-            self._labels.append(labels.astype(np.uint8))
+            self._positive = (self._positive or 0) + int(np.count_nonzero(labels))
         for name in columns.dense:
             self._add_dense(name, piece.column(name), location.of_column(name))
         for index, name in enumerate(columns.categories):
@@ -190,14 +182,12 @@ class _Seen:
 
     def result(self, name: str, layout: str, total: int | None) -> Profile:
         """Return everything."""
-        labels = np.concatenate(self._labels) if self._labels else None
         return Profile(
             name,
             layout,
             self.rows,
             total,
-            None if labels is None else int(np.count_nonzero(labels)),
-            [] if labels is None else _rates(labels),
+            self._positive,
             [
                 DenseProfile(column, self._counted(m), self._counted(n), *_finite(low, high))
                 for column, (m, n, low, high) in self._dense.items()
@@ -218,11 +208,9 @@ class _Seen:
             int(numbers[i]) if i < len(numbers) else texts[i - len(numbers)] for i in order[:_TOP]
         ]
         top = [(self._shown(index, v), int(n)) for v, n in zip(values, ranked, strict=False)]
-        ranks = np.unique(np.geomspace(1, max(len(ranked), 1), _CURVE).astype(int))
-        curve = [(int(rank), int(ranked[rank - 1])) for rank in ranks if len(ranked)]
         ids = self._ids[index]
         missing, once = ids - int(both.sum()) - (rare or 0), int((ranked == 1).sum())
-        return CategoryProfile(column, ids, missing, len(ranked), once, rare, top, curve)
+        return CategoryProfile(column, ids, missing, len(ranked), once, rare, top)
 
     def _shown(self, index: int, value: int | bytes) -> str:
         """Return a value of a column as it is written where it was read."""
@@ -235,14 +223,3 @@ class _Seen:
 
 def _finite(low: float, high: float) -> tuple[float | None, float | None]:
     return (float(low), float(high)) if low <= high else (None, None)
-
-
-def _rates(labels: Array) -> list[tuple[int, float]]:
-    starts = np.unique(np.linspace(0, len(labels), 51)[:-1].astype(int))
-    sums = np.add.reduceat(labels.astype(np.int64), starts)
-    return [
-        (int(start), float(total / size))
-        for start, total, size in zip(
-            starts, sums, np.diff(np.append(starts, len(labels))), strict=True
-        )
-    ]

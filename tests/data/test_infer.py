@@ -59,7 +59,7 @@ def test_files_train_by_what_is_inferred(suffix, tmp_path):
     rows = pa.table({**LABEL, **{n: pa.array(COLUMNS[n][1]) for n in names}})
     write = pq.write_table if suffix == "parquet" else csv.write_csv
     write(rows, tmp_path / f"a.{suffix}")
-    schema = Schema.inferred(tmp_path / f"a.{suffix}", "click", ignore=["none"])
+    schema = infer(tmp_path / f"a.{suffix}", "click", ignore=["none"]).schema
     assert schema.time == "when" and schema.derived["ts_hour"] == Derived("ts", 3_600_000, 24)
     assert {"user_id", "zip", "hash", "premium"} < {*schema.categories} and "views" in schema.dense
     encoder = Encoder.fit(tmp_path / f"a.{suffix}", schema_file=schema, min_count=1)

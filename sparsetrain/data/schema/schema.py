@@ -8,9 +8,8 @@ saved with the encoder, so that a model scores data under the schema it was trai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -204,22 +203,6 @@ class Schema:
             return given or cls()
         require_type("schema_file", given, (str, Path), "a Schema, or the path of a file")
         return cls.from_dict(parse(Path(given)), str(given))
-
-    @classmethod
-    def inferred(
-        cls,
-        data: Any,
-        label: str,
-        *,
-        dense: Sequence[str] = (),
-        categories: Sequence[str] = (),
-        ignore: Sequence[str] = (),
-    ) -> Schema:
-        """Return the schema that `sparsetrain.data.infer` finds, which describes the parameters."""
-        # It reads rows and counts values, and all that does so stands on schemas.
-        infer = import_module("sparsetrain.data.infer").infer
-        found: Schema = infer(data, label, dense=dense, categories=categories, ignore=ignore).schema
-        return found
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
