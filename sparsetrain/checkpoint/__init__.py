@@ -4,9 +4,9 @@
 Killed at any moment, `write` leaves the old folder or the new one; `read` returns checked arrays or
 an error that names the file. Locks, folder handles and renames are those of POSIX.
 
-- `manifest` and `array_file`: the format, as JSON and as the bytes of one array
+- `manifest` and `array_file`: the format, as JSON and as the bytes of one array; threads for many
 - `folders`: the folder, and its temporary neighbours during a save
-- `reading`, `writing`: whole folders, by the threads of `in_parallel`
+- `reading`, `writing`: whole folders
 """
 
 from sparsetrain.checkpoint.folders import new_file as new_file

@@ -5,13 +5,15 @@ Any NumPy reads these files. We read them without interpreting their header: the
 dtype and shape it must state, and it must state them byte for byte as we write them. The data
 starts on a multiple of 64 bytes, so a mapped file has the alignment that compiled kernels need.
 NumPy has no name for bfloat16: a file of it states, and holds, the bits as uint16.
-Memory is a block of 4 MiB, for writing as for checking.
+Files of a large folder are read and written by threads: all of it releases the GIL. Memory is a block of 4 MiB, for writing as for checking.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from math import prod
-from typing import IO
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -107,3 +109,25 @@ def _read(file: IO[bytes], dtype: str, shape: tuple[int, ...], blocks: Iterator[
             raise ValueError("the file was cut off while it was read")
         crc = zlib.crc32(block.data, crc)
     return crc
+
+
+_WORKERS = 6
+_SHARE = 128 << 20  # bytes for each worker, so that their blocks are a small part of all
+
+
+@contextmanager
+def in_parallel(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Yield a `map` for work on `size` bytes in all.
+
+    Results come in order, and the first error. What was not begun then is left out.
+    """
+    workers = min(_WORKERS, size // _SHARE)
+    if workers < 2:
+        yield map
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="sparsetrain-files") as pool:
+        try:
+            yield pool.map
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

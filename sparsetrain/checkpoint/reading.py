@@ -18,8 +18,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from sparsetrain.checkpoint import folders
-from sparsetrain.checkpoint.array_file import DTYPES, check_array, read_array
-from sparsetrain.checkpoint.in_parallel import in_parallel
+from sparsetrain.checkpoint.array_file import DTYPES, check_array, in_parallel, read_array
 from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, pieces
 from sparsetrain.errors import CheckpointError, ResourceError
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.checkpoint import folders
-from sparsetrain.checkpoint.array_file import DTYPES, file_size, write_array
-from sparsetrain.checkpoint.in_parallel import in_parallel
+from sparsetrain.checkpoint.array_file import DTYPES, file_size, in_parallel, write_array
 from sparsetrain.checkpoint.manifest import (
     FILE,
     MAX_AXES,

@@ -23,9 +23,7 @@ from sparsetrain.cli import (
     models_command,
     plot,
     predict,
-    quantize,
     schema,
-    serve,
     settings_command,
     train,
     verify,
@@ -51,8 +49,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _command in (
-    *(demo.demo, train.train, predict.evaluate, predict.predict, quantize.quantize),
-    *(export.export, export.apply, serve.serve),
+    *(demo.demo, train.train, predict.evaluate, predict.predict, export.quantize),
+    *(export.export, export.apply, export.serve),
     *(convert.convert, inspect.inspect, schema.schema, demo.generate, plot.plot, compare.compare),
     *(models_command.models, settings_command.settings, doctor.doctor, verify.verify),
 ):

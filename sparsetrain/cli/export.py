@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain export`: a saved model as a folder that answers by itself; `apply`: a newer one."""
+"""What is made of a saved model: `export`, `apply`, `serve` and `quantize`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.output_files import require_free
-from sparsetrain.cli.saved_model import Checkpoint, ModelClass, ModelFolder, Precision, import_class
+from sparsetrain.cli.saved_model import (
+    Checkpoint,
+    ModelClass,
+    ModelFolder,
+    Precision,
+    import_class,
+    note_checkpoint,
+)
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 
@@ -86,3 +93,73 @@ def apply(
     with StopSignals():
         make(folder, delta, out)
     emit({"out": str(out)}, f"written to {out}", as_json=False)
+
+
+def serve(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder that `export --out` wrote.")
+    ],
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every network.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")
+    ] = 8000,
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=1, help="Most bytes of a request.")
+    ] = 16 << 20,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Most seconds of a request.")
+    ] = 10.0,
+    connections: Annotated[
+        int, typer.Option("--connections", min=1, help="Most connections at once.")
+    ] = 512,
+) -> None:
+    """Answer requests over HTTP: POST /predict in JSON or Arrow, GET /health and /metrics.
+
+    SIGHUP opens FOLDER again without a stop, SIGTERM ends after the requests at hand.
+    """
+    try:
+        from sparsetrain.serving.server import Limits
+        from sparsetrain.serving.server import serve as run
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"serve needs the package {error.name}: pip install 'sparsetrain[serve]'"
+        ) from None
+    run(folder, host, port, Limits(max_body, timeout, connections))
+
+
+def quantize(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder to write.")],
+    checkpoint: Checkpoint = "auto",
+    precision: Precision = None,
+    model_class: ModelClass = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an int8 model for prediction only.
+
+    A row of a table takes dim + 8 bytes.
+    """
+    import sparsetrain as st
+
+    require_free(out)
+    with StopSignals():
+        trainer = st.load(
+            model,
+            checkpoint=checkpoint,
+            target="cpu",
+            precision=cast(Any, precision),
+            model=import_class(model_class),
+        )
+        note_checkpoint(model, checkpoint, trainer.steps)
+        quantized = trainer.quantized()
+        quantized.save(out)
+    before, after = trainer.table_bytes, quantized.table_bytes
+    result = {"out": str(out), "table_bytes_before": before, "table_bytes": after}
+    emit(
+        result,
+        f"tables of {before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB; written to {out}\n"
+        f"Next: sparsetrain evaluate {out} DATA, sparsetrain predict {out} ROWS --out FILE",
+        as_json,
+    )

@@ -25,11 +25,12 @@ from sparsetrain import runtime
 from sparsetrain.data import Batch
 from sparsetrain.data.stream.threads import prefetched
 from sparsetrain.errors import ConfigError, SparsetrainError
-from sparsetrain.runtime import gpu
+from sparsetrain.optim import StepResult
+from sparsetrain.runtime import NDArray, gpu
 from sparsetrain.runtime.staging import StagedBatch, StagingRing, StagingSlot
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
-from sparsetrain.training.step import Trainable, step_inputs
+from sparsetrain.training.step import Trainable, TrainingStep, step_inputs
 
 HOST_LOOKUPS = 16_384
 Planner = Literal["auto", "host", "device"]
@@ -174,3 +175,36 @@ def _flat(rows: Any) -> runtime.NDArray:
 
 def _name_of(inputs: Mapping[str, Any], array: Any) -> str:
     return next((name for name, value in inputs.items() if value is array), "")
+
+
+class DeviceTrainingStep(TrainingStep):
+    """Steps of a trainer on a GPU: the gradient program, then the launches of the update."""
+
+    _on_host = False
+
+    def __init__(self, trainer: Trainable, ahead: DevicePrefetcher) -> None:
+        super().__init__(trainer)
+        self._ahead = ahead
+
+    @property
+    def _reads_gradients(self) -> bool:
+        return True
+
+    def run_(self, batch: Batch) -> tuple[NDArray, StepResult]:
+        """See `TrainingStep.run_`."""
+        ready = self._ahead.ready(batch)
+        if ready is None:
+            return super().run_(batch)
+        trainer = self._trainer
+        rows = trainer.model.rows_read(ready.inputs)
+        trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
+        inputs = self._ahead.tensors(ready) | step_inputs(trainer)
+        loss, gradients = trainer.program(trainer.params, inputs, checked=True)
+        for name in ready.planned:
+            plan = ready.plan(name, gradients[name].indices)
+            if plan is not None:
+                trainer.state.plans[name] = gradients[name], plan
+        try:
+            return self._apply_(loss, gradients)
+        finally:
+            trainer.state.plans.clear()

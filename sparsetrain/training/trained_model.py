@@ -30,8 +30,7 @@ from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
-from sparsetrain.training.device_prefetch import DevicePrefetcher
-from sparsetrain.training.device_step import DeviceTrainingStep
+from sparsetrain.training.device_prefetch import DevicePrefetcher, DeviceTrainingStep
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.predictor import Predictor, fill_, policy_of, table_dtype_of
 from sparsetrain.training.run.state import RunState

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparsetrain import checkpoint
-from sparsetrain.checkpoint import array_file, folders, in_parallel
+from sparsetrain.checkpoint import array_file, folders
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.system import memory
 
@@ -27,7 +27,7 @@ ARRAYS = {
 def small_sizes(monkeypatch):
     """Let some hundred kilobytes be several blocks, and work for several threads."""
     monkeypatch.setattr(array_file, "_BLOCK", 8192)
-    monkeypatch.setattr(in_parallel, "_SHARE", 1)
+    monkeypatch.setattr(array_file, "_SHARE", 1)
 
 
 @pytest.mark.parametrize("piece_bytes", [1 << 30, 50_000])

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data.synthetic import SyntheticCriteo, read_truth
-from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS, load
 from sparsetrain.data.synthetic.generator import scramble
-from sparsetrain.data.synthetic.sample import CHUNK, CategoryLaw, Stream
+from sparsetrain.data.synthetic.sample import CATEGORIES, CHUNK, INTEGERS, CategoryLaw, Stream, load
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.system.file_locks import try_lock
 

@@ -26,8 +26,8 @@ from sparsetrain.checkpoint import manifest
 from sparsetrain.cli.settings import resolve_settings
 from sparsetrain.data.schema.schema import ColumnRule, Derived, Schema, TextFormat
 from sparsetrain.errors import SparsetrainError
+from sparsetrain.training.run.checkpoints import read_pointer
 from sparsetrain.training.run.log import read_log
-from sparsetrain.training.run.pointer import read_pointer
 from sparsetrain.training.run.state import RunState
 
 PACKAGE = str(Path(manifest.__file__).parents[1])

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsetrain.data.synthetic.ceiling import sigmoid, weighted_auc
-from sparsetrain.data.synthetic.figures import CATEGORIES
-from sparsetrain.data.synthetic.sample import IntegerLaw, Sample, Sampler, Stream
+from sparsetrain.data.synthetic.sample import CATEGORIES, IntegerLaw, Sample, Sampler, Stream
 from sparsetrain.errors import ConfigError
 
 LAST_RANK = 20_000

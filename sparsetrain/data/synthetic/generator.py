@@ -13,10 +13,19 @@ from os import PathLike
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.synthetic import figures
 from sparsetrain.data.synthetic.ceiling import Truth, sigmoid
 from sparsetrain.data.synthetic.effects import Effects, calibrate
-from sparsetrain.data.synthetic.sample import CHUNK, PILOT, WORLD, Sample, Sampler, Stream
+from sparsetrain.data.synthetic.sample import (
+    CATEGORIES,
+    CHUNK,
+    INTEGERS,
+    PILOT,
+    WORLD,
+    Sample,
+    Sampler,
+    Stream,
+    load_figures,
+)
 from sparsetrain.data.synthetic.write_file import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
@@ -71,9 +80,9 @@ class SyntheticCriteo:
         self.max_cardinality = max_cardinality
         if max_cardinality is not None:
             self.max_cardinality = require_int("max_cardinality", max_cardinality, 2)
-        self._sampler = Sampler(figures.load(), self.max_cardinality)
+        self._sampler = Sampler(load_figures(), self.max_cardinality)
         world = Stream(self.seed, WORLD)
-        self._keys = world.integers(len(figures.CATEGORIES)) >> 32
+        self._keys = world.integers(len(CATEGORIES)) >> 32
         self._effects = Effects(self._sampler, world)
         pilot = self._sampler.draw(Stream(self.seed, PILOT), _PILOT_ROWS)
         self._calibration = calibrate(self._effects.parts(pilot), self.click_rate, self.bayes_auc)
@@ -158,9 +167,9 @@ class SyntheticCriteo:
 
     def _table(self, labels: np.ndarray, sample: Sample) -> pa.Table:
         columns = {"label": pa.array(labels)}
-        integers = zip(figures.INTEGERS, sample.integers, sample.absent, strict=True)
+        integers = zip(INTEGERS, sample.integers, sample.absent, strict=True)
         columns |= {name: pa.array(values, mask=gone) for name, values, gone in integers}
-        categories = zip(figures.CATEGORIES, sample.ranks, self._keys, strict=True)
+        categories = zip(CATEGORIES, sample.ranks, self._keys, strict=True)
         columns |= {name: hex_column(ranks, key) for name, ranks, key in categories}
         return pa.table(columns, schema=SCHEMA)
 

@@ -4,20 +4,73 @@
 Random numbers depend on a key alone, so any chunk can be made at any time and in any order.
 A category is drawn as a *rank* (1 is the commonest value), from a table of the first ranks and a
 power law beyond it whose inverse has a closed form, so ten million values need no table of ten
-million. A draw costs about 50 ns.
+million. A draw costs about 50 ns. The statistics in `criteo_figures.json` are aggregates.
 """
 
+import json
+from functools import cache
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
-from sparsetrain.data.synthetic.figures import (
-    CATEGORIES,
-    INTEGERS,
-    CategoryFigures,
-    Figures,
-    IntegerFigures,
-)
+INTEGERS = tuple(f"I{i}" for i in range(1, 14))
+CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
+
+
+class MissingGroup(NamedTuple):
+    """Columns that are null in the same rows, in a share `rate` of all rows."""
+
+    columns: tuple[str, ...]
+    rate: float
+
+
+class IntegerFigures(NamedTuple):
+    """Share of negative and of zero among the values present, and quantiles of the others."""
+
+    negative: float
+    zero: float
+    levels: tuple[float, ...]
+    quantiles: tuple[float, ...]
+
+
+class CategoryFigures(NamedTuple):
+    """Distinct values, the exponent of the tail, and the mass of the first `ranks[i]` values."""
+
+    values: int
+    tail: float | None
+    ranks: tuple[int, ...]
+    masses: tuple[float, ...]
+
+
+class Figures(NamedTuple):
+    """Everything known of the data's shape, columns in their usual order."""
+
+    missing: tuple[MissingGroup, ...]
+    integers: dict[str, IntegerFigures]
+    categories: dict[str, CategoryFigures]
+
+
+@cache
+def load_figures() -> Figures:
+    """Read the figures that come with the package."""
+    text = resources.files(__package__).joinpath("criteo_figures.json").read_text("utf-8")
+    raw = json.loads(text)
+    levels, ranks = tuple(raw["quantile_levels"]), raw["head_ranks"]
+    return Figures(
+        tuple(MissingGroup(tuple(columns), rate) for columns, rate in raw["missing_together"]),
+        {
+            name: IntegerFigures(c["negative"], c["zero"], levels, tuple(c["positive"]))
+            for name, c in raw["integers"].items()
+        },
+        {
+            name: CategoryFigures(
+                c["values"], c["tail"], tuple(ranks[: len(c["head"])]), tuple(c["head"])
+            )
+            for name, c in raw["categories"].items()
+        },
+    )
+
 
 WORLD, PILOT, CHUNK = range(3)  # what a stream is for: the first part of its key
 

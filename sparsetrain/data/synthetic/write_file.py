@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write, remove_temporaries
 from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
-from sparsetrain.data.synthetic.figures import CATEGORIES, INTEGERS
+from sparsetrain.data.synthetic.sample import CATEGORIES, INTEGERS
 from sparsetrain.errors import DataError, first_line
 
 SCHEMA = pa.schema(

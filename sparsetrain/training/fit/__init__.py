@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of `Trainer.fit`: its arguments, its state, and the actions due after a step.
 
-- `fit_arguments`: checks of a call
-- `plan`: what is fixed for a run
+- `plan`: checks of a call, what is fixed for a run, and the result, as a table
 - `resume`: the state that a run begins with
 - `loop`: steps, evaluations and checkpoints, each when due
-- `history`: the result, as a table
-- `record`: the log and the lines on the terminal
+- `record`: log and checkpoints; step, position and memory added to an error
 - `best`: the weights that early stopping ends with
-- `error_context`: step, position and memory added to an error
 """
 
-from sparsetrain.training.fit.fit_arguments import check_fit_arguments as check_fit_arguments
-from sparsetrain.training.fit.history import History as History
 from sparsetrain.training.fit.loop import Fit as Fit
 from sparsetrain.training.fit.plan import EarlyStopping as EarlyStopping
+from sparsetrain.training.fit.plan import History as History
 from sparsetrain.training.fit.plan import Plan as Plan
 from sparsetrain.training.fit.plan import ReduceLROnPlateau as ReduceLROnPlateau
+from sparsetrain.training.fit.plan import check_fit_arguments as check_fit_arguments
 from sparsetrain.training.fit.resume import Seen as Seen
 from sparsetrain.training.fit.resume import begin as begin
 from sparsetrain.training.fit.resume import seen_of as seen_of

@@ -16,10 +16,8 @@ from sparsetrain.data import Batch, Dataset
 from sparsetrain.data.batch import Position
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.fit.best import Best
-from sparsetrain.training.fit.error_context import explained
-from sparsetrain.training.fit.history import History, describe_scores
-from sparsetrain.training.fit.plan import Plan, ReduceLROnPlateau
-from sparsetrain.training.fit.record import Record
+from sparsetrain.training.fit.plan import History, Plan, ReduceLROnPlateau, describe_scores
+from sparsetrain.training.fit.record import Record, explained
 from sparsetrain.training.progress import format_count, make_progress
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.state import RunState

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a run, and those that may not change when it is resumed."""
+"""Arguments of a run, those that may not change when it is resumed, and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.metrics.labels import score_names
 from sparsetrain.metrics.scores import GAINS, base_name
-from sparsetrain.system.argument_checks import is_number, require_int, require_non_negative
+from sparsetrain.system.argument_checks import (
+    is_number,
+    require_int,
+    require_non_negative,
+    require_type,
+)
+from sparsetrain.training.run import Run
 
 # Kind of the only label, or none -> the score that is watched by default; of several their loss.
 _DEFAULTS = {"real": "rmse", "": "ndcg@10"}  # otherwise logloss
@@ -179,3 +186,79 @@ class Plan:
             "group_by": self.group_by,
             "parts": self.parts,
         }
+
+
+if TYPE_CHECKING:
+    import pandas
+
+# Scores that one looks at while a model is trained; after the name of a label where there are some.
+_SHOWN = ("loss", "auc", "logloss", "rmse", "hr@10", "ndcg@10")
+
+
+class History(dict[str, Any]):
+    """The result of a run; `Trainer.fit` describes its entries.
+
+    ``print`` and a notebook show `frame`.
+    """
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """A row for each epoch: rows, seconds, the loss, and the validation scores."""
+        import pandas
+
+        rows = [
+            {**{k: v for k, v in epoch.items() if k != "valid"}, **_named(epoch.get("valid") or {})}
+            for epoch in self["epochs"]
+        ]
+        return pandas.DataFrame(rows, index=pandas.RangeIndex(1, len(rows) + 1, name="epoch"))
+
+    def __str__(self) -> str:
+        return str(self.frame)
+
+    def _repr_html_(self) -> str:
+        return self.frame.to_html()
+
+
+def _named(scores: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"valid {name}": value for name, value in scores.items()}
+
+
+def describe_scores(scores: Mapping[str, Any]) -> str:
+    """Return the scores of a validation that a line has room for."""
+    shown = {k: v for k, v in scores.items() if k.rpartition(".")[2] in _SHOWN and v is not None}
+    return "valid " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+
+
+def check_fit_arguments(
+    validation: Any,
+    stop: Any,
+    on_epoch: Any,
+    run: Any,
+    validate_every: Any,
+    early_stopping: Any,
+    reduce_lr: Any,
+) -> None:
+    """Refuse arguments of another type, and to validate, or to stop by it, without rows.
+
+    Raises
+    ------
+    ConfigError
+        It says what to give.
+    """
+    if stop is not None and not callable(stop):
+        raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
+    if on_epoch is not None and not callable(on_epoch):
+        raise ConfigError(f"on_epoch is {on_epoch!r:.60}; give a function of a dict")
+    require_type("run", run, (Run, str, Path), "a Run, or the path of its folder")
+    fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
+    require_type("early_stopping", early_stopping, EarlyStopping, fix)
+    fix = "a ReduceLROnPlateau, such as ReduceLROnPlateau(0.1)"
+    require_type("reduce_lr", reduce_lr, ReduceLROnPlateau, fix)
+    needing = {
+        "validate_every": validate_every,
+        "early_stopping": early_stopping and early_stopping.patience,
+        "reduce_lr": reduce_lr,
+    }
+    for name, value in needing.items():
+        if validation is None and value is not None:
+            raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")

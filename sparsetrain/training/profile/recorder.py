@@ -10,6 +10,7 @@ the other those of the program's kernels.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.runtime.compiling import intercept_kernels
-from sparsetrain.training.profile.names import in_words
 
 
 @dataclass
@@ -137,3 +137,25 @@ def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int
         for n, right in (b, b[::-1])
         if left == right
     )
+
+
+# In this order; what is found first is replaced first.
+_WORDS = (
+    ("matmul nt", "x W\N{MODIFIER LETTER CAPITAL T}"),  # forward: weights are (out, in)
+    ("matmul tn", "x\N{MODIFIER LETTER CAPITAL T} y"),  # weight gradient
+    ("matmul", "x W"),  # input gradient
+    ("less equal where", "relu mask"),
+    ("collapse sum", "sums of columns"),
+    ("lookup", "lookup of rows"),
+)
+
+
+def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
+    """Say what the kernel does; of a product, rows x columns x summed length too."""
+    parts = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
+    text = " ".join(part for part in parts if part)
+    for symbol, words in _WORDS:
+        text = text.replace(symbol, words + "," if text != symbol else words)
+    text = text.strip(" ,").replace(", add relu", ", add, relu")
+    size = " x ".join(map(str, product or ()))
+    return f"{size}: {text}" if size else text

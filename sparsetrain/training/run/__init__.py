@@ -2,11 +2,10 @@
 """Folder of a run: its checkpoints, the pointers to them, a lock for the writer, and the log.
 
 - `folder`: the run; saves and prunes checkpoints
-- `checkpoints`: their names, and the search for one
-- `pointer`: the files that name the latest and the best checkpoint
+- `checkpoints`: their names, the files that name the latest and the best, and the search for one
 - `lock`: the single writer
 - `state`: progress of the run, which a checkpoint keeps
-- `log`: metrics, as JSON lines; `events`: the same for TensorBoard
+- `log`: metrics, as JSON lines, and for TensorBoard
 - `fingerprint`: the digest of the data, to be compared on resuming
 """
 

@@ -25,11 +25,20 @@ import numpy as np
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.argument_checks import require_int, require_path
-from sparsetrain.training.run.checkpoints import checkpoint_in, lost, require_no_link, steps_in
+from sparsetrain.training.run.checkpoints import (
+    POINTERS,
+    STEP,
+    checkpoint_in,
+    lost,
+    read_pointer,
+    require_no_link,
+    step_name,
+    steps_in,
+    write_pointer,
+)
 from sparsetrain.training.run.lock import FILE as LOCK
 from sparsetrain.training.run.lock import locked
 from sparsetrain.training.run.log import CSV, JSONL, read_log
-from sparsetrain.training.run.pointer import POINTERS, STEP, read_pointer, step_name, write_pointer
 
 
 class Run:
