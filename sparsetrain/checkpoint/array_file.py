@@ -5,7 +5,8 @@ Any NumPy reads these files. We read them without interpreting their header: the
 dtype and shape it must state, and it must state them byte for byte as we write them. The data
 starts on a multiple of 64 bytes, so a mapped file has the alignment that compiled kernels need.
 NumPy has no name for bfloat16: a file of it states, and holds, the bits as uint16.
-Files of a large folder are read and written by threads: all of it releases the GIL. Memory is a block of 4 MiB, for writing as for checking.
+Files of a large folder are read and written by threads: all of it releases the GIL. Memory is a
+block of 4 MiB, for writing as for checking.
 """
 
 import zlib

@@ -8,7 +8,7 @@ a call costs about a microsecond. On a terminal it is a bar, elsewhere one line 
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 from sparsetrain.errors import ConfigError
 
@@ -38,190 +38,6 @@ class Progress(Protocol):
 _CALLS = ("start", "advance", "note", "finish")
 
 
-class Snapshot(NamedTuple):
-    """Where a run stands: counts of rows, rates per second, times in seconds.
-
-    The rate is that of the batches after the first, which waits for kernels to be compiled; before
-    there is a second batch it is not known, nor is the time left.
-    """
-
-    rows: int
-    total: int | None
-    seconds: float
-    rows_per_s: float | None
-    loss: float | None
-    seconds_left: float | None
-    title: str = ""
-
-    def describe(self) -> str:
-        """Return the state in one line; what is not known is left out."""
-        parts = [format_count(self.rows, "row")]
-        if self.total:
-            of_total = format_count(self.total, "row")
-            parts = [f"{self.rows:,} of {of_total} ({self.rows / self.total:.0%})"]
-        if self.title:
-            parts[0] = f"{self.title}: {parts[0]}"
-        if self.rows_per_s is not None:
-            parts.append(f"{self.rows_per_s:,.0f} rows/s")
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4f}")
-        if self.seconds_left is not None:
-            parts.append(f"{format_seconds(self.seconds_left)} left")
-        return ", ".join(parts)
-
-
-class Meter:
-    """Counts rows and smooths the loss; shows nothing.
-
-    Parameters
-    ----------
-    total : int, optional
-        Rows to come.
-    clock : callable
-        Returns seconds from any fixed moment.
-    title : str
-        What the rows are of.
-    """
-
-    def __init__(
-        self, total: int | None, clock: Callable[[], float] = time.monotonic, title: str = ""
-    ) -> None:
-        self._total, self._title = total, title
-        self._clock = clock
-        self._started = clock()
-        self._rows = 0
-        self._first: tuple[int, float] | None = None  # rows of the first batch, when it ended
-        self._batches = 0
-        self._loss = 0.0
-
-    def add(self, rows: int, loss: float) -> None:
-        """Count one batch; a plain mean at first, a moving one later."""
-        self._first = self._first or (rows, self._clock())
-        self._rows += rows
-        self._batches += 1
-        self._loss += (loss - self._loss) / min(self._batches, _SMOOTHING_BATCHES)
-
-    def snapshot(self) -> Snapshot:
-        """Return where the run stands now."""
-        now = self._clock()
-        rate, left = self._rate(now), None
-        if self._total is not None and rate:
-            left = max(self._total - self._rows, 0) / rate
-        loss = self._loss if self._batches else None
-        passed = now - self._started
-        return Snapshot(self._rows, self._total, passed, rate, loss, left, self._title)
-
-    def _rate(self, now: float) -> float | None:
-        if self._first is None:
-            return None
-        rows, ended = self._first
-        more, seconds = self._rows - rows, now - ended
-        return more / seconds if more and seconds > 0 else None
-
-
-class Lines:
-    """Plain lines, one every `interval` seconds and one at the end: for logs and pipes."""
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        interval: float = 5.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._interval = interval
-        self._clock = clock
-        self._meter = Meter(None, clock)
-        self._due = 0.0
-
-    def start(self, total: int | None, title: str = "") -> None:
-        """Begin counting."""
-        self._meter = Meter(total, self._clock, title)
-        self._due = self._clock() + self._interval
-
-    def advance(self, rows: int, loss: float) -> None:
-        """Count a batch; print a line if one is due."""
-        self._meter.add(rows, loss)
-        if self._clock() >= self._due:
-            self._due = self._clock() + self._interval
-            self._print(self._meter.snapshot().describe())
-
-    def note(self, text: str) -> None:
-        """Print it."""
-        self._print(text)
-
-    def finish(self) -> None:
-        """Print what the whole run came to, the first batch included."""
-        end = self._meter.snapshot()
-        if end.rows:
-            rate = end.rows / end.seconds if end.seconds > 0 else None
-            done = end._replace(total=None, seconds_left=None, rows_per_s=rate)
-            self._print(f"{done.describe()}, took {format_seconds(end.seconds)}")
-
-    def _print(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-
-class Bar:
-    """A bar that redraws at most ten times a second: for terminals.
-
-    It draws from the training thread. A refreshing thread of its own would take turns with the
-    kernels' threads on a small machine.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._clock = clock
-        self._meter = Meter(None, clock)
-        self._due = 0.0
-        self._bar: Any = None
-        self._task: Any = None
-
-    def start(self, total: int | None, title: str = "") -> None:
-        """Draw the empty bar."""
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as RichProgress
-
-        self._meter = Meter(total, self._clock, title)
-        console = Console(file=self._stream)
-        self._bar = RichProgress(
-            BarColumn(), TextColumn("{task.description}"), console=console, auto_refresh=False
-        )
-        self._task = self._bar.add_task("starting", total=total)
-        self._bar.start()
-
-    def advance(self, rows: int, loss: float) -> None:
-        """Count a batch; redraw if it is time."""
-        self._meter.add(rows, loss)
-        if self._clock() >= self._due:
-            self._due = self._clock() + 0.1
-            self._draw()
-
-    def note(self, text: str) -> None:
-        """Print it above the bar, or where there was one."""
-        if self._bar is None:
-            print(text, file=self._stream, flush=True)
-        else:
-            self._bar.console.print(text, highlight=False)
-
-    def finish(self) -> None:
-        """Draw the last state and give the cursor back; safe to call twice."""
-        if self._bar is not None:
-            self._draw()
-            self._bar.stop()
-            self._bar = None
-
-    def _draw(self) -> None:
-        now = self._meter.snapshot()
-        self._bar.update(self._task, completed=now.rows, description=now.describe())
-        self._bar.refresh()
-
-
 class Silent:
     """Shows nothing."""
 
@@ -236,6 +52,133 @@ class Silent:
 
     def finish(self) -> None:
         """Do nothing."""
+
+
+class Lines:
+    """Plain lines, one every `interval` seconds and one at the end: for logs and pipes.
+
+    The rate is that of the batches after the first, which waits for kernels to be compiled. The
+    loss is a moving average, of the first batches a plain mean.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        interval: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._interval, self._clock = interval, clock
+        self._begin(None, "")
+
+    def start(self, total: int | None, title: str = "") -> None:
+        """Begin counting."""
+        self._begin(total, title)
+
+    def _begin(self, total: int | None, title: str) -> None:
+        self._total, self._title = total, title
+        self._began = now = self._clock()
+        self._due = now + self._interval
+        self._rows = self._batches = 0
+        self._first: tuple[int, float] | None = None  # rows of the first batch, when it ended
+        self._loss = 0.0
+
+    def advance(self, rows: int, loss: float) -> None:
+        """Count a batch; show the state if that is due."""
+        now = self._clock()
+        self._first = self._first or (rows, now)
+        self._rows += rows
+        self._batches += 1
+        self._loss += (loss - self._loss) / min(self._batches, _SMOOTHING_BATCHES)
+        if now >= self._due:
+            self._due = now + self._interval
+            self._show()
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        print(text, file=self._stream, flush=True)
+
+    def finish(self) -> None:
+        """Print what the whole run came to, the first batch included."""
+        seconds = self._clock() - self._began
+        if self._rows:
+            rate = self._rows / seconds if seconds > 0 else None
+            done = self._described(format_count(self._rows, "row"), rate)
+            self.note(f"{done}, took {format_seconds(seconds)}")
+
+    def _show(self) -> None:
+        self.note(self._describe())
+
+    def _describe(self) -> str:
+        """Return the state in one line; what is not known is left out."""
+        done, rate = format_count(self._rows, "row"), None
+        if self._total:
+            of_total = format_count(self._total, "row")
+            done = f"{self._rows:,} of {of_total} ({self._rows / self._total:.0%})"
+        rows, ended = self._first or (0, self._began)
+        seconds = self._clock() - ended
+        if self._rows > rows and seconds > 0:
+            rate = (self._rows - rows) / seconds
+        text = self._described(done, rate)
+        if rate and self._total is not None:
+            left = max(self._total - self._rows, 0) / rate
+            text += f", {format_seconds(left)} left"
+        return text
+
+    def _described(self, done: str, rate: float | None) -> str:
+        parts = [f"{self._title}: {done}" if self._title else done]
+        parts += [f"{rate:,.0f} rows/s"] if rate is not None else []
+        parts += [f"loss {self._loss:.4f}"] if self._batches else []
+        return ", ".join(parts)
+
+
+class Bar(Lines):
+    """A bar that redraws at most ten times a second: for terminals.
+
+    It draws from the training thread. A refreshing thread of its own would take turns with the
+    kernels' threads on a small machine.
+    """
+
+    _bar: Any = None
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(stream, 0.1, clock)
+
+    def start(self, total: int | None, title: str = "") -> None:
+        """Draw the empty bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        super().start(total, title)
+        columns, console = (
+            (BarColumn(), TextColumn("{task.description}")),
+            Console(file=self._stream),
+        )
+        self._bar = RichProgress(*columns, console=console, auto_refresh=False)
+        self._bar.add_task("starting", total=total)
+        self._bar.start()
+
+    def note(self, text: str) -> None:
+        """Print it above the bar, or where there was one."""
+        if self._bar is None:
+            super().note(text)
+        else:
+            self._bar.console.print(text, highlight=False)
+
+    def finish(self) -> None:
+        """Draw the last state and give the cursor back; safe to call twice."""
+        if self._bar is not None:
+            self._show()
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self) -> None:
+        (task,) = self._bar.task_ids
+        self._bar.update(task, completed=self._rows, description=self._describe())
+        self._bar.refresh()
 
 
 def make_progress(
