@@ -16,9 +16,14 @@ from sparsetrain.errors import ConfigError
 
 
 def mean(each: nn.Tensor, weights: nn.Tensor | None = None) -> nn.Tensor:
-    """Mean of all numbers, each times its weight, a () tensor; weights do not divide it."""
+    """Mean of all numbers, each times its weight, a () tensor; weights do not divide it.
+
+    It is 0 without any, as of a batch whose histories are all empty.
+    """
     weighed = each if weights is None else each * weights
-    return nn.wrap_nested(op.mean(weighed._expr), "loss")
+    count = _emit(op.sum(nn.op.ones(weighed.shape, weighed.dtype)._expr))
+    count = _emit(op.maximum(count, _number(1.0, weighed)))
+    return nn.wrap_nested(op.divide(_emit(op.sum(weighed._expr)), count), "loss")
 
 
 def binary_cross_entropy(logits: nn.Tensor, labels: nn.Tensor | float) -> nn.Tensor:
