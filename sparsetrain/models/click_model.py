@@ -29,9 +29,10 @@ from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.config import check_config
 from sparsetrain.models.dropout import FIRST_ROW, KEY
 from sparsetrain.models.features import Ids
+from sparsetrain.models.functions import by_name, check_logits, in_training, label_spec
 from sparsetrain.models.initialize import Draw, uniform
 from sparsetrain.models.labels import loss_of_labels
-from sparsetrain.models.model import Model, by_name
+from sparsetrain.models.model import Model
 from sparsetrain.system.locks import with_builder_lock
 
 
@@ -155,7 +156,7 @@ class ClickModel(Model):
         if offsets is not None:
             extents = (dense.shape[0], len(self._config["rows"]), self._config["dim"])
             embedded = nn.op.reshape(embedded, extents)
-        return self._check_logits(self.forward(dense, embedded), "dense", dense.shape[0])
+        return check_logits(self, self.forward(dense, embedded), "dense", dense.shape[0])
 
     def embed(
         self, rows: nn.Tensor, offsets: nn.Tensor | None, weights: nn.Tensor | None
@@ -178,7 +179,7 @@ class ClickModel(Model):
         return loss_of_labels(logits, labels, self.label_kinds, row_weights, self.label_weights)
 
     def _trained_loss(self, **inputs: nn.Tensor) -> Any:
-        return self.in_training(self.loss, inputs)
+        return in_training(self, self.loss, inputs)
 
     @property
     def functions(self) -> list[str]:
@@ -197,7 +198,7 @@ class ClickModel(Model):
             inputs["offsets"] = nn.spec.Tensor(["bags_plus_1"], "int64")
         if self._config["weighted"]:
             inputs["weights"] = nn.spec.Tensor(["N"], "float32")
-        loss = {"labels": self._label_spec(), **inputs}
+        loss = {"labels": label_spec(self), **inputs}
         if self.row_weights:
             loss["row_weights"] = nn.spec.Tensor(["B"], "float32")
         if self.has_dropout:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation of a click model's arguments into plain values that JSON can hold."""
+"""Arguments of models as plain values that JSON can hold, those of click models validated."""
 
 from __future__ import annotations
 
@@ -76,6 +76,15 @@ def check_widths(cls: str, name: str, numbers: Sequence[int]) -> list[int]:
     if any(width < 1 for width in widths):
         raise ConfigError(f"{cls}: every number in {name} must be 1 or more: {widths}")
     return widths
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as JSON would give it back."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain_value(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _flag(cls: str, name: str, value: Any) -> bool:

@@ -8,7 +8,7 @@ time, without a second copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Any
 from zlib import crc32
@@ -16,12 +16,43 @@ from zlib import crc32
 import numpy as np
 from tvm.relax.frontend import nn
 
+from sparsetrain import runtime
 from sparsetrain.embedding.layer import Embedding
+from sparsetrain.models.modules import named_modules
 
 BLOCK = 1 << 20
 
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]  # a stream, how many -> float32
+
+
+def initial_params(
+    model: Any, names: Iterable[str], seed: int, fill: bool
+) -> dict[str, runtime.NDArray]:
+    """Return fresh parameters of a `Model` by name, see `Model.initialize`."""
+    params, owners, tables = (
+        dict(model.named_parameters()),
+        dict(named_modules(model)),
+        model.tables(),
+    )
+    constants, initial = initial_constants(params), {}
+    for name in names:
+        param = params[name]
+        shape = tuple(int(extent) for extent in param.shape)
+        tensor = initial[name] = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
+        if not fill:
+            continue
+        view = runtime.as_numpy(tensor, writable=True)
+        if name in constants:
+            view[...] = constants[name]
+        elif name in tables:
+            for table, rows in tables[name].items():
+                part = view[rows]
+                draw, stream = model.draw_of_table(table, part.shape)
+                fill_(part, draw, seed, stream)
+        else:
+            fill_(view, draw_of(owners.get(name.rpartition(".")[0]), shape), seed, name)
+    return initial
 
 
 def uniform(bound: float) -> Draw:

@@ -8,7 +8,7 @@ rest: steps, runs, checkpoints, evaluation and prediction. The name of an argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from inspect import Parameter, signature
@@ -17,33 +17,27 @@ from typing import Any, Literal
 import numpy as np
 import tvm
 from tvm.relax.frontend import nn
-from tvm.sym import Analyzer
 
+import sparsetrain.models.functions as exported
 from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.vocabulary import FIRST
-from sparsetrain.data.values.labels import LabelKind, check_labels, num_logits
+from sparsetrain.data.values.labels import LabelKind, num_logits
 from sparsetrain.embedding.layer import Embedding
 from sparsetrain.embedding.placing import Room
-from sparsetrain.embedding.ragged import RaggedTensor
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models.config import plain_value
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.dropout import FIRST_ROW, KEY, has_dropout
+from sparsetrain.models.dropout import has_dropout
 from sparsetrain.models.feature_columns import column_of, find_features
 from sparsetrain.models.features import Feature, Ids, require_alike
 from sparsetrain.models.features import Sequence as IdSequence
-from sparsetrain.models.initialize import Draw, draw_of, fill_, initial_constants
+from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.modules import named_modules
-from sparsetrain.models.training_mode import training
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
-
-Specs = dict[str, nn.spec.Tensor]
-OF_LOSS = ("labels", "row_weights")  # what a loss may take besides features
-# Exported function -> the method that it is.
-METHODS = {"loss": "loss", "logits": "forward", "query": "query", "items": "items"}
 
 
 class Model(nn.Module):
@@ -136,7 +130,7 @@ class Model(nn.Module):
         for name, parameter in signature(type(self)).parameters.items():
             if parameter.kind is Parameter.VAR_KEYWORD:
                 values |= values.pop(name)
-        return {name: _plain(value) for name, value in values.items()}
+        return {name: plain_value(value) for name, value in values.items()}
 
     def __reduce__(self) -> Any:
         # A model holds no values, and pickling its TVM objects ends the process.
@@ -155,7 +149,7 @@ class Model(nn.Module):
         all rows; where several labels are, the loss of one that a row lacks is 0.
         """
         labels, row_weights = inputs.pop("labels"), inputs.pop("row_weights", None)
-        logits = self._check_logits(self.forward(**inputs), *_batch_extent(inputs))
+        logits = exported.check_logits(self, self.forward(**inputs), *exported.batch_extent(inputs))
         return loss_of_labels(logits, labels, self.label_kinds, row_weights, self.label_weights)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
@@ -182,37 +176,6 @@ class Model(nn.Module):
         """Columns of what `forward` gives."""
         return num_logits(self.label_kinds) or 1
 
-    def check_labels(self, batch: Batch) -> None:
-        """Refuse a batch whose labels are not those of the model, in number or kind.
-
-        Raises
-        ------
-        DataError
-            If they are not.
-        """
-        if batch.labels is not None and self.label_kinds:
-            check_labels(batch.labels, self.label_kinds)
-
-    def check_weights(self, batch: Batch) -> None:
-        """Refuse a training batch that has weights of rows where the model has none, or lacks them.
-
-        Raises
-        ------
-        DataError
-            If it does.
-        """
-        wanted = self.row_weights
-        if wanted and batch.weights is None:
-            raise DataError(
-                "the batch has no weights of rows, but the model's row_weights is True: "
-                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
-            )
-        if not wanted and batch.weights is not None:
-            raise DataError(
-                "the batch has weights of rows, which this model would not read: make it with "
-                "row_weights=True"
-            )
-
     # --- From a batch to arguments ------------------------------------------------------------
 
     def bind(self, encoder: Encoder) -> None:
@@ -224,7 +187,7 @@ class Model(nn.Module):
             If one is missing, its table has fewer rows than the encoder, or features that share a
             table do not in the encoder.
         """
-        rows = {name: self._rows(feature) for name, feature in self.features.items()}
+        rows = {name: self.rows_of(feature) for name, feature in self.features.items()}
         self._columns = find_features(type(self).__name__, self.features, rows, encoder)
 
     def inputs(
@@ -254,7 +217,7 @@ class Model(nn.Module):
             If an id is outside its table, or a feature is missing.
         """
         trains = function == "loss"
-        names = [*self.features] if trains else self._arguments_of(function)
+        names = [*self.features] if trains else exported.arguments_of(self, function)
         values = {n: self.read(n, batch) for n in names}
         kinds: Mapping[str, Feature] = self.features
         if not trains:
@@ -267,7 +230,7 @@ class Model(nn.Module):
         for name, feature in kinds.items():
             if name in values:
                 require_alike(name, feature, values)
-                arrays |= feature.arrays(name, values[name], self._rows(feature))
+                arrays |= feature.arrays(name, values[name], self.rows_of(feature))
         return {**arrays, **self._of_rows(batch)}
 
     def read(self, name: str, batch: Batch, *, whole: bool = False) -> Any:
@@ -333,11 +296,11 @@ class Model(nn.Module):
             if name not in self.densify
         }
 
-    def _rows(self, feature: Feature) -> int:
+    def rows_of(self, feature: Feature) -> int:
         """Rows of the smallest of a feature's tables; 0 without any."""
-        return min(map(self._rows_of, feature.tables), default=0)
+        return min(map(self._rows_of_table, feature.tables), default=0)
 
-    def _rows_of(self, table: str) -> int:
+    def _rows_of_table(self, table: str) -> int:
         if table not in self._table_rows:
             raise ConfigError(
                 f"{type(self).__name__} has no Embedding {table!r}, which its features name"
@@ -354,32 +317,14 @@ class Model(nn.Module):
     @property
     def functions(self) -> list[str]:
         """Names of the functions that `export` gives."""
-        own = {name for name, method in METHODS.items() if self._defines(method)}
+        own = {name for name, method in exported.METHODS.items() if self.defines(method)}
         if "logits" in own and self.label_kinds:
             own.add("loss")
-        return [name for name in METHODS if name in own]
+        return [name for name in exported.METHODS if name in own]
 
-    def _defines(self, method: str) -> bool:
+    def defines(self, method: str) -> bool:
+        """Whether a method is not that of `Model`."""
         return getattr(type(self), method, None) not in (None, getattr(Model, method, None))
-
-    def _arguments_of(self, function: str) -> list[str]:
-        """Names of what a function takes: features, labels and weights of rows."""
-        method = METHODS[function]
-        if function == "loss" and not self._defines("loss"):
-            more = ["row_weights"] if self.row_weights else []
-            return ["labels", *more, *self._arguments_of("logits")]
-        parameters = signature(getattr(self, method)).parameters.values()
-        names = [p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD]
-        if len(names) < len(parameters):
-            names += [name for name in self.features if name not in names]
-        known = {*self.features, *self.prepared, *(OF_LOSS if function == "loss" else ())}
-        for name in names:
-            if name not in known:
-                raise ConfigError(
-                    f"{type(self).__name__}.{method} takes {name!r}, which is none of its "
-                    f"features: {', '.join(sorted(known))}"
-                )
-        return names
 
     @with_builder_lock
     def export(self) -> tvm.IRModule:
@@ -389,78 +334,12 @@ class Model(nn.Module):
             raise ConfigError(
                 f"{type(self).__name__} has no loss: define loss(...), or forward(...) and labels"
             )
-        module, _ = self.export_tvm({name: self._method(name) for name in functions})
+        module, _ = self.export_tvm({name: exported.method_spec(self, name) for name in functions})
         return module
-
-    def _method(self, function: str) -> nn.spec.MethodSpec:
-        method, names = getattr(self, METHODS[function]), self._arguments_of(function)
-        kinds = {**self.features, **(self.prepared if function == "loss" else {})}
-        specs: Specs = {}
-        for name in names:
-            if name in kinds:
-                specs |= kinds[name].specs(name, self._rows(kinds[name]))
-        if "labels" in names:
-            specs["labels"] = self._label_spec()
-        if "row_weights" in names and self.row_weights:
-            specs["row_weights"] = nn.spec.Tensor(["B"], "float32")
-        if function == "loss" and self.has_dropout:
-            specs |= dict.fromkeys((KEY, FIRST_ROW), nn.spec.Tensor([1], "int64"))
-
-        def exported(**tensors: nn.Tensor) -> nn.Tensor:
-            values = {n: kinds[n].value(n, tensors) for n in names if n in kinds}
-            values |= {name: tensors[name] for name in OF_LOSS if name in tensors}
-            return self._check_result(function, method(**values), values)
-
-        if function == "loss":
-            return by_name(lambda **tensors: self.in_training(exported, tensors), specs)
-        return by_name(exported, specs)
-
-    def in_training(
-        self, loss: Callable[..., Any], tensors: Mapping[str, nn.Tensor]
-    ) -> nn.Tensor | tuple[nn.Tensor, ...]:
-        """The loss with layers as in training, and the new values of buffers behind it."""
-        given = dict(tensors)
-        with training(given.pop(KEY, None), given.pop(FIRST_ROW, None)) as mode:
-            found = loss(**given)
-        params = dict(self.named_parameters())
-        updates = [mode.updates.get(params[name], params[name]) for name in self.buffers()]
-        return (*(found if isinstance(found, tuple) else (found,)), *updates) if updates else found
 
     def buffers(self) -> list[str]:
         """Names of parameters that the loss gives new values, not gradients: see `BatchNorm`."""
         return [name for name, param in self.named_parameters() if param.attrs.get("buffer")]
-
-    def _label_spec(self) -> nn.spec.Tensor:
-        count = len(self.label_kinds)
-        return nn.spec.Tensor(["B"] if count == 1 else ["B", count], "float32")
-
-    def _check_result(self, function: str, result: Any, values: Mapping[str, Any]) -> nn.Tensor:
-        if function == "logits":
-            return self._check_logits(result, *_batch_extent(values))
-        rank = 0 if function == "loss" else 2
-        if not isinstance(result, nn.Tensor) or len(result.shape) != rank:
-            wanted = "the mean loss, a () tensor" if rank == 0 else "(B, D) or (V, D) vectors"
-            raise ConfigError(
-                f"{type(self).__name__}: {METHODS[function]} gave {_describe(result)}; return "
-                f"{wanted}"
-            )
-        return result
-
-    def _check_logits(self, logits: nn.Tensor, of: str, rows: Any) -> nn.Tensor:
-        """Return what `forward` returned, if it has the shape (B, S)."""
-        cls, count = type(self).__name__, self.num_logits
-        if not isinstance(logits, nn.Tensor):
-            raise ConfigError(
-                f"{cls}: forward gave {logits!r:.60}; return the logits, an nn.Tensor (B, {count})"
-            )
-        shape = list(logits.shape)
-        same = len(shape) == 2 and Analyzer().can_prove_equal(shape[0], rows)
-        if not same or not isinstance(shape[1], int) or shape[1] != count:
-            raise ConfigError(
-                f"{cls}: forward gave the shape ({', '.join(map(str, shape))}), not (B, {count}) "
-                f"with B as in {of}.shape[0]: nn.op.reshape(logits, ({of}.shape[0], {count}))"
-            )
-        return logits
 
     @property
     def has_dropout(self) -> bool:
@@ -490,39 +369,17 @@ class Model(nn.Module):
         self, names: Iterable[str], seed: int, *, fill: bool = True
     ) -> dict[str, runtime.NDArray]:
         """Fresh parameters of these names, the same as in `initialize`."""
-        seed = require_int("seed", seed, 0)
-        params = dict(self.named_parameters())
-        constants, initial = initial_constants(params), {}
-        for name in names:
-            param = params[name]
-            shape = tuple(int(extent) for extent in param.shape)
-            tensor = initial[name] = runtime.empty(shape, str(param.dtype), f"parameter {name!r}")
-            if not fill:
-                continue
-            view = runtime.as_numpy(tensor, writable=True)
-            if name in constants:
-                view[...] = constants[name]
-            elif name in self.tables():
-                for table, rows in self.tables()[name].items():
-                    part = view[rows]
-                    draw, stream = self.draw_of_table(table, part.shape)
-                    fill_(part, draw, seed, stream)
-            else:
-                fill_(view, self._draw_of(name.rpartition(".")[0], shape), seed, name)
-        return initial
+        return initial_params(self, names, require_int("seed", seed, 0), fill)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
         """How a table is drawn, and the name of its random numbers."""
-        return self._draw_of(table, shape), f"{table}.weight"
-
-    def _draw_of(self, layer: str, shape: Sequence[int]) -> Draw:
-        return draw_of(dict(named_modules(self)).get(layer), shape)
+        return draw_of(dict(named_modules(self)).get(table), shape), f"{table}.weight"
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""
         features = {**self.features, **self.prepared}.values()
         return {
-            f"{table}.weight": {table: slice(0, self._rows_of(table))}
+            f"{table}.weight": {table: slice(0, self._rows_of_table(table))}
             for table in dict.fromkeys(table for feature in features for table in feature.tables)
             if f"{table}.weight" not in self.densify
         }
@@ -535,36 +392,3 @@ class Model(nn.Module):
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
         """Names as in the exported functions, and the parameters."""
         return super().named_parameters(prefix)
-
-
-def by_name(method: Callable[..., Any], inputs: Mapping[str, nn.spec.Tensor]) -> nn.spec.MethodSpec:
-    """Specify a method for export, with inputs by name since some in between may be absent."""
-    names, specs = list(inputs), list(inputs.values())
-
-    def named(*inputs: nn.Tensor) -> Any:
-        return method(**dict(zip(names, inputs, strict=True)))
-
-    return nn.spec.MethodSpec(named, names, specs, "plain", "plain")
-
-
-def _batch_extent(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """Name of an argument whose first extent is that of the batch, and the extent."""
-    name, value = next(iter(values.items()))
-    if isinstance(value, RaggedTensor):
-        return f"{name}.ends", value.ends.shape[0]
-    return name, value.shape[0]
-
-
-def _describe(result: Any) -> str:
-    if isinstance(result, nn.Tensor):
-        return f"the shape ({', '.join(map(str, result.shape))})"
-    return f"{result!r:.60}"
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON would return it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value

@@ -19,10 +19,11 @@ from sparsetrain.data.encode.few_rows import encode_few
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics.labels import LabelMetrics
+from sparsetrain.models.functions import METHODS
 from sparsetrain.models.labels import prediction_names, predictions
-from sparsetrain.models.model import METHODS
 from sparsetrain.models.model_checks import (
     check_labels_of,
+    check_labels_of_batch,
     config_of,
     export_checked,
     initialize_checked,
@@ -267,7 +268,7 @@ class Predictor:
     def _labelled(self, batch: Batch) -> Batch:
         if batch.labels is None:
             raise DataError("data to evaluate on needs labels")
-        self.model.check_labels(batch)
+        check_labels_of_batch(self.model, batch)
         return batch
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:

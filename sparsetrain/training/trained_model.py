@@ -22,7 +22,11 @@ from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype, target_word
-from sparsetrain.models.model_checks import unused_parameters_error
+from sparsetrain.models.model_checks import (
+    check_labels_of_batch,
+    check_row_weights,
+    unused_parameters_error,
+)
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import COUNT, load_arrays_, named_tables
@@ -172,8 +176,8 @@ class TrainedModel(Predictor):
         """Refuse a batch that cannot be trained on."""
         if batch.labels is None and self.model.label_kinds:
             raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        self.model.check_labels(batch)
-        self.model.check_weights(batch)
+        check_labels_of_batch(self.model, batch)
+        check_row_weights(self.model, batch)
 
     @synchronized
     def _step(self, batch: Any) -> Loss:
