@@ -36,6 +36,11 @@ class _Export(NamedTuple):
     tables: dict[str, tuple[int, int]]  # by column: first row in the storage, and rows
 
     @property
+    def is_apart(self) -> bool:
+        """Whether tables have a file each."""
+        return not any(first for first, _ in self.tables.values())
+
+    @property
     def rows(self) -> int:
         """Rows of the storage that holds the tables."""
         return max(first + rows for first, rows in self.tables.values())
@@ -74,29 +79,27 @@ def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
         for name, about in new.files.items():
             if about == old.files.get(name):
                 continue
-            if (
-                _is_table(old, name)
-                and _is_table(new, name)
-                and _width(old, name) == _width(new, name)
-            ):
-                plan["rows"][name] = _copies(old, new)
+            if _are_tables(old, new, name):
+                plan["rows"][name] = _copies(old, new, name)
                 _write_rows(folder, name, old, new)
             else:
                 shutil.copyfile(new.folder / name, folder / name)
         (folder / PLAN).write_text(json.dumps(plan))
 
 
-def _is_table(export: _Export, name: str) -> bool:
-    shape = export.shapes.get(name, ())
-    return len(shape) == 2 and shape[0] == export.rows
+def _are_tables(old: _Export, new: _Export, name: str) -> bool:
+    """Whether both have a file of rows, of the same width and with tables laid out alike."""
+    shapes = [export.shapes.get(name, ()) for export in (old, new)]
+    if {len(shape) for shape in shapes} != {2} or shapes[0][1] != shapes[1][1]:
+        return False
+    rows = [shape[0] for shape in shapes]
+    return (old.is_apart and new.is_apart) or rows == [old.rows, new.rows]
 
 
-def _width(export: _Export, name: str) -> int:
-    return export.shapes[name][1]
-
-
-def _copies(old: _Export, new: _Export) -> list[tuple[int, int, int]]:
+def _copies(old: _Export, new: _Export, name: str) -> list[tuple[int, int, int]]:
     """Return ranges of rows that both have: first in the new, first in the old one, how many."""
+    if old.is_apart and new.is_apart:
+        return [(0, 0, min(old.shapes[name][0], new.shapes[name][0]))]
     return [
         (first, old.tables[column][0], min(rows, old.tables[column][1]))
         for column, (first, rows) in new.tables.items()
@@ -112,7 +115,7 @@ def _mapped(export: _Export, name: str) -> np.ndarray:
 def _write_rows(folder: Path, name: str, old: _Export, new: _Export) -> None:
     before, after = _mapped(old, name), _mapped(new, name)
     changed = np.ones(len(after), bool)
-    for first, source, count in _copies(old, new):
+    for first, source, count in _copies(old, new, name):
         for at in range(0, count, _CHUNK):
             size = min(_CHUNK, count - at)
             same = after[first + at :][:size] == before[source + at :][:size]

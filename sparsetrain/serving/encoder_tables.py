@@ -17,6 +17,7 @@ from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.schema.schema import Linear
 from sparsetrain.serving.manifest import Record, float_bits
+from sparsetrain.serving.model_inputs import ModelInputs
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _NUMBER = np.dtype([("key", "<i8"), ("id", "<i4"), ("unused", "<i4")])
@@ -82,11 +83,12 @@ class Values:
         return begin
 
 
-def encoder_records(rules: Rules, first_rows: list[int], values: Values) -> Iterator[Record]:
-    """Yield the records of an encoder whose features' tables begin at `first_rows`."""
+def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator[Record]:
+    """Yield the records of the columns of an encoder that a model reads."""
     derived = rules.schema.derived
-    weights = [rules.schema.rule(name).weights for name in rules.columns]
-    named = [*rules.dense_columns, *rules.columns, *(name for name in weights if name)]
+    categories = [feature.column for feature in read.features]
+    weights = [rules.schema.rule(name).weights for name in categories]
+    named = [*read.dense, *categories, *(name for name in weights if name)]
     used = [name for name in named if name in derived]
     stored = [derived[name].source if name in derived else name for name in named]
     columns = list(dict.fromkeys(stored))
@@ -97,21 +99,23 @@ def encoder_records(rules: Rules, first_rows: list[int], values: Values) -> Iter
     number = {name: at for at, name in enumerate([*columns, *dict.fromkeys(used)])}
     settings = rules.settings
     nan_is_missing = settings.nan == "missing"
-    flags = rules.num_dense > len(rules.dense_columns)
     filled = float_bits(float(settings.dense_fill))
-    yield "encoding", int(rules.encoded), int(flags), int(nan_is_missing), filled
-    for name in rules.dense_columns:
+    yield "encoding", int(rules.encoded), int(read.flags), int(nan_is_missing), filled
+    for name in read.dense:
         law = rules.schema.linear.get(name, Linear())
         linear = int(name in rules.schema.linear)
         yield "dense", number[name], linear, float_bits(law.center), float_bits(law.scale)
-    each = zip(rules.columns, rules.categories, rules.bags, first_rows, weights, strict=True)
-    for name, kind, is_bag, first, factors in each:
+    kinds = dict(zip(rules.columns, zip(rules.categories, rules.bags, strict=True), strict=True))
+    for feature, factors in zip(read.features, weights, strict=True):
+        name = feature.column
+        kind, is_bag = kinds[name]
         limit = rules.schema.rule(name)
         keep = (limit.max_length or 0, int(limit.keep == "last"))
         of_ids = number[factors] if factors else -1
         eights = getattr(kind, "hexadecimal", None)
         yield (
-            *("category", number[name], first, kind.rows, int(is_bag), *keep, of_ids),
+            *("category", number[name], feature.first, kind.rows, int(is_bag), *keep, of_ids),
+            *(int(feature.single), feature.length, feature.like),
             -1 if eights is None else int(eights),
             *values.add(kind),
         )

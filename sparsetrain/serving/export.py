@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tvm.target import Target
 
 from sparsetrain import runtime
@@ -23,14 +24,14 @@ from sparsetrain.runtime.host import cpu_level
 from sparsetrain.serving import libraries, manifest
 from sparsetrain.serving.delta import write_delta
 from sparsetrain.serving.encoder_tables import Values, encoder_records
-from sparsetrain.serving.first_rows import first_rows
 from sparsetrain.serving.folders import new_folder, sync
 from sparsetrain.serving.manifest import Record
+from sparsetrain.serving.model_inputs import ModelInputs, function_of, inputs_of
+from sparsetrain.training import retrieval
 from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 
 MAX_ROWS = 4096  # of one call of the program, as of `predict`
-_INPUTS = ("dense", "rows", "offsets", "weights")
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}  # of DLPack
 assert tuple(_CODES) == KINDS
 
@@ -44,6 +45,8 @@ def export(
     **loading: Any,
 ) -> None:
     """Write a folder from which `sparsetrain.serving.model.Model`, or a C program, predicts.
+
+    A model without labels answers with its query vectors; those of its items lie beside it.
 
     Parameters
     ----------
@@ -62,7 +65,8 @@ def export(
     Raises
     ------
     ConfigError
-        If the model has no encoder or inputs of its own, `out` exists, or there is no C compiler.
+        If the model has no encoder, prepares its inputs in Python or has nothing to answer with,
+        `out` exists, or there is no C compiler.
     CheckpointError
         If the saved model is damaged.
     """
@@ -84,26 +88,23 @@ def export(
 
 def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -> None:
     assert model.encoder is not None
-    program = Program(model.model.export(), "logits", target, policy_for(model.precision, target))
+    function, policy = function_of(model.model), policy_for(model.precision, target)
+    program = Program(model.model.export(), function, target, policy)
     arguments = [*program.arguments.by_name]
     inputs = arguments[: program.arguments.num_inputs]
-    if unknown := [name for name in inputs if name not in _INPUTS]:
-        raise ConfigError(
-            f"export: the model reads {unknown[0]!r}; exports know the inputs of a ClickModel"
-        )
-    for name, kind in model.model.label_kinds.items():
-        if kind not in ("binary", "real"):
-            raise ConfigError(f"export: label {name!r} is {kind!r}; binary and real ones are known")
-    values = Values()
-    bits = program.arguments.by_name["rows"].dtype.removeprefix("int")
+    read, values = inputs_of(model.model, model.encoder, inputs), Values()
     records: list[Record] = [
         *head,
         ("made", libraries.versions()),
-        ("program", program.function, MAX_ROWS, bits),
-        *(("input", name) for name in inputs),
+        ("program", function, MAX_ROWS, _index_bits(program, read)),
+        *read.records,
         *(("label", *label) for label in model.model.label_kinds.items()),
-        *encoder_records(model.encoder, first_rows(model.model), values),
+        *encoder_records(model.encoder, read, values),
     ]
+    if function == "query":
+        items = retrieval.item_vectors(model)
+        np.save(folder / manifest.ITEMS, items)
+        records.append(("vector", items.shape[1]))
     params = _write_params(folder, model, arguments[len(inputs) :])
     (folder / "values.bin").write_bytes(b"".join(values.parts))
     libraries.write_kernels(folder, program.executable(library_cache.cache_folder()))
@@ -117,6 +118,18 @@ def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -
         manifest.dump([*head, *files, *records[len(head) :], *params])
     )
     sync(folder / manifest.FILE)
+
+
+def _index_bits(program: Program, read: ModelInputs) -> str:
+    """Bits of the ids that the program takes."""
+    kinds = {
+        argument.dtype
+        for argument, record in zip(program.arguments.by_name.values(), read.records, strict=False)
+        if record[1] == "rows"
+    }
+    if len(kinds) > 1:
+        raise ConfigError("export: some tables have 2**31 rows or more, some fewer")
+    return max(kinds, default="int32").removeprefix("int")
 
 
 def _write_params(folder: Path, model: Predictor, names: list[str]) -> list[Record]:

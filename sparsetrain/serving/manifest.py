@@ -14,7 +14,8 @@ from pathlib import Path
 from sparsetrain.errors import CheckpointError
 
 FILE = "manifest.txt"
-FORMAT = 1
+ITEMS = "items.npy"  # of a retrieval model: vectors of all items
+FORMAT = 2
 Record = tuple[str | int, ...]
 
 

@@ -85,6 +85,14 @@ class Model:
     CheckpointError
         If a byte of it is damaged, it is of another version or CPU level, or others may write it.
 
+    Attributes
+    ----------
+    columns, labels : tuple of str
+        What it reads, and what it predicts.
+    items : (V, D) float32 or None
+        Of a model without labels the vectors of all items, mapped: scores are
+        ``predict(columns) @ items.T``.
+
     Examples
     --------
     >>> Model("served").predict({"user": [7, 7], "item": ["x", None]})  # doctest: +SKIP
@@ -93,17 +101,22 @@ class Model:
 
     def __init__(self, folder: str | Path) -> None:
         self._model = ctypes.c_void_p()
-        records = manifest.read(Path(folder))
-        self._library = _load(str(Path(folder).resolve()), _crc_of(records))
+        folder = Path(folder).resolve()  # once: a link may be moved meanwhile
+        records = manifest.read(folder)
+        self._library = _load(str(folder), _crc_of(records))
         error = ctypes.create_string_buffer(_ERROR_SIZE)
         path = os.fsencode(folder)
         _require(self._library.st_open(path, ctypes.byref(self._model), error), error)
         self.labels = tuple(record[1] for record in records if record[0] == "label")
         self.columns = tuple(record[1] for record in records if record[0] == "column")
+        self.width = len(self.labels) or next(int(r[1]) for r in records if r[0] == "vector")
+        self.items = None if self.labels else np.load(folder / manifest.ITEMS, mmap_mode="r")
         self._names = {name: array("b", name.encode() + b"\0") for name in self.columns}
 
     def predict(self, columns: Mapping[str, Any]) -> np.ndarray:
         """Predictions (rows,) float32 of one label, (rows, T) of T: as `Predictor.predict`.
+
+        Without labels query vectors (rows, D), as `Predictor.query_vectors`.
 
         Parameters
         ----------
@@ -131,7 +144,7 @@ class Model:
         for name, column in columns.items():
             fields += _address(self._names[name]), column.kind, *map(_address, column[1:])
         structs = struct.pack(_STRUCT * len(columns), *fields)
-        predictions = np.empty((max(count, 1), len(self.labels)), np.float32)
+        predictions = np.empty((max(count, 1), self.width), np.float32)
         error = ctypes.create_string_buffer(_ERROR_SIZE)
         code = self._library.st_predict(
             self._model, count, structs, len(columns), _address(predictions), error

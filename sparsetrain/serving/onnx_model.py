@@ -19,7 +19,7 @@ from tvm import relax, tirx
 from sparsetrain import runtime
 from sparsetrain.compiler.program import extract
 from sparsetrain.errors import ConfigError
-from sparsetrain.serving.first_rows import first_rows
+from sparsetrain.serving.model_inputs import first_rows
 from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 

@@ -104,7 +104,7 @@ def _from_arrow(array: Any, name: str) -> Column:
 
 
 def to_json(predictions: np.ndarray, labels: Sequence[str]) -> bytes:
-    """Return ``{"predictions": [...]}``: of several labels, an object for each row."""
+    """Return ``{"predictions": [...]}``: an object for each row of several labels, or a vector."""
     values: list[Any] = predictions.tolist()
     if len(labels) > 1:
         values = [dict(zip(labels, row, strict=True)) for row in values]
@@ -112,11 +112,14 @@ def to_json(predictions: np.ndarray, labels: Sequence[str]) -> bytes:
 
 
 def to_arrow(predictions: np.ndarray, labels: Sequence[str]) -> bytes:
-    """Return a stream with a column of float32 for each label."""
+    """Return a stream with a column of float32 for each label, or one of vectors."""
     import pyarrow as pa
 
     columns = predictions.reshape(len(predictions), -1).T
-    table = pa.table({name: pa.array(column) for name, column in zip(labels, columns, strict=True)})
+    made = {name: pa.array(column) for name, column in zip(labels, columns, strict=bool(labels))}
+    if not labels:
+        made["vector"] = pa.FixedSizeListArray.from_arrays(predictions.reshape(-1), len(columns))
+    table = pa.table(made)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

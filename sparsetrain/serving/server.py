@@ -34,6 +34,7 @@ from sparsetrain.errors import DataError, NumericalError, SparsetrainError
 from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import READERS
 
+WATCHED = ("/health", "/metrics")
 _DIRECT = 1 << 16  # bytes; larger bodies are read beside the event loop
 _STATUS = ((DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
 
@@ -80,7 +81,7 @@ class Service:
         """Answer a request; errors are one line of JSON, under ``"error"``."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in READERS:
-            return self._refused(415, f"content-type: give {' or '.join(READERS)}")
+            return JSONResponse({"error": f"content-type: give {' or '.join(READERS)}"}, 415)
         body = await request.body()
         begin = time.perf_counter()
         answer = self._answer if len(body) <= _DIRECT else _in_thread(self._answer)
@@ -96,14 +97,14 @@ class Service:
             predictions = model.predict_columns(read(body, model.columns))
         except SparsetrainError as error:
             status = next(status for known, status in _STATUS if isinstance(error, known))
-            return self._refused(status, str(error))
+            return JSONResponse({"error": str(error)}, status)
         self._rows.inc(len(predictions))
-        self._requests.labels("200").inc()
         return Response(write(predictions, model.labels), media_type=kind)
 
-    def _refused(self, status: int, message: str) -> Response:
-        self._requests.labels(str(status)).inc()
-        return JSONResponse({"error": message}, status)
+    def count(self, path: str, status: int) -> None:
+        """Count an answer, unless it was to who watches."""
+        if path not in WATCHED:
+            self._requests.labels(str(status)).inc()
 
     async def health(self, _request: Request) -> Response:
         """Say that it answers."""
@@ -130,10 +131,10 @@ def _in_thread(function: Callable[..., Response]) -> Callable[..., Any]:
 
 
 class _Limited:
-    """An application whose requests end in time, with bodies of a limited size."""
+    """An application whose requests end in time, with bodies of a limited size; counts answers."""
 
-    def __init__(self, app: Any, limits: Limits) -> None:
-        self.app, self.limits = app, limits
+    def __init__(self, app: Any, limits: Limits, count: Callable[[str, int], None]) -> None:
+        self.app, self.limits, self.count = app, limits, count
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -152,6 +153,8 @@ class _Limited:
 
         async def noted(message: Any) -> None:
             nonlocal started
+            if not started:
+                self.count(scope["path"], message["status"])
             started = True
             await send(message)
 
@@ -161,7 +164,7 @@ class _Limited:
             if started:
                 raise
             slow = {"error": f"the request took more than {self.limits.seconds:g} s"}
-            await JSONResponse(slow, 408, {"connection": "close"})(scope, receive, send)
+            await JSONResponse(slow, 408, {"connection": "close"})(scope, receive, noted)
 
 
 class _Timed(HttpToolsProtocol):
@@ -216,12 +219,11 @@ def application(service: Service, limits: Limits) -> Any:
 
     routes = [
         Route("/predict", service.predict, methods=["POST"]),
-        Route("/health", service.health),
-        Route("/metrics", service.metrics),
+        *(Route(path, getattr(service, path[1:])) for path in WATCHED),
     ]
     handlers: Any = {HTTPException: _as_json, ClientDisconnect: _gone}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-    return _Limited(app, limits)
+    return _Limited(app, limits, service.count)
 
 
 def serve(folder: Path, host: str, port: int, limits: Limits) -> None:

@@ -17,7 +17,7 @@ from sparsetrain.embedding.kernels import lookup_kernel
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.torch.optimizer import make_current_
-from sparsetrain.torch.sharing import DTYPES, new_table, require_shareable, to_tvm
+from sparsetrain.torch.sharing import DTYPES, aligned, new_table, require_shareable, to_tvm
 
 _kernel = host_kernel("lookup", lookup_kernel)
 
@@ -140,7 +140,7 @@ class _Lookup(torch.autograd.Function):
     def forward(
         context: Any, weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None
     ) -> torch.Tensor:
-        flat = ids.reshape(-1)
+        flat = aligned(ids.reshape(-1))  # for the optimizer too
         context.save_for_backward(flat)
         context.shape, context.padding_idx = weight.shape, padding_idx
         rows = torch.empty((len(flat), weight.shape[1]), dtype=weight.dtype)

@@ -85,6 +85,15 @@ class RowSparseOptimizer(torch.optim.Optimizer):
             group.step_()
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; PyTorch's own takes 30 us, most of it for its profiler."""
+        if not set_to_none:
+            super().zero_grad(False)
+            return
+        for group in self._groups:
+            for parameter in group.parameters.values():
+                parameter.grad = None
+
     def flush_(self) -> None:
         """Make all rows current that exact mode left behind, before memory is read directly."""
         for group in self._groups:

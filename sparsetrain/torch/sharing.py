@@ -37,10 +37,15 @@ def require_shareable(what: str, tensor: torch.Tensor) -> None:
         )
 
 
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor; a copy if its layout is not what kernels assume."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
+
+
 def to_tvm(tensor: torch.Tensor) -> runtime.NDArray:
     """The same memory as a tensor of TVM; a copy if its layout is not what kernels assume."""
-    tensor = tensor.detach().contiguous()
-    return from_dlpack(tensor if tensor.data_ptr() % 64 == 0 else tensor.clone())
+    return from_dlpack(aligned(tensor.detach()))
 
 
 def to_torch(tensor: runtime.NDArray) -> torch.Tensor:

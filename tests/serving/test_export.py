@@ -133,7 +133,7 @@ def edited(folder, before: str, after: str) -> None:
 
 
 OTHERS = {
-    "format": ("sparsetrain.serving\t1", "sparsetrain.serving\t2", "no export of format 1"),
+    "format": ("sparsetrain.serving\t2", "sparsetrain.serving\t1", "no export of format 2"),
     "cpu": (
         "cpu\tnative\t",
         "cpu\tnative\tavx1024 ",

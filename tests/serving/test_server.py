@@ -4,6 +4,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -151,10 +152,23 @@ def test_clients_that_stall_or_never_end_are_let_go_and_others_are_answered(expo
     server.stop()
 
 
-def test_metrics_count_what_was_asked(server):
-    status, content = server.ask("/metrics")
-    assert status == 200
-    assert b"sparsetrain_rows_total" in content and b'status="400"' in content
+def test_metrics_count_every_answer_but_those_to_who_watches(exported):
+    server = Server(exported["ids"][1], SECONDS)
+    server.predict(as_rows(rows_of(3, 0)))
+    server.predict([{}])
+    server.ask("/health")
+    server.ask("/elsewhere")
+    server.ask("/predict")
+    server.ask("/predict", b"", {"content-type": "text/html"})
+    server.ask("/predict", b" " * (BODY + 1))
+    with socket.create_connection(("127.0.0.1", server.port)) as stalled:
+        stalled.sendall(STALLED["body"])
+        assert b" 408 " in stalled.recv(4096)
+    text = server.ask("/metrics")[1].decode()
+    counted = dict(re.findall(r'sparsetrain_requests_total{status="(\d+)"} (\S+)', text))
+    assert counted == dict.fromkeys(("200", "400", "404", "405", "408", "413", "415"), "1.0")
+    assert "sparsetrain_rows_total 3.0" in text
+    server.stop()
 
 
 def test_deltas_arrive_under_load_and_each_answer_is_of_one_version(exported, tmp_path):

@@ -21,7 +21,8 @@
 
 #define MANIFEST "manifest.txt"
 #define MAX_MANIFEST (16 << 20)
-#define MAX_FIELDS 16
+#define MAX_WIDTH (1 << 16) /* of a vector */
+#define MAX_FIELDS 20
 
 int st_fail(char *error, int code, const char *format, ...) {
   va_list arguments;
@@ -205,13 +206,24 @@ static int check_cpu(record *line, char *error) {
   return ST_OK;
 }
 
-static void read_input(st_model *model, const char *name) {
+static void read_input(st_model *model, record *line) {
   static const char *const names[] = {"dense", "rows", "offsets", "weights"};
-  for (int i = 0; i < ST_INPUTS; i++)
-    if (!strcmp(name, names[i]) && model->num_inputs < ST_INPUTS) {
-      model->inputs[model->num_inputs++] = (st_input)i;
-      model->wants[i] = 1;
-    }
+  const char *name = text_of(line);
+  st_argument *input = GROWN(model->inputs, model->num_inputs);
+  input->feature = (int)number_of(line);
+  model->apart |= input->feature >= 0;
+  int kind = 0;
+  while (kind < ST_INPUTS && strcmp(name, names[kind])) kind++;
+  if (kind == ST_INPUTS)
+    line->bad = 1;
+  else
+    model->wants[input->kind = (st_input)kind] = 1;
+}
+
+static void read_vector(st_model *model, record *line) {
+  int64_t width = number_of(line);
+  line->bad |= width < 1 || width > MAX_WIDTH;
+  while (!line->bad && width--) GROWN(model->is_binary, model->num_labels);
 }
 
 static void read_param(st_model *model, record *line) {
@@ -235,6 +247,10 @@ static void read_category(st_model *model, record *line) {
   category->max_length = number_of(line);
   category->keep_last = (int)number_of(line);
   category->weights = number_of(line);
+  category->is_single = (int)number_of(line);
+  category->length = number_of(line);
+  category->like = number_of(line);
+  line->bad |= category->like >= model->num_categories;
   category->hexadecimal = (int)number_of(line);
   const st_file *values = st_find_file(model, "values.bin");
   if (line->next == line->count) return;
@@ -276,12 +292,14 @@ static int read_record(st_model *model, record *line, char *error) {
     model->nan_is_missing = (int)number_of(line);
     model->fill = float_of(line);
   } else if (!strcmp(kind, "input")) {
-    read_input(model, text_of(line));
+    read_input(model, line);
   } else if (!strcmp(kind, "param")) {
     read_param(model, line);
   } else if (!strcmp(kind, "label")) {
     text_of(line);
     *(int *)GROWN(model->is_binary, model->num_labels) = !strcmp(text_of(line), "binary");
+  } else if (!strcmp(kind, "vector")) {
+    read_vector(model, line);
   } else if (!strcmp(kind, "column")) {
     *(const char **)GROWN(model->columns, model->num_columns) = text_of(line);
   } else if (!strcmp(kind, "derived")) {
@@ -370,7 +388,7 @@ ST_PUBLIC void st_close(st_model *model) {
   if (model->folder >= 0) close(model->folder);
   void *const owned[] = {model->path,    model->text,    model->files,   model->dense,
                          model->derived, model->params,  model->columns, model->categories,
-                         model->is_binary};
+                         model->inputs,  model->is_binary};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
   pthread_mutex_destroy(&model->lock);
   free(model);

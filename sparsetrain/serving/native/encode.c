@@ -360,16 +360,18 @@ static span kept(const st_category *category, const st_column *column, int64_t r
     else
       all.end = all.begin + category->max_length;
   }
+  if (category->length && all.end - all.begin > category->length)
+    all.begin = all.end - category->length;
   return all;
 }
 
-int64_t st_count_ids(const st_model *model, const st_column *columns, int64_t begin, int64_t end) {
+int64_t st_count_ids(const st_category *category, const st_column *columns, int64_t begin,
+                     int64_t end) {
   int64_t count = 0;
-  for (int f = 0; f < model->num_categories; f++)
-    for (int64_t row = begin; row < end; row++) {
-      span bag = kept(&model->categories[f], &columns[model->categories[f].column], row);
-      count += bag.end - bag.begin;
-    }
+  for (int64_t row = begin; row < end; row++) {
+    span bag = kept(category, &columns[category->column], row);
+    count += bag.end - bag.begin;
+  }
   return count;
 }
 
@@ -394,7 +396,7 @@ static int check_weights(const st_column *column, const st_column *weights, cons
   return ST_OK;
 }
 
-/* Ids of all bags of a feature, behind those of the features before it. */
+/* Ids of all bags of a feature, from its start on. */
 static int encode_bags(const st_model *model, int feature, const st_column *columns, int64_t begin,
                        int64_t end, st_inputs *inputs, char *error) {
   const st_category *category = &model->categories[feature];
@@ -404,9 +406,13 @@ static int encode_bags(const st_model *model, int feature, const st_column *colu
   int code = check_category(category, column, name, error);
   if (!code && weights)
     code = check_weights(column, weights, name_of(model, category->weights), begin, end, error);
+  int64_t start = inputs->ids = inputs->starts[feature];
   for (int64_t row = begin; !code && row < end; row++) {
     span bag = kept(category, column, row);
-    inputs->offsets[feature * (end - begin) + row - begin] = inputs->ids;
+    if (category->is_single && bag.end - bag.begin != 1)
+      return st_fail(error, ST_REQUEST, "row %lld, column %s: it has %lld ids, the model reads one",
+                     (long long)row, name, (long long)(bag.end - bag.begin));
+    if (!model->apart) inputs->offsets[feature * inputs->rows + row - begin] = inputs->ids;
     code = encode_values(model, category, column, bag.begin, bag.end, inputs->located, inputs->ids,
                          1, error);
     for (int64_t at = bag.begin; !code && at < bag.end; at++, inputs->ids++) {
@@ -415,23 +421,39 @@ static int encode_bags(const st_model *model, int feature, const st_column *colu
       if (weights)
         code = read_weight(weights, name_of(model, category->weights), at, weight, error);
     }
+    if (model->apart) inputs->offsets[feature * inputs->stride + row - begin] = inputs->ids - start;
   }
   return code;
 }
 
+/* Whether rows have as many ids as of the feature that theirs is like. */
+static int check_alike(const st_model *model, int feature, int64_t begin, const st_inputs *inputs,
+                       char *error) {
+  const st_category *category = &model->categories[feature];
+  const int64_t *own = inputs->offsets + feature * inputs->stride;
+  const int64_t *other = inputs->offsets + category->like * inputs->stride;
+  for (int64_t row = 0; category->like >= 0 && row < inputs->rows; row++)
+    if (own[row] != other[row])
+      return st_fail(error, ST_REQUEST, "row %lld, column %s: it has another number of ids than %s",
+                     (long long)(begin + row), name_of(model, category->column),
+                     name_of(model, model->categories[category->like].column));
+  return ST_OK;
+}
+
 int st_encode(const st_model *model, const st_column *columns, int64_t begin, int64_t end,
               st_inputs *inputs, char *error) {
-  int code = ST_OK, bags = model->wants[ST_IN_OFFSETS];
-  inputs->rows = end - begin;
-  inputs->ids = 0;
+  int code = ST_OK, bags = model->wants[ST_IN_OFFSETS] || model->apart;
   for (int f = 0; !code && f < model->num_dense; f++)
     code = encode_dense(model, f, &columns[model->dense[f].column], begin, end, inputs, error);
-  if (!model->num_dense)
+  if (!model->num_dense && model->wants[ST_IN_DENSE])
     for (int64_t row = 0; row < inputs->rows; row++) inputs->dense[row] = 1;
   for (int f = 0; !code && f < model->num_categories; f++)
     code = bags ? encode_bags(model, f, columns, begin, end, inputs, error)
                 : encode_ids(model, f, &columns[model->categories[f].column], begin, end, inputs,
                              error);
-  if (!code && bags) inputs->offsets[model->num_categories * inputs->rows] = inputs->ids;
+  for (int f = 0; !code && model->apart && f < model->num_categories; f++)
+    code = check_alike(model, f, begin, inputs, error);
+  if (!code && bags && !model->apart)
+    inputs->offsets[model->num_categories * inputs->rows] = inputs->ids;
   return code;
 }

@@ -15,6 +15,7 @@
 
 #include "internal.h"
 
+#define APART 16 /* ids: whatever begins at a multiple of so many is aligned */
 #define HEAD 5 /* numbers of a need before its extents: first, last, within, kind, bits */
 
 typedef struct {
@@ -32,7 +33,8 @@ struct st_program {
   TVMFFIObjectHandle module, machine, needs, run;
   TVMFFIAny *arguments; /* inputs, params, and what it works in */
   int num_fixed, room;  /* inputs and params; room for what it works in */
-  tensor *params, *work;
+  tensor *made, *params, *work; /* made: of the inputs */
+  int64_t *starts, *counts;     /* of each feature's ids */
   block inputs, scratch; /* they only grow */
 };
 
@@ -153,7 +155,10 @@ int st_load_program(st_model *model, char *error) {
   program->num_fixed = model->num_inputs + model->num_params;
   program->params = calloc((size_t)model->num_params + 1, sizeof *program->params);
   program->arguments = calloc((size_t)program->num_fixed, sizeof *program->arguments);
-  if (!program->params || !program->arguments)
+  program->made = calloc((size_t)model->num_inputs, sizeof *program->made);
+  program->starts = calloc(2 * (size_t)model->num_categories + 1, sizeof *program->starts);
+  program->counts = program->starts + model->num_categories;
+  if (!program->params || !program->arguments || !program->made || !program->starts)
     return st_fail(error, ST_SYSTEM, "%s: no memory", model->path);
   for (int i = 0; i < model->num_params; i++) {
     const st_param *param = &model->params[i];
@@ -174,6 +179,8 @@ void st_free_program(struct st_program *program) {
   for (int i = 0; program->params && program->params[i].handle; i++)
     TVMFFIObjectDecRef(program->params[i].handle);
   free(program->params);
+  free(program->made);
+  free(program->starts);
   free(program->arguments);
   free(program->work);
   free(program->inputs.data);
@@ -200,38 +207,65 @@ static int64_t width_of(const st_model *model) {
   return model->num_dense ? model->num_dense * (1 + model->flags) : 1;
 }
 
+static int64_t rounded(int64_t count) {
+  return (count + APART - 1) / APART * APART;
+}
+
+/* Where the ids of each feature begin; returns where the last ones end. */
+static int64_t place_ids(const st_model *model, const st_column *columns, int64_t begin,
+                         int64_t end) {
+  struct st_program *program = model->program;
+  int64_t at = 0;
+  for (int f = 0; f < model->num_categories; f++) {
+    program->starts[f] = at;
+    program->counts[f] = st_count_ids(&model->categories[f], columns, begin, end);
+    at += model->apart ? rounded(program->counts[f]) : program->counts[f];
+  }
+  return at;
+}
+
 /* Where each input lies in the memory of all, and the bytes of that. */
 static size_t place_inputs(const st_model *model, int64_t rows, int64_t ids, size_t places[]) {
+  int64_t offsets = model->apart ? rounded(rows) * model->num_categories
+                                 : rows * model->num_categories + 1;
   size_t bytes[] = {(size_t)(rows * width_of(model)) * 4, (size_t)ids * (size_t)(model->index_bits / 8),
-                    (size_t)(rows * model->num_categories + 1) * 8, (size_t)ids * 4};
+                    (size_t)offsets * 8, (size_t)ids * 4};
   size_t total = 0;
   for (int i = 0; i < ST_INPUTS; i++) {
     places[i] = total;
-    if (model->wants[i]) total += aligned(bytes[i]);
+    if (model->wants[i] || (i == ST_IN_OFFSETS && model->apart)) total += aligned(bytes[i]);
   }
   return total;
 }
 
-static int wrap_inputs(const st_model *model, const st_inputs *inputs, tensor *made) {
+static int wrap_input(const st_model *model, const st_inputs *inputs, st_argument input,
+                      tensor *made) {
   int64_t rows = inputs->rows, features = model->num_categories;
-  int bags = model->wants[ST_IN_OFFSETS];
+  int bags = model->wants[ST_IN_OFFSETS] || model->apart, feature = input.feature;
+  int64_t start = feature < 0 ? 0 : inputs->starts[feature];
+  int64_t ids = feature < 0 ? inputs->ids : model->program->counts[feature];
+  int64_t ends = feature < 0 ? features * rows + 1 : rows;
   const struct {
     const void *data;
     int kind, bits, ndim;
     int64_t shape[2];
   } about[] = {
       [ST_IN_DENSE] = {inputs->dense, kDLFloat, 32, 2, {rows, inputs->width}},
-      [ST_IN_ROWS] = {inputs->located, kDLInt, model->index_bits, bags ? 1 : 2,
-                      {bags ? inputs->ids : rows, features}},
-      [ST_IN_OFFSETS] = {inputs->offsets, kDLInt, 64, 1, {features * rows + 1, 0}},
-      [ST_IN_WEIGHTS] = {inputs->weights, kDLFloat, 32, 1, {inputs->ids, 0}},
-  };
+      [ST_IN_ROWS] = {(char *)inputs->located + start * (model->index_bits / 8), kDLInt,
+                      model->index_bits, bags ? 1 : 2, {bags ? ids : rows, features}},
+      [ST_IN_OFFSETS] = {inputs->offsets + (feature < 0 ? 0 : feature * inputs->stride), kDLInt, 64,
+                         1, {ends, 0}},
+      [ST_IN_WEIGHTS] = {inputs->weights + start, kDLFloat, 32, 1, {ids, 0}},
+  }, *one = &about[input.kind];
+  return wrap(made, one->data, one->kind, one->bits, one->ndim, one->shape);
+}
+
+static int wrap_inputs(const st_model *model, const st_inputs *inputs) {
+  struct st_program *program = model->program;
   for (int i = 0; i < model->num_inputs; i++) {
-    int which = model->inputs[i];
-    if (wrap(&made[i], about[which].data, about[which].kind, about[which].bits, about[which].ndim,
-             about[which].shape))
-      return -1;
-    model->program->arguments[i] = object_argument(made[i].handle, kTVMFFITensor);
+    tensor *made = &program->made[i];
+    if (wrap_input(model, inputs, model->inputs[i], made)) return -1;
+    program->arguments[i] = object_argument(made->handle, kTVMFFITensor);
   }
   return 0;
 }
@@ -323,22 +357,25 @@ int st_run_program(st_model *model, const st_column *columns, int64_t begin, int
                    float *predictions, char *error) {
   struct st_program *program = model->program;
   int64_t rows = end - begin, ids = rows * model->num_categories;
-  if (model->wants[ST_IN_OFFSETS]) ids = st_count_ids(model, columns, begin, end);
+  if (model->wants[ST_IN_OFFSETS] || model->apart) ids = place_ids(model, columns, begin, end);
   size_t places[ST_INPUTS];
   int code = reserve(&program->inputs, place_inputs(model, rows, ids, places), error);
   if (code) return code;
   char *data = program->inputs.data;
-  st_inputs inputs = {.dense = (float *)(data + places[ST_IN_DENSE]),
+  st_inputs inputs = {.rows = rows,
+                      .starts = program->starts,
+                      .stride = rounded(rows),
+                      .dense = (float *)(data + places[ST_IN_DENSE]),
                       .width = width_of(model),
                       .located = data + places[ST_IN_ROWS],
                       .offsets = (int64_t *)(data + places[ST_IN_OFFSETS]),
                       .weights = (float *)(data + places[ST_IN_WEIGHTS])};
   if ((code = st_encode(model, columns, begin, end, &inputs, error))) return code;
-  tensor made[ST_INPUTS] = {0};
-  code = wrap_inputs(model, &inputs, made) ? raised(error, "a request")
-                                           : call(model, rows, begin, predictions, error);
-  for (int i = 0; i < model->num_inputs && made[i].handle; i++)
-    TVMFFIObjectDecRef(made[i].handle);
+  for (int i = 0; i < model->num_inputs; i++) program->made[i].handle = NULL;
+  code = wrap_inputs(model, &inputs) ? raised(error, "a request")
+                                     : call(model, rows, begin, predictions, error);
+  for (int i = 0; i < model->num_inputs && program->made[i].handle; i++)
+    TVMFFIObjectDecRef(program->made[i].handle);
   return code;
 }
 

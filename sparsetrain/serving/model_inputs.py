@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs of a model's program, in terms of the encoder's columns.
+
+A `ClickModel` takes the ids of all columns together, as rows of one storage. Any other `Model`
+takes those of each feature apart, with the ends of rows where they are lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.feature_columns import column_of
+from sparsetrain.models.features import Dense, Feature, Ids, Sequence
+from sparsetrain.models.model import Model
+from sparsetrain.serving.manifest import Record
+
+_KINDS = {"": "rows", "_ends": "offsets", "_weights": "weights"}  # by how the argument's name ends
+_IN_PYTHON = ("inputs", "read", "prepare_scores")  # methods that no export runs
+
+
+class ReadFeature(NamedTuple):
+    """Reads of one categorical column.
+
+    Attributes
+    ----------
+    column : str
+    first : int
+        Row of the storage at which its table begins.
+    single : bool
+        Whether a row must have one id.
+    length : int
+        Most ids of a row, the last ones; 0: any.
+    like : int
+        The feature that has as many ids in each row; -1: none.
+    """
+
+    column: str
+    first: int = 0
+    single: bool = False
+    length: int = 0
+    like: int = -1
+
+
+class ModelInputs(NamedTuple):
+    """Inputs of a program.
+
+    Attributes
+    ----------
+    records : list of Record
+        For each input its kind, and the number of its feature, -1 for all together.
+    features : list of ReadFeature
+    dense : list of str
+        Dense columns in the program's order.
+    flags : bool
+        Whether flags of missing values stand behind them.
+    """
+
+    records: list[Record]
+    features: list[ReadFeature]
+    dense: list[str]
+    flags: bool
+
+
+def function_of(model: Model) -> str:
+    """Name of the function that answers: ``"logits"``, or ``"query"`` of a retrieval model.
+
+    Raises
+    ------
+    ConfigError
+        If it has neither, prepares its inputs by methods of its own, or has labels of classes.
+    """
+    name = type(model).__name__
+    for method in _IN_PYTHON:
+        known = [getattr(base, method, None) for base in (Model, ClickModel)]
+        if getattr(type(model), method) not in known:
+            raise ConfigError(f"export: {name}.{method} is Python, which no export runs")
+    for label, kind in model.label_kinds.items():
+        if kind not in ("binary", "real"):
+            raise ConfigError(
+                f"export: label {label!r} is {kind!r}; binary and real ones are known"
+            )
+    function = "logits" if model.label_kinds else "query"
+    if function not in model.functions:
+        raise ConfigError(f"export: {name} has no {function} to answer with")
+    return function
+
+
+def first_rows(model: ClickModel) -> list[int]:
+    """Row of the storage at which each feature's table begins."""
+    starts = {name: s.start for part in model.tables().values() for name, s in part.items()}
+    names = model.config()["names"]
+    return [starts[names[owner]] for owner in model.owners()]
+
+
+def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> ModelInputs:
+    """Read the names of a program's inputs.
+
+    Raises
+    ------
+    ConfigError
+        If one is no feature, or the model has several `Dense` features.
+    """
+    dense = list(encoder.dense_columns)
+    flags = encoder.num_dense > len(dense)
+    if isinstance(model, ClickModel):
+        places = zip(encoder.columns, first_rows(model), strict=True)
+        features = [ReadFeature(column, first) for column, first in places]
+        return ModelInputs([("input", name, -1) for name in arguments], features, dense, flags)
+    found: dict[str, tuple[int, ReadFeature]] = {}
+    records: list[Record] = []
+    numbers = [n for n, f in model.features.items() if isinstance(f, Dense)]
+    for argument in arguments:
+        name, feature, kind = _feature_of(model, argument)
+        if isinstance(feature, Dense):
+            if len(numbers) > 1:
+                raise ConfigError(
+                    f"export: {type(model).__name__} has several Dense features, "
+                    f"{', '.join(numbers)}; an export reads one"
+                )
+            if feature.columns is not None:
+                dense, flags = list(feature.columns), False
+            records.append(("input", "dense", -1))
+            continue
+        if name not in found:
+            found[name] = len(found), _read(name, feature, found)
+        records.append(("input", kind, found[name][0]))
+    if not any(record[1] == "dense" for record in records):
+        dense, flags = [], False
+    return ModelInputs(records, [read for _, read in found.values()], dense, flags)
+
+
+def _feature_of(model: Model, argument: str) -> tuple[str, Feature, str]:
+    for end, kind in _KINDS.items():
+        name = argument.removesuffix(end)
+        if argument.endswith(end) and name in model.features:
+            return name, model.features[name], kind
+    raise ConfigError(f"export: {type(model).__name__} reads {argument!r}, which is no feature")
+
+
+def _read(name: str, feature: Feature, found: dict[str, tuple[int, ReadFeature]]) -> ReadFeature:
+    column = column_of(name, feature)
+    if isinstance(feature, Ids):
+        return ReadFeature(column, single=True)
+    assert isinstance(feature, Sequence)
+    like = -1 if feature.like is None else found[feature.like][0]
+    return ReadFeature(column, length=feature.length or 0, like=like)
