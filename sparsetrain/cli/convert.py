@@ -127,7 +127,7 @@ class PassProgress:
 
     def __init__(self, every: float = 5.0) -> None:
         self._every, self._name, self._rows = every, "", 0
-        self._shown = self._began = self._before = 0.0
+        self._shown, self._began, self._before = time.monotonic(), 0.0, 0.0
 
     def __call__(self, what: str, rows: int, done: float) -> None:
         """Count `rows` more rows of pass `what`, of which the share `done` is done."""
