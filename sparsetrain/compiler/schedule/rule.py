@@ -7,6 +7,7 @@ leaves nothing behind and the next one is tried. A function that every rule decl
 as it is.
 """
 
+from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from tvm import s_tir, tirx
@@ -20,7 +21,7 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 
-class CpuRule(ScheduleRule):
+class CpuRule(ScheduleRule, ABC):
     """Base of the rules for `llvm` targets; subclasses implement `schedule`."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
@@ -37,11 +38,11 @@ class CpuRule(ScheduleRule):
             # A primitive refuses what it cannot prove safe, or fails one of TVM's own checks.
             return None
 
+    @abstractmethod
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Transform `sch`, whose blocks are in program order, and return it."""
-        raise NotImplementedError
 
 
 @lru_cache(maxsize=1)
