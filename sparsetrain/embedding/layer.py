@@ -58,17 +58,18 @@ class Embedding(nn.Module):
         Parameters
         ----------
         ids : RaggedTensor
-            With `weights`, rows are multiplied by them; "mean" then divides by their sum.
+            With `weights`, rows are multiplied by them; "mean" then divides by their sum, and
+            "sqrtn" by the root of the sum of their squares.
         by : {"sum", "mean", "sqrtn", "max"}
             "sqrtn" is the sum divided by the root of the number of ids.
 
         Raises
         ------
         ConfigError
-            For another word, or for "max" or "sqrtn" with weights.
+            For another word, or for "max" with weights.
         """
-        if ids.weights is not None and by in ("sqrtn", "max"):
-            raise ConfigError(f"Embedding.pool: by={by!r} takes no weights: 'sum' or 'mean' does")
+        if ids.weights is not None and by == "max":
+            raise ConfigError("Embedding.pool: by='max' takes no weights: 'sum' or 'mean' does")
         if by not in ("sum", "mean", "sqrtn", "max"):
             raise ConfigError(f"Embedding.pool: by is 'sum', 'mean', 'sqrtn' or 'max', not {by!r}")
         if by == "max":
@@ -76,14 +77,16 @@ class Embedding(nn.Module):
         if by == "mean" and ids.weights is None:
             return self._bag(ids, "mean")
         total = self._bag(ids, "sum")
-        if by == "sqrtn":
-            return total / nn.op.sqrt(nn.op.maximum(ids.lengths(), _ones(ids)))
-        if by == "mean" and ids.weights is not None:
+        if by == "sum":
+            return total
+        if ids.weights is None:
+            divisor = ids.lengths()
+        else:
             column = nn.op.reshape(ids.weights, (ids.weights.shape[0], 1))
-            weight = ids.replace(column).sum()  # (B, 1)
-            nothing = nn.wrap_nested(op.equal(weight._expr, _zeros(ids)._expr), "nothing")
-            return total / nn.op.where(nothing, _ones(ids), weight)
-        return total
+            divisor = ids.replace(column if by == "mean" else column * column).sum()  # (B, 1)
+        nothing = nn.wrap_nested(op.equal(divisor._expr, _zeros(ids)._expr), "nothing")
+        divisor = nn.op.where(nothing, _ones(ids), divisor)
+        return total / (divisor if by == "mean" else nn.op.sqrt(divisor))
 
     def _bag(self, ids: RaggedTensor, mode: str) -> nn.Tensor:
         offsets = nn.op.concat([nn.op.zeros((1,), "int64"), ids.ends], dim=0)

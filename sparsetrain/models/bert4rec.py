@@ -14,6 +14,7 @@ from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import losses
 from sparsetrain.models.attention import Positions
+from sparsetrain.models.config import require_rows
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.dropout import Dropout
 from sparsetrain.models.features import Ids, Places, Sequence
@@ -74,6 +75,7 @@ class BERT4Rec(Model):
         item: str = "item",
     ) -> None:
         super().__init__()
+        require_rows(type(self).__name__, rows, item)
         if not (is_number(hidden) and 0 <= hidden < 1):
             raise ConfigError(f"BERT4Rec: hidden is {hidden!r}; it must be at least 0 and below 1")
         self.mask, self.hidden = rows[item], hidden

@@ -78,6 +78,23 @@ def check_widths(cls: str, name: str, numbers: Sequence[int]) -> list[int]:
     return widths
 
 
+def require_rows(cls: str, rows: Mapping[str, int], *columns: str) -> None:
+    """Refuse rows of tables by column that lack one of the columns.
+
+    Raises
+    ------
+    ConfigError
+        With the first that is missing.
+    """
+    if not isinstance(rows, Mapping):
+        raise ConfigError(
+            f"{cls}: rows is {rows!r:.60}; give a dict: dict(zip(encoder.columns, encoder.rows))"
+        )
+    for column in columns:
+        if column not in rows:
+            raise ConfigError(f"{cls}: rows has no column {column!r}; it has {', '.join(rows)}")
+
+
 def plain_value(value: Any) -> Any:
     """Return a value as JSON would give it back."""
     if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import features
+from sparsetrain.models.config import require_rows
 from sparsetrain.models.mlp import MLP
 from sparsetrain.models.model import Model
 
@@ -58,6 +59,7 @@ class DIN(Model):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        require_rows(type(self).__name__, rows, item)
         others = [name for name in rows if name not in (history, item)]
         self.item = Embedding(rows[item], dim)
         for name in others:

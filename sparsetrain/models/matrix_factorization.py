@@ -10,6 +10,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding
 from sparsetrain.models import losses
+from sparsetrain.models.config import require_rows
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.model import Model
@@ -45,6 +46,7 @@ class MatrixFactorization(Model):
         rating: str = "rating",
     ) -> None:
         super().__init__()
+        require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
         self.user_bias, self.item_bias = (
             Embedding(rows[c], 1, deviation=0.01) for c in (user, item)
@@ -96,6 +98,7 @@ class BPR(Model):
         history: str | None = None,
     ) -> None:
         super().__init__()
+        require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
         self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
         if history is not None:

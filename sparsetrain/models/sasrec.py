@@ -13,6 +13,7 @@ from sparsetrain.data.ragged import Ragged
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import losses
 from sparsetrain.models.attention import Positions, TransformerBlock
+from sparsetrain.models.config import require_rows
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.dropout import Dropout
 from sparsetrain.models.features import Ids, Sequence
@@ -63,6 +64,7 @@ class SASRec(Model):
         item: str = "item",
     ) -> None:
         super().__init__()
+        require_rows(type(self).__name__, rows, item)
         self.item, self.positions = (
             Embedding(rows[item], dim, deviation=0.02),
             Positions(length, dim),

@@ -9,6 +9,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import features, losses
+from sparsetrain.models.config import require_rows
 from sparsetrain.models.mlp import MLP
 from sparsetrain.models.model import Model
 
@@ -49,6 +50,7 @@ class TwoTowers(Model):
         item: str = "item",
     ) -> None:
         super().__init__()
+        require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
         self.of_user = MLP([2 * dim, *hidden, dim], last_relu=False)
         self.of_item = MLP([dim, *hidden, dim], last_relu=False)

@@ -69,8 +69,9 @@ def _for_prediction(model: Any) -> Any:
         again = None
     if again is None or again.config().get("table_dtype") != FOR_PREDICTION:
         raise ConfigError(
-            f"{made.__name__} has no table_dtype, so that its tables cannot be int8: let its "
-            "constructor pass **rest to super().__init__, and its config() have super().config()"
+            f"{made.__name__} has no table_dtype, so that its tables cannot be int8: let it be a "
+            "ClickModel whose constructor passes **rest to super().__init__, and whose config() "
+            "has super().config()"
         )
     return again
 

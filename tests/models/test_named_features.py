@@ -219,6 +219,22 @@ def test_a_model_that_cannot_be_trained_is_refused(change, message):
         st.Trainer(broken(change)(4), st.optim.sgd(0.1), target="cpu")
 
 
+def test_rows_without_a_column_are_refused():
+    with pytest.raises(ConfigError, match="SASRec: rows has no column 'item'; it has film"):
+        SASRec({"film": 9})
+    with pytest.raises(ConfigError, match="BPR: rows is .*; give a dict"):
+        BPR([5, 9])
+
+
+def test_histories_that_are_all_empty_teach_nothing():
+    trainer = st.Trainer(SASRec({"item": 9}, dim=4, length=3), st.optim.adam(0.1), target="cpu")
+    before = trainer.state_dict()
+    bags = [Ragged(np.empty(0, int), [0, 0, 0]), Ragged([1, 2], [0, 1, 2])]
+    assert float(trainer.step(st.Batch(np.empty((2, 0)), bags))) == 0
+    after = trainer.state_dict()
+    assert all(np.array_equal(after[name], before[name]) for name in before if ":" not in name)
+
+
 def test_a_model_without_a_loss_is_refused():
     model = Popularity(4)
     model.labels = {}
